@@ -158,6 +158,9 @@ class Observation:
             record, members = ledger[round_].record, ledger.membership(round_)
             at = since + (now - since) * number / len(rounds)
             self._telemetry.watched(record, len(members), at)
+        metrics, network = self._telemetry.metrics, self._network
+        metrics.peers_connected.set(len(network.connected()))
+        metrics.peers_relayed.set(len(network.relayed()))
         # A thread adds to the ledger while the status is asked for.
         self._seen = _Seen(
             len(ledger),

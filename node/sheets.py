@@ -31,6 +31,7 @@ from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.work_specs import SpeakersSpec
 from .network.exchange.blobs import PART_PROTOCOL, BlobFetcher, FetchFailed, serve_parts
 from .network.network import Network
+from .network.scopes import open_scope
 from .storage.part_store import PartStore
 from .telemetry.telemetry import Telemetry
 
@@ -203,7 +204,7 @@ class Sheets:
     @contextlib.contextmanager
     def _until_closed(self, round: int) -> Iterator[None]:
         """Stop what is inside when the sheets of a round are closed, if they are not."""
-        scope = trio.CancelScope()
+        scope = open_scope()
         waiting = set() if round in self._closed else self._asking.setdefault(round, set())
         waiting.add(scope)
         try:

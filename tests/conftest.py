@@ -36,10 +36,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     return FromBothEnds(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+# Those that take minutes, the longest first: whoever begins one last is waited for.
+_LONG = ("e2e/test_swarm.py", "demo/test_demo_run.py", "e2e/test_mistakes.py", "e2e/test_kills.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files in which every test has real processes first, and give such tests time."""
+    """Put files in which every test has real processes first, the longest in front, and give such tests
+    time."""
     others = {item.path for item in items if item.get_closest_marker("e2e") is None}
-    items.sort(key=lambda item: item.path in others)
+
+    def turn(item: pytest.Item) -> tuple[bool, int]:
+        name = "/".join(item.path.parts[-2:])
+        return item.path in others, _LONG.index(name) if name in _LONG else len(_LONG)
+
+    items.sort(key=turn)
     for item in items:
         # They wait for several things one after the other, each for ten minutes at most.
         processes = item.get_closest_marker("e2e") is not None

@@ -98,7 +98,7 @@ def bootstrap(
     With --observe it also serves the page of one swarm, and with --serve-result what comes out of it:
 
     \b
-        distro-node bootstrap --observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:80 \\
+        distro-node bootstrap --observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:8080 \\
             --dashboard-plain
     """
     listening = multiaddrs(listen) or _DEFAULT_LISTEN

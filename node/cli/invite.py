@@ -32,7 +32,9 @@ from .options import (
 
 
 def invite(
-    swarm: Annotated[str, typer.Argument(metavar="SWARM", help="The swarm-id, or a link to it.")],
+    swarm: Annotated[
+        str, typer.Argument(metavar="SWARM", help="A link to the swarm, or its swarm-id.")
+    ],
     peer: Annotated[
         str | None,
         typer.Argument(metavar="PEER", help="The guest's peer id (`distro-node id --create`)."),
@@ -45,13 +47,14 @@ def invite(
     """Print a link to a swarm, for whoever is to join.
 
     The link says which record of the swarm's chain this node knows to be final, so whoever joins with it
-    is not misled by others. In a swarm that takes guests only (policy "invite") it holds the guest's
-    ticket as well and works for this one PEER; only the swarm's issuer can write it, who is the founder
-    unless the manifest names another. For example:
+    is not misled by others. It names the bootstrap peers of SWARM, if that is a link, and of
+    --bootstrap. In a swarm that takes guests only (policy "invite") it holds the guest's ticket as well
+    and works for this one PEER; only the swarm's issuer can write it, who is the founder unless the
+    manifest names another. For example:
 
     \b
-        distro-node invite swarm-…
-        distro-node invite swarm-… 12D3KooW…
+        distro-node invite 'distro:swarm-…?bootstrap=…'
+        distro-node invite 'distro:swarm-…?bootstrap=…' 12D3KooW…
     """
     target = parse_target(swarm)
     data = data_directory(data_dir)
@@ -77,15 +80,16 @@ def invite(
             "name the guest: ask for what `distro-node id` prints there",
         )
     # A node may be at work in this directory: the file is replaced whole.
-    at = read_final(directory.final)
+    at, peers = read_final(directory.final), introducers(target, bootstrap)
     link = invite_text(
-        Invite(
-            swarm=target.swarm,
-            bootstrap=introducers(target, bootstrap),
-            ticket=ticket,
-            at=at or target.at,
-        )
+        Invite(swarm=target.swarm, bootstrap=peers, ticket=ticket, at=at or target.at)
     )
+    if not peers:
+        typer.echo(
+            "warning: this link names no bootstrap peer, so it works in your local network alone; "
+            "invite with the whole link in the place of the swarm-id, or with --bootstrap",
+            err=True,
+        )
     typer.echo(dumps({"invite": link}) if json else link)
 
 

@@ -84,7 +84,7 @@ def observe(
     directory of its own. For example:
 
     \b
-        distro-node observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:80 --dashboard-plain
+        distro-node observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:8080 --dashboard-plain
     """
     invite = parse_target(target)
     data = data_directory(data_dir)

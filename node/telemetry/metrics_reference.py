@@ -12,7 +12,7 @@ def reference() -> str:
     """The tables of `docs/metrics.md`: name, type, label values and meaning of every metric."""
     return (
         _table(Metrics(version="").registry)
-        + "\nA bootstrap peer with `--metrics-addr` serves these and no others:\n\n"
+        + "\nA bootstrap peer serves metrics only with `--metrics-addr`: these, and `process_…`:\n\n"
         + _table(BootstrapMetrics(version="").registry)
     )
 

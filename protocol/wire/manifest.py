@@ -250,14 +250,17 @@ class OptimizerSpec:
     weight_decay: Annotated[float, Range(0.0, 1.0)] = 0.0
     """The part of each parameter that a step takes away, times the learning rate."""
     audit: bool = True
-    """Leave out of a step the updates that more than half of the others contradict (`audit`)."""
+    """Leave out of a step the updates that more than half of the others contradict
+    (docs/optimizer.md)."""
     say: Say = field(default="equal", metadata=ADDITION)
-    """How often an update counts in the step. `equal`: each once. `share`: twice if as many of the
-    round's sequences are behind it as in the mean, or more; where all have as many, once."""
+    """How often an update counts in the step. `equal`: once. `share`: twice if it was made of at least
+    as many of the round's sequences as the mean update, else once; where all were made of equally
+    many, once."""
     step: Step = field(default="sign", metadata=ADDITION)
-    """What a step makes of all updates' sum, transformed back. `sign`: every parameter moves by the
-    learning rate. `scaled`: those of a matrix move by as much as is said of each, in the root
-    mean square by about the learning rate, and none by more than twice that."""
+    """How a step is made of the sum of all updates, transformed back. `sign`: each parameter moves by
+    the learning rate, in the direction of the sum. `scaled`: the parameters of a matrix move in
+    proportion to their sums; their root mean square is about the learning rate, and none moves by more
+    than twice that."""
 
     @property
     def divides(self) -> bool:
@@ -323,7 +326,7 @@ class RoundSpec:
     """How a round runs. Deadlines adapt to what is observed, inside these limits."""
 
     sequences: Annotated[int, Range(1, 65_536)] = 32
-    """Samples per round, dealt out to the members by what each can do: one of each lane (`sampler`)."""
+    """Samples per round, dealt out to the members by what each can do."""
     max_share: Annotated[float, Range(0.0, 1.0)] = 1 / 3
     """The largest part of them for one member, whatever it can do, or twice an equal share, if that is
     more. 0: everybody has an equal share."""

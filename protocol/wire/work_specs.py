@@ -27,8 +27,10 @@ class SpeakersSpec:
     """Panels of members speak for sections of the model (docs/protocol.md). A step then takes two
     rounds. In the first, an odd one, members train and tell the speakers signs; in the second these tell
     everybody what comes of it, and all take the step. So `total_rounds` and the other numbers of rounds
-    are twice as large for as many steps. Unless `[optimizer]` says otherwise, `top_k` is 64 and `audit`
-    false; `momentum` is the panels' own, and not said."""
+    are twice as large for as many steps. Unless `[optimizer]` says otherwise, `top_k` is 64, or what one
+    panel can say of a large model. `audit` must be false, as it is without the key, and `momentum` must
+    not be said: panels have one of their own. Panels do not go with `[checks]`, private data or
+    `overlap`, and `total_rounds` must be even."""
 
     one_of: Annotated[int, Range(1, 64)] = 8
     """Of so many coefficients of a block a member tells the sign of one in a step."""

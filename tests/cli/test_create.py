@@ -621,13 +621,10 @@ def test_a_dry_run_makes_nothing_and_measures(command, run: Path, home: Path) ->
     run.write_text(RUN.replace("hidden_size = 8", model))
     data = DataDir(home / "data")
     options = ("create", run, "--data-dir", data.root)
-    result = command(*options, "--dry-run")
-    assert (result.code, result.err) == (0, "")
-    assert "a round of this machine alone:" in result.out
+    dry = json.loads(command(*options, "--dry-run", "--json").out)
     assert data.known_swarms() == []
     assert not data.identity.exists()
     assert list(data.blobs.iterdir()) == []
-    dry = json.loads(command(*options, "--dry-run", "--json").out)
     assert dry["forecast"]["sequence_seconds"] > 0
     conforms("create", dry)
     made = json.loads(command(*options, "--json").out)
@@ -638,14 +635,14 @@ def test_a_dry_run_makes_nothing_and_measures(command, run: Path, home: Path) ->
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_a_dry_run_measures_where_few_speak_for_all(command, run: Path, home: Path) -> None:
+    """And says it in words."""
     text = RUN.replace(
         "hidden_size = 8", "hidden_size = 8\nintermediate_size = 16\nnum_hidden_layers = 1"
     )
     run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", text) + "[speakers]\n")
-    options = ("create", run, "--data-dir", home / "data", "--dry-run", "--json")
-    forecast = json.loads(command(*options).out)["forecast"]
-    assert forecast["sequence_seconds"] > 0
-    assert forecast["update_seconds"] > 0
+    result = command("create", run, "--data-dir", home / "data", "--dry-run")
+    assert (result.code, result.err) == (0, "")
+    assert "a round of this machine alone:" in result.out
 
 
 @pytest.mark.e2e

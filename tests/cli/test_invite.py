@@ -56,6 +56,19 @@ def test_the_link_lets_this_guest_in_and_no_other(command: Command, tmp_path: Pa
     assert not invited(GUEST, JoinRequest(0, ticket), other)
 
 
+def test_a_link_that_leads_to_nobody_is_warned_of(command: Command, tmp_path: Path) -> None:
+    """Guests over the internet would find nobody."""
+    manifest = stored(tmp_path, policy="open")
+    bare = command("invite", swarm_text(manifest.swarm), "--data-dir", tmp_path)
+    assert (bare.code, parse_invite(bare.out.strip()).bootstrap) == (0, ())
+    assert "names no bootstrap peer" in bare.err
+    link = command(
+        "invite", swarm_text(manifest.swarm), "--bootstrap", ADDRESS, "--data-dir", tmp_path
+    )
+    again = command("invite", link.out.strip(), "--data-dir", tmp_path)
+    assert (again.err, parse_invite(again.out.strip()).bootstrap) == ("", (ADDRESS,))
+
+
 def test_the_link_says_what_is_known_to_be_final(command: Command, tmp_path: Path) -> None:
     for policy, guest in (("open", ()), ("invite", (peer_text(GUEST),))):
         place = tmp_path / policy

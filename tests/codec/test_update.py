@@ -273,8 +273,8 @@ def test_random_bodies_of_the_right_length() -> None:
 
 @pytest.mark.slow
 def test_thousands_of_mutated_and_random_bodies() -> None:
-    run_mutations(6_000)
-    run_random(4_000)
+    run_mutations(2_000)
+    run_random(1_000)
 
 
 @pytest.mark.soak

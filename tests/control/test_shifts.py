@@ -100,6 +100,13 @@ async def test_a_node_works_at_its_hours(autojump_clock: MockClock, nursery: tri
     assert 10 * 3600 <= trio.current_time() <= 10 * 3600 + 2
 
 
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day of looks once a second is much work for nothing."""
+    monkeypatch.setattr("distro_node.node.control.shifts._LOOK_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("seldom")
 async def test_a_command_holds_until_the_hours_change(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
@@ -116,6 +123,7 @@ async def test_a_command_holds_until_the_hours_change(
     assert shifts.at_work
 
 
+@pytest.mark.usefixtures("seldom")
 async def test_without_hours_a_command_holds_until_the_next(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:

@@ -15,14 +15,14 @@ from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.tally import SILENCE, decode_tally, encode_tally
 from distro_node.protocol.member.effects import Tally
 
-# Private here: `_say`: honest code has no seam between what comes of sheets and what is said.
+# Private here: `_tally`: honest code has no seam between what comes of sheets and what is said.
 
 
 class LyingPanelist(panelist.Panelist):
     """A `Panelist` that says the opposite."""
 
-    def _say(self, effect: Tally, parts: list[tuple[bytes | None, int]]) -> bytes:
-        tally = super()._say(effect, parts)
+    async def _tally(self, effect: Tally) -> bytes:
+        tally = await super()._tally(effect)
         if tally == SILENCE:
             return tally
         said = decode_tally(self._layout, tally)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 # Far beyond what anything here takes on two idle cores; test machines are shared. What has ended is not
 # waited for, and whoever waits goes on as soon as there is something to go on with.
 PATIENCE_SECONDS = 600.0
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.2
 
 
 class Program(Command):
