@@ -25,6 +25,7 @@ import pytest
 import torch
 import trio
 from distro_node.crypto import keystore
+from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import Identity
 from distro_node.node.cli.failures import explain
 from distro_node.node.content.manifest_search import read_manifest
@@ -42,6 +43,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.carried import Carried
 from distro_node.node.storage.data_dir import DataDir, open_identity
 from distro_node.node.storage.numbering import Numbering
+from distro_node.node.storage.part_store import PartStore
 from distro_node.node.storage.spill_file import SpillFile
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.telemetry import logs
@@ -124,7 +126,7 @@ def data_directory(root: Path) -> None:
 
 
 def blobs_are_sound(root: Path) -> None:
-    store = BlobStore(root)
+    store = BlobStore(root / "blobs")
     for cid in store.ids():
         # As it was when it was put, or gone.
         assert store.get(cid) in (b"one", b"two", b"three", None)
@@ -142,6 +144,27 @@ def blobs(root: Path) -> None:
     assert store.get(two) is None
     store.free(store.set_aside([three]))
     assert store.get(one) == b"one"
+
+
+NEW, OLD = content_id(b"a name"), content_id(b"an old name")
+
+
+def parts_are_sound(root: Path) -> None:
+    store = PartStore(root / "sheets")
+    store.name(NEW, lambda data: data == b"a part")
+    assert store.get(NEW) in (b"a part", None)
+
+
+@scenario(parts_are_sound)
+def parts_of_sheets(root: Path) -> None:
+    earlier, store = (PartStore(root / "sheets") for _ in range(2))
+    earlier.name(OLD, lambda data: True)
+    earlier.keep(OLD, b"of a step that is over")
+    store.name(NEW, lambda data: data == b"a part")
+    store.keep(NEW, b"a part")
+    store.remove_nameless()
+    assert store.get(NEW) == b"a part"
+    assert earlier.get(OLD) is None
 
 
 def a_store(root: Path) -> SwarmStore:
@@ -551,10 +574,10 @@ ELSEWHERE = {
     ("node/telemetry/logs.py", "RotatingFileHandler"): "below: the log",
     ("node/demo/__init__.py", "write_text"): "a demo's results: as the folder's, told at its end",
     (
-        "node/storage/blob_store.py",
+        "node/storage/blob_files.py",
         "replace",
     ): "test_a_sound_copy_put_while_a_corrupt_one_is_judged…",
-    ("node/storage/blob_store.py", "unlink"): "test_a_blob_that_the_disk_cannot_read_is_dropped",
+    ("node/storage/blob_files.py", "unlink"): "test_a_blob_that_the_disk_cannot_read_is_dropped",
     ("node/telemetry/plots.py", "savefig"): "the library opens the file",
     ("node/demo/processes.py", "open"): "a demo's logs",
     ("node/trainer/follower.py", "TemporaryDirectory"): "tests/test_launched.py",
