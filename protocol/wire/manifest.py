@@ -254,13 +254,11 @@ class OptimizerSpec:
     (docs/optimizer.md)."""
     say: Say = field(default="equal", metadata=ADDITION)
     """How often an update counts in the step. `equal`: once. `share`: twice if it was made of at least
-    as many of the round's sequences as the mean update, else once; where all were made of equally
-    many, once."""
+    as many sequences as the mean update, else once; where all were made of equally many, once."""
     step: Step = field(default="sign", metadata=ADDITION)
     """How a step is made of the sum of all updates, transformed back. `sign`: each parameter moves by
-    the learning rate, in the direction of the sum. `scaled`: the parameters of a matrix move in
-    proportion to their sums; their root mean square is about the learning rate, and none moves by more
-    than twice that."""
+    the learning rate, in the direction of the sum. `scaled`: those of a matrix move in proportion to
+    their sums, by about the learning rate in the root mean square and at most by twice that."""
 
     @property
     def divides(self) -> bool:

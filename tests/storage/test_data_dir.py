@@ -68,7 +68,16 @@ def test_paths_are_those_that_were_agreed(data: DataDir) -> None:
     files = data.swarm(swarm)
     assert files.root == data.root / "swarms" / swarm_text(swarm)
     names = {path.name for path in vars(files).values() if path != files.root}
-    assert names == {"manifest", "ledger", "votes", "final", "momentum", "private", "history.jsonl"}
+    assert names == {
+        "manifest",
+        "ledger",
+        "votes",
+        "final",
+        "momentum",
+        "private",
+        "sheets",
+        "history.jsonl",
+    }
 
 
 def test_known_swarms_are_those_with_a_manifest(data: DataDir) -> None:
