@@ -133,7 +133,6 @@ class Sheets:
                 )
         except FetchFailed as failure:
             _log.info("part of a sheet of round %d not to be had yet: %s", round, failure.reason)
-            return None
         finally:
             self._under_way[name] -= 1
             # What is not under way is not in it.

@@ -17,7 +17,7 @@ from .blob_files import BlobFiles
 
 
 class PartStore(BlobFiles):
-    """The parts below `root`, of whose names this process knows the rules; the others are not there."""
+    """The parts below `root`. Only those are given out of whose names this process knows the rules."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -20,15 +20,18 @@ _WHOLE_SLOTS = 3
 _IN_TIME = 0.75
 
 
-def heard_until(start: float, collect: float) -> float:
-    """Until when an honest leader has a tally that this member has, in a round that begins at `start`
-    and waits for `collect` seconds."""
-    return start + _IN_TIME * collect
-
-
-def hides_tallies(record: Record, slot: int, collection: Collection, until: float | None) -> bool:
-    """Whether a fresh record, proposed in a slot, lacks a tally that was held at the time `until`; None
-    while this member still waits for tallies itself."""
+def hides_tallies(
+    record: Record,
+    slot: int,
+    collection: Collection,
+    *,
+    start: float,
+    collect: float,
+    is_ready: bool,
+) -> bool:
+    """Whether a fresh record, proposed in a slot, lacks a tally that an honest leader has: one that was
+    held in time, in a round that begins at `start` and waits for `collect` seconds. A member that is not
+    ready, since it still waits for tallies itself, cannot tell, and takes it so."""
     if slot > _WHOLE_SLOTS:
         return False
-    return until is None or bool(collection.missed_by(record, until))
+    return not is_ready or bool(collection.missed_by(record, start + _IN_TIME * collect))

@@ -35,7 +35,7 @@ from .capacity import Capacity
 from .collection import Collection, Holdings
 from .company import Company
 from .effects import Effect, Note
-from .hiding import heard_until, hides_tallies
+from .hiding import hides_tallies
 from .listening import Listening
 from .looking import Looking
 from .pacing import Pacing
@@ -414,9 +414,11 @@ class Round:
     def _hides_tallies(self, record: Record) -> bool:
         if not self._manifest.speaks(self.number) or self.agreement.certified(record.id):
             return False
-        begun, waits = self.start, self._pacing.collect
-        until = None if self.ready_since is None else heard_until(begun, waits)
-        return hides_tallies(record, self.agreement.slot, self.collection, until)
+        slot, start, collect = self.agreement.slot, self.start, self._pacing.collect
+        ready = self.ready_since is not None
+        return hides_tallies(
+            record, slot, self.collection, start=start, collect=collect, is_ready=ready
+        )
 
     def _skip(self, now: float) -> Step:
         slot = self.agreement.slot
