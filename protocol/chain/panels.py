@@ -2,9 +2,11 @@
 
 Where members speak for sections, all that is learned of a section goes through its *panel*: three
 members or more who hear the same sheets and so come to the same tally, to the last bit. What the panel
-says counts if nobody in it says anything else, and two of it say it at least (one, where no other one is
-a member still). So a lone liar can make its panel say nothing in a step, but nothing wrong: that takes a
-panel of liars alone, or a leader that leaves the others out (`member/hiding`).
+says counts if nobody in it says anything else, and two of it say it at least (one, where it is alone in
+the swarm). So a lone liar can make its panel say nothing in a step, but nothing wrong: that takes two
+liars in a panel of which nobody honest is heard, since there is none, or a leader leaves them out
+(`member/hiding`). Where one of a panel is left in the swarm, honest or not, its section stays as it is
+until the next term.
 
 Panels are drawn anew for each *term* of so many steps, by the id of a record that nobody knows before it
 is decided. Who said something else than most of its panel is *struck*, and is not drawn for two terms;
@@ -81,7 +83,7 @@ def agreed_tally(
     """The tally of a panel that counts; None if none does. `said`: the tally of each member that the
     record names; `present`: the members of the round."""
     told = [said[peer] for peer in panel if peer in said]
-    needed = min(2, sum(peer in present for peer in panel))
+    needed = min(2, len(present))
     return told[0] if told and len(told) >= needed and len({*told}) == 1 else None
 
 

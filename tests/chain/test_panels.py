@@ -48,8 +48,10 @@ def test_another_seed_draws_others_and_the_order_of_members_makes_no_difference(
         # One alone, while others could speak.
         ({A: TRUE}, {A, B, C}, False),
         ({A: TRUE}, {A, B}, False),
-        # One alone, of whom the others are gone.
-        ({A: TRUE}, {A, D}, True),
+        # The others of its panel are gone: nobody is left to contradict it.
+        ({A: TRUE}, {A, D}, False),
+        # One alone in the swarm.
+        ({A: TRUE}, {A}, True),
         # Nobody overrules anybody.
         ({A: TRUE, B: TRUE, C: FALSE}, {A, B, C}, False),
         ({A: TRUE, B: FALSE}, {A, B, C}, False),
