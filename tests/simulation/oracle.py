@@ -227,7 +227,7 @@ class Chains:
         return self._counts[record.id]
 
     def _tallied(self, record: Record, speaking: Speaking) -> tuple[int, ...]:
-        """One of each tally that two say and nobody of their panel denies, or all who are left of it."""
+        """One of each tally that two say and nobody of their panel denies; one, where it is alone."""
         counts = dict.fromkeys((entry.peer for entry in record.updates), 0)
         if record.round % 2 == 0 and counts:
             members = self._home[record.parent][0].membership(record.round)
@@ -237,8 +237,7 @@ class Chains:
                     for entry in record.updates
                     if entry.peer in panel and entry.update != SAID_NOTHING
                 }
-                here = [peer for peer in panel if peer in members]
-                if len({*said.values()}) == 1 and (len(said) > 1 or len(here) == 1):
+                if len({*said.values()}) == 1 and (len(said) > 1 or len(members.since) == 1):
                     counts[min(said)] = 1
         return tuple(counts.values())
 
