@@ -24,12 +24,12 @@ help: ## list the targets
 demo: $(INSTALLED) ## a swarm on this machine: trains, loses a node, takes it back
 	$(BIN)/distro-node demo $(ARGS)
 
-# Three at a time, file by file: on two cores some of them wait. tests/turns.py says which
-# worker begins where.
+# Four at a time, file by file: on two cores most of them wait. tests/turns.py says which worker begins
+# where.
 # Hundreds of processes are started, and none of them should have to compile the project first.
 test: lint ## everything that CI runs, but for the soak tests
 	$(BIN)/python -m compileall -q crypto node protocol tests benchmarks
-	$(BIN)/pytest -n 3 --dist loadfile -m "not soak" $(ARGS)
+	$(BIN)/pytest -n 4 --dist loadfile -m "not soak" $(ARGS)
 
 lint: $(INSTALLED) ## style and types
 	$(BIN)/ruff check .

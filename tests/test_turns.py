@@ -75,6 +75,18 @@ def test_each_file_goes_to_one_worker_and_the_first_begins_in_front(request: Any
     assert second.shutting_down
 
 
+def test_of_four_two_begin_in_front(request: Any) -> None:
+    workers = [Worker(f"gw{number}") for number in range(4)]
+    scheduler = started(request, *workers)
+    assert [worker.files[0] for worker in workers] == [
+        f"tests/test_{name}.py" for name in ("swarm", "demo", "ledger", "codec")
+    ]
+    for worker in workers:
+        completes(scheduler, worker)
+    given = [index for worker in workers for index in worker.given]
+    assert sorted(given) == list(range(len(TESTS)))
+
+
 def test_what_a_worker_that_died_has_left_is_done_by_others(request: Any) -> None:
     """It had finished one file and begun the next; another worker takes its place."""
     first, second, third = Worker("gw0"), Worker("gw1"), Worker("gw2")

@@ -1,9 +1,9 @@
 """Who runs which test file where several workers run side by side.
 
-A file stays together: its fixtures, a swarm of real processes among them, are made once. The first
-worker takes files from the front, where those with real processes stand, and the others take them from
-the end, where tests compute. So swarms take turns as long as there is anything else to do, what waits
-is beside what computes, and nobody is idle before all files are taken.
+A file stays together: its fixtures, a swarm of real processes among them, are made once. Half of the
+workers take files from the front, where those with real processes stand, and the others take them from
+the end, where tests compute. So what waits is beside what computes, no more than so many swarms are
+there at once as long as there is anything else to do, and nobody is idle before all files are taken.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from xdist.workermanage import WorkerController
 
 
 class FromBothEnds(LoadFileScheduling):
-    """Files in the order of collection for the first worker, in the opposite order for the rest."""
+    """Files in the order of collection for the first half of the workers, one at least, in the opposite
+    order for the rest."""
 
     def schedule(self) -> None:
         """Hand out files, in this order; by itself the base class would sort them by their size."""
@@ -30,6 +31,6 @@ class FromBothEnds(LoadFileScheduling):
         if not self.workqueue:
             node.shutdown()
             return
-        if node is not self.nodes[0]:
+        if node not in self.nodes[: max(1, len(self.nodes) // 2)]:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
