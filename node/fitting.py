@@ -53,6 +53,9 @@ class Fit:
     look_room: int
     """Bytes of main memory that must be free, beside what training takes, for looks at others' work;
     without it there are none. 0 in a swarm that does not check."""
+    speaker_room: int
+    """Bytes of main memory that must be free, beside what training takes, to speak for all of the model
+    in a swarm of one panel; without it this machine says nothing there. 0 where no panels speak."""
 
     @property
     def chosen(self) -> Choice | None:
@@ -76,6 +79,7 @@ class Fit:
             "room": asdict(self.room),
             "fits": self.chosen is not None,
             "look_room": self.look_room,
+            "speaker_room": self.speaker_room,
             "choices": [
                 {
                     **asdict(choice.options.state),
@@ -151,4 +155,5 @@ def fit_workload(
         room=room,
         choices=every,
         look_room=work.look_room,
+        speaker_room=work.speaker_room,
     )

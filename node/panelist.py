@@ -2,7 +2,8 @@
 
 What it holds comes of the tallies that its panel has agreed on so far. Who has not spoken in one of
 these steps, or lacks what counted there, says nothing until the panel begins anew: with the next term,
-or after a step in which it agreed on nothing.
+or after a step in which it agreed on nothing. Nor does a machine that has no memory free for it: where
+members are few and sections large, that may be more than what training takes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..crypto.identity import PeerId
 from ..protocol.chain.speaking import Place
 from ..protocol.codec.sections import sections
 from ..protocol.codec.sheet import step_of
-from ..protocol.codec.speaker import Speaker
+from ..protocol.codec.speaker import Speaker, room_to_speak
 from ..protocol.codec.tally import SILENCE
 from ..protocol.codec.update import manifest_layout
 from ..protocol.member.effects import Tally, Train
@@ -27,6 +28,7 @@ from ..protocol.wire.work_specs import SpeakersSpec
 from .sheets import Sheets
 from .storage.blob_store import BlobStore
 from .trainer.client import Trained as Made
+from .trainer.main_memory import free_main_memory
 from .updates import Updates, report_of
 
 _log = logging.getLogger(__name__)
@@ -52,12 +54,14 @@ class Panelist:
         self._sheets = sheets
         self._report = report
         self._layout = manifest_layout(manifest)
+        self._elements = manifest.elements
         self._one_at_a_time = trio.Lock()
         self._place: Place | None = None
         self._speaker: Speaker | None = None
         # The tallies that the speaker has behind it, and after how many it has spoken last.
         self._behind: list[ContentId] = []
         self._open: int | None = None
+        self._lacks_room = False
 
     async def tell(self, what: Train, made: Made) -> None:
         """Make a sheet of what the trainer has made, and report it. Raises `DiskFull`."""
@@ -66,8 +70,8 @@ class Panelist:
             self._report(report_of(what, sheet, made))
 
     async def say(self, effect: Tally) -> None:
-        """Make the tally that is asked for, and report it; where this node cannot follow its panel, say
-        nothing, so that nobody waits for it. Raises `DiskFull`."""
+        """Make the tally that is asked for, and report it; where this node cannot follow its panel, or
+        has no memory for it, say nothing, so that nobody waits for it. Raises `DiskFull`."""
         # One after the other: what it holds after a step depends on what it has said there.
         async with self._one_at_a_time:
             said = await self._tally(effect)
@@ -76,6 +80,8 @@ class Panelist:
         self._report(Trained(effect.round, effect.round, update, len(said), 0, 0.0))
 
     async def _tally(self, effect: Tally) -> bytes:
+        if not await trio.to_thread.run_sync(self._has_room, effect):
+            return SILENCE
         speaker = await trio.to_thread.run_sync(self._follow, effect)
         if speaker is None:
             _log.info("silent in round %d: the panel counted what is not known here", effect.round)
@@ -114,6 +120,22 @@ class Panelist:
                 all_of_it.cancel_scope.cancel()
         entries = zip(told.updates, effect.counts, strict=True)
         return [(found.get(entry.update), count) for entry, count in entries]
+
+    def _has_room(self, effect: Tally) -> bool:
+        """Whether there is memory to speak; what was held is given back where there is not."""
+        section = -(-self._elements // effect.sections)
+        needed = room_to_speak(section, begun=bool(effect.agreed and self._speaker))
+        free = free_main_memory()
+        lacked, self._lacks_room = self._lacks_room, free < needed
+        if self._lacks_room:
+            self._place = self._speaker = None
+            _log.log(
+                logging.INFO if lacked else logging.WARNING,
+                "silent in round %d: to speak for one of %d sections takes %.1f GB of main memory, and "
+                "%.1f GB are free; training goes on",
+                *(effect.round, effect.sections, needed / 1e9, free / 1e9),
+            )
+        return not self._lacks_room
 
     def _follow(self, effect: Tally) -> Speaker | None:
         """A speaker that has heard what the panel has agreed on since it began, or began anew."""

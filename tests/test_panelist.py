@@ -14,6 +14,7 @@ import trio
 from chain.spoken import Spoken
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.node import panelist as panelist_module
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.panelist import Panelist, panelist_of
@@ -27,6 +28,7 @@ from distro_node.node.updates import Updates
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.sheet import encode_part, heard_of, step_of
 from distro_node.protocol.codec.sheet_tree import part_name, sheet_id, with_way
+from distro_node.protocol.codec.speaker import room_to_speak
 from distro_node.protocol.codec.tally import SAID_NOTHING, decode_tally
 from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.member.effects import FetchUpdate, Tally, Train
@@ -497,3 +499,48 @@ async def test_a_sheet_waits_until_its_panels_are_drawn(world: World) -> None:
     (report,) = desk.reports
     assert isinstance(report, Trained)
     assert desk.parts.has(part_name(report.update, 1, 2))
+
+
+async def test_who_has_no_memory_for_it_says_nothing_until_its_panel_begins_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world.panel()[0]
+    asked = room_to_speak(-(-world.chain.manifest.elements // 2))
+    free = asked
+    say = Panelist.say
+
+    async def on_its_machine(panelist: Panelist, effect: Tally) -> None:
+        """One speaks at a time; of memory the others have enough."""
+        there = free if panelist is one.panelist else 1 << 40
+        monkeypatch.setattr(panelist_module, "free_main_memory", lambda: there)
+        await say(panelist, effect)
+
+    monkeypatch.setattr(Panelist, "say", on_its_machine)
+
+    async def speaks() -> bool:
+        """Whether it says in a step what the others of its panel say, and not nothing."""
+        await world.told()
+        panels = [world.panel(section) for section in (0, 1)]
+        mine = next(number for number, panel in enumerate(panels) if one in panel)
+        said = dict(zip(panels[mine], (await world.spoken())[mine], strict=True))
+        ours = said.pop(one)
+        (theirs,) = {*said.values()}
+        assert theirs != SAID_NOTHING
+        return ours == theirs
+
+    assert await speaks()
+    # What it holds is not asked for once more.
+    free = asked - 1
+    assert await speaks()
+    free = 0
+    assert not await speaks()
+    assert "0.0 GB are free" in caplog.text
+
+    # The next term. Of a section of its own it has to hold everything, and later it cannot follow.
+    free = asked - 1
+    assert not await speaks()
+    free = asked
+    assert not await speaks()
+    assert not await speaks()
+
+    assert await speaks()

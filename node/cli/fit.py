@@ -93,6 +93,7 @@ def fit(
                 sequence_length=file.data.sequence_length,
                 optimizer=usual_optimizer(file, path, there.parameters),
                 checked=file.checks is not None,
+                spoken=file.speakers is not None,
             )
             return fit_workload(file.name, work, there, limit, micro_batch, split)
         if path.is_file():
@@ -146,6 +147,13 @@ def _lines(found: Fit) -> Iterator[str]:
             yield (
                 "Members of this swarm look at each other's work. This node does so while "
                 f"{room} of main memory are free beside that, and trains all the same with less."
+            )
+        if found.speaker_room:
+            room = _size(found.speaker_room)
+            yield (
+                "Panels of members speak for the others. While there is one panel, this node speaks if "
+                f"{room} of main memory are free beside that, and with more of them for a part of that; "
+                "it trains all the same with less."
             )
 
 

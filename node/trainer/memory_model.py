@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...protocol.codec.layout import TensorLayout, UpdateLayout, update_layout
+from ...protocol.codec.speaker import room_to_speak
 from ...protocol.wire.manifest import Manifest, OptimizerSpec, ParameterSpec
 from ...protocol.wire.structure import StructureError
 from .architectures import check_configuration, makes_images
@@ -164,6 +165,8 @@ class Workload:
     """Whether each of several devices has its part of the parameters, and not a copy of them."""
     checked: bool = False
     """Whether members look at each other's work."""
+    spoken: bool = False
+    """Whether panels speak for sections of the model."""
 
     @staticmethod
     def of(manifest: Manifest) -> Workload:
@@ -175,6 +178,7 @@ class Workload:
             optimizer=manifest.optimizer,
             frozen=manifest.frozen_elements,
             checked=manifest.checks is not None,
+            spoken=manifest.speakers is not None,
         )
 
     @property
@@ -187,6 +191,12 @@ class Workload:
         """Bytes of main memory that must be free for looks at others' work, or there are none: 0 where
         nobody looks."""
         return LOOK_ROOM * self.elements if self.checked else 0
+
+    @property
+    def speaker_room(self) -> int:
+        """Bytes of main memory that must be free to speak for all of the model, as members of the only
+        panel do; of more panels each takes a part of that. 0 where no panels speak."""
+        return room_to_speak(self.elements) if self.spoken else 0
 
     @property
     def layout(self) -> UpdateLayout:

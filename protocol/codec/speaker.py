@@ -18,6 +18,16 @@ from .tally import Momentum, Tally, decode_tally, encode_tally, summed
 Told = tuple[bytes, int]
 """A sheet's part for a section, that decodes, and how often it counts."""
 
+# Bytes for each element: those of a momentum, and of another one and of sums (benchmarks/speaking.py).
+_HELD_BYTES = 4
+_SPEAKING_BYTES = 8
+
+
+def room_to_speak(elements: int, *, begun: bool = False) -> int:
+    """The bytes of memory that a speaker takes for a section of so many elements; once it has `begun`,
+    those beside what it holds."""
+    return elements * (_SPEAKING_BYTES if begun else _HELD_BYTES + _SPEAKING_BYTES)
+
 
 class Speaker:
     """One member's part in a panel."""

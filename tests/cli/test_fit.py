@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chain.spoken import Spoken
 from cli.schemas import conforms
 from distro_node.node import fitting
 from distro_node.node.errors import ExitCode
@@ -76,6 +77,21 @@ def test_what_looks_want_is_told_where_members_look(
     # Twelve bytes a parameter, however training keeps its own.
     assert found["look_room"] == 12 * found["parameters"]
     assert "look at each other's work" in command("fit", path).out
+
+
+def test_what_speakers_want_is_told_where_panels_speak(
+    command, there, manifest: Path, tmp_path: Path
+) -> None:
+    there("cuda", 24 * 10**9, 32 * 10**9)
+    assert json.loads(command("fit", manifest, "--json").out)["speaker_room"] == 0
+    assert "Panels" not in command("fit", manifest).out
+    path = tmp_path / "spoken"
+    path.write_bytes(Spoken(6).manifest.encode())
+    found = json.loads(command("fit", path, "--json").out)
+    conforms("fit", found)
+    # A momentum of four bytes a parameter, and twice as much more while it speaks.
+    assert found["speaker_room"] == 12 * found["parameters"]
+    assert "Panels of members speak for the others" in command("fit", path).out
 
 
 def test_several_devices_have_copies_if_they_fit_or_else_shards(
