@@ -4,7 +4,7 @@
 
 Every decoder and every request handler that a stranger can reach (`tests/fuzz`) is given so many
 inputs, guided by the coverage of the code (`atheris`, which is libFuzzer; extra `fuzz`). The slowest
-inputs are measured again without the instruments, as the median of several runs. Findings land in
+inputs are measured again without the instruments, as the least of several runs. Findings land in
 `tests/fuzz/findings`, where they stay as tests once they are mended. An existing results file is
 continued: targets that are in it are passed over.
 """

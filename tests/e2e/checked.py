@@ -36,7 +36,7 @@ def make_checked(swarm: Swarm) -> None:
     described = described.replace("sequence_length = 32", "sequence_length = 128")
     # All have as much to do, whatever they can.
     # A second look starts a trainer, and has sixteen rounds.
-    described = described.replace("min_seconds = 0.2", "min_seconds = 3.0")
+    described = described.replace("min_seconds = 0.5", "min_seconds = 3.0")
     described += "max_share = 0.0\n\n[checks]\nevery = 1\n"
     path.write_text(described)
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-h]*.py"))

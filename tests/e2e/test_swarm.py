@@ -22,7 +22,7 @@ from e2e.support import Node, Swarm, check_agreement, wait_for_round
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NAMES = ("founder", "second", "third")
-SNAPSHOT_INTERVAL = 10
+SNAPSHOT_INTERVAL = 5
 
 
 @pytest.fixture(scope="module")
