@@ -24,8 +24,8 @@ help: ## list the targets
 demo: $(INSTALLED) ## a swarm on this machine: trains, loses a node, takes it back
 	$(BIN)/distro-node demo $(ARGS)
 
-# Four at a time, file by file: on two cores most of them wait. tests/turns.py says which worker begins
-# where.
+# Four at a time, file by file: some of them wait while others compute. tests/turns.py says which worker
+# begins where.
 # Hundreds of processes are started, and none of them should have to compile the project first.
 test: lint ## everything that CI runs, but for the soak tests
 	$(BIN)/python -m compileall -q crypto node protocol tests benchmarks

@@ -16,7 +16,7 @@ from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.survey import Survey
-from distro_node.protocol.wire.manifest import ChecksSpec
+from distro_node.protocol.wire.manifest import ChecksSpec, Manifest
 from simulation.chain import Chain
 
 
@@ -63,35 +63,30 @@ def test_what_does_not_fit_is_another_exit_code(command, there, manifest: Path) 
     assert "does not fit in any way" in command("fit", manifest, "--memory", "1kB").out
 
 
-def test_what_looks_want_is_told_where_members_look(
-    command, there, manifest: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("room", "described", "words"),
+    [
+        (
+            "look_room",
+            replace(Chain(0).manifest, checks=ChecksSpec()),
+            "look at each other's work",
+        ),
+        ("speaker_room", Spoken(6).manifest, "Panels of members speak for the others"),
+    ],
+)
+def test_what_else_wants_memory_is_told_where_there_is_any_of_it(
+    command, there, manifest: Path, tmp_path: Path, room: str, described: Manifest, words: str
 ) -> None:
     there("cuda", 24 * 10**9, 32 * 10**9)
-    assert json.loads(command("fit", manifest, "--json").out)["look_room"] == 0
-    assert "look at each other's work" not in command("fit", manifest).out
-    checked = replace(Chain(0).manifest, checks=ChecksSpec())
-    path = tmp_path / "checked"
-    path.write_bytes(checked.encode())
+    assert json.loads(command("fit", manifest, "--json").out)[room] == 0
+    assert words not in command("fit", manifest).out
+    path = tmp_path / "described"
+    path.write_bytes(described.encode())
     found = json.loads(command("fit", path, "--json").out)
     conforms("fit", found)
     # Twelve bytes a parameter, however training keeps its own.
-    assert found["look_room"] == 12 * found["parameters"]
-    assert "look at each other's work" in command("fit", path).out
-
-
-def test_what_speakers_want_is_told_where_panels_speak(
-    command, there, manifest: Path, tmp_path: Path
-) -> None:
-    there("cuda", 24 * 10**9, 32 * 10**9)
-    assert json.loads(command("fit", manifest, "--json").out)["speaker_room"] == 0
-    assert "Panels" not in command("fit", manifest).out
-    path = tmp_path / "spoken"
-    path.write_bytes(Spoken(6).manifest.encode())
-    found = json.loads(command("fit", path, "--json").out)
-    conforms("fit", found)
-    # A momentum of four bytes a parameter, and twice as much more while it speaks.
-    assert found["speaker_room"] == 12 * found["parameters"]
-    assert "Panels of members speak for the others" in command("fit", path).out
+    assert found[room] == 12 * found["parameters"]
+    assert words in command("fit", path).out
 
 
 def test_several_devices_have_copies_if_they_fit_or_else_shards(
