@@ -1089,6 +1089,26 @@ def limits() -> Iterator[Figure | WholeTable]:
         "has {:.1f} % at {:,.0f} times, and by 1 bit of 16 {:.1f} % at {:,.0f} times",
         _distances_and_bytes(spoken),
     )
+    larger = results("chain-0.9M")["ways"]
+    speaks = "now, one speaks for all of a block,"
+    told = (
+        f"{speaks} by 1 bit of 8",
+        f"{speaks} 32 coefficients by 1 bit of 8",
+        "now, 6 coefficients",
+        "now, 32 coefficients",
+        f"{speaks} 19 coefficients by 1 bit of 10",
+        f"{speaks} 28 coefficients by 1 bit of 12",
+        f"{speaks} 32 coefficients by 1 bit of 16",
+    )
+    yield Figure(
+        "docs/research.md",
+        "1 bit of 8 with 64 coefficients leaves {:.1f} % at {:,.0f} times fewer bytes and with 32 "
+        "{:.1f} % at {:,.0f} times, where the default has {:.1f} % at {:,.0f} times and, with 32 "
+        "coefficients, {:.1f} % at {:,.0f} times. With fewer bits that ends: 1 bit of 10 with 19 "
+        "coefficients leaves {:.1f} % at {:,.0f} times, 1 bit of 12 with 28 {:.1f} % at {:,.0f} times, "
+        "and 1 bit of 16 with 32 {:.1f} % at {:,.0f} times",
+        _distances_and_bytes(larger[way] for way in told),
+    )
     itself = results("program-0.9M")["ways"]["now, by the program's own code, 6 coefficients"]
     others = [
         results("chain-0.9M")["ways"][f"now, {way}"]
@@ -1096,6 +1116,7 @@ def limits() -> Iterator[Figure | WholeTable]:
             "2 coefficients",
             "32 coefficients",
             "one speaks for all of a block, by 1 bit of 4",
+            "one speaks for all of a block, by 1 bit of 8",
         )
     ]
     yield Figure(
@@ -1103,7 +1124,7 @@ def limits() -> Iterator[Figure | WholeTable]:
         "the default now is {:.1f} % above dense Muon at {:,.0f} times fewer bytes (0.92 million "
         "parameters, three seeds). With 2 coefficients a block instead of 6 it is {:.1f} % at {:,.0f} "
         "times, with 32 it is {:.1f} % at {:,.0f} times, and where one member speaks for all of a block "
-        "{:.1f} % at {:,.0f} times",
+        "{:.1f} % at {:,.0f} times, or {:.1f} % at {:,.0f} times by half as many bits",
         _distances_and_bytes([itself, *others]),
     )
     even = "the gradient made orthogonal, before the momentum"

@@ -107,6 +107,12 @@ CLOSER: dict[str, Recipe] = {
     "now, one speaks for all of a block, 32 coefficients by 1 bit of 16": speaking(
         Speakers(one_of=16, top_k=32)
     ),
+    "now, one speaks for all of a block, 19 coefficients by 1 bit of 10": speaking(
+        Speakers(one_of=10, top_k=19)
+    ),
+    "now, one speaks for all of a block, 28 coefficients by 1 bit of 12": speaking(
+        Speakers(one_of=12, top_k=28)
+    ),
     "now, panels of three, by 1 bit of 4": speaking(Panels(one_of=4)),
     "now, panels of three, by 1 bit of 8": speaking(Panels(one_of=8)),
     "now, two speak for all of a block, by 1 bit of 8": speaking(
