@@ -114,8 +114,10 @@ class BlobFiles(ABC):
     def _read(self, path: Path) -> bytes | None:
         try:
             with path.open("rb") as file:
-                # One byte more than allowed is enough to see that it is not one of ours.
-                return file.read(MAX_BLOB_BYTES + 1)
+                # So many bytes are taken from memory at once, however small the file is. One more than
+                # allowed is enough to see that it is not one of ours.
+                size = os.fstat(file.fileno()).st_size
+                return file.read(min(size, MAX_BLOB_BYTES) + 1)
         except FileNotFoundError:
             return None
 

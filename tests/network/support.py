@@ -19,6 +19,8 @@ from distro_node.node.network.network import Network, NetworkSettings, open_netw
 LOOPBACK = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 ECHO = "/test/echo/1"
 PATIENCE_SECONDS = 120.0
+"""How long a test waits for what must come. It goes on as soon as that is there; a busy machine with one
+processor has taken a minute for what takes a second."""
 
 
 def free_port() -> int:
@@ -26,10 +28,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-"""How long a test waits for what must come. It goes on as soon as that is there; a busy machine with one
-processor has taken a minute for what takes a second."""
 
 
 def identity(number: int) -> Identity:

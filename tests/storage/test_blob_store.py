@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,19 @@ def test_the_largest_blob_and_one_byte_more(store: BlobStore) -> None:
     assert not store.has(large)
 
 
+def test_a_small_blob_takes_little_memory_to_read(store: BlobStore) -> None:
+    """A record of a few hundred bytes has taken as much as the largest blob."""
+    cid = store.put(b"small")
+    tracemalloc.start()
+    try:
+        assert store.get(cid) == b"small"
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The buffer under the file is a mebibyte with some file systems.
+    assert peak < MAX_BLOB_BYTES // 8
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_leaves_nothing_behind(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch, code: int
@@ -163,6 +177,7 @@ def test_only_old_leftovers_are_removed_and_strangers_ignored(store: BlobStore) 
 # Run in a fresh interpreter: a forked one would inherit this one's threads.
 _HAMMER = """
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 from distro_node.node.storage.blob_store import BlobStore
