@@ -42,13 +42,12 @@ from typing import Any
 import numpy as np
 import torch
 from defaults import OPTIMIZERS
+from dense import AdamW, Muon
 from distro_node.node.trainer.memory_options import StateOptions
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from runs import append_run, read_runs
 from training import (
     SEQUENCE,
-    AdamW,
-    Muon,
     Run,
     Setting,
     Trial,

@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 import torch
 from defaults import OPTIMIZERS
+from dense import AdamW
 from distro_node.node.trainer.adapters import (
     adapter_parameters,
     adapter_table,
@@ -62,7 +63,7 @@ from runs import (
     summed_up,
 )
 from safetensors.torch import load_file, save_file
-from training import AdamW, Setting, Trial, Trouble, Variant, train
+from training import Setting, Trial, Trouble, Variant, train
 
 REDUCTIONS = (1000, 3000, 10_000)
 BASE_RATE = 3e-3

@@ -9,9 +9,10 @@ in held-out nats a byte, at equal tokens. Members and texts are simulated as in 
 (training.py), choices are described in recipes.py. Last stands what a new swarm has, by the program's
 own code.
 
-Every run is kept in --work as soon as it is finished, and the same command goes on where it was
-killed. Rates: half, once and twice the usual one with a seed that is not reported, and on from the edge
-while the best is there; then the seeds with the best. --known trains nothing and reports what is there.
+Every run is kept in --work as soon as it is finished, a long one every five minutes as well, and the
+same command goes on where it was killed (going.py; of runs with panels with the next run). Rates: half,
+once and twice the usual one with a seed that is not reported, and on from the edge while the best is
+there; then the seeds with the best. --known trains nothing and reports what is there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from defaults import OPTIMIZERS
+from dense import Muon
 from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from panels import Panels
@@ -29,7 +31,7 @@ from recipes import train as train_recipe
 from runs import Swept, mean_curve
 from speakers import Speakers
 from text_runs import MUON, TextBench, Tried, chosen_ways, document, parsed, report
-from training import Muon, Trial
+from training import Optimizer, Trial
 
 BLOCK = 64 * 64
 """The coefficients of a block."""
@@ -60,8 +62,8 @@ def speaking(speakers: Speakers | Panels) -> Recipe:
     return replace(OURS_NOW, momentum=0.0, top_k=None, speakers=speakers)
 
 
-DOWN: dict[str, Recipe | None] = {
-    MUON: None,
+DOWN: dict[str, Recipe | Muon] = {
+    MUON: Muon(),
     "blocks of 64 × 64 instead of matrices": _BLOCKS,
     "embedding, head and norms by the same rule": _ALL,
     "the gradient made orthogonal, before the momentum": _GRADIENT,
@@ -151,7 +153,7 @@ ITSELF: dict[str, OptimizerSpec] = {
     "now, by the program's own code, 6 coefficients": replace(OPTIMIZERS["default"], top_k=6),
 }
 """With whole numbers, the bound of a scaled step and the audit."""
-WAYS: dict[str, Recipe | OptimizerSpec | None] = {**DOWN, **CLOSER, **ITSELF}
+WAYS: dict[str, Recipe | Optimizer] = {**DOWN, **CLOSER, **ITSELF}
 # Where the search for a rate begins.
 USUAL = {"scaled": 4e-3, "both": 4e-3, "matrix": 4e-3, "blocks": 4e-3, "sign": 8e-3}
 
@@ -168,16 +170,14 @@ class Frontier(TextBench):
         """One run."""
         trial = self.trial(seed)
         recipe = WAYS[way]
-        if recipe is None:
-            return self.trained(way, rate, trial, Muon())
-        if isinstance(recipe, OptimizerSpec):
-            return self.trained(way, rate, trial, recipe)
-        return follow(self, way, rate, trial, recipe)
+        if isinstance(recipe, Recipe):
+            return follow(self, way, rate, trial, recipe)
+        return self.trained(way, rate, trial, recipe)
 
 
 def follow(bench: TextBench, way: str, rate: float, trial: Trial, recipe: Recipe) -> Tried:
     """Train by a recipe."""
-    curve = train_recipe(recipe, rate, trial)
+    curve = train_recipe(recipe, rate, trial, going=bench.going)
     return bench.tried(way, rate, trial, curve, bytes_each(recipe, trial), recipe.top_k)
 
 
@@ -241,8 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     swept = bench.sweep(ways)
     written = document(swept, bench.settings, beside(ways))
     for way, found in written["ways"].items():
-        recipe = WAYS[way]
-        found["recipe"] = None if recipe is None else asdict(recipe)
+        found["recipe"] = asdict(WAYS[way])
     report(options, written)
     if options.plot:
         plot(options.plot, swept)

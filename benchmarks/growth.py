@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from defaults import OPTIMIZERS
+from dense import AdamW, Muon
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from doublings import trend
 from frontier import follow, speaking
@@ -46,7 +47,6 @@ from text_runs import (
     plot_over_bytes,
     report,
 )
-from training import AdamW, Muon
 
 _KINDS = {"signs": "", "default": ", the default now"}
 

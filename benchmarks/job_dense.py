@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from dense import AdamW, Muon, dense_optimizers
 from distro_node.node.content.downloads import blob_list_at
 from distro_node.node.results.state import Known
 from distro_node.node.trainer.adapters import build_trained
@@ -27,7 +28,6 @@ from distro_node.node.trainer.tasks import open_task
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.wire.manifest import ScheduleSpec
-from training import AdamW, Muon, dense_optimizers
 
 WAYS = {"adamw": AdamW(), "muon": Muon()}
 

@@ -13,7 +13,7 @@ parameters. All that is of `orthogonal` and steps of signs; `now` has the same o
 
 Runs are kept in --work and taken up again, and rates are found, as in frontier.py. A run's time grows
 with the square of the size: with 0.9M parameters and 20 tokens for each it takes an hour or two of a
-core, with 3M a day.
+core, with 3M a day, and it can be killed at any time.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from defaults import OPTIMIZERS
+from dense import AdamW, Muon
 from distro_node.node.create.rates import usual_rate
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from doublings import Doublings, trend
@@ -41,7 +42,7 @@ from text_runs import (
     print_table,
     ready,
 )
-from training import SEQUENCE, AdamW, Muon
+from training import SEQUENCE
 
 SIZES = {"0.14M": (64, 2), "0.3M": (64, 5), "0.9M": (128, 4), "3M": (192, 6)}
 """Width and layers."""

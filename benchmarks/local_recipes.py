@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+from dense import AdamW, Muon, dense_optimizers
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import TensorLayout, update_layout
 from recipes import cut, joined, restored, transformed
-from training import AdamW, Muon, Trial, dense_optimizers, usual_schedule
+from training import Trial, usual_schedule
 
 _BLOCK = 4096
 _SIZE_BITS = 2 * 16

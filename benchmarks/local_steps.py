@@ -9,7 +9,8 @@ the program's shared step makes of several local steps; dense AdamW and Muon. Al
 in the same order, and a loss is in held-out nats a byte. Bytes are those that a member sends for each
 of --steps, on average.
 
-Runs are kept in --work and taken up again, and rates are found, as in frontier.py.
+Runs are kept in --work and taken up again, and rates are found, as in frontier.py; but a run with steps
+of one's own that was killed begins anew.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import local_recipes
 from defaults import OPTIMIZERS
+from dense import AdamW, Muon
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from frontier import follow, speaking
 from local_recipes import DILOCO, SPARSELOCO, LocalRecipe
@@ -37,7 +39,6 @@ from text_runs import (
     plot_over_bytes,
     report,
 )
-from training import AdamW, Muon
 
 PROGRAM = "the program, 8 coefficients"
 

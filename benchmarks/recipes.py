@@ -15,12 +15,14 @@ from functools import cache
 from typing import Literal
 
 import torch
+from dense import AdamW, adam, tensors_of
 from distro_node.node.trainer.blocks import float_basis
 from distro_node.node.trainer.optimizer import orthogonalised
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import TensorLayout, update_layout
-from panels import Panels
-from speakers import Speakers
+from going import Going, Part, Stand
+from panels import Panels, Spoken
+from speakers import Heard, Speakers
 from training import Trial, usual_schedule
 
 EPSILON = 1e-12
@@ -81,16 +83,23 @@ def train(
     rate: float,
     trial: Trial,
     watch: Callable[[int, Sequence[Member]], None] = _nobody,
+    going: Going | None = None,
 ) -> list[tuple[int, float]]:
     """Train to the end; rounds and held-out loss, ten times in the run. `watch` sees each round's
-    members when they have spoken."""
+    members when they have spoken. With `going` the run can be interrupted, unless it has panels."""
     setting = trial.setting
     schedule = usual_schedule(rate, setting.steps)
     members = [Member(recipe, trial) for _ in range(setting.workers if recipe.own else 1)]
     together = Together(recipe, trial)
     heard = None if recipe.speakers is None else recipe.speakers.listener(trial)
-    curve = [(0, trial.evaluate())]
-    for number in range(1, setting.steps + 1):
+    parts: list[Part] = [trial, *members, together]
+    if isinstance(heard, Heard):
+        parts.append(heard)
+    if going is None or isinstance(heard, Spoken):
+        going = Going(None, {})
+    stand = going.take_up(parts, trial.order) or Stand(curve=[(0, trial.evaluate())])
+    curve = stand.curve
+    for number in range(stand.number + 1, setting.steps + 1):
         batch = trial.next_batch()
         shares = (
             [batch] if len(members) == 1 else list(batch.reshape(len(members), -1, batch.shape[1]))
@@ -113,6 +122,7 @@ def train(
         together.step(sums, learning_rate(schedule, number))
         if number % max(1, setting.steps // 10) == 0:
             curve.append((number, trial.evaluate()))
+        going.keep(Stand(number, curve), parts, trial.order)
     return curve
 
 
@@ -134,6 +144,14 @@ class Member:
         )
         self.taken = [torch.zeros_like(m) for m in self.momentum]
         self._steps = 0
+
+    def held(self) -> list[torch.Tensor]:
+        """What it remembers from one round to the next."""
+        return [*self.momentum, *self._unsent, *self._smoothed, *self._squares]
+
+    def stands_after(self, number: int) -> None:
+        """So many gradients are in the second moment."""
+        self._steps = number
 
     @torch.no_grad()
     def speak(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -206,19 +224,26 @@ class Together:
         self._parameters = [parameter.data for parameter in trial.parameters]
         self._tensors = update_layout(trial.table, 64, recipe.top_k or 8).tensors
         self._hidden = hidden_matrices(trial)
-        self._smooth: list[torch.Tensor | None] = [None] * len(self._tensors)
+        self._smooth = [
+            torch.zeros(tensor.blocks, tensor.block_rows, tensor.block_columns)
+            for tensor in self._tensors
+            if recipe.smooth
+        ]
         self._members = trial.setting.workers if recipe.own else 1
         rest = [
             parameter
             for parameter, hidden in zip(trial.parameters, self._hidden, strict=True)
             if not hidden
         ]
-        self._adam = (
-            torch.optim.AdamW(rest, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
-            if recipe.others == "adam"
-            else None
-        )
+        self._adam = adam(rest, AdamW()) if recipe.others == "adam" else None
         self._rest = rest
+
+    def held(self) -> list[torch.Tensor]:
+        """What they remember beside the parameters."""
+        return [*self._smooth, *tensors_of([] if self._adam is None else [self._adam])]
+
+    def stands_after(self, number: int) -> None:
+        """Adam counts in its tensors."""
 
     @torch.no_grad()
     def step(self, sums: Sequence[torch.Tensor], rate: float) -> None:
@@ -229,9 +254,7 @@ class Together:
                 adams.append(total.view(parameter.shape) / self._members)
                 continue
             if self._recipe.smooth:
-                before = self._smooth[index]
-                total = total if before is None else self._recipe.smooth * before + total
-                self._smooth[index] = total
+                total = self._smooth[index].mul_(self._recipe.smooth).add_(total)
             total = restored(total, self._tensors[index], self._recipe.basis)
             direction = self._direction(index, total)
             parameter.sub_(direction.view(parameter.shape), alpha=rate)

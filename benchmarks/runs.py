@@ -1,4 +1,4 @@
-"""Runs of a benchmark of learning: kept as they are finished, rates found alike for every variant.
+"""Runs of a benchmark of learning: kept when they are finished, rates found alike for every variant.
 
 A benchmark says what one run is (`Bench.train`). Here runs are looked up, kept in a file of one a line,
 and asked for: around a usual rate with one seed, then with the best of these rates and the seeds that
@@ -13,16 +13,17 @@ import math
 import os
 import statistics
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from dense import AdamW
 from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
-from training import AdamW, Trial, Trouble, Variant
+from going import Going
+from training import Trial, Trouble, Variant
 from training import train as train_trial
 
 SWEEP_SEED = 0
@@ -63,6 +64,8 @@ class Bench(ABC, Generic[Kept]):
         self.options = options
         self.settings = settings
         self.runs: list[Kept] = []
+        self.going = Going(None, {})
+        """The run under way."""
         self._file: Path | None = None
         if options.work:
             options.work.mkdir(parents=True, exist_ok=True)
@@ -83,9 +86,10 @@ class Bench(ABC, Generic[Kept]):
         for known in self.runs:
             if (known.way, known.rate, known.seed, known.settings) == wanted:
                 return known
-        began = time.process_time()
+        named = {"way": way, "rate": rate, "seed": seed, "settings": self.settings}
+        self.going = Going(self._file and self._file.parent, named)
         made = self.train(way, rate, seed)
-        made.settings, made.seconds = self.settings, round(time.process_time() - began, 1)
+        made.settings, made.seconds = self.settings, round(self.going.seconds, 1)
         print(
             f"{way:12} rate {rate:g}, seed {seed}: {made.loss:.4f} at {made.reduction:,.0f}x "
             f"({made.seconds:.0f} s)",
@@ -94,6 +98,7 @@ class Bench(ABC, Generic[Kept]):
         self.runs.append(made)
         if self._file is not None:
             append_run(self._file, made)
+        self.going.end()
         return made
 
     def sweep(self, ways: Sequence[str]) -> Swept[Kept]:

@@ -60,6 +60,13 @@ class Heard:
             for tensor in self._tensors
         ]
 
+    def held(self) -> list[torch.Tensor]:
+        """All momenta."""
+        return [momentum for momenta in self._momenta for momentum in momenta]
+
+    def stands_after(self, number: int) -> None:
+        """Whose turn it is follows from the round."""
+
     def told(self, member: int, signs: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
         """What a member tells in round `number`: the signs that it found, and nothing where there is
         none."""

@@ -70,7 +70,7 @@ class TextBench(Bench[Tried]):
     ) -> Tried:
         """Train with the program, or with dense averaging. `larger`: the steps in a round."""
         variant = Variant(name=way, rate=rate, optimizer=optimizer)
-        curve = train(variant, Trouble(), trial, lambda number, loss: None).curve
+        curve = train(variant, Trouble(), trial, lambda number, loss: None, self.going).curve
         sent, top_k = 2.0 * trial.elements, None
         if isinstance(optimizer, OptimizerSpec):
             top_k = optimizer.top_k

@@ -14,46 +14,24 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from dense import AdamW, Muon, dense_optimizers, tensors_of
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.memory_options import IN_FLOAT32, StateOptions
 from distro_node.node.trainer.model import build_model, ordered_parameters
-from distro_node.node.trainer.optimizer import LocalOptimizer, orthogonalised
+from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.protocol.codec.audit import contradicted
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, encode_update, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
+from going import Going, Part, Stand
 
 SEQUENCE = 128
 HELDOUT_SEQUENCES = 256
 SUFFIXES = (".py", ".txt", ".md")
-_QUINTIC_ROUNDS = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdamW:
-    """The settings of AdamW with dense averaging, beside its learning rate."""
-
-    second_moment: float = 0.95
-    weight_decay: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Muon:
-    """The settings of Muon with dense averaging (Keller Jordan et al., 2024), beside its learning rate.
-
-    The momentum of every hidden matrix is made orthogonal as a whole, with Nesterov's look ahead and
-    five rounds of the quintic, and scaled so that the root mean square of a step would be the
-    learning rate if all singular values came out as 1. (The quintic leaves them around 0.9.)
-    Embedding, head and norms take Adam's step with the same learning rate.
-    """
-
-    momentum: float = 0.95
-    second_moment: float = 0.95
-    """Of Adam's part."""
 
 
 Optimizer = OptimizerSpec | AdamW | Muon
@@ -160,10 +138,6 @@ class Tally:
             setattr(self, name, getattr(self, name) + value)
 
 
-Step = Callable[[float, int], Tally]
-"""Learning rate, number of the round → what it cost."""
-
-
 class Trial:
     """One model under training: the same data order for every variant of a seed."""
 
@@ -190,9 +164,17 @@ class Trial:
                     else torch.randn(parameter.shape) * 0.02
                 )
         self.text = train
-        self._order = np.random.default_rng(setting.seed)
+        self.order = np.random.default_rng(setting.seed)
+        """By which the sequences are drawn."""
         stride = (len(heldout) - SEQUENCE - 1) // heldout_sequences
         self._heldout = windows(heldout, np.arange(heldout_sequences) * stride)
+
+    def held(self) -> list[torch.Tensor]:
+        """The parameters."""
+        return [*self.parameters]
+
+    def stands_after(self, number: int) -> None:
+        """Nothing else changes in a run but the order of the sequences."""
 
     @property
     def elements(self) -> int:
@@ -201,7 +183,7 @@ class Trial:
     def next_batch(self, workers: int | None = None) -> np.ndarray:
         """The next sequences of all, or so many, workers: (workers × sequences, SEQUENCE + 1)."""
         count = (self.setting.workers if workers is None else workers) * self.setting.sequences
-        starts = self._order.integers(0, len(self.text) - SEQUENCE - 1, count)
+        starts = self.order.integers(0, len(self.text) - SEQUENCE - 1, count)
         return windows(self.text, starts)
 
     def gradients(self, batch: np.ndarray) -> list[torch.Tensor]:
@@ -223,23 +205,33 @@ class Trial:
 
 
 def train(
-    variant: Variant, trouble: Trouble, trial: Trial, progress: Callable[[int, float], None]
+    variant: Variant,
+    trouble: Trouble,
+    trial: Trial,
+    progress: Callable[[int, float], None],
+    going: Going | None = None,
 ) -> Run:
-    """Train one variant to the end."""
+    """Train one variant to the end. With `going` it can be interrupted, if nothing is to go wrong."""
+    if going is not None and trouble != Trouble():
+        raise ValueError("a run in which something goes wrong cannot be taken up again")
+    going = going or Going(None, {})
     setting = trial.setting
     rounds = round(setting.steps / (1 - trouble.absent)) if trouble.again else setting.steps
     schedule = usual_schedule(variant.rate, rounds)
+    step: _Step
     if isinstance(variant.optimizer, OptimizerSpec):
-        step = _distro_step(variant.optimizer, variant.state, trouble, trial)
+        step = _DistroStep(variant.optimizer, variant.state, trouble, trial)
     else:
-        step = _dense_step(variant.optimizer, trouble, trial)
-    tally = Tally()
-    curve = [(0, trial.evaluate())]
-    for number in range(1, rounds + 1):
+        step = _DenseStep(variant.optimizer, trouble, trial)
+    parts = [trial, step]
+    stand = going.take_up(parts, trial.order) or Stand(curve=[(0, trial.evaluate())])
+    tally, curve = Tally(**stand.tally), stand.curve
+    for number in range(stand.number + 1, rounds + 1):
         tally.add(step(learning_rate(schedule, number), number))
         if number % max(1, rounds // 10) == 0:
             curve.append((number, trial.evaluate()))
             progress(*curve[-1])
+        going.keep(Stand(number, curve, asdict(tally)), parts, trial.order)
     dense = 2.0 * trial.elements * (setting.workers - 1)
     mean = tally.received / rounds
     described = {
@@ -280,96 +272,85 @@ def known_settings(variant: Variant, trouble: Trouble, setting: Setting) -> dict
     return known if variant.state == IN_FLOAT32 else known | {"state": asdict(variant.state)}
 
 
-def dense_optimizers(
-    spec: AdamW | Muon,
-    table: Sequence[ParameterSpec],
-    parameters: Sequence[torch.nn.Parameter],
-) -> list[tuple[torch.optim.Optimizer, float]]:
-    """torch's optimizers of a table's parameters, each with the factor between the run's learning rate
-    and its own."""
-    if isinstance(spec, AdamW):
-        adam = torch.optim.AdamW(
-            parameters,
-            lr=0.0,
-            betas=(0.9, spec.second_moment),
-            weight_decay=spec.weight_decay,
-        )
-        return [(adam, 1.0)]
-    hidden, others = [], []
-    for described, parameter in zip(table, parameters, strict=True):
-        matrix = ".layers." in described.name and parameter.dim() == 2
-        (hidden if matrix else others).append(parameter)
-    muon = MuonInFloat32(hidden, spec.momentum)
-    adam = torch.optim.AdamW(others, lr=0.0, betas=(0.9, spec.second_moment), weight_decay=0.0)
-    return [(muon, 1.0), (adam, 1.0)]
+class _Step(Part, Protocol):
+    """How a round goes, and what all members hold for it."""
+
+    def __call__(self, rate: float, number: int) -> Tally:
+        """Make round `number` at a learning rate; what it cost."""
+        ...
 
 
-class MuonInFloat32(torch.optim.Optimizer):
-    """`torch.optim.Muon` with Nesterov's look ahead and five rounds of the quintic, in float32: theirs
-    computes these in bfloat16, which is slow on a processor that has no arithmetic for it.
+class _DenseStep(_Step):
+    """Dense averaging."""
 
-    The learning rate is the root mean square of a step, if all singular values came out as 1.
-    """
+    def __init__(self, spec: AdamW | Muon, trouble: Trouble, trial: Trial) -> None:
+        self._trouble = trouble
+        self._trial = trial
+        self._optimizers = dense_optimizers(spec, trial.table, trial.parameters)
+        self._chance = np.random.default_rng(trial.setting.seed + 1)
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], momentum: float) -> None:
-        super().__init__(parameters, {"lr": 0.0})
-        self._momentum = momentum
+    def held(self) -> list[torch.Tensor]:
+        return tensors_of(optimizer for optimizer, _ in self._optimizers)
 
-    @torch.no_grad()
-    # Nobody here computes a loss anew on the way, so there is no closure to be given.
-    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Move the matrices."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(parameter)
-                momentum = state["momentum_buffer"].lerp_(parameter.grad, 1 - self._momentum)
-                ahead = parameter.grad.lerp(momentum, self._momentum)
-                even = orthogonalised(ahead[None], _QUINTIC_ROUNDS)[0]
-                parameter.sub_(even, alpha=group["lr"])
+    def stands_after(self, number: int) -> None:
+        """The optimizers count in their tensors."""
 
-
-def _dense_step(spec: AdamW | Muon, trouble: Trouble, trial: Trial) -> Step:
-    count = trial.setting.workers
-    optimizers = dense_optimizers(spec, trial.table, trial.parameters)
-    chance = np.random.default_rng(trial.setting.seed + 1)
-
-    def step(rate: float, number: int) -> Tally:
-        shares = _shares(trial, trouble, chance)
+    def __call__(self, rate: float, number: int) -> Tally:
+        trial = self._trial
+        shares = _shares(trial, self._trouble, self._chance)
         # The mean over all present is the gradient of all their sequences at once.
         gradients = trial.gradients(np.concatenate(list(shares.values())))
         for parameter, gradient in zip(trial.parameters, gradients, strict=True):
             parameter.grad = gradient
-        for optimizer, factor in optimizers:
+        for optimizer, factor in self._optimizers:
             optimizer.param_groups[0]["lr"] = factor * rate
             optimizer.step()
-        return Tally(received=2.0 * trial.elements * (count - 1))
-
-    return step
+        return Tally(received=2.0 * trial.elements * (trial.setting.workers - 1))
 
 
-def _distro_step(spec: OptimizerSpec, state: StateOptions, trouble: Trouble, trial: Trial) -> Step:
-    count = trial.setting.workers
-    layout = update_layout(trial.table, spec.chunk, spec.top_k)
-    workers = [LocalOptimizer(layout, trial.parameters, spec, state) for _ in range(count)]
-    parameters = [parameter.data for parameter in trial.parameters]
-    stale = _Stale(parameters)
-    chance = np.random.default_rng(trial.setting.seed + 1)
-    record: list[DecodedUpdate] = []
+class _DistroStep(_Step):
+    """The program's."""
 
-    def step(rate: float, number: int) -> Tally:
-        nonlocal record
-        shares = _shares(trial, trouble, chance)
-        late = set(chance.permutation(count)[: round(trouble.late * count)].tolist())
+    def __init__(
+        self, spec: OptimizerSpec, state: StateOptions, trouble: Trouble, trial: Trial
+    ) -> None:
+        self._spec = spec
+        self._trouble = trouble
+        self._trial = trial
+        self._layout = update_layout(trial.table, spec.chunk, spec.top_k)
+        self._workers = [
+            LocalOptimizer(self._layout, trial.parameters, spec, state)
+            for _ in range(trial.setting.workers)
+        ]
+        self._parameters = [parameter.data for parameter in trial.parameters]
+        self._stale = _Stale(self._parameters)
+        self._chance = np.random.default_rng(trial.setting.seed + 1)
+        self._record: list[DecodedUpdate] = []
+
+    def held(self) -> list[torch.Tensor]:
+        return [
+            part
+            for worker in self._workers
+            for states in (worker.coefficients, *worker.by_rows.values())
+            for state in states
+            for part in state.parts().values()
+        ]
+
+    def stands_after(self, number: int) -> None:
+        for worker in self._workers:
+            worker.steps = number
+
+    def __call__(self, rate: float, number: int) -> Tally:
+        spec, trouble, trial, layout = self._spec, self._trouble, self._trial, self._layout
+        count = trial.setting.workers
+        shares = _shares(trial, trouble, self._chance)
+        late = set(self._chance.permutation(count)[: round(trouble.late * count)].tolist())
         if trouble.overlap:
-            stale.swap()
+            self._stale.swap()
         sent: list[DecodedUpdate] = []
         lies: list[bool] = []
         for index, share in shares.items():
-            worker = workers[index]
+            worker = self._workers[index]
             worker.accumulate(trial.gradients(share))
             taken = worker.take(number)
             if index in late:
@@ -380,15 +361,15 @@ def _distro_step(spec: OptimizerSpec, state: StateOptions, trouble: Trouble, tri
             signs = [-sign for sign in taken.signs] if lies[-1] else taken.signs
             sent.append(DecodedUpdate(taken.positions, signs))
         if trouble.overlap:
-            stale.swap()
-            stale.keep()
+            self._stale.swap()
+            self._stale.keep()
         left_out = contradicted(layout, sent, number) if spec.audit else set()
         updates = [update for index, update in enumerate(sent) if index not in left_out]
         # With overlap an update is taken before the record of the round before is there.
-        heard, record = record if trouble.overlap else updates, updates
-        for worker in workers:
+        heard, self._record = self._record if trouble.overlap else updates, updates
+        for worker in self._workers:
             worker.yield_to(heard)
-        apply_step(parameters, layout, updates, rate, spec.weight_decay, step=spec.step)
+        apply_step(self._parameters, layout, updates, rate, spec.weight_decay, step=spec.step)
         tally = Tally(
             lies=sum(lies),
             lies_left_out=sum(lies[index] for index in left_out),
@@ -400,8 +381,6 @@ def _distro_step(spec: OptimizerSpec, state: StateOptions, trouble: Trouble, tri
             size = len(encode_update(layout, weighed.positions, weighed.signs))
             tally.received = size * len(sent) * (count - 1) / count
         return tally
-
-    return step
 
 
 def _shares(trial: Trial, trouble: Trouble, chance: np.random.Generator) -> dict[int, np.ndarray]:

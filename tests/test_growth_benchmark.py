@@ -31,10 +31,10 @@ def test_swarms_of_every_size_see_the_same_tokens(
     text_runs = importlib.import_module("text_runs")
     train = text_runs.train
 
-    def watched(variant: Any, trouble: Any, trial: Any, progress: Any) -> Any:
+    def watched(variant: Any, trouble: Any, trial: Any, progress: Any, going: Any) -> Any:
         setting = trial.setting
         seen.setdefault(variant.name, set()).add((setting.workers, setting.sequences))
-        return train(variant, trouble, trial, progress)
+        return train(variant, trouble, trial, progress, going)
 
     monkeypatch.setattr(text_runs, "train", watched)
     written, drawn = tmp_path / "growth.json", tmp_path / "growth.png"

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-# Private here: `_dense_step`: one step, where `train` takes thousands.
 
 # Where each variant learns best, so that its loss grows by 1 for each octave away from there.
 BEST = {"AdamW, dense": 2e-3, "Muon, dense": 8e-3}
@@ -139,7 +138,8 @@ def test_muon_moves_hidden_matrices_by_the_rate_and_the_rest_as_adam_does(benchm
     text = np.random.default_rng(0).integers(0, 256, 60_000).astype(np.uint8)
     trial = training.Trial(setting, text, text)
     before = [parameter.detach().clone() for parameter in trial.parameters]
-    training._dense_step(training.Muon(), training.Trouble(), trial)(2.0**-6, 1)
+    # Private here: one step, where `train` takes thousands.
+    training._DenseStep(training.Muon(), training.Trouble(), trial)(2.0**-6, 1)
     for spec, parameter, old in zip(trial.table, trial.parameters, before, strict=True):
         step = (parameter.detach() - old).double()
         if ".layers." in spec.name and parameter.dim() == 2:

@@ -1,0 +1,115 @@
+"""Dense training: the settings of AdamW and Muon, and torch's optimizers of a model by these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from distro_node.node.trainer.optimizer import orthogonalised
+from distro_node.protocol.wire.manifest import ParameterSpec
+
+_QUINTIC_ROUNDS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """The settings of AdamW with dense averaging, beside its learning rate."""
+
+    second_moment: float = 0.95
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon:
+    """The settings of Muon with dense averaging (Keller Jordan et al., 2024), beside its learning rate.
+
+    The momentum of every hidden matrix is made orthogonal as a whole, with Nesterov's look ahead and
+    five rounds of the quintic, and scaled so that the root mean square of a step would be the
+    learning rate if all singular values came out as 1. (The quintic leaves them around 0.9.)
+    Embedding, head and norms take Adam's step with the same learning rate.
+    """
+
+    momentum: float = 0.95
+    second_moment: float = 0.95
+    """Of Adam's part."""
+
+
+def dense_optimizers(
+    spec: AdamW | Muon,
+    table: Sequence[ParameterSpec],
+    parameters: Sequence[torch.nn.Parameter],
+) -> list[tuple[torch.optim.Optimizer, float]]:
+    """torch's optimizers of a table's parameters, each with the factor between the run's learning rate
+    and its own."""
+    if isinstance(spec, AdamW):
+        return [(adam(parameters, spec), 1.0)]
+    hidden, others = [], []
+    for described, parameter in zip(table, parameters, strict=True):
+        matrix = ".layers." in described.name and parameter.dim() == 2
+        (hidden if matrix else others).append(parameter)
+    muon = MuonInFloat32(hidden, spec.momentum)
+    _begin(muon)
+    return [(muon, 1.0), (adam(others, AdamW(second_moment=spec.second_moment)), 1.0)]
+
+
+def adam(parameters: Sequence[torch.nn.Parameter], spec: AdamW) -> torch.optim.AdamW:
+    """torch's, at a learning rate of zero."""
+    made = torch.optim.AdamW(
+        parameters, lr=0.0, betas=(0.9, spec.second_moment), weight_decay=spec.weight_decay
+    )
+    _begin(made)
+    return made
+
+
+def tensors_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
+    """All that these optimizers hold beside the parameters, in a fixed order."""
+    return [
+        optimizer.state[parameter][name]
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        for name in sorted(optimizer.state[parameter])
+    ]
+
+
+def _begin(optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer have its moments from the start, all zero: by itself it makes them in the first
+    step, and who goes on with a run that was interrupted has nowhere to put them before."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    # At a learning rate of zero.
+    optimizer.step()
+    for parameter in parameters:
+        parameter.grad = None
+    for tensor in tensors_of([optimizer]):
+        tensor.zero_()
+
+
+class MuonInFloat32(torch.optim.Optimizer):
+    """`torch.optim.Muon` with Nesterov's look ahead and five rounds of the quintic, in float32: theirs
+    computes these in bfloat16, which is slow on a processor that has no arithmetic for it.
+
+    The learning rate is the root mean square of a step, if all singular values came out as 1.
+    """
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], momentum: float) -> None:
+        super().__init__(parameters, {"lr": 0.0})
+        self._momentum = momentum
+
+    @torch.no_grad()
+    # Nobody here computes a loss anew on the way, so there is no closure to be given.
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Move the matrices."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                momentum = state["momentum_buffer"].lerp_(parameter.grad, 1 - self._momentum)
+                ahead = parameter.grad.lerp(momentum, self._momentum)
+                even = orthogonalised(ahead[None], _QUINTIC_ROUNDS)[0]
+                parameter.sub_(even, alpha=group["lr"])

@@ -1,0 +1,137 @@
+"""A run of hours that goes on where it was interrupted: where it stands lies in a file.
+
+The file is written every few minutes of processor time and removed when the run is over. It holds what
+the run changes, the tensors of its parts, and beside them the rounds that are behind it, the losses so
+far and where the order of the sequences stands. What goes on from it ends as a run does that nobody has
+interrupted, to the last bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from distro_node.node.storage.atomic_write import write_atomically
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+EVERY_SECONDS = 300.0
+"""Of processor time between one writing and the next: writing what three million parameters and eight
+members hold takes a second."""
+
+
+class Part(Protocol):
+    """Something that a run changes."""
+
+    def held(self) -> list[torch.Tensor]:
+        """All that it holds, as many and as large in every round; whoever writes to them changes it."""
+        ...
+
+    def stands_after(self, number: int) -> None:
+        """It has its tensors from a run that had so many rounds behind it."""
+        ...
+
+
+@dataclass
+class Stand:
+    """Where a run stands between two rounds."""
+
+    number: int = 0
+    """Rounds that are behind it."""
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    tally: dict[str, Any] = field(default_factory=dict)
+    """What was added up so far."""
+
+
+class Going:
+    """A run under way, and its file."""
+
+    def __init__(self, folder: Path | None, run: Mapping[str, Any]) -> None:
+        """`run`: all that the run depends on, by which its file in `folder` is found again. Without a
+        folder nothing is kept."""
+        self._run = json.dumps(run, sort_keys=True)
+        name = hashlib.sha256(self._run.encode()).hexdigest()[:16]
+        self._file = None if folder is None else folder / f"going-{name}.safetensors"
+        self._every = EVERY_SECONDS
+        self._before = 0.0
+        self._begun = self._kept = time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        """Of processor time so far, those before an interruption included."""
+        return self._before + time.process_time() - self._begun
+
+    def take_up(self, parts: Sequence[Part], order: np.random.Generator) -> Stand | None:
+        """Put the parts and the order of the sequences where the run was interrupted; None if there is
+        nothing to go on from, and nothing is changed."""
+        if self._file is None or not self._file.exists():
+            return None
+        try:
+            stand = self._read(self._file, parts, order)
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            print(f"{self._file} is of no use, so its run begins anew: {error}", file=sys.stderr)
+            return None
+        for part in parts:
+            part.stands_after(stand.number)
+        print(f"  goes on after round {stand.number:,d}", flush=True)
+        return stand
+
+    def keep(self, stand: Stand, parts: Sequence[Part], order: np.random.Generator) -> None:
+        """Write down where the run stands, and say so, if it is time to."""
+        now = time.process_time()
+        if self._file is None or now - self._kept < self._every:
+            return
+        self._kept = now
+        told = {
+            "run": self._run,
+            "stand": json.dumps(asdict(stand)),
+            "order": json.dumps(order.bit_generator.state),
+            "seconds": str(self.seconds),
+        }
+        tensors = {str(n): tensor.contiguous() for n, tensor in enumerate(_tensors(parts))}
+        try:
+            write_atomically(self._file, save(tensors, told))
+        except OSError as error:
+            # The run itself is none the worse.
+            print(f"where the run stands cannot be kept: {error}", file=sys.stderr)
+        loss, minutes = stand.curve[-1][1], self.seconds / 60
+        print(f"  round {stand.number:,d}, {minutes:,.0f} min: {loss:.4f}", flush=True)
+
+    def end(self) -> None:
+        """The run is over: its file is removed."""
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    def _read(self, file: Path, parts: Sequence[Part], order: np.random.Generator) -> Stand:
+        with safe_open(file, "pt") as there:
+            told = there.metadata() or {}
+            if told["run"] != self._run:
+                raise ValueError("it is of another run")
+            stand, state = Stand(**json.loads(told["stand"])), json.loads(told["order"])
+            seconds = float(told["seconds"])
+            known = _tensors(parts)
+            found = [there.get_tensor(str(number)) for number in range(len(known))]
+        if [_kind(each) for each in found] != [_kind(each) for each in known]:
+            raise ValueError("its tensors have other shapes")
+        stand.curve = [(number, loss) for number, loss in stand.curve]
+        order.bit_generator.state = state
+        for own, other in zip(known, found, strict=True):
+            own.copy_(other)
+        self._before = seconds
+        return stand
+
+
+def _tensors(parts: Sequence[Part]) -> list[torch.Tensor]:
+    return [tensor.detach() for part in parts for tensor in part.held()]
+
+
+def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
