@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-
 # Where each variant learns best, so that its loss grows by 1 for each octave away from there.
 BEST = {"AdamW, dense": 2e-3, "Muon, dense": 8e-3}
 RATES = ("1e-3", "2e-3", "4e-3", "8e-3")
