@@ -131,15 +131,24 @@ class ImageTrial(Trial):
         held = np.arange(len(images)) % 10 == 9
         self.images = [image.tobytes() + b"\0" for image in images[~held]]
         self.heldout = [image.tobytes() + b"\0" for image in images[held]]
-        self._order = np.random.default_rng(setting.seed)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.order = np.random.default_rng(self.setting.seed)
         self._waiting = np.zeros(0, np.int64)
         self._round = 0
+
+    def stands_after(self, number: int) -> None:
+        """What waits in an epoch is found again by drawing from the start."""
+        self._begin()
+        for _ in range(number):
+            self.next_batch()
 
     def next_batch(self, workers: int | None = None) -> np.ndarray:
         """The numbers of the next images, each of them once in an epoch; a round begins."""
         count = (self.setting.workers if workers is None else workers) * self.setting.sequences
         while len(self._waiting) < count:
-            epoch = self._order.permutation(len(self.images))
+            epoch = self.order.permutation(len(self.images))
             self._waiting = np.concatenate([self._waiting, epoch])
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         self._round += 1
@@ -225,7 +234,9 @@ class Drawing(Bench[Trained]):
                     f"this model has no update that is {target} times smaller: give a larger --hidden"
                 )
             ours = replace(OPTIMIZERS[kind], top_k=top_k)
-        done = outcome(way, rate, trial, whole=whole, dense=float(whole), ours=ours)
+        done = outcome(
+            way, rate, trial, whole=whole, dense=float(whole), ours=ours, going=self.going
+        )
         drawn = b"".join(trial.drawn()).hex()
         return Trained(seed=seed, parameters=trial.elements, drawn=drawn, **done)
 

@@ -216,7 +216,7 @@ class Tuning(Bench[Tuned]):
             top_k = fitting_top_k(trial.table, whole, how.target) or 1
             ours = replace(OPTIMIZERS[how.kind], top_k=top_k)
         dense = 4.0 * trial.elements if how.trains == "lora" else float(whole)
-        done = outcome(way, rate, trial, whole=whole, dense=dense, ours=ours)
+        done = outcome(way, rate, trial, whole=whole, dense=dense, ours=ours, going=self.going)
         return Tuned(seed=seed, trained=trial.elements, **done)
 
 

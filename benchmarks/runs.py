@@ -160,7 +160,14 @@ def check_seeds(options: argparse.Namespace) -> None:
 
 
 def outcome(
-    name: str, rate: float, trial: Trial, *, whole: int, dense: float, ours: OptimizerSpec | None
+    name: str,
+    rate: float,
+    trial: Trial,
+    *,
+    whole: int,
+    dense: float,
+    ours: OptimizerSpec | None,
+    going: Going,
 ) -> dict[str, Any]:
     """Train a trial with our updates, or with dense AdamW; what came of it, as fields of a `Run`.
     `whole`: bytes of the whole model's gradient; `dense`: of what is sent without our updates."""
@@ -169,7 +176,7 @@ def outcome(
         top_k = ours.top_k
         sent = float(update_layout(trial.table, ours.chunk, top_k).body_bytes)
     variant = Variant(name=name, rate=rate, optimizer=ours or AdamW())
-    done = train_trial(variant, Trouble(), trial, lambda number, loss: None)
+    done = train_trial(variant, Trouble(), trial, lambda number, loss: None, going)
     return {
         "way": name,
         "rate": rate,

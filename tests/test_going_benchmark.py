@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from distro_node.protocol.wire.manifest import OptimizerSpec
@@ -113,6 +114,41 @@ def test_another_run_does_not_go_on_from_it(
     assert "goes on" not in told.out
     assert not told.err
     assert file.exists()
+
+
+def test_images_come_in_the_same_order_and_with_the_same_noise(
+    frontier: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diffusion, runs = importlib.import_module("diffusion"), importlib.import_module("runs")
+    training, going = importlib.import_module("training"), importlib.import_module("going")
+    images = np.random.default_rng(0).integers(0, 10, (30, diffusion.DIGITS.sample_bytes), np.uint8)
+    setting = training.Setting(
+        workers=2, sequences=5, steps=ROUNDS, hidden=8, layers=1, seed=0, device="cpu"
+    )
+
+    def curve(folder: Path) -> Any:
+        trial = diffusion.ImageTrial(setting, images)
+        kept = going.Going(folder, {})
+        done = runs.outcome("", 1e-3, trial, whole=1, dense=1.0, ours=OptimizerSpec(), going=kept)
+        return done["curve"]
+
+    folders = [tmp_path / name for name in ("whole", "other")]
+    for folder in folders:
+        folder.mkdir()
+    whole = curve(folders[0])
+    batches = diffusion.ImageTrial.next_batch
+
+    def next_batch(trial: Any, workers: int | None = None) -> Any:
+        # Private here: the round that it counts itself.
+        if trial._round == INTERRUPTED:
+            raise Killed
+        return batches(trial, workers)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(diffusion.ImageTrial, "next_batch", next_batch)
+        with pytest.raises(Killed):
+            curve(folders[1])
+    assert curve(folders[1]) == whole
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "another", "larger", "order", "nothing"])
