@@ -1,6 +1,6 @@
 """A run of hours that goes on where it was interrupted: where it stands lies in a file.
 
-The file is written every few minutes of processor time and removed when the run is over. It holds what
+The file is written every five minutes of processor time and removed when the run is over. It holds what
 the run changes, the tensors of its parts, and beside them the rounds that are behind it, the losses so
 far and where the order of the sequences stands. What goes on from it ends as a run does that nobody has
 interrupted, to the last bit.
@@ -24,8 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 EVERY_SECONDS = 300.0
-"""Of processor time between one writing and the next: writing what three million parameters and eight
-members hold takes a second."""
+"""Of processor time between one writing and the next."""
 
 
 class Part(Protocol):
