@@ -46,19 +46,31 @@ def dense_optimizers(
         return [(adam(parameters, spec), 1.0)]
     hidden, others = [], []
     for described, parameter in zip(table, parameters, strict=True):
-        matrix = ".layers." in described.name and parameter.dim() == 2
-        (hidden if matrix else others).append(parameter)
+        (hidden if is_hidden_matrix(described) else others).append(parameter)
     muon = MuonInFloat32(hidden, spec.momentum)
-    _begin(muon)
     return [(muon, 1.0), (adam(others, AdamW(second_moment=spec.second_moment)), 1.0)]
 
 
+def is_hidden_matrix(described: ParameterSpec) -> bool:
+    """Whether Muon takes this parameter: matrices inside of layers."""
+    return ".layers." in described.name and len(described.shape) == 2
+
+
 def adam(parameters: Sequence[torch.nn.Parameter], spec: AdamW) -> torch.optim.AdamW:
-    """torch's, at a learning rate of zero."""
+    """torch's, at a learning rate of zero, with all moments at zero.
+
+    By itself it makes its moments in the first step, and who goes on with a run that was interrupted
+    has nowhere to put them before.
+    """
     made = torch.optim.AdamW(
         parameters, lr=0.0, betas=(0.9, spec.second_moment), weight_decay=spec.weight_decay
     )
-    _begin(made)
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    made.step()
+    made.zero_grad()
+    for tensor in tensors_of([made]):
+        tensor.zero_()
     return made
 
 
@@ -73,20 +85,6 @@ def tensors_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor
     ]
 
 
-def _begin(optimizer: torch.optim.Optimizer) -> None:
-    """Let an optimizer have its moments from the start, all zero: by itself it makes them in the first
-    step, and who goes on with a run that was interrupted has nowhere to put them before."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    # At a learning rate of zero.
-    optimizer.step()
-    for parameter in parameters:
-        parameter.grad = None
-    for tensor in tensors_of([optimizer]):
-        tensor.zero_()
-
-
 class MuonInFloat32(torch.optim.Optimizer):
     """`torch.optim.Muon` with Nesterov's look ahead and five rounds of the quintic, in float32: theirs
     computes these in bfloat16, which is slow on a processor that has no arithmetic for it.
@@ -97,6 +95,8 @@ class MuonInFloat32(torch.optim.Optimizer):
     def __init__(self, parameters: Sequence[torch.nn.Parameter], momentum: float) -> None:
         super().__init__(parameters, {"lr": 0.0})
         self._momentum = momentum
+        for parameter in parameters:
+            self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
     @torch.no_grad()
     # Nobody here computes a loss anew on the way, so there is no closure to be given.
@@ -106,10 +106,8 @@ class MuonInFloat32(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(parameter)
-                momentum = state["momentum_buffer"].lerp_(parameter.grad, 1 - self._momentum)
+                momentum = self.state[parameter]["momentum_buffer"]
+                momentum.lerp_(parameter.grad, 1 - self._momentum)
                 ahead = parameter.grad.lerp(momentum, self._momentum)
                 even = orthogonalised(ahead[None], _QUINTIC_ROUNDS)[0]
                 parameter.sub_(even, alpha=group["lr"])

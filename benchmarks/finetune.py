@@ -47,6 +47,7 @@ from distro_node.node.trainer.adapters import (
     target_names,
 )
 from distro_node.protocol.wire.manifest import AdapterSpec
+from going import name_of
 from runs import (
     SWEEP_SEED,
     Bench,
@@ -173,7 +174,7 @@ class Tuning(Bench[Tuned]):
             key: self.settings[key]
             for key in ("hidden", "layers", "base_steps", "workers", "sequences", "code_sha256")
         }
-        file = options.work and options.work / f"base-{_name(named)}.safetensors"
+        file = options.work and options.work / f"base-{name_of(named)}.safetensors"
         if file and file.exists():
             return load_file(file)
         trial = self._trial(self.setting(0, steps=options.base_steps), self.code)
@@ -334,10 +335,6 @@ def plot(path: Path, swept: Swept[Tuned]) -> None:
 
 def _digest(text: np.ndarray) -> str:
     return hashlib.sha256(text.tobytes()).hexdigest()[:16]
-
-
-def _name(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def main() -> None:

@@ -56,10 +56,8 @@ class Going:
     def __init__(self, folder: Path | None, run: Mapping[str, Any]) -> None:
         """`run`: all that the run depends on, by which its file in `folder` is found again. Without a
         folder nothing is kept."""
-        self._run = json.dumps(run, sort_keys=True)
-        name = hashlib.sha256(self._run.encode()).hexdigest()[:16]
-        self._file = None if folder is None else folder / f"going-{name}.safetensors"
-        self._every = EVERY_SECONDS
+        self._run = _in_order(run)
+        self._file = None if folder is None else folder / f"going-{name_of(run)}.safetensors"
         self._before = 0.0
         self._begun = self._kept = time.process_time()
 
@@ -86,7 +84,7 @@ class Going:
     def keep(self, stand: Stand, parts: Sequence[Part], order: np.random.Generator) -> None:
         """Write down where the run stands, and say so, if it is time to."""
         now = time.process_time()
-        if self._file is None or now - self._kept < self._every:
+        if self._file is None or now - self._kept < EVERY_SECONDS:
             return
         self._kept = now
         told = {
@@ -126,6 +124,15 @@ class Going:
             own.copy_(other)
         self._before = seconds
         return stand
+
+
+def name_of(settings: Mapping[str, Any]) -> str:
+    """What belongs to these settings alone is called so."""
+    return hashlib.sha256(_in_order(settings).encode()).hexdigest()[:12]
+
+
+def _in_order(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
 
 
 def _tensors(parts: Sequence[Part]) -> list[torch.Tensor]:

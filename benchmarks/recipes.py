@@ -15,14 +15,14 @@ from functools import cache
 from typing import Literal
 
 import torch
-from dense import AdamW, adam, tensors_of
+from dense import AdamW, adam, is_hidden_matrix, tensors_of
 from distro_node.node.trainer.blocks import float_basis
 from distro_node.node.trainer.optimizer import orthogonalised
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import TensorLayout, update_layout
 from going import Going, Part, Stand
 from panels import Panels, Spoken
-from speakers import Heard, Speakers
+from speakers import Speakers
 from training import Trial, usual_schedule
 
 EPSILON = 1e-12
@@ -93,10 +93,10 @@ def train(
     together = Together(recipe, trial)
     heard = None if recipe.speakers is None else recipe.speakers.listener(trial)
     parts: list[Part] = [trial, *members, together]
-    if isinstance(heard, Heard):
-        parts.append(heard)
     if going is None or isinstance(heard, Spoken):
         going = Going(None, {})
+    elif heard is not None:
+        parts.append(heard)
     stand = going.take_up(parts, trial.order) or Stand(curve=[(0, trial.evaluate())])
     curve = stand.curve
     for number in range(stand.number + 1, setting.steps + 1):
@@ -276,11 +276,8 @@ class Together:
 
 
 def hidden_matrices(trial: Trial) -> list[bool]:
-    """Of each tensor whether Muon takes it: matrices inside of layers."""
-    return [
-        ".layers." in spec.name and parameter.dim() == 2
-        for spec, parameter in zip(trial.table, trial.parameters, strict=True)
-    ]
+    """Of each tensor whether Muon takes it."""
+    return [is_hidden_matrix(described) for described in trial.table]
 
 
 def cut(matrix: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,23 +60,29 @@ def bench(frontier: Any, work: Path, *options: str) -> Any:
     return frontier.Frontier(frontier.parsed("", list(frontier.WAYS), words))
 
 
-def interrupt(frontier: Any, work: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Begin a run that dies in the middle of its fourth round; the file that it leaves."""
-    training = importlib.import_module("training")
-    batches = training.Trial.next_batch
+@contextmanager
+def dying(trial: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a run of this kind of trial die in the middle of its fourth round."""
+    batches = trial.next_batch
     drawn = 0
 
-    def next_batch(trial: Any, workers: int | None = None) -> Any:
+    def next_batch(self: Any, workers: int | None = None) -> Any:
         nonlocal drawn
         drawn += 1
         if drawn > INTERRUPTED:
             raise Killed
-        return batches(trial, workers)
+        return batches(self, workers)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.Trial, "next_batch", next_batch)
+        patch.setattr(trial, "next_batch", next_batch)
         with pytest.raises(Killed):
-            bench(frontier, work).run(way, 2.0**-8, 0)
+            yield
+
+
+def interrupt(frontier: Any, work: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Begin a run that dies; the file that it leaves."""
+    with dying(importlib.import_module("training").Trial, monkeypatch):
+        bench(frontier, work).run(way, 2.0**-8, 0)
     (file,) = work.glob("going-*")
     return file
 
@@ -136,18 +144,8 @@ def test_images_come_in_the_same_order_and_with_the_same_noise(
     for folder in folders:
         folder.mkdir()
     whole = curve(folders[0])
-    batches = diffusion.ImageTrial.next_batch
-
-    def next_batch(trial: Any, workers: int | None = None) -> Any:
-        # Private here: the round that it counts itself.
-        if trial._round == INTERRUPTED:
-            raise Killed
-        return batches(trial, workers)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(diffusion.ImageTrial, "next_batch", next_batch)
-        with pytest.raises(Killed):
-            curve(folders[1])
+    with dying(diffusion.ImageTrial, monkeypatch):
+        curve(folders[1])
     assert curve(folders[1]) == whole
 
 
