@@ -20,7 +20,7 @@ from .errors import ProtocolError
 from .structure import ADDITION, Length, Range
 from .work_specs import ChecksSpec, SpeakersSpec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 # A manifest is fetched before anything about its sender is known. The largest honest part is the
 # parameter table: 20,000 tensors at 50 bytes.
