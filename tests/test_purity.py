@@ -35,7 +35,7 @@ EXCEPTIONS = {
 # there is no circle.
 _SHARED = (
     *("node/errors", "node/harmless", "node/hours", "node/settings", "node/config"),
-    *("node/field_docs", "node/versions"),
+    *("node/field_docs", "node/versions", "node/host_names"),
 )
 ARROWS: dict[str, tuple[str, ...]] = {
     "crypto": (),
@@ -53,6 +53,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/errors": (),
     "node/harmless": (),
     "node/field_docs": (),
+    "node/host_names": (),
     "node/versions": ("node/errors", "protocol/wire"),
     "node/hours": ("node/errors",),
     "node/settings": ("node/errors", "node/hours", "protocol/wire"),

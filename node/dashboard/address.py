@@ -15,8 +15,9 @@ from typing import Any
 import trio
 
 from ..errors import ExitCode, UserError
+from ..host_names import is_loopback
 from ..settings import DashboardSettings
-from .guards import Guard, is_loopback
+from .guards import Guard
 
 _log = logging.getLogger(__name__)
 

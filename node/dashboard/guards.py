@@ -10,15 +10,12 @@ needs the token besides, which only the owner of the data directory can ask for.
 from __future__ import annotations
 
 import hmac
-import ipaddress
-import re
 from dataclasses import dataclass
 
+from ..host_names import host_name, is_own_host
 from .http import Request, Response, text_response
 
 TOKEN_HEADER = "x-distro-token"
-
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(\d{1,5}))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +39,7 @@ class Guard:
         """Why a request is not answered, whatever it is about; None if it is."""
         host = request.headers.get("host", "")
         name = host_name(host)
-        if name is None or not self._is_ours(name):
+        if name is None or not is_own_host(name, self.host):
             return text_response(403, "this page answers to its own address alone")
         scheme = "https" if self.secure else "http"
         if "origin" in request.doubled:
@@ -64,32 +61,3 @@ class Guard:
         """Whether a request that was not refused has the token."""
         given = request.headers.get(TOKEN_HEADER, "")
         return hmac.compare_digest(given.encode("latin-1"), self.token.encode())
-
-    def _is_ours(self, name: str) -> bool:
-        if name in (self.host.lower(), "localhost"):
-            return True
-        # An address cannot be made to mean another one, as a name can.
-        try:
-            address = ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return address.is_loopback or not is_loopback(self.host)
-
-
-def host_name(text: str) -> str | None:
-    """The name or address in a `Host` header, in small letters and without brackets or port."""
-    found = _HOST.fullmatch(text)
-    if found is None or int(found.group(2) or 0) > 65535:
-        return None
-    return found.group(1).strip("[]").lower()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host that somebody wants to serve at is reached from this machine alone."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        # A name may mean anything.
-        return False

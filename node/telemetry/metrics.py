@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from prometheus_client import (
 )
 
 from ..errors import ExitCode, UserError
+from ..host_names import host_name, is_loopback, is_own_host
 from .checked_metrics import CheckedMetrics
 from .families import Maker
 from .status import State
@@ -370,9 +372,30 @@ def serve_page(registry: CollectorRegistry, address: tuple[str, int]) -> Metrics
             "give --metrics-addr an address of this machine, such as 127.0.0.1:9464",
         ) from error
     _limit(server)
+    server.set_app(_answer_own_host(server.get_app(), host))
     return MetricsPage(
         url=f"http://{name}:{server.server_port}/metrics", _server=server, _thread=thread
     )
+
+
+def _answer_own_host(page: Any, served: str) -> Any:
+    """Wrap a WSGI application so that a stranger's name that was bound to our address gets no answer.
+
+    A name without a dot is one of the owner's network, such as a container's: no stranger can bind it.
+    """
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Any:
+        name = host_name(environ.get("HTTP_HOST", ""))
+        if name is None or not (is_own_host(name, served) or _is_local_name(name, served)):
+            start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+            return [b"this page answers to its own address alone\n"]
+        return page(environ, start_response)
+
+    return answer
+
+
+def _is_local_name(name: str, served: str) -> bool:
+    return not is_loopback(served) and re.fullmatch(r"[a-z_-][a-z0-9_-]*", name) is not None
 
 
 def _limit(server: Any) -> None:

@@ -12,9 +12,10 @@ import pytest
 import trio
 from dashboard.support import PATIENCE_SECONDS, served
 from distro_node.node.dashboard.address import open_address
-from distro_node.node.dashboard.guards import Guard, host_name, is_loopback
+from distro_node.node.dashboard.guards import Guard
 from distro_node.node.dashboard.http import Request
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.host_names import host_name, is_loopback
 from distro_node.node.settings import DashboardSettings
 
 

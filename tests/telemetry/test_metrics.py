@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import http.client
 import socket
 import subprocess
 import threading
@@ -178,6 +179,38 @@ def test_ipv6_has_brackets() -> None:
         pytest.skip("this machine has no IPv6 loopback")
     page.close()
     assert page.url.startswith("http://[::1]:")
+
+
+@pytest.mark.parametrize(
+    ("served", "host", "answered"),
+    [
+        ("127.0.0.1", "127.0.0.1:9464", True),
+        ("127.0.0.1", "LOCALHOST", True),
+        ("127.0.0.1", "[::1]:9464", True),
+        ("127.0.0.1", "rebound.example", False),
+        ("127.0.0.1", "bootstrap:9464", False),
+        ("127.0.0.1", "192.0.2.1:9464", False),
+        ("127.0.0.1", "", False),
+        # As Prometheus in a container's network asks.
+        ("0.0.0.0", "bootstrap:9464", True),
+        ("0.0.0.0", "192.0.2.1:9464", True),
+        ("0.0.0.0", "rebound.example:9464", False),
+    ],
+)
+def test_a_strangers_name_for_our_address_is_not_answered(
+    served: str, host: str, answered: bool
+) -> None:
+    page = Metrics(version="1").serve((served, 0))
+    connection = http.client.HTTPConnection("127.0.0.1", int(page.url.split(":")[2].split("/")[0]))
+    try:
+        connection.request("GET", "/metrics", headers={"Host": host})
+        response = connection.getresponse()
+        body = response.read()
+    finally:
+        connection.close()
+        page.close()
+    assert response.status == (200 if answered else 403)
+    assert (b"distro_round" in body) is answered
 
 
 def series(metrics: Metrics) -> Iterator[tuple[str, dict[str, str], float]]:
