@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import pwd
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,12 +86,15 @@ class DataDir:
         A directory that is there keeps its mode: the home directory given by mistake must not be
         closed to others. What lies in it has a mode of its own.
 
-        Raises `UserError` (`DATA_DIR`, or `DISK_FULL` with less than `MINIMUM_FREE_BYTES` free).
+        Raises `UserError` (`DATA_DIR`, also for one of another user, or `DISK_FULL` with less than
+        `MINIMUM_FREE_BYTES` free).
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _check_owner(self.root)
             for part in (self.blobs, self.swarms, self.logs):
                 part.mkdir(exist_ok=True, mode=0o700)
+                _check_owner(part)
             # What is durably in a part is lost with the part's own name.
             sync(self.root)
             if not os.access(self.root, os.W_OK | os.X_OK):
@@ -153,6 +157,29 @@ class DataDir:
             f"the data directory {self.root} is in use by {who}",
             "stop that one first (`distro-node leave`), or give another directory with --data-dir",
         )
+
+
+def _check_owner(folder: Path) -> None:
+    """Raise `UserError` (`DATA_DIR`) for a folder whose owner is neither this user nor root.
+
+    Its owner may replace every file in it, the node's key included. Root may do so anywhere, and owns
+    the volumes of many containers.
+    """
+    owner = folder.stat().st_uid
+    if owner not in (os.geteuid(), 0):
+        raise UserError(
+            ExitCode.DATA_DIR,
+            f"{folder} belongs to the user {_user_name(owner)}, and this program runs as "
+            f"{_user_name(os.geteuid())}",
+            "run it as that user, or give a directory of your own with --data-dir",
+        )
+
+
+def _user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def open_identity(data: DataDir, passphrase: str | None, *, create: bool = True) -> Identity:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from distro_node.node.errors import ExitCode, UserError
@@ -136,6 +137,37 @@ def test_a_directory_one_may_not_write_to(tmp_path: Path, monkeypatch) -> None:
         DataDir(tmp_path).create()
     assert caught.value.code == ExitCode.DATA_DIR
     assert "Permission denied" in caught.value.problem
+
+
+@pytest.mark.parametrize("part", ["root", "blobs"])
+def test_a_directory_of_another_user_is_refused(
+    data: DataDir, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Its owner could put another key into it."""
+    place = getattr(data, part)
+    stat = os.stat
+
+    def owned(path: os.PathLike[str], **options: Any) -> object:
+        found = stat(path, **options)
+        return SimpleNamespace(
+            st_uid=54321 if Path(path) == place else os.geteuid(), st_mode=found.st_mode
+        )
+
+    monkeypatch.setattr(os, "stat", owned)
+    with pytest.raises(UserError) as caught:
+        data.create()
+    assert caught.value.code == ExitCode.DATA_DIR
+    assert f"{place} belongs to the user 54321" in caught.value.problem
+
+
+def test_a_volume_of_roots_is_accepted(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Volumes of containers are root's, and group-writable."""
+    real = os.stat
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    monkeypatch.setattr(
+        os, "stat", lambda path, **o: SimpleNamespace(st_uid=0, st_mode=real(path, **o).st_mode)
+    )
+    data.create()
 
 
 def test_room_is_asked_for_beforehand(data: DataDir, monkeypatch) -> None:
