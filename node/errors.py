@@ -22,6 +22,10 @@ class ExitCode(IntEnum):
     PORT_IN_USE = 13
     BAD_ADDRESS = 14
     NO_TICKET = 15
+    MEMBERS_UNREACHABLE = 16
+    LARGE_PACKETS_LOST = 17
+    NOT_SERVED = 18
+    NO_DESCRIPTION = 19
     KEYSTORE = 20
     WRONG_PASSPHRASE = 21
     DATA_DIR_LOCKED = 22
@@ -29,6 +33,7 @@ class ExitCode(IntEnum):
     DATA_DIR = 24
     EXPELLED = 25
     FINAL = 26
+    NOT_JOINED = 27
     MANIFEST = 30
     DATA_MISSING = 31
     VERSION = 32

@@ -100,7 +100,7 @@ async def looking(root: Path, monkeypatch: pytest.MonkeyPatch, spoken: int) -> U
     [
         (PROTOCOL_VERSION + 1, ExitCode.VERSION, "this node is too old"),
         (PROTOCOL_VERSION - 1, ExitCode.VERSION, "the swarm is too old for this node"),
-        (PROTOCOL_VERSION, ExitCode.UNKNOWN_SWARM, "nobody that could be reached knows"),
+        (PROTOCOL_VERSION, ExitCode.NO_DESCRIPTION, "still wait"),
     ],
 )
 async def test_peers_say_what_they_speak_where_the_swarm_is_not_to_be_had(

@@ -65,7 +65,7 @@ def invite(
         raise explain_version(error) from None
     except (OSError, ProtocolError):
         raise UserError(
-            ExitCode.UNKNOWN_SWARM,
+            ExitCode.NOT_JOINED,
             f"the swarm's manifest is not in {data.root}",
             "invite from a machine that has made or joined the swarm, or give its directory with "
             "--data-dir",

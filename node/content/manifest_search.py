@@ -21,11 +21,11 @@ from ...protocol.wire.manifest import (
     SwarmId,
     decode_manifest,
 )
-from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 from ..network.discovery.introductions import Introducer, NoBootstrap
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
 from ..versions import explain_spoken, explain_version
+from .search_failure import SearchResult, explain_search
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +55,8 @@ class Search:
     async def manifest(self, swarm: SwarmId, *, wait: bool) -> bytes:
         """The bytes of the manifest; they hash to the swarm-id.
 
-        Raises `UserError` (`NO_BOOTSTRAP`, `UNKNOWN_SWARM`), unless it is to `wait` for as long as it
-        takes.
+        Raises `UserError` (`NO_BOOTSTRAP`, `VERSION`, and those of `search_failure`), unless it is to
+        `wait` for as long as it takes.
         """
         self._report("looking for the swarm", 0, 0)
         said = float("-inf")
@@ -81,13 +81,18 @@ class Search:
                 providers=self._connected,
                 timeout=_UNKNOWN_SECONDS,
             )
-        except FetchFailed:
+        except FetchFailed as error:
             other = explain_spoken(await self._introducer.versions())
-            raise other or UserError(
-                ExitCode.UNKNOWN_SWARM,
-                f"nobody that could be reached knows the swarm {swarm_text(swarm)}",
-                "check the id, and that somebody who takes part in it is online",
-            ) from None
+            raise other or explain_search(self._result(swarm, error)) from None
+
+    def _result(self, swarm: SwarmId, failure: FetchFailed) -> SearchResult:
+        introducer = self._introducer
+        return SearchResult(
+            swarm=swarm,
+            connected=frozenset(self._connected()),
+            asked=failure.tried,
+            known={peer: introducer.outcomes(peer) for peer in introducer.peer_records},
+        )
 
     async def _first_contact(self) -> None:
         try:

@@ -104,7 +104,7 @@ def test_who_cannot_invite(command: Command, tmp_path: Path) -> None:
         ExitCode.USAGE, "somebody else"
     )
     command("invite", opened, peer_text(GUEST), "--data-dir", tmp_path / "foreign").refused_with(
-        ExitCode.UNKNOWN_SWARM, "manifest"
+        ExitCode.NOT_JOINED, "manifest"
     )
     command("invite", opened, "12D3nobody", "--data-dir", tmp_path / "open").refused_with(
         ExitCode.USAGE, "not a peer id"

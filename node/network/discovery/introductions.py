@@ -168,6 +168,12 @@ class Introducer:
         members = connected & self.peer_records.keys()
         return await spoken_versions(self._network, members or connected & self.bootstrap_peers)
 
+    def outcomes(self, peer: PeerId) -> dict[str, str]:
+        """Return the result of the last dial of each address that a peer announces."""
+        record = self.peer_records.get(peer)
+        addresses = () if record is None else record.addresses
+        return {address: self._tried.get(address, _UNTRIED).outcome for address in addresses}
+
     def suggest(self, addresses: Sequence[str]) -> None:
         """Try the addresses at which a peer of the swarm may be; one of many is forgotten."""
         with contextlib.suppress(trio.WouldBlock):

@@ -1,0 +1,105 @@
+"""The reasons why a swarm's description could not be fetched, each with its own exit code and remedy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...crypto.identity import PeerId
+from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.swarm_id import swarm_text
+from ..errors import ExitCode, UserError
+
+_SILENT = frozenset({"timeout", "closed"})
+# A member serves blobs from the moment it has the description; a bootstrap peer never does.
+_LACKING = frozenset({"refused", "not found"})
+# More would not fit a line.
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The facts at the end of a search that was in vain."""
+
+    swarm: SwarmId
+    connected: frozenset[PeerId]
+    """The peers that are connected at the end."""
+    asked: Mapping[PeerId, str]
+    """The peers that were asked for the description, and what came of it."""
+    known: Mapping[PeerId, Mapping[str, str]]
+    """The members that others introduced, with their addresses and the results of dialling them."""
+
+
+def explain_search(result: SearchResult) -> UserError:
+    """Return the error to show for a search that was in vain."""
+    members = {
+        peer: outcome
+        for peer, outcome in result.asked.items()
+        if outcome != "not connected" and (outcome != "refused" or peer in result.known)
+    }
+    if members:
+        return _explain_members(members)
+    if result.known.keys() - result.connected:
+        return _explain_unreachable(result.known)
+    if not result.connected:
+        return UserError(
+            ExitCode.NO_BOOTSTRAP,
+            "every connection broke before the swarm's description was here",
+            "check your connection, and start again; with --wait the node goes on looking",
+        )
+    return UserError(
+        ExitCode.UNKNOWN_SWARM,
+        f"no member of the swarm {swarm_text(result.swarm)} is online, as far as the peers that answer "
+        "know",
+        "ask whether the swarm still runs and meets at these bootstrap peers; its founder has to join "
+        "it first; with --wait the node goes on looking",
+    )
+
+
+def explain_lost_packets(addresses: str) -> UserError:
+    """Return the error to show where peers answer, and nothing larger than a packet arrives."""
+    return UserError(
+        ExitCode.LARGE_PACKETS_LOST,
+        f"{addresses}, but what is larger than a packet does not arrive",
+        "a VPN, tunnel or router in between drops large packets and does not report it: lower the MTU "
+        "of this computer's interface (try 1280), or switch the VPN off",
+    )
+
+
+def _explain_members(outcomes: Mapping[PeerId, str]) -> UserError:
+    count = _members(len(outcomes))
+    if set(outcomes.values()) <= _SILENT:
+        return explain_lost_packets(f"{count} answered")
+    if set(outcomes.values()) <= _LACKING:
+        return UserError(
+            ExitCode.NO_DESCRIPTION,
+            f"{count} answered, and all of them still wait for the swarm's description themselves",
+            "the founder has to join first, with the data directory that the swarm was created in; "
+            "with --wait the node goes on looking",
+        )
+    counted = Counter(outcomes.values()).most_common()
+    said = ", ".join(f"{count} × {outcome}" for outcome, count in counted)
+    return UserError(
+        ExitCode.NOT_SERVED,
+        f"{count} answered, and none sent the swarm's description ({said})",
+        "they may be busy: try again in a minute; with --wait the node goes on looking",
+    )
+
+
+def _explain_unreachable(known: Mapping[PeerId, Mapping[str, str]]) -> UserError:
+    results = [
+        f"{where}: {why}" for addresses in known.values() for where, why in addresses.items()
+    ]
+    rest = len(results) - _MOST_NAMED
+    shown = "; ".join(results[:_MOST_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
+    return UserError(
+        ExitCode.MEMBERS_UNREACHABLE,
+        f"{_members(len(known))} of the swarm known, and none can be reached ({shown or 'no address'})",
+        "routers on both sides let nobody in: ask a member to forward a port, or join through a "
+        "bootstrap peer that relays; `distro-node doctor` looks at your own side",
+    )
+
+
+def _members(count: int) -> str:
+    return "1 member" if count == 1 else f"{count} members"
