@@ -231,10 +231,7 @@ def main() -> int:
     elif options.pace:
         result = pace_table()
     elif options.mutations:
-        # Here, as some rules are those of the network, whose library takes a second to load.
-        from simulation import rules
-
-        result = [*table(), "", *rules.table()]
+        result = table()
         print("\n".join(result))
     elif options.soak:
         return soak(options.soak, range(first, last), options.commit)
