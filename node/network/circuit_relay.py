@@ -20,7 +20,15 @@ from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_ms
 
 from ...crypto.identity import PeerId
 from .addresses import id_of, peer_of
-from .circuits import ANSWER_SECONDS, HOP, STOP, STREAM_FAILURES, is_relayed, write_patiently
+from .circuits import (
+    ANSWER_SECONDS,
+    HOP,
+    RESERVATION_SECONDS,
+    STOP,
+    STREAM_FAILURES,
+    is_relayed,
+    write_patiently,
+)
 from .rates import Rate
 from .streams import reset
 
@@ -37,7 +45,7 @@ class CircuitLimits:
     reservations: int = 256
     reservations_per_address: int = 64
     """From one IP address: a flat full of nodes, but not all there are."""
-    reservation_seconds: float = 600.0
+    reservation_seconds: float = RESERVATION_SECONDS
     circuits: int = 512
     circuits_per_peer: int = 64
     """As many as a node keeps connections; counted at both ends."""

@@ -7,7 +7,6 @@ or drop. This is the side of the peers; `circuit_relay` is the relay's.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +37,10 @@ STOP = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
 ANSWER_SECONDS = 10.0
 """How long either side of a circuit, or the relay, may take for one message: a busy machine or a full
 line takes seconds."""
+
+RESERVATION_SECONDS = 600.0
+"""How long a relay holds a reservation. A relay reports the end by its own wall clock, which may be
+hours off; so both ends count these seconds, each on its own steady clock."""
 
 STREAM_FAILURES = (
     # All that the library calls its own: a length of more than 64 bits is a `ParseError` there.
@@ -94,16 +97,18 @@ class Circuits:
 
     async def reserve(self, relay: PeerId) -> Reservation:
         """Ask a connected peer for a reservation, or to renew it. Raises `DialError`."""
-        self._reservations.pop(relay, None)
-        request = HopMessage(type=HopMessage.RESERVE)
-        stream, answer = await self._ask(relay, request)
-        await reset(stream)
-        if not answer.HasField("reservation"):
-            raise DialError(str(id_of(relay)), "the relay's answer makes no sense")
-        # Its clock may differ from ours; what it says of the time left is bounded by what is sane.
-        left = min(max(answer.reservation.expire - time.time(), 60.0), 3600.0)
+        # From before the question: ours ends no later than the relay's.
+        asked = trio.current_time()
+        try:
+            stream, answer = await self._ask(relay, HopMessage(type=HopMessage.RESERVE))
+            await reset(stream)
+            if not answer.HasField("reservation"):
+                raise DialError(str(id_of(relay)), "the relay's answer makes no sense")
+        except DialError:
+            self._reservations.pop(relay, None)
+            raise
         reservation = Reservation(
-            expires=trio.current_time() + left,
+            expires=asked + RESERVATION_SECONDS,
             addresses=tuple(_addresses(answer.reservation.addrs, relay)),
         )
         self._reservations[relay] = reservation

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 from distro_node.crypto.identity import PeerId
 from distro_node.node import bootstrap as bootstrap_module
+from distro_node.node.network import circuit_relay
+from distro_node.node.network.addresses import circuit_through
+from distro_node.node.network.circuit_relay import CircuitLimits
 from distro_node.node.network.network import Network
 from distro_node.protocol.wire.manifest import SwarmId
 from network.homes import Bootstrap, Home, home
-from network.support import until
+from network.support import relay_and, until
 
 
 async def test_homes_find_each_other_through_a_relay_and_survive_its_restart() -> None:
@@ -95,3 +100,33 @@ async def test_a_bootstrap_peer_puts_several_swarms_through_and_mixes_none(
         # Each two of a swarm's three; two that called each other at once have two.
         assert 9 <= network.carrier.circuits <= 18
         bootstrap.scope.cancel()
+
+
+@pytest.mark.parametrize("hours", [-1, 0, 1])
+async def test_a_reservation_is_renewed_by_our_own_clock(
+    monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """A relay's wall clock may be wrong: an hour ahead, reservations lapsed; an hour behind, they were
+    renewed every two seconds."""
+    clock = SimpleNamespace(time=lambda: time.time() + 3600 * hours)
+    monkeypatch.setattr(circuit_relay, "time", clock)
+    async with relay_and(1) as (relay, (node,)):
+        before = trio.current_time()
+        reservation = await node.circuits.reserve(relay.peer)
+        assert before <= reservation.expires - CircuitLimits().reservation_seconds
+        assert reservation.expires - CircuitLimits().reservation_seconds <= trio.current_time()
+
+
+async def test_calls_come_through_while_a_reservation_is_being_renewed() -> None:
+    async with relay_and(2) as (relay, (caller, called)):
+        await called.circuits.reserve(relay.peer)
+        address = circuit_through(relay.own_addresses[0], called.peer)
+        ask = called.circuits._ask
+
+        async def slow(*arguments: Any) -> Any:
+            await caller.connect(address)
+            return await ask(*arguments)
+
+        called.circuits._ask = slow
+        await called.circuits.reserve(relay.peer)
+        assert called.peer in caller.relayed()
