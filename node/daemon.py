@@ -10,8 +10,10 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -27,7 +29,7 @@ from .dashboard.address import link_of, open_address
 from .dashboard.serving import serve_dashboard
 from .energy.keeper import EnergyKeeper
 from .errors import ExitCode, UserError
-from .network.addresses import parse_dial
+from .network.addresses import check_free, parse_dial, parse_listen
 from .network.circuit_relay import MEMBER_CIRCUITS
 from .network.errors import BadAddress, PortInUse
 from .network.explain import explain_network
@@ -40,7 +42,14 @@ from .telemetry.stalls import StallMeter
 from .telemetry.status import NodeStatus
 from .telemetry.telemetry import Telemetry
 
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 _TICKET_BYTES = 64
+# How often to look for an address that is waited for, and how often to log that it is not there.
+_ADDRESS_SECONDS = 2.0
+_LOG_SECONDS = 60.0
 
 
 class InSwarm(Supervised, Protocol):
@@ -92,11 +101,15 @@ async def serve_owner(
         meter = StallMeter(metrics.stalls.observe)
         trio.lowlevel.add_instrument(meter)
         stack.callback(trio.lowlevel.remove_instrument, meter)
-        page = metrics.serve(settings.metrics_address) if settings.metrics_address else None
+        page = None
+        if settings.metrics_address:
+            page = await _bound(settings, partial(metrics.serve, settings.metrics_address))
         if page is not None:
             stack.callback(page.close)
         limits = Limits(settings.max_upload, settings.max_download)
-        address = open_address(settings.dashboard) if settings.dashboard is not None else None
+        address = None
+        if settings.dashboard is not None:
+            address = await _bound(settings, partial(open_address, settings.dashboard))
         if address is not None:
             stack.callback(address.close)
         shifts = Shifts(settings.active)
@@ -124,7 +137,11 @@ async def serve_owner(
         files = data.swarm(settings.swarm)
         served = serve_dashboard(address, supervisor, files, settings.swarm, identity.peer, invite)
         async with supervisor.open(), served, _kept(keeper):
-            while await supervisor.next_stay():
+
+            async def listening() -> None:
+                await _bound(settings, partial(_check_listening, settings), telemetry.report)
+
+            while await supervisor.next_stay(listening):
                 async with _network(settings, limits, identity) as network:
                     stay = begin(settings, data, identity, network, telemetry)
                     with supervisor.serving(stay):
@@ -133,6 +150,42 @@ async def serve_owner(
                 if not stay.told_to_leave:
                     break
     return finished
+
+
+async def _bound(
+    settings: DaemonSettings,
+    bind: Callable[[], T],
+    report: Callable[[str, int, int], None] = lambda *_: None,
+) -> T:
+    """Return what `bind` returns; with `--wait`, once this machine has the address for it.
+
+    Interfaces of VPNs, and those that DHCP configures, come after the node at boot. Raises `UserError`.
+    """
+    logged = float("-inf")
+    while True:
+        try:
+            return bind()
+        except UserError as error:
+            if error.code is not ExitCode.ADDRESS_MISSING or not settings.wait:
+                raise
+            if trio.current_time() - logged >= _LOG_SECONDS:
+                logged = trio.current_time()
+                _log.warning("%s; waiting for it", error.problem)
+            report("waiting for the address to listen on", 0, 0)
+        await trio.sleep(_ADDRESS_SECONDS)
+
+
+def _listen(settings: DaemonSettings) -> tuple[str, ...]:
+    return settings.listen or NetworkSettings().listen
+
+
+def _check_listening(settings: DaemonSettings) -> None:
+    """Raise `UserError` if one of the addresses cannot be listened on."""
+    try:
+        for address in _listen(settings):
+            check_free(parse_listen(address))
+    except (BadAddress, PortInUse) as error:
+        raise explain_network(error) from None
 
 
 @contextlib.asynccontextmanager
@@ -148,12 +201,11 @@ async def _kept(keeper: EnergyKeeper) -> AsyncIterator[None]:
 async def _network(
     settings: DaemonSettings, limits: Limits, identity: Identity
 ) -> AsyncIterator[Network]:
-    listen = settings.listen or NetworkSettings().listen
     try:
         for address in settings.bootstrap:
             parse_dial(address)
         network_settings = NetworkSettings(
-            listen=listen,
+            listen=_listen(settings),
             announce=settings.announce,
             max_upload=limits.upload,
             max_download=limits.download,

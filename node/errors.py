@@ -53,6 +53,7 @@ class ExitCode(IntEnum):
     UNFIT = 57
     UNANCHORED = 58
     FALSE_RECEIPT = 59
+    ADDRESS_MISSING = 60
     INTERRUPTED = 130
 
 
@@ -67,6 +68,15 @@ class UserError(Exception):
         self.code = code
         self.problem = problem
         self.remedy = remedy
+
+
+def address_missing(problem: str) -> UserError:
+    """Return the error for an address to serve at that this machine does not have (yet)."""
+    return UserError(
+        ExitCode.ADDRESS_MISSING,
+        f"{problem}: this machine has no such address",
+        "is it misspelt, or is the VPN or interface not up yet? With --wait the node waits for it",
+    )
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -44,7 +44,7 @@ _ALWAYS = ShiftStatus(at_work=True, by_command=False, active=None, until=None, h
 def open_hosted_observer(settings: DaemonSettings, identity: Identity) -> Iterator[HostedObserver]:
     """An observer whose page has its address already, so that a bad one is told at once.
 
-    Raises `UserError` (`BAD_ADDRESS`).
+    Raises `UserError` (`BAD_ADDRESS`, `ADDRESS_MISSING`).
     """
     with contextlib.ExitStack() as stack:
         address = open_address(settings.dashboard) if settings.dashboard is not None else None

@@ -175,6 +175,45 @@ class Town(Hosts):
         run("ip", "netns", "exec", self._router, "nft", command)
 
 
+class Lan(Hosts):
+    """Hosts by name on one Ethernet, without an address until `address` gives them some."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        label = f"dn{os.getpid()}-lan{next(_COUNTER)}"
+        self._hub = f"{label}-hub"
+        self.namespaces = {name: f"{label}-{number}" for number, name in enumerate(names)}
+
+    def inside(self, name: str) -> tuple[str, ...]:
+        """What to put before a command to run it on a host; the process keeps its id."""
+        return ("ip", "netns", "exec", self.namespaces[name])
+
+    def address(self, name: str, *addresses: str) -> None:
+        """Give a host these addresses, such as 192.168.50.1/24, in place of all that it has."""
+        within = ("ip", "-n", self.namespaces[name])
+        run(*within, "address", "flush", "dev", "eth0", "scope", "global")
+        for address in addresses:
+            run(*within, "address", "add", address, "dev", "eth0")
+        if addresses:
+            run(*within, "route", "replace", "default", "dev", "eth0")
+
+    def _build(self) -> None:
+        run("ip", "netns", "add", self._hub)
+        run("ip", "-n", self._hub, "link", "add", "br0", "type", "bridge")
+        run("ip", "-n", self._hub, "link", "set", "br0", "up")
+        for number, namespace in enumerate(self.namespaces.values()):
+            run("ip", "netns", "add", namespace)
+            peer = ("peer", "name", "eth0", "netns", namespace)
+            run("ip", "-n", self._hub, "link", "add", f"p{number}", "type", "veth", *peer)
+            run("ip", "-n", self._hub, "link", "set", f"p{number}", "master", "br0", "up")
+            for link in ("lo", "eth0"):
+                run("ip", "-n", namespace, "link", "set", link, "up")
+
+    def _tear_down(self) -> None:
+        for namespace in (*self.namespaces.values(), self._hub):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                run("ip", "netns", "del", namespace)
+
+
 def _limit(namespace: str, link: str, rate: float) -> None:
     burst = max(_LEAST_BURST_BYTES, int(rate / 8 * _BURST_SECONDS))
     bucket = ("tbf", "rate", f"{rate:.0f}bit", "burst", str(burst), "latency", _QUEUE)

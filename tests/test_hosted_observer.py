@@ -124,7 +124,7 @@ async def test_what_keeps_it_from_following_does_not_end_it(
 
 async def test_a_page_that_cannot_be_served_is_told_at_the_start(tmp_path: Path) -> None:
     manifest, _, _ = toy_swarm()
-    page = DashboardSettings(address=("192.0.2.1", 0), public=True)
+    page = DashboardSettings(address=("192.0.2.1", 0), public=True, plain=True)
     settings = BootstrapSettings(
         identity=BOOTSTRAP,
         listen=LOOPBACK.listen,
@@ -132,4 +132,4 @@ async def test_a_page_that_cannot_be_served_is_told_at_the_start(tmp_path: Path)
     )
     with pytest.raises(UserError, match=r"at 192\.0\.2\.1") as caught:
         await run_bootstrap(settings, ready=lambda _: None)
-    assert caught.value.code is ExitCode.BAD_ADDRESS
+    assert caught.value.code is ExitCode.ADDRESS_MISSING

@@ -11,8 +11,9 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -85,6 +86,22 @@ def whole_status(
     )
 
 
+async def _at_once() -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Return when the first of these has returned; the others are cancelled."""
+    async with trio.open_nursery() as nursery:
+
+        async def either(wait: Callable[[], Awaitable[object]]) -> None:
+            await wait()
+            nursery.cancel_scope.cancel()
+
+        for wait in waits:
+            nursery.start_soon(either, wait)
+
+
 class Supervisor:
     """Answers the owner, and tells the stay to end when the owner or the hours say so."""
 
@@ -147,18 +164,23 @@ class Supervisor:
             yield
             nursery.cancel_scope.cancel()
 
-    async def next_stay(self) -> bool:
-        """Wait until it is time to be in the swarm; False once the owner wants the program to end."""
-        if not self._shifts.at_work and not self._leaving.is_set():
-            self._telemetry.enter("paused")
-        async with trio.open_nursery() as nursery:
+    async def next_stay(self, ready: Callable[[], Awaitable[object]] = _at_once) -> bool:
+        """Wait until it is time to be in the swarm and `ready` has returned; False once the owner wants
+        the program to end."""
+        is_ready = False
 
-            async def either(wait: Any, *arguments: Any) -> None:
-                await wait(*arguments)
-                nursery.cancel_scope.cancel()
+        async def get_ready() -> None:
+            nonlocal is_ready
+            await ready()
+            is_ready = True
 
-            nursery.start_soon(either, self._leaving.wait)
-            nursery.start_soon(either, self._shifts.wait, True)
+        while not is_ready and not self._leaving.is_set():
+            if not self._shifts.at_work:
+                self._telemetry.enter("paused")
+            await _first_of(self._leaving.wait, partial(self._shifts.wait, at_work=True))
+            if not self._leaving.is_set():
+                pausing = partial(self._shifts.wait, at_work=False)
+                await _first_of(self._leaving.wait, pausing, get_ready)
         return not self._leaving.is_set()
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from ..errors import ExitCode, UserError
+from ..errors import ExitCode, UserError, address_missing
 from ..host_names import is_loopback
 from ..settings import DashboardSettings
 from .guards import Guard
@@ -52,8 +52,9 @@ def link_of(address: Address | None) -> dict[str, Any]:
 def open_address(settings: DashboardSettings) -> Address:
     """Bind the page's address; where its port is taken, say so and take another one.
 
-    Raises `UserError` (`BAD_ADDRESS`) for an address that is none of this machine's, for one that others
-    reach without `plain` or a certificate, and for a certificate that cannot be used.
+    Raises `UserError`: `ADDRESS_MISSING` for an address that is none of this machine's,
+    `BAD_ADDRESS` for one that others reach without `plain` or a certificate, and for a certificate that
+    cannot be used.
     """
     host, port = settings.address
     tls = _context(settings)
@@ -144,6 +145,8 @@ def _unusable(certificate: Path, key: Path, error: OSError) -> UserError:
 
 
 def _bad(host: str, port: int, error: OSError) -> UserError:
+    if error.errno == errno.EADDRNOTAVAIL:
+        return address_missing(f"cannot serve the page at {host}:{port}")
     return UserError(
         ExitCode.BAD_ADDRESS,
         f"cannot serve the page at {host}:{port}: {error.strerror or error}",

@@ -19,7 +19,7 @@ from multiaddr import Multiaddr
 
 from ...crypto.identity import PeerId, peer_from_text, peer_text
 from ...protocol.wire.introductions import MAX_ADDRESS_CHARACTERS
-from .errors import BadAddress, PortInUse
+from .errors import AddressMissing, BadAddress, PortInUse
 
 # What a peer tells about itself; more than a machine with a few interfaces needs.
 MAX_ADDRESSES = 8
@@ -121,7 +121,7 @@ def endpoint(address: Multiaddr) -> tuple[str, int]:
 def check_free(address: Multiaddr) -> None:
     """Make sure that `address` can be listened on; libp2p itself shares a port silently.
 
-    Raises `PortInUse` and `BadAddress`.
+    Raises `PortInUse` and `BadAddress`, of this `AddressMissing` where only the address is not there.
     """
     family, host, port = _parts(address)
     kind = socket.AF_INET6 if family == "ip6" else socket.AF_INET
@@ -135,7 +135,7 @@ def check_free(address: Multiaddr) -> None:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(str(address)) from None
             if error.errno == errno.EADDRNOTAVAIL:
-                raise BadAddress(str(address), "this machine has no such address") from None
+                raise AddressMissing(str(address)) from None
             if error.errno in (errno.EACCES, errno.EPERM):
                 why = "no permission to listen there (ports below 1024 need privileges)"
                 raise BadAddress(str(address), why) from None

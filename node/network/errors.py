@@ -26,6 +26,13 @@ class BadAddress(ValueError):
         self.why = why
 
 
+class AddressMissing(BadAddress):
+    """This machine does not have the address that is to be listened on, or not yet."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, "this machine has no such address")
+
+
 class DialError(Exception):
     """No connection to `address`; `reason` is a phrase for people, such as "connection refused"."""
 

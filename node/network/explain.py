@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..errors import ExitCode, UserError
-from .errors import BadAddress, PortInUse
+from ..errors import ExitCode, UserError, address_missing
+from .errors import AddressMissing, BadAddress, PortInUse
 
 
 def explain_network(error: PortInUse | BadAddress) -> UserError:
@@ -14,6 +14,8 @@ def explain_network(error: PortInUse | BadAddress) -> UserError:
             str(error),
             "choose another port with --listen (0 takes a free one)",
         )
+    if isinstance(error, AddressMissing):
+        return address_missing(f"cannot listen on {error.text}")
     return UserError(
         ExitCode.BAD_ADDRESS,
         f"{error.text!r} is not an address that can be used here: {error.why}",

@@ -29,7 +29,7 @@ from prometheus_client import (
     start_http_server,
 )
 
-from ..errors import ExitCode, UserError
+from ..errors import ExitCode, UserError, address_missing
 from ..host_names import host_name, is_loopback, is_own_host
 from .checked_metrics import CheckedMetrics
 from .families import Maker
@@ -333,7 +333,7 @@ class Metrics(Maker):
         """Serve the metrics over HTTP, at a host and port, from a thread of their own.
 
         Port 0 takes any free port. Raises `UserError`: `PORT_IN_USE` if somebody listens there
-        already, `BAD_ADDRESS` if the address is none of this machine's.
+        already, `ADDRESS_MISSING` if the address is none of this machine's, `BAD_ADDRESS` if it is none.
         """
         return serve_page(self.registry, address)
 
@@ -366,6 +366,8 @@ def serve_page(registry: CollectorRegistry, address: tuple[str, int]) -> Metrics
                 f"cannot serve metrics at {name}:{port}: the port is in use",
                 "another node may be running here; choose another port with --metrics-addr, or off",
             ) from error
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise address_missing(f"cannot serve metrics at {name}:{port}") from error
         raise UserError(
             ExitCode.BAD_ADDRESS,
             f"cannot serve metrics at {name}:{port}: {error.strerror or error}",

@@ -200,6 +200,49 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
         assert not await supervisor.next_stay()
 
 
+async def test_a_stay_begins_once_everything_is_ready(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    shifts = Shifts(None)
+    supervisor = Supervisor(
+        socket=tmp_path / "socket",
+        shifts=shifts,
+        telemetry=Telemetry(b"p" * 32, Metrics(version="0")),  # type: ignore[arg-type]  # any 32 bytes
+        node=TRAINING.node,
+        screen=False,
+    )
+    there, asked = trio.Event(), 0
+    begun: list[bool] = []
+
+    async def ready() -> None:
+        nonlocal asked
+        asked += 1
+        await there.wait()
+
+    async def begin() -> None:
+        begun.append(await supervisor.next_stay(ready))
+
+    async with supervisor.open():
+        nursery.start_soon(begin)
+        await wait_all_tasks_blocked()
+        assert (begun, asked) == ([], 1)
+        # A pause ends the waiting, and it begins again after it.
+        shifts.pause()
+        await wait_all_tasks_blocked()
+        shifts.resume()
+        await wait_all_tasks_blocked()
+        assert (begun, asked) == ([], 2)
+        there.set()
+        await wait_all_tasks_blocked()
+        assert begun == [True]
+        there = trio.Event()
+        nursery.start_soon(begin)
+        await wait_all_tasks_blocked()
+        supervisor._leave()
+        await wait_all_tasks_blocked()
+        assert begun == [True, False]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("early", [True, False])
 async def test_a_signal_is_a_goodbye_whenever_it_comes(

@@ -165,11 +165,14 @@ def test_a_taken_port_is_the_users_to_mend() -> None:
     assert "--metrics-addr" in caught.value.remedy
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
-def test_an_address_that_is_not_ours(host: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [("192.0.2.1", ExitCode.ADDRESS_MISSING), ("no.such.host.invalid", ExitCode.BAD_ADDRESS)],
+)
+def test_an_address_that_is_not_ours(host: str, code: ExitCode) -> None:
     with pytest.raises(UserError) as caught:
         Metrics(version="1").serve((host, 9464))
-    assert caught.value.code is ExitCode.BAD_ADDRESS
+    assert caught.value.code is code
 
 
 def test_ipv6_has_brackets() -> None:

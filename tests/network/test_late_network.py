@@ -1,0 +1,97 @@
+"""Networks that come after the node, on a local network of namespaces."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distro_node.node.control.command_socket import ask
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.protocol.wire.manifest import SwarmId
+from distro_node.protocol.wire.swarm_id import swarm_text
+from e2e.program import Program, wait_for
+from namespaces import Lan, available
+
+pytestmark = [
+    pytest.mark.skipif(not available(), reason="takes root, ip and nft"),
+    pytest.mark.slow,
+]
+
+SWARM = swarm_text(SwarmId(bytes(32)))
+
+
+@pytest.fixture
+def lan() -> Iterator[Lan]:
+    with Lan(["one", "other"]) as lan:
+        yield lan
+
+
+def join(folder: Path, lan: Lan, host: str, *options: str) -> Program:
+    return Program(
+        host,
+        ("join", SWARM, "--data-dir", folder / "data", "--no-screen", "--no-upnp", *options),
+        folder,
+        lan.inside(host),
+    )
+
+
+def addresses(data: Path) -> list[str]:
+    try:
+        return ask(data / "daemon.sock", "status", 10.0)["line"]["addresses"]
+    except UserError:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--listen", "/ip4/10.8.0.2/tcp/4001"),
+        ("--metrics-addr", "10.8.0.2:9464"),
+        ("--dashboard", "10.8.0.2:9465"),
+    ],
+)
+def test_an_address_that_comes_later_is_waited_for(
+    lan: Lan, tmp_path: Path, option: str, value: str
+) -> None:
+    """A VPN's, for example."""
+    others = {"--metrics-addr": "off", "--dashboard": "off", "--listen": "/ip4/0.0.0.0/tcp/4001"}
+    rest = [word for pair in (others | {option: value}).items() for word in pair]
+    options = (*rest, "--no-mdns", "--dashboard-plain")
+    program = join(tmp_path, lan, "one", *options)
+    assert program.wait() == ExitCode.ADDRESS_MISSING, program.stderr
+    assert "10.8.0.2" in program.complaint[0]
+    waiting = join(tmp_path, lan, "one", *options, "--wait")
+    try:
+        wait_for(lambda: "waiting for it" in waiting.stderr, "it to wait for the address")
+        lan.address("one", "10.8.0.2/24")
+        wait_for(
+            lambda: [each for each in addresses(tmp_path / "data") if "/ip4/10.8.0.2/tcp" in each],
+            "it to listen",
+        )
+        waiting.signal(signal.SIGTERM)
+        assert waiting.wait() == 0
+    finally:
+        waiting.destroy()
+
+
+def test_a_node_that_waits_for_its_address_can_be_told_to_leave(lan: Lan, tmp_path: Path) -> None:
+    options = ("--listen", "/ip4/10.8.0.2/tcp/4001", "--metrics-addr", "off", "--dashboard", "off")
+    program = join(tmp_path, lan, "one", *options, "--wait", "--no-mdns")
+    try:
+        wait_for(lambda: "waiting for it" in program.stderr, "it to wait for the address")
+        assert ask(tmp_path / "data" / "daemon.sock", "status", 10.0)["progress"] == {
+            "what": "waiting for the address to listen on",
+            "done": 0,
+            "total": None,
+        }
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 0
+    finally:
+        program.destroy()
+
+
+def test_a_misspelt_address_is_not_waited_for(lan: Lan, tmp_path: Path) -> None:
+    program = join(tmp_path, lan, "one", "--listen", "/ip4/10.8.0.256/tcp/4001", "--wait")
+    assert program.wait() == ExitCode.BAD_ADDRESS, program.stderr
