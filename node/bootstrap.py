@@ -49,7 +49,7 @@ class BootstrapSettings:
     """Who the bootstrap peer is and where it listens."""
 
     identity: Identity
-    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4001",)
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
     announce: tuple[str, ...] = ()
     max_connections: int = MAX_CONNECTIONS
     max_upload: float | None = None

@@ -1,9 +1,10 @@
 """A street of homes on one machine: each behind a router with address translation, and a public net.
 
 Homes are network namespaces in a home's own network behind a router's namespace; the routers and the
-hosts with public addresses share one bridge. A router lets nobody in that nobody inside has called.
-It takes root, `ip` and `nft`, and `miniupnpd` for a router that opens ports when asked; the addresses
-are public ones because libraries treat private ones differently, but no packet leaves the machine.
+hosts with public addresses share one bridge. A router lets nobody in that nobody inside has called,
+unless its kind says otherwise. Hosts on the bridge may also have IPv6, or nothing else. It takes root,
+`ip` and `nft`, and `miniupnpd` for a router that opens ports when asked; the addresses are public ones
+because libraries treat private ones differently, but no packet leaves the machine.
 """
 
 from __future__ import annotations
@@ -23,9 +24,16 @@ from namespaces import Host, Hosts, run
 
 _COUNTER = itertools.count()
 
-Router = Literal["preserving", "random", "upnp"]
-"""How a router translates: it keeps the ports of what goes out, gives random ones, or keeps them
-and opens ports for whoever asks by UPnP."""
+Router = Literal["preserving", "random", "upnp", "forwarding", "one-to-one"]
+"""How a router translates: it keeps the ports of what goes out, gives random ones, keeps them and opens
+ports for whoever asks by UPnP, forwards `PORT` to its first host, or all ports, as that of a cloud
+machine does."""
+
+PORT = 4001
+"""The port that a forwarding router forwards."""
+
+Families = Literal["ip4", "ip6", "both"]
+"""What a host on the bridge has addresses of."""
 
 _PUBLIC = "7.7.0"
 # miniupnpd adds its rules to these; a router without it has them empty.
@@ -77,10 +85,22 @@ def has_upnpd() -> bool:
 class Street(Hosts):
     """Public hosts and homes by name. Everything ends with the context."""
 
-    def __init__(self, public: Sequence[str], homes: Mapping[str, Router], guests: int = 0) -> None:
-        """`guests` is how many further hosts each home's network has: `NAME-guest1` and so on."""
+    def __init__(
+        self,
+        public: Sequence[str],
+        homes: Mapping[str, Router] | None = None,
+        guests: int = 0,
+        *,
+        families: Mapping[str, Families] | None = None,
+        prefix: str = "2a02:77::",
+    ) -> None:
+        """`guests` is how many further hosts each home's network has: `NAME-guest1` and so on.
+
+        `families` names what public hosts have that have more than IPv4, or something else; `prefix` is
+        that of their IPv6 network.
+        """
         self._label = f"dn{os.getpid()}-street{next(_COUNTER)}"
-        self._homes = dict(homes)
+        self._homes = dict(homes or {})
         self._guests = guests
         self._made: list[str] = []
         self._upnpds: list[subprocess.Popen[bytes]] = []
@@ -88,7 +108,18 @@ class Street(Hosts):
         self.hosts: dict[str, Host] = {}
         for number, name in enumerate(public):
             self.hosts[name] = Host(f"{self._label}-p{number}", f"{_PUBLIC}.{10 + number}")
-        for number, name in enumerate(homes):
+        # By namespace, which of the public hosts have IPv6, and which have IPv4.
+        self._ip6: dict[str, str] = {}
+        self._ip4 = {host.namespace: f"{host.address}/24" for host in self.hosts.values()}
+        for name, kind in (families or {}).items():
+            host = self.hosts[name]
+            address = prefix + host.address.rpartition(".")[2]
+            if kind != "ip4":
+                self._ip6[host.namespace] = f"{address}/64"
+            if kind == "ip6":
+                del self._ip4[host.namespace]
+                self.hosts[name] = Host(host.namespace, address)
+        for number, name in enumerate(self._homes):
             for guest in range(guests + 1):
                 full = name if guest == 0 else f"{name}-guest{guest}"
                 self.hosts[full] = Host(
@@ -106,8 +137,12 @@ class Street(Hosts):
         run("ip", "-n", net, "link", "set", "br0", "up")
         for number, host in enumerate(self.hosts.values()):
             self._namespace(host.namespace)
-            if host.address.startswith(_PUBLIC):
-                self._join(net, f"p{number}", host.namespace, "eth0", f"{host.address}/24")
+            ip4, ip6 = self._ip4.get(host.namespace), self._ip6.get(host.namespace)
+            if ip4 is not None or ip6 is not None:
+                self._join(net, f"p{number}", host.namespace, "eth0", ip4)
+            if ip6 is not None:
+                # Nobody else can have the address: without a wait until that is sure.
+                run("ip", "-n", host.namespace, "address", "add", ip6, "dev", "eth0", "nodad")
         for number, (name, kind) in enumerate(self._homes.items()):
             router = f"{self._label}-r{number}"
             self._namespace(router)
@@ -125,6 +160,12 @@ class Street(Hosts):
                 run("ip", "-n", host.namespace, "route", "add", "default", "via", gateway)
             rules = _RULES % ("fully-random" if kind == "random" else "")
             _inside(router, "nft", "-f", "-", text=rules)
+            if kind in ("forwarding", "one-to-one"):
+                port = f"tcp dport {PORT} " if kind == "forwarding" else ""
+                inside = self.hosts[name].address
+                let_in = f'add rule inet filter prerouting iifname "wan" {port}dnat ip to {inside}'
+                _inside(router, "nft", let_in)
+                _inside(router, "nft", "add rule inet filter forward ct status dnat accept")
             if kind == "upnp":
                 self._start_upnpd(router)
 
@@ -154,13 +195,20 @@ class Street(Hosts):
         run("ip", "-n", name, "link", "set", "lo", "up")
 
     def _join(
-        self, hub: str, port: str, namespace: str, link: str, address: str, bridge: str = "br0"
+        self,
+        hub: str,
+        port: str,
+        namespace: str,
+        link: str,
+        address: str | None,
+        bridge: str = "br0",
     ) -> None:
         peer = ("peer", "name", link, "netns", namespace)
         run("ip", "-n", hub, "link", "add", port, "type", "veth", *peer)
         run("ip", "-n", hub, "link", "set", port, "master", bridge)
         run("ip", "-n", hub, "link", "set", port, "up")
-        run("ip", "-n", namespace, "address", "add", address, "dev", link)
+        if address is not None:
+            run("ip", "-n", namespace, "address", "add", address, "dev", link)
         run("ip", "-n", namespace, "link", "set", link, "up")
 
     def _tear_down(self) -> None:

@@ -39,7 +39,7 @@ from .options import (
 
 # A port of its own, so that a link with it outlives a restart; 4001 is the habit of libp2p.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/4001",)
+_DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
 
 
 def bootstrap(

@@ -10,16 +10,16 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
-import psutil
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from ...crypto.identity import PeerId, peer_from_text, peer_text
 from ...protocol.wire.introductions import MAX_ADDRESS_CHARACTERS
 from .errors import AddressMissing, BadAddress, PortInUse
+from .interfaces import reachable_hosts
 
 # What a peer tells about itself; more than a machine with a few interfaces needs.
 MAX_ADDRESSES = 8
@@ -98,18 +98,49 @@ def circuit_through(relay: str, peer: PeerId) -> str:
 def advertised(bound: Sequence[Multiaddr], announce: Sequence[Multiaddr]) -> list[Multiaddr]:
     """The addresses others should dial: those announced, else the real ones behind those bound.
 
-    A socket bound to all interfaces reports 0.0.0.0, which nobody else can dial.
+    A socket bound to all interfaces reports 0.0.0.0 or ::, which nobody else can dial. Loopback is told
+    only where there is nothing else; an address that holds on one link alone never is.
     """
     if announce:
         return list(announce[:MAX_ADDRESSES])
-    result: list[Multiaddr] = []
+    named: list[Multiaddr] = []
+    loopback: list[Multiaddr] = []
+    everywhere: dict[str, list[int]] = {}
     for address in bound:
         family, host, port = _parts(address)
-        if ipaddress.ip_address(host).is_unspecified:
-            result += [Multiaddr(f"/{family}/{real}/tcp/{port}") for real in _interfaces(family)]
-        else:
-            result.append(address)
-    return result[:MAX_ADDRESSES]
+        ip = ipaddress.ip_address(host)
+        if ip.is_unspecified:
+            everywhere.setdefault(family, []).append(port)
+        elif ip.is_loopback:
+            loopback.append(address)
+        elif not ip.is_link_local:
+            named.append(address)
+    if everywhere:
+        named += [
+            multiaddress(host, port)
+            for host in reachable_hosts()
+            for port in everywhere.get(_family(host), ())
+        ]
+        loopback += [
+            multiaddress("::1" if family == "ip6" else "127.0.0.1", port)
+            for family, ports in everywhere.items()
+            for port in ports
+        ]
+    return (list(dict.fromkeys(named)) or loopback)[:MAX_ADDRESSES]
+
+
+def multiaddress(host: str, port: int) -> Multiaddr:
+    """The multiaddress of a TCP port at an IP address."""
+    return Multiaddr(f"/{_family(host)}/{host}/tcp/{port}")
+
+
+def versions_of(addresses: Iterable[str]) -> set[int]:
+    """The versions of IP in which addresses that lead through no relay may be dialled."""
+    found: set[int] = set()
+    for text in addresses:
+        if not through_relay(text):
+            found |= _VERSIONS.get(text.split("/", 2)[1], set())
+    return found
 
 
 def endpoint(address: Multiaddr) -> tuple[str, int]:
@@ -123,27 +154,31 @@ def check_free(address: Multiaddr) -> None:
 
     Raises `PortInUse` and `BadAddress`, of this `AddressMissing` where only the address is not there.
     """
-    family, host, port = _parts(address)
-    kind = socket.AF_INET6 if family == "ip6" else socket.AF_INET
-    with closing(socket.socket(kind, socket.SOCK_STREAM)) as probe:
-        # Connections of an earlier run that are still winding down are no hindrance.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    _, host, port = _parts(address)
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with closing(socket.socket(kind, socket.SOCK_STREAM)) as probe:
+            # Connections of an earlier run that are still winding down are no hindrance.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if kind == socket.AF_INET6:
+                # Nor is an IPv4 socket at the same port: see `ip_families`.
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             probe.bind((host, port))
             probe.listen(1)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise PortInUse(str(address)) from None
-            if error.errno == errno.EADDRNOTAVAIL:
-                raise AddressMissing(str(address)) from None
-            if error.errno in (errno.EACCES, errno.EPERM):
-                why = "no permission to listen there (ports below 1024 need privileges)"
-                raise BadAddress(str(address), why) from None
-            raise BadAddress(str(address), error.strerror or str(error)) from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(str(address)) from None
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise AddressMissing(str(address)) from None
+        if error.errno in (errno.EACCES, errno.EPERM):
+            why = "no permission to listen there (ports below 1024 need privileges)"
+            raise BadAddress(str(address), why) from None
+        raise BadAddress(str(address), error.strerror or str(error)) from None
 
 
 _CIRCUIT = "/p2p-circuit/p2p/"
 _HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
+_VERSIONS = {"ip4": {4}, "ip6": {6}, "dns4": {4}, "dns6": {6}, "dns": {4, 6}}
 
 
 def _parts(address: Multiaddr) -> tuple[str, str, int]:
@@ -164,15 +199,5 @@ def _parse(text: str) -> tuple[Multiaddr, list[str]]:
     return address, names
 
 
-def _interfaces(family: str) -> list[str]:
-    """The addresses of this machine that another one might reach; loopback if there is no other."""
-    kind = socket.AF_INET6 if family == "ip6" else socket.AF_INET
-    found = []
-    for addresses in psutil.net_if_addrs().values():
-        for entry in addresses:
-            if entry.family == kind:
-                # A scoped address (fe80::1%eth0) means nothing on another machine.
-                host = ipaddress.ip_address(entry.address.partition("%")[0])
-                if not (host.is_loopback or host.is_link_local):
-                    found.append(str(host))
-    return found or ["::1" if family == "ip6" else "127.0.0.1"]
+def _family(host: str) -> str:
+    return "ip6" if ":" in host else "ip4"

@@ -29,6 +29,7 @@ from .circuits import (
     is_relayed,
     write_patiently,
 )
+from .hearsay import household_of
 from .rates import Rate
 from .streams import reset
 
@@ -250,5 +251,6 @@ async def _send(stream: Any, message: HopMessage) -> None:
 
 
 def _address(stream: Any) -> str:
+    """What counts as one address: an IPv4 one, or the network that a home gets in IPv6."""
     remote = stream.muxed_conn.secured_conn.get_remote_address()
-    return remote[0] if remote is not None else ""
+    return household_of(remote[0]) if remote is not None else ""

@@ -31,6 +31,7 @@ import libp2p.io.utils
 import libp2p.network.connection.swarm_connection
 import libp2p.pubsub.pubsub
 import libp2p.stream_muxer.yamux.yamux
+import libp2p.transport.tcp.tcp
 import libp2p.utils.varint
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.exceptions import IncompleteReadError
@@ -49,6 +50,7 @@ from .connection import GuardedConnection, UnreadByStream, abandon
 from .credit import Announced, grant_credit
 from .doorway import Doorway
 from .gossip_router import SendQueue
+from .ip_families import remote_address, share_port
 from .queues import read_gathered
 from .scopes import open_scope, shielded
 from .short_cuts import (
@@ -380,6 +382,20 @@ def guards() -> list[Guard]:
             read_gathered,
             "a system call for every packet, and two for every message",
             _COSTS,
+        ),
+        Guard(
+            TrioTCPStream,
+            "get_remote_address",
+            remote_address,
+            "a connection over IPv6 has no remote address",
+            "unknown_ipv6_remote",
+        ),
+        Guard(
+            libp2p.transport.tcp.tcp,
+            "_set_reuse_flags",
+            share_port,
+            "whether a listener at `::` takes IPv4 calls, too, is a setting of the system",
+            "mixed_families",
         ),
         Guard(
             Yamux,

@@ -24,8 +24,8 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
 from ...crypto.identity import Identity
-from .addresses import advertised, id_of
-from .errors import BadAddress
+from .addresses import advertised, check_free, endpoint, id_of, multiaddress
+from .errors import BadAddress, PortInUse
 from .peer_store import OwnKeys
 
 # Both directions dialling each other at once makes two; a third can be a reconnection that
@@ -86,10 +86,24 @@ def build_host(
     return host, swarm
 
 
-def check_listening(swarm: Swarm, listen: Sequence[Multiaddr]) -> None:
-    """Make sure that a host listens at all these addresses. Raises `BadAddress`."""
-    # The library reports nothing when an address cannot be listened on; `check_free` has caught
-    # all but a race.
+async def start_listening(swarm: Swarm, listen: Sequence[Multiaddr]) -> None:
+    """Listen at all these addresses, at one port wherever the port is left to the system.
+
+    Raises `BadAddress`.
+    """
+    shared = 0
     for address in listen:
-        if str(address) not in swarm.listeners:
+        host, wanted = endpoint(address)
+        chosen = address if wanted else multiaddress(host, shared)
+        if not wanted and shared:
+            try:
+                check_free(chosen)
+            except PortInUse:
+                chosen = address
+        # The library reports nothing more when an address cannot be listened on; `check_free` has
+        # caught all but a race.
+        if not await swarm.listen(chosen):
             raise BadAddress(str(address), "cannot listen there")
+        (bound, *_) = swarm.listeners[str(chosen)].get_addrs()
+        if not wanted:
+            shared = shared or endpoint(bound)[1]

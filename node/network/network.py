@@ -40,8 +40,9 @@ from .doorway import choose_to_leave
 from .errors import DialError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, open_gossip
-from .hearsay import Hearsay, Word, scope_of
-from .host import MAX_CONNECTIONS_PER_PEER, build_host, check_listening
+from .hearsay import Hearsay, Word, household_of, scope_of
+from .host import MAX_CONNECTIONS_PER_PEER, build_host, start_listening
+from .ip_families import with_family
 from .queues import UNSENT_BYTES, shorten
 from .rates import Rate
 from .remotes import Remote, find_remote, guests, host_of, scope_of_connection
@@ -63,13 +64,14 @@ _OFFENCES = frozenset({"malformed", "oversized", "invalid", "bad_signature", "wr
 class NetworkSettings:
     """Where to listen and how much to take on."""
 
-    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
-    """Multiaddresses `/ip4/<address>/tcp/<port>`; port 0 is any free one."""
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")
+    """Multiaddresses `/ip4/<address>/tcp/<port>`; port 0 is any free one, the same for all of them. A
+    family that the machine lacks is left out."""
     announce: tuple[str, ...] = ()
     """What others are told instead, for a node behind a forwarded port or with a name."""
     max_connections: int = 256
     max_connections_per_address: int | None = None
-    """From one IP address other than loopback; None: as many as there may be."""
+    """From one IPv4 address or one /64 of IPv6, loopback aside; None: as many as there may be."""
     max_upload: float | None = None
     """Payload bytes a second, all peers together; None: what the line gives."""
     max_download: float | None = None
@@ -83,7 +85,7 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
 
     Raises `PortInUse` and `BadAddress`. What the body raises comes out as it is.
     """
-    listen = [parse_listen(text) for text in settings.listen]
+    listen = with_family([parse_listen(text) for text in settings.listen])
     announce = [parse_announce(text) for text in settings.announce]
     for address in listen:
         check_free(address)
@@ -92,10 +94,10 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
     async with trio.open_nursery() as nursery:
         traffic = Traffic(Rate(settings.max_upload), Rate(settings.max_download))
         network = Network(host, swarm, identity.peer, nursery, traffic, settings)
-        async with host.run(listen), open_gossip(network.gossip):
+        async with host.run([]), open_gossip(network.gossip):
             nursery.start_soon(liveness.watch, network._muxers)
             try:
-                check_listening(swarm, listen)
+                await start_listening(swarm, listen)
                 yield network
             except Exception as error:
                 # Carried past the nurseries, which would wrap it into groups.
@@ -181,13 +183,19 @@ class Network:
     @property
     def listening_ports(self) -> list[int]:
         """The TCP ports that we listen on at all interfaces, or at one that is not loopback."""
-        found: list[int] = []
+        return list(dict.fromkeys(port for _, port in self._listening()))
+
+    def listening_port(self, version: int) -> int | None:
+        """The first of those ports at which we listen in IPv4 or IPv6; None: we don't."""
+        return next((port for family, port in self._listening() if family == version), None)
+
+    def _listening(self) -> Iterator[tuple[int, int]]:
         for listener in self._swarm.listeners.values():
             for address in listener.get_addrs():
                 host, port = endpoint(address)
-                if not ipaddress.ip_address(host).is_loopback and port not in found:
-                    found.append(port)
-        return found
+                ip = ipaddress.ip_address(host)
+                if not ip.is_loopback:
+                    yield ip.version, port
 
     def announce(self, source: str, addresses: Iterable[str]) -> None:
         """Tell others these addresses too, in place of those that `source` named before."""
@@ -327,7 +335,10 @@ class Network:
 
         Whether a connection came of it.
         """
-        source = ("::" if ":" in host else "0.0.0.0", self.listening_ports[0])
+        port_here = self.listening_port(6 if ":" in host else 4)
+        if port_here is None:
+            return False
+        source = ("::" if ":" in host else "0.0.0.0", port_here)
         return await dial_from(self._swarm, id_of(peer), (host, port), source, timeout, answering)
 
     async def disconnect(self, peer: PeerId) -> None:
@@ -391,8 +402,10 @@ class Network:
         host = host_of(connection)
         if host is None or ipaddress.ip_address(host).is_loopback:
             return False
-        group = (each for group in self._connections.values() for each in group)
-        return sum(host_of(each) == host for each in group) >= self._max_per_address
+        household = household_of(host)
+        hosts = (host_of(each) for group in self._connections.values() for each in group)
+        same = sum(each is not None and household_of(each) == household for each in hosts)
+        return same >= self._max_per_address
 
     def _departed(self, connection: Any) -> None:
         peer = peer_of(connection.muxed_conn.peer_id)

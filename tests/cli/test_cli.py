@@ -560,7 +560,7 @@ def test_a_bootstrap_peer_keeps_its_identity(command, introducer, home: Path) ->
     )
     (address,) = json.loads(second.out)["addresses"]
     assert address in first.out
-    assert introducer[0].listen == ("/ip4/0.0.0.0/tcp/4001",)
+    assert introducer[0].listen == ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
     assert introducer[1].listen == ("/ip4/1.2.3.4/tcp/5",)
     assert introducer[0].identity.peer == introducer[1].identity.peer
     assert introducer[0].max_upload is introducer[0].max_download is None

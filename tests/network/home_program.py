@@ -2,6 +2,8 @@
 
     python home_program.py NUMBER LISTEN [BOOTSTRAP … | local]
 
+LISTEN is a multiaddress, several with commas between them, or `default`.
+
 A line of JSON a second: the status of its reach, and by peer whether the way is direct and whether a
 message of 64 KiB came back over it. With `local` it knows nobody and looks around in its network;
 without anything it is the bootstrap peer.
@@ -15,6 +17,7 @@ import sys
 import trio
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
+from distro_node.node.network.circuit_relay import MEMBER_CIRCUITS
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.discovery.mdns import LocalDiscovery
 from distro_node.node.network.errors import RequestError
@@ -34,9 +37,10 @@ def say(facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
-async def run_home(number: int, listen: str, bootstrap: list[str]) -> None:
+async def run_home(number: int, listen: tuple[str, ...], bootstrap: list[str]) -> None:
     numbers = {identity(other).peer: other for other in range(100)}
-    async with open_network(NetworkSettings(listen=(listen,)), identity(number)) as network:
+    settings = NetworkSettings(listen=listen, carry=MEMBER_CIRCUITS)
+    async with open_network(settings, identity(number)) as network:
 
         async def echo(peer: PeerId, request: bytes) -> bytes:
             return request
@@ -80,11 +84,12 @@ async def _echoes(network: Network, peer: PeerId) -> bool:
 
 async def main() -> None:
     """Run as the arguments say."""
-    number, listen, *bootstrap = sys.argv[1:]
+    number, told, *bootstrap = sys.argv[1:]
+    listen = NetworkSettings().listen if told == "default" else tuple(told.split(","))
     if bootstrap:
         await run_home(int(number), listen, bootstrap)
         return
-    settings = BootstrapSettings(identity=identity(int(number)), listen=(listen,))
+    settings = BootstrapSettings(identity=identity(int(number)), listen=listen)
     await run_bootstrap(settings, ready=lambda addresses: say({"addresses": addresses}))
 
 

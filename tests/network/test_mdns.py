@@ -45,10 +45,10 @@ def told(
 
 def test_what_somebody_tells_becomes_addresses() -> None:
     suffix = f"/tcp/4001/p2p/{peer_text(OTHER)}"
-    given = told(addresses=("192.168.1.7", "fe80::1%eth0", "10.0.0.1"))
+    given = told(addresses=("192.168.1.7", "fe80::1%eth0", "fd77::1", "10.0.0.1"))
     assert dialable(given, ME) == (
         "/ip4/192.168.1.7" + suffix,
-        "/ip6/fe80::1" + suffix,
+        "/ip6/fd77::1" + suffix,
         "/ip4/10.0.0.1" + suffix,
     )
 

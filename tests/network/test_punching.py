@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import ipaddress
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +14,12 @@ from distro_node.node.network.nat import punching
 from distro_node.node.network.nat.punching import PROTOCOL, Punching
 from distro_node.node.network.network import Network
 from network.support import relayed_pair, until
+
+
+def seen_at(*hosts: str) -> Callable[[int], str | None]:
+    """Where the world sees a node, by version of IP."""
+    found = {ipaddress.ip_address(host).version: host for host in hosts}
+    return found.get
 
 
 class Dials:
@@ -35,7 +42,7 @@ async def listening_pair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[tuple[Network, Network]]:
     """Two that have met through a relay and take themselves for listening beyond loopback."""
-    monkeypatch.setattr(Network, "listening_ports", [4001])
+    monkeypatch.setattr(Network, "listening_port", lambda network, version: 4001)
     async with relayed_pair() as (_, a, b):
         yield a, b
 
@@ -43,12 +50,32 @@ async def listening_pair(
 async def test_both_dial_what_the_other_is_seen_at(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(a), Dials(b)
-        Punching(b, lambda: "7.7.0.2")
-        assert not await Punching(a, lambda: "7.7.0.1").punch(b.peer)
+        Punching(b, seen_at("7.7.0.2"))
+        assert not await Punching(a, seen_at("7.7.0.1")).punch(b.peer)
         await until(lambda: bool(dials[1].made))
         # They take different parts, or the handshake would not come about.
         assert dials[0].made == [(b.peer, "7.7.0.2", 4001, True)]
         assert dials[1].made == [(a.peer, "7.7.0.1", 4001, False)]
+
+
+async def test_both_families_are_tried_as_far_as_both_have_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with listening_pair(monkeypatch) as (a, b):
+        dials = Dials(a), Dials(b)
+        Punching(b, seen_at("7.7.0.2", "2a02:77::2"))
+        assert not await Punching(a, seen_at("7.7.0.1", "2a02:77::1")).punch(b.peer)
+        await until(lambda: len(dials[1].made) == 2)
+        assert {host for _, host, _, _ in dials[0].made} == {"7.7.0.2", "2a02:77::2"}
+        assert {host for _, host, _, _ in dials[1].made} == {"7.7.0.1", "2a02:77::1"}
+
+
+async def test_only_what_both_have_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening_pair(monkeypatch) as (a, b):
+        dials = Dials(a), Dials(b)
+        Punching(b, seen_at("2a02:77::2"))
+        assert not await Punching(a, seen_at("7.7.0.1")).punch(b.peer)
+        assert dials[0].made == dials[1].made == []
 
 
 async def test_whoever_does_not_know_where_it_is_seen_does_not_try(
@@ -56,9 +83,9 @@ async def test_whoever_does_not_know_where_it_is_seen_does_not_try(
 ) -> None:
     async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(a), Dials(b)
-        Punching(b, lambda: None)
-        assert not await Punching(a, lambda: None).punch(b.peer)
-        assert not await Punching(a, lambda: "7.7.0.1").punch(b.peer)
+        Punching(b, seen_at())
+        assert not await Punching(a, seen_at()).punch(b.peer)
+        assert not await Punching(a, seen_at("7.7.0.1")).punch(b.peer)
         assert dials[0].made == dials[1].made == []
 
 
@@ -78,7 +105,7 @@ async def test_nobody_sends_us_into_our_own_network(
 ) -> None:
     async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(b)
-        Punching(b, lambda: "7.7.0.2")
+        Punching(b, seen_at("7.7.0.2"))
         for question in (b"?" + place.encode(), b"!"):
             answer = await a.request(b.peer, PROTOCOL, question, max_response=64, timeout=60)
             assert answer == b""
@@ -90,7 +117,7 @@ async def test_nobody_sends_us_into_our_own_network(
 )
 async def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, question: bytes) -> None:
     async with listening_pair(monkeypatch) as (a, b):
-        Punching(b, lambda: "7.7.0.2")
+        Punching(b, seen_at("7.7.0.2"))
         with pytest.raises(RequestError, match="refuse"):
             await a.request(b.peer, PROTOCOL, question, max_response=64, timeout=60)
 
@@ -99,7 +126,7 @@ async def test_nobody_makes_us_dial_at_every_request(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(punching, "_PAUSE_SECONDS", 1000.0)
     async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(b)
-        Punching(b, lambda: "7.7.0.2")
+        Punching(b, seen_at("7.7.0.2"))
         for _ in range(3):
             for question in (b"?7.7.0.1 4001", b"!"):
                 await a.request(b.peer, PROTOCOL, question, max_response=64, timeout=60)

@@ -9,8 +9,6 @@ from distro_node.node.network.scores import HALF_LIFE_SECONDS, MAX_PEERS, REFUSA
 from distro_node.node.network.traffic import Traffic
 from multiaddr import Multiaddr
 
-# Private here: `_interfaces`: what this machine has would decide the test.
-
 PEER = PeerId(bytes(32))
 
 
@@ -56,12 +54,32 @@ def test_labels_are_bounded() -> None:
 
 
 def test_what_is_told_of_a_socket_on_all_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "_interfaces", lambda family: ["192.0.2.1", "192.0.2.2"])
-    bound = [Multiaddr("/ip4/0.0.0.0/tcp/4001"), Multiaddr("/ip4/127.0.0.1/tcp/4002")]
+    # What this machine has would decide the test.
+    hosts = ["192.0.2.1", "2001:db8::1", "192.0.2.2"]
+    monkeypatch.setattr(addresses, "reachable_hosts", lambda: hosts)
+    bound = [
+        Multiaddr(text)
+        for text in (
+            "/ip4/0.0.0.0/tcp/4001",
+            "/ip6/::/tcp/4001",
+            "/ip4/192.0.2.9/tcp/4002",
+            "/ip4/127.0.0.1/tcp/4003",
+            "/ip6/fe80::1/tcp/4004",
+        )
+    ]
     assert [str(each) for each in addresses.advertised(bound, [])] == [
+        "/ip4/192.0.2.9/tcp/4002",
         "/ip4/192.0.2.1/tcp/4001",
+        "/ip6/2001:db8::1/tcp/4001",
         "/ip4/192.0.2.2/tcp/4001",
-        "/ip4/127.0.0.1/tcp/4002",
+    ]
+    hosts.clear()
+    # Loopback where there is nothing else.
+    del bound[2]
+    assert [str(each) for each in addresses.advertised(bound, [])] == [
+        "/ip4/127.0.0.1/tcp/4003",
+        "/ip4/127.0.0.1/tcp/4001",
+        "/ip6/::1/tcp/4001",
     ]
     announced = [Multiaddr(f"/dns4/example.org/tcp/{port}") for port in range(1, 20)]
     assert addresses.advertised(bound, announced) == announced[: addresses.MAX_ADDRESSES]

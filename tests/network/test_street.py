@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from namespaces import available
 from network import home_program
-from street import Router, Street, has_upnpd
+from street import PORT, Families, Router, Street, has_upnpd
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,14 +34,15 @@ class Homes:
         self._folder = folder
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, number: int, host: str, *bootstrap: str) -> None:
+    def start(self, number: int, host: str, *bootstrap: str, listen: str | None = None) -> None:
+        """`listen` as `home_program` takes it; without it at one port in IPv4."""
         where = self._street.hosts[host]
-        listen = where.address if not bootstrap else "0.0.0.0"
+        at = where.address if not bootstrap else "0.0.0.0"
         with (self._folder / f"{number}.log").open("wb") as log:
             self._processes[number] = subprocess.Popen(
                 [
                     *(*where.prefix, sys.executable, home_program.__file__),
-                    *(str(number), f"/ip4/{listen}/tcp/4001", *bootstrap),
+                    *(str(number), listen or f"/ip4/{at}/tcp/{PORT}", *bootstrap),
                 ],
                 stdout=log,
                 stderr=log,
@@ -131,3 +132,59 @@ def test_a_router_that_opens_ports_when_asked_is_asked(homes: Homes) -> None:
     # Even a router that gives random ports reaches it, so nothing is left on the relay.
     homes.until(lambda: homes.told(2)["direct"] == [0, 1])
     homes.until(lambda: homes.told(1)["relays"] == 0)
+
+
+@pytest.mark.parametrize(
+    "homes",
+    [["one-to-one", "one-to-one"], ["forwarding", "random"], ["forwarding", "one-to-one"]],
+    indirect=True,
+)
+def test_an_address_that_no_interface_has_is_told_once_somebody_was_reached_there(
+    homes: Homes,
+) -> None:
+    """Cloud machines, and a forwarded port without a word to the node."""
+    homes.until(lambda: homes.told(1).get("verdict") == "reachable")
+    for one, other in ((1, 2), (2, 1)):
+        homes.until(lambda one=one, other=other: other in homes.told(one).get("direct", []))
+        homes.until(lambda one=one, other=other: homes.told(one)["echoes"] == [other])
+    told = homes.told(1)
+    assert any(address.startswith(f"/ip4/7.7.0.100/tcp/{PORT}/") for address in told["addresses"])
+    homes.until(lambda: homes.told(1)["relays"] == 0)
+
+
+ALL_INTERFACES = f"/ip4/0.0.0.0/tcp/{PORT},/ip6/::/tcp/{PORT}"
+
+
+@pytest.mark.parametrize("prefix", ["2a02:77::", "fd77::"])
+@pytest.mark.parametrize(
+    "families",
+    [
+        {"bootstrap": "ip6", "one": "ip6", "other": "ip6"},
+        {"bootstrap": "both", "one": "ip6", "other": "both"},
+        # Neither can call the other: a relay that has both families puts them through.
+        {"bootstrap": "both", "one": "ip6", "other": "ip4"},
+    ],
+)
+def test_hosts_of_either_family_meet_with_nothing_said_about_it(
+    tmp_path: Path, families: dict[str, Families], prefix: str
+) -> None:
+    with Street(["bootstrap", "one", "other"], families=families, prefix=prefix) as street:
+        homes = Homes(street, tmp_path)
+        try:
+            homes.start(0, "bootstrap", listen=ALL_INTERFACES)
+            homes.until(lambda: homes.told(0))
+            told = homes.told(0)["addresses"]
+            assert not any("/ip6/::1/" in each or "/ip4/127." in each for each in told)
+            for number, name in enumerate(["one", "other"], 1):
+                version = "ip4" if families[name] == "ip4" else "ip6"
+                (address,) = [each for each in told if each.startswith(f"/{version}/")]
+                homes.start(number, name, address, listen="default")
+            apart = families["other"] == "ip4"
+            for number, other in ((1, 2), (2, 1)):
+                homes.until(lambda n=number, o=other: homes.told(n).get("echoes") == [o])
+                assert homes.told(number)["relayed"] == ([other] if apart else [])
+                local = prefix == "fd77::" and families[["one", "other"][number - 1]] != "ip4"
+                verdict = "local" if local else "reachable"
+                homes.until(lambda n=number, v=verdict: homes.told(n)["verdict"] == v)
+        finally:
+            homes.kill()

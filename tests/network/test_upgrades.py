@@ -26,7 +26,7 @@ class Attempts:
     def __init__(self, network: Network, peer: PeerId) -> None:
         self.dialled: list[str] = []
         self.punched: list[PeerId] = []
-        self.public_endpoint: tuple[str, int] | None = None
+        self.public_endpoints: tuple[tuple[str, int], ...] = ()
         self.peer_records = {
             peer: SimpleNamespace(addresses=(DEAD, "/p2p/relay/p2p-circuit/p2p/peer"))
         }
@@ -68,7 +68,7 @@ async def test_holes_are_punched_once_it_is_known_where_the_world_sees_us() -> N
     async with trying(smaller=True) as (attempts, peer):
         await until(lambda: len(attempts.dialled) >= 3)
         assert not attempts.punched
-        attempts.public_endpoint = ("7.7.0.1", 4001)
+        attempts.public_endpoints = (("7.7.0.1", 4001),)
         await until(lambda: len(attempts.punched) >= 2)
         assert set(attempts.punched) == {peer}
         assert set(attempts.dialled) == {DEAD}
@@ -76,7 +76,7 @@ async def test_holes_are_punched_once_it_is_known_where_the_world_sees_us() -> N
 
 async def test_one_of_the_two_begins() -> None:
     async with trying(smaller=False) as (attempts, _):
-        attempts.public_endpoint = ("7.7.0.1", 4001)
+        attempts.public_endpoints = (("7.7.0.1", 4001),)
         await until(lambda: len(attempts.dialled) >= 5)
         assert not attempts.punched
 

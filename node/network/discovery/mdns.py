@@ -171,8 +171,10 @@ def dialable(info: Any, own: PeerId) -> tuple[str, ...]:
         found: list[str] = []
         for host in info.parsed_addresses()[:_MAX_ADDRESSES]:
             address = ipaddress.ip_address(host.partition("%")[0])
-            # Only what is in a local network: nobody has us knock at strangers' doors.
-            if address.is_private and not (address.is_loopback or address.is_unspecified):
+            # Only what is in a local network: nobody has us knock at strangers' doors. One that holds
+            # on a link alone leads nowhere without the name of ours.
+            nowhere = address.is_loopback or address.is_unspecified or address.is_link_local
+            if address.is_private and not nowhere:
                 family = f"ip{address.version}"
                 found.append(f"/{family}/{address}/tcp/{info.port}/p2p/{peer_text(peer)}")
         return tuple(found)

@@ -47,6 +47,11 @@ class Finding:
     outcomes: dict[int, Outcome]
     """By port."""
 
+    @property
+    def reached(self) -> list[int]:
+        """The ports at which it reached us."""
+        return [port for port, outcome in self.outcomes.items() if outcome == "reached"]
+
 
 class DialBack:
     """Calls back whoever asks for it."""
@@ -65,8 +70,9 @@ class DialBack:
         ports = decode_ports(data)
         outcomes: dict[int, Outcome] = dict.fromkeys(ports, "untried")
         remote = self._network.remote(peer)
-        if remote is None:
-            # It reaches us through a relay, and we know no address of it.
+        if remote is None or ipaddress.ip_address(remote.host).is_link_local:
+            # It reaches us through a relay, and we know no address of it; or at one that leads nowhere
+            # without the name of our interface.
             return encode_finding(outcomes.values(), "")
 
         async def call(port: int) -> None:
@@ -144,12 +150,14 @@ def decode_finding(answer: bytes, ports: Sequence[int]) -> Finding | None:
     return Finding(observed=str(address), outcomes=outcomes)
 
 
-def ports_of(addresses: Sequence[str]) -> list[int]:
-    """The TCP ports in multiaddresses of our own, each once."""
+def ports_of(addresses: Iterable[str], version: int | None = None) -> list[int]:
+    """The TCP ports in multiaddresses of our own, each once; with `version`, those that lead to us in
+    IPv4 or IPv6, where a name may do both."""
+    other = {4: "ip6", 6: "ip4"}.get(version or 0)
     found: list[int] = []
     for text in addresses:
         address = parse_announce(text.partition("/p2p/")[0])
         port = int(str(address.value_for_protocol("tcp")))
-        if port not in found:
+        if next(iter(address.protocols())).name != other and port not in found:
             found.append(port)
     return found

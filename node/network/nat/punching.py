@@ -1,8 +1,9 @@
 """Hole punching: a direct connection between two peers whose routers let nobody in.
 
-Over their circuit the two tell each other where the world sees them, agree on the moment, and dial at
-the same time, each from the port it listens on. Routers that keep ports let the other's packets in as
-answers to their own. With a router that does not it fails, and the circuit stays.
+Over their circuit the two tell each other where the world sees them, in IPv4 and in IPv6, agree on the
+moment, and dial at the same time, each from the port it listens on. Routers that keep ports let the
+other's packets in as answers to their own, and so do those that translate nothing and only watch, as in
+IPv6. With a router that does neither it fails, and the circuit stays.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from ..network import Network
 PROTOCOL = "/distro/punch/1"
 
 WHERE = b"?"
-"""Begins a question; where the asker is seen is behind it. The answer is the same, or empty."""
+"""Begins a question; where the asker is seen follows. The answer is the same, or empty."""
 NOW = b"!"
 """The moment to dial; the answer is empty."""
 
-_MAX_BYTES = 64
+_MAX_BYTES = 128
 _ASK_SECONDS = 5.0
 # The first packet may arrive before the other router expects it and is sent again after one second,
 # then after two more.
@@ -37,35 +38,43 @@ _PAUSE_SECONDS = 3.0
 _MAX_CALLERS = 1024
 
 Endpoint = tuple[str, int]
+Endpoints = tuple[Endpoint, ...]
+"""At most one of each family."""
 
 
 class Punching:
-    """The hole punching of one node; `observed` says where the world sees it, if anybody knows."""
+    """The hole punching of one node; `observed` says where the world sees it in IPv4 or IPv6, if
+    anybody knows."""
 
-    def __init__(self, network: Network, observed: Callable[[], str | None]) -> None:
+    def __init__(self, network: Network, observed: Callable[[int], str | None]) -> None:
         self._network = network
         self._observed = observed
         # By peer: where it is seen, and when it may ask again.
-        self._expected: Bounded[PeerId, Endpoint] = Bounded(_MAX_CALLERS)
+        self._expected: Bounded[PeerId, Endpoints] = Bounded(_MAX_CALLERS)
         self._again: Bounded[PeerId, float] = Bounded(_MAX_CALLERS)
         network.serve(PROTOCOL, self._answer, max_request=_MAX_BYTES, max_concurrent=8)
 
     @property
-    def public_endpoint(self) -> Endpoint | None:
-        """Where the world sees this node, if its router keeps the port; None: nobody has told yet."""
-        ports, outside = self._network.listening_ports, self._observed()
-        return (outside, ports[0]) if ports and outside is not None else None
+    def public_endpoints(self) -> Endpoints:
+        """Where the world sees this node, if its router keeps the port; empty until a peer says."""
+        found: list[Endpoint] = []
+        for version in (4, 6):
+            port, outside = self._network.listening_port(version), self._observed(version)
+            if port is not None and outside is not None:
+                found.append((outside, port))
+        return tuple(found)
 
     async def punch(self, peer: PeerId) -> bool:
         """Try once with a peer that is connected through a relay; whether it is direct now."""
-        own = self.public_endpoint
-        if own is None:
+        own = self.public_endpoints
+        if not own:
             return False
         try:
             asked = trio.current_time()
-            there = decode_endpoint(await self._ask(peer, WHERE + encode_endpoint(own)))
+            answer = decode_endpoints(await self._ask(peer, WHERE + encode_endpoints(own)))
+            there = _of_families(answer, own)
             delay = (trio.current_time() - asked) / 2
-            if there is None:
+            if not there:
                 return False
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ask_quietly, peer, NOW)
@@ -73,7 +82,7 @@ class Punching:
                 await trio.sleep(min(delay, _MAX_DELAY_SECONDS))
                 # The asker takes the answering part in the handshake: two callers at the ends of one
                 # connection would wait for each other's answers.
-                await self._network.dial_from_port(peer, *there, _DIAL_SECONDS, answering=True)
+                await self._dial_all(peer, there, answering=True)
         except RequestError:
             return False
         except ProtocolError as error:
@@ -82,24 +91,33 @@ class Punching:
         return peer not in self._network.relayed()
 
     async def _answer(self, peer: PeerId, data: bytes) -> bytes:
-        now, own = trio.current_time(), self.public_endpoint
+        now, own = trio.current_time(), self.public_endpoints
         if data[:1] == NOW:
             there = self._expected.pop(peer, None)
-            if there is not None:
-                self._network.spawn(self._dial, peer, there)
+            if there:
+                self._network.spawn(self._answer_call, peer, there)
             return b""
         if data[:1] != WHERE:
             raise ProtocolError("malformed", "neither where nor now")
-        there = decode_endpoint(data[1:])
+        there = _of_families(decode_endpoints(data[1:]), own)
         late = self._again.get(peer, now) > now
-        if own is None or there is None or late or peer not in self._network.relayed():
+        if not there or late or peer not in self._network.relayed():
             return b""
         self._expected[peer] = there
         self._again[peer] = now + _PAUSE_SECONDS
-        return encode_endpoint(own)
+        return encode_endpoints(own)
 
-    async def _dial(self, peer: PeerId, there: Endpoint) -> None:
-        await self._network.dial_from_port(peer, *there, _DIAL_SECONDS, answering=False)
+    async def _answer_call(self, peer: PeerId, there: Endpoints) -> None:
+        await self._dial_all(peer, there, answering=False)
+
+    async def _dial_all(self, peer: PeerId, there: Endpoints, *, answering: bool) -> None:
+        async def dial(endpoint: Endpoint) -> None:
+            await self._network.dial_from_port(peer, *endpoint, _DIAL_SECONDS, answering=answering)
+
+        # Both ways at the same time: each has to begin at the moment that was agreed on.
+        async with trio.open_nursery() as nursery:
+            for endpoint in there:
+                nursery.start_soon(dial, endpoint)
 
     async def _ask(self, peer: PeerId, question: bytes) -> bytes:
         return await self._network.request(
@@ -114,21 +132,27 @@ class Punching:
             return
 
 
-def encode_endpoint(endpoint: Endpoint) -> bytes:
-    """`<address> <port>`."""
-    return f"{endpoint[0]} {endpoint[1]}".encode("ascii")
+def encode_endpoints(endpoints: Endpoints) -> bytes:
+    """`<address> <port>`, with commas between several."""
+    return ",".join(f"{host} {port}" for host, port in endpoints).encode("ascii")
 
 
-def decode_endpoint(data: bytes) -> Endpoint | None:
-    """The endpoint in a message; None if there is none to dial. Raises `ProtocolError`."""
-    if not data:
-        return None
-    try:
-        host, _, port = data.decode("ascii").partition(" ")
-        address, number = ipaddress.ip_address(host), int(port)
-    except ValueError:
-        raise ProtocolError("malformed", "no address and port") from None
-    # Nobody may have us knock inside our own network, or at services with well-known ports.
-    if not address.is_global or address.is_multicast or not 1024 <= number <= 65535:
-        return None
-    return str(address), number
+def decode_endpoints(data: bytes) -> Endpoints:
+    """The endpoints in a message that may be dialled, one of each family. Raises `ProtocolError`."""
+    found: dict[int, Endpoint] = {}
+    for part in data.split(b",") if data else []:
+        try:
+            host, _, port = part.decode("ascii").partition(" ")
+            address, number = ipaddress.ip_address(host), int(port)
+        except ValueError:
+            raise ProtocolError("malformed", "no address and port") from None
+        # Nobody may have us knock inside our own network, or at services with well-known ports.
+        if address.is_global and not address.is_multicast and 1024 <= number <= 65535:
+            found.setdefault(address.version, (str(address), number))
+    return tuple(found.values())
+
+
+def _of_families(endpoints: Endpoints, own: Endpoints) -> Endpoints:
+    """Those in families that we are seen in, too."""
+    families = {":" in host for host, _ in own}
+    return tuple(each for each in endpoints if (":" in each[0]) in families)

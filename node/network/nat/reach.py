@@ -7,6 +7,7 @@ import ipaddress
 import trio
 
 from ....crypto.identity import PeerId
+from ..addresses import versions_of
 from ..discovery.introductions import Introducer
 from ..network import Network
 from .dial_back import DialBack
@@ -25,10 +26,12 @@ class Reach:
     def __init__(self, network: Network, introducer: Introducer, *, upnp: bool = True) -> None:
         """`upnp`: ask the router to open a port, if others cannot dial us."""
         self._network = network
+        self._introducer = introducer
         self._reachability = Reachability(network, introducer)
         self._reservations = Reservations(network, introducer, self._needs_relay)
-        self._mapping = Mapping(network, lambda: self._reachability.verdict == "unreachable")
-        punching = Punching(network, lambda: self._reachability.observed)
+        # Routers open ports for IPv4; in IPv6 they translate nothing.
+        self._mapping = Mapping(network, lambda: self._reachability.verdict_in(4) == "unreachable")
+        punching = Punching(network, self._reachability.observed_in)
         self._upgrades = Upgrades(network, introducer, punching)
         self._upnp = upnp
         DialBack(network)
@@ -83,4 +86,20 @@ class Reach:
             # Somebody is in another network than we are.
             remotes = (self._network.remote(peer) for peer in self._network.connected())
             return any(r is not None and ipaddress.ip_address(r.host).is_global for r in remotes)
-        return verdict != "reachable"
+        return verdict != "reachable" or self._has_strangers_by_family()
+
+    def _has_strangers_by_family(self) -> bool:
+        """Whether a peer that is not connected directly calls in IPv4 alone and we are reached in IPv6
+        alone, or the other way round."""
+        reached = {
+            version
+            for version in (4, 6)
+            if self._reachability.verdict_in(version) in ("reachable", "local")
+        }
+        direct = self._network.connected() - self._network.relayed()
+        families = (
+            versions_of(record.addresses)
+            for peer, record in self._introducer.peer_records.items()
+            if peer not in direct
+        )
+        return any(versions and versions.isdisjoint(reached) for versions in families)

@@ -1,8 +1,11 @@
 """What a node knows of its own reachability, and what it tells its owner about it.
 
 The verdict comes from peers that call back (`dial_back`), bootstrap peers first, and is renewed now
-and then, and whenever our addresses change. One peer's word is enough: a lie costs us a reservation at a
-relay that we did not need, or nothing.
+and then, and whenever our addresses change; IPv4 and IPv6 are tried each by itself, since one router
+handles them differently. An address at which we were reached is told to others: behind a router that
+forwards a port, or translates one address to one (as on most cloud machines), no interface has it. One
+peer's word is enough: a lie costs us a reservation at a relay that we did not need, or an address at
+which nobody answers.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ from typing import Literal
 
 import trio
 
-from ....crypto.identity import PeerId, short_peer
+from ....crypto.identity import PeerId, peer_text, short_peer
 from ....protocol.wire.backoff import Pause
 from ....protocol.wire.errors import ProtocolError
+from ..addresses import multiaddress
 from ..discovery.introductions import Introducer
 from ..errors import RequestError
 from ..network import Network
-from .dial_back import Finding, ask_dial_back, ports_of
+from .dial_back import MAX_PORTS, Finding, ask_dial_back, ports_of
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +33,9 @@ _FIRST_RETRY_SECONDS = 2.0
 _RENEW_SECONDS = 300.0
 
 Verdict = Literal["unknown", "reachable", "local", "unreachable"]
+# The best one of both families counts.
+_RANKED: tuple[Verdict, ...] = ("reachable", "local", "unreachable", "unknown")
+_VERSIONS = (4, 6)
 
 
 class Reachability:
@@ -37,29 +44,74 @@ class Reachability:
     def __init__(self, network: Network, introducer: Introducer) -> None:
         self._network = network
         self._introducer = introducer
-        self.verdict: Verdict = "unknown"
-        """`local`: peers in this network can dial us; nobody else has tried."""
-        self.observed: str | None = None
-        """The address that others see us at, as the last peer said that called back."""
-        self.port: int | None = None
+        # By version of IP: what the last peer said that called back.
+        self._findings: dict[int, Finding] = {}
+        # Addresses at which we were reached and which we would not tell otherwise.
+        self._found: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Who can dial us. `local`: peers in this network can; nobody else has tried."""
+        return min(map(self.verdict_in, _VERSIONS), key=_RANKED.index)
+
+    def verdict_in(self, version: int) -> Verdict:
+        """Who can dial us in IPv4 or in IPv6 alone."""
+        finding = self._findings.get(version)
+        if finding is None:
+            return "unknown"
+        if not finding.reached:
+            return "unreachable"
+        return "reachable" if ipaddress.ip_address(finding.observed).is_global else "local"
+
+    def observed_in(self, version: int) -> str | None:
+        """The address that others see us at in IPv4 or IPv6."""
+        finding = self._findings.get(version)
+        return finding.observed if finding is not None else None
+
+    @property
+    def observed(self) -> str | None:
+        """The address that others see us at, in the family that decides the verdict."""
+        finding = self._deciding()
+        return finding.observed if finding is not None else None
+
+    @property
+    def port(self) -> int | None:
         """The port at which we were reached, else the one to open."""
+        finding = self._deciding()
+        if finding is None:
+            return None
+        return next(iter(finding.reached), next(iter(finding.outcomes)))
+
+    def _deciding(self) -> Finding | None:
+        version = min(_VERSIONS, key=lambda version: _RANKED.index(self.verdict_in(version)))
+        return self._findings.get(version)
 
     async def run(self) -> None:
         """Ask, for ever."""
+        async with trio.open_nursery() as nursery:
+            for version in _VERSIONS:
+                nursery.start_soon(self._watch, version)
+
+    async def _watch(self, version: int) -> None:
         due, retry = 0.0, Pause(_FIRST_RETRY_SECONDS, _RENEW_SECONDS)
         announced: list[str] = []
         unhelpful: set[PeerId] = set()
         while True:
-            addresses = self._network.dialable_addresses
+            addresses = [
+                address
+                for address in self._network.dialable_addresses
+                if address not in self._found
+            ]
+            ports = ports_of(addresses, version)
             now = trio.current_time()
             if addresses != announced:
                 due, announced = now, addresses
                 retry.reset()
                 unhelpful.clear()
-            if now >= due and addresses:
-                peer = self._choose(unhelpful)
+            if now >= due and ports:
+                peer = self._choose(version, unhelpful)
                 if peer is not None:
-                    finding = await self._ask(peer, addresses)
+                    finding = await self._ask(peer, ports)
                     if finding is None:
                         unhelpful.add(peer)
                         due = now + retry.after_failure()
@@ -73,20 +125,20 @@ class Reachability:
                     due = now + retry.seconds
             await trio.sleep(_CHECK_SECONDS)
 
-    def _choose(self, unhelpful: set[PeerId]) -> PeerId | None:
+    def _choose(self, version: int, unhelpful: set[PeerId]) -> PeerId | None:
         """The peer that shall call: rather one out in the world than one in our own network."""
         ranked: list[tuple[bool, bool, float, PeerId]] = []
         for peer in self._network.connected() - unhelpful:
             remote = self._network.remote(peer)
-            if remote is not None:
-                inside = not ipaddress.ip_address(remote.host).is_global
+            host = ipaddress.ip_address(remote.host) if remote is not None else None
+            if host is not None and host.version == version:
                 member = peer not in self._introducer.bootstrap_peers
-                ranked.append((inside, member, random.random(), peer))
+                ranked.append((not host.is_global, member, random.random(), peer))
         return min(ranked)[3] if ranked else None
 
-    async def _ask(self, peer: PeerId, addresses: list[str]) -> Finding | None:
+    async def _ask(self, peer: PeerId, ports: list[int]) -> Finding | None:
         try:
-            finding = await ask_dial_back(self._network, peer, ports_of(addresses))
+            finding = await ask_dial_back(self._network, peer, ports)
         except RequestError as error:
             log.debug("%s does not call back: %s", short_peer(peer), error)
             return None
@@ -98,15 +150,21 @@ class Reachability:
         return finding
 
     def _judge(self, finding: Finding) -> None:
-        reached = [port for port, outcome in finding.outcomes.items() if outcome == "reached"]
         before = self.verdict
-        self.observed = finding.observed
-        self.port = reached[0] if reached else next(iter(finding.outcomes))
-        if not reached:
-            self.verdict = "unreachable"
-        elif ipaddress.ip_address(finding.observed).is_global:
-            self.verdict = "reachable"
-        else:
-            self.verdict = "local"
+        self._findings[ipaddress.ip_address(finding.observed).version] = finding
         if self.verdict != before:
             log.info("reachability: %s (seen at %s)", self.verdict, finding.observed)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Announce where we were reached, as far as we would not tell it anyway."""
+        told = set(self._network.dialable_addresses) - set(self._found)
+        reached = [
+            f"{multiaddress(finding.observed, port)}/p2p/{peer_text(self._network.peer)}"
+            for finding in self._findings.values()
+            for port in finding.reached
+        ]
+        found = tuple(address for address in reached if address not in told)[:MAX_PORTS]
+        if found != self._found:
+            self._found = found
+            self._network.announce("reached", found)

@@ -73,8 +73,8 @@ class Upgrades:
         if addresses := self._addresses(peer):
             yield "dial", addresses
         # One of the two has to begin, and it must have learnt where the world sees it.
-        if self._network.peer < peer and self._punching.public_endpoint is not None:
-            yield "punch", self._punching.public_endpoint
+        if self._network.peer < peer and self._punching.public_endpoints:
+            yield "punch", self._punching.public_endpoints
 
     def _addresses(self, peer: PeerId) -> tuple[str, ...]:
         record = self._introducer.peer_records.get(peer)

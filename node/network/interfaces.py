@@ -1,0 +1,85 @@
+"""The IP addresses of this machine's interfaces, the likeliest to be reached first.
+
+A record holds eight addresses, and a machine with containers has more bridges than that. The address
+that the default route sends from comes first; then the rest of its interface, other interfaces that
+carry packets, bridges, and interfaces without a carrier. The order follows the machine: it is asked
+each time.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+
+# Addresses that no route but the default one leads to (RFC 5737, RFC 3849). No packet is sent.
+_ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+# IPv6 gives an interface a new temporary address every day; these must not crowd out other interfaces.
+_LIKELY_PER_INTERFACE = 2
+# Linux says in /sys what is a bridge; elsewhere the names that virtual machines give have to do.
+_BRIDGES = ("bridge", "docker", "vboxnet", "veth", "virbr", "vmnet", "vnic")
+
+
+def reachable_hosts() -> list[str]:
+    """Return the addresses of both families that mean something on another machine, in that order.
+
+    Loopback addresses and those that hold on one link alone are left out.
+    """
+    sources = _default_sources()
+    statuses = psutil.net_if_stats()
+    ranked: list[tuple[bool, int, str]] = []
+    for interface, entries in psutil.net_if_addrs().items():
+        hosts = [
+            host
+            for entry in entries
+            if entry.family in (socket.AF_INET, socket.AF_INET6)
+            and (host := _told_host(entry.address)) is not None
+        ]
+        # The kernel lists the newest first; what it sends from is the one that it prefers itself.
+        hosts.sort(key=lambda host: host not in sources)
+        status = statuses.get(interface)
+        running = status is None or status.isup
+        counts: Counter[bool] = Counter()
+        for host in hosts:
+            counts[":" in host] += 1
+            if host in sources:
+                rank = 0
+            elif not sources.isdisjoint(hosts):
+                rank = 1
+            else:
+                rank = 4 if not running else 3 if _is_bridge(interface) else 2
+            ranked.append((counts[":" in host] > _LIKELY_PER_INTERFACE, rank, host))
+    # Stable: within a rank the order is the system's.
+    ranked.sort(key=lambda entry: entry[:2])
+    return list(dict.fromkeys(host for _, _, host in ranked))
+
+
+def _told_host(text: str) -> str | None:
+    try:
+        host = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return None if host.is_loopback or host.is_link_local or host.is_unspecified else str(host)
+
+
+def _default_sources() -> set[str]:
+    """Return the addresses that packets to anywhere are sent from; none without a default route."""
+    found: set[str] = set()
+    for family, elsewhere in _ELSEWHERE:
+        try:
+            with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+                # Connecting a datagram socket chooses a route and sends nothing.
+                probe.connect((elsewhere, 9))
+                found.add(str(ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])))
+        except OSError:
+            # There is no such family here, or no default route.
+            continue
+    return found
+
+
+def _is_bridge(interface: str) -> bool:
+    return Path(f"/sys/class/net/{interface}/bridge").exists() or interface.startswith(_BRIDGES)

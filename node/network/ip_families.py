@@ -1,0 +1,90 @@
+"""IPv4 and IPv6 at the socket: the other end's address, and listeners of one family each.
+
+Two of these functions replace libp2p's (see `guards`). The rest says which of the addresses to listen
+on this machine has a family for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+from libp2p.io.trio import TrioTCPStream
+from multiaddr import Multiaddr
+
+from .addresses import endpoint
+
+log = logging.getLogger(__name__)
+
+_ALL = {"0.0.0.0": socket.AF_INET, "::": socket.AF_INET6}
+_NAMES = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
+
+
+def plain_host(host: str) -> str:
+    """Spell an IP address without scope, and an IPv4 one inside IPv6 as itself."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return str(address)
+
+
+def remote_address(self: TrioTCPStream) -> tuple[str, int] | None:
+    """In place of `TrioTCPStream.get_remote_address`, which knows names of two parts alone: IPv6 has
+    four. It stays known when the socket has closed."""
+    if self._cached_remote_address is None:
+        try:
+            name = self.stream.socket.getpeername()
+            self._cached_remote_address = plain_host(name[0]), int(name[1])
+        except (OSError, AttributeError, ValueError):
+            # It has gone before anybody asked.
+            return None
+    return self._cached_remote_address
+
+
+def share_port(kernel: Any) -> None:
+    """In place of libp2p's `_set_reuse_flags`: let several sockets have one port, and each one family.
+
+    Whether a socket at `::` takes IPv4 calls as well is otherwise a setting of the system.
+    """
+    options = [
+        (socket.SOL_SOCKET, socket.SO_REUSEADDR),
+        (socket.SOL_SOCKET, getattr(socket, "SO_REUSEPORT", None)),
+    ]
+    if kernel.family == socket.AF_INET6:
+        options.append((socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
+    for level, option in options:
+        if option is not None:
+            # Without them there is less hole punching, or one listener less; `start_listening` looks.
+            with contextlib.suppress(OSError):
+                kernel.setsockopt(level, option, 1)
+
+
+def with_family(listen: Sequence[Multiaddr]) -> list[Multiaddr]:
+    """Leave out "all interfaces" of a family that this machine lacks, unless nothing else is left."""
+    usable: list[Multiaddr] = []
+    missing: list[str] = []
+    for address in listen:
+        family = _ALL.get(endpoint(address)[0])
+        if family is None or _is_here(family):
+            usable.append(address)
+        else:
+            missing.append(f"{address}: this machine has no {_NAMES[family]}")
+    if not usable:
+        return list(listen)
+    for line in missing:
+        log.info("not listening at %s", line)
+    return usable
+
+
+def _is_here(family: socket.AddressFamily) -> bool:
+    try:
+        with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+            probe.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", 0))
+    except OSError:
+        return False
+    return True
