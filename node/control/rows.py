@@ -127,6 +127,8 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
     if trainer.idle is not None:
         share = f"{trainer.idle:.0%} of the time"
         yield Row("trainer waits", share, "for the line, or for others")
+    if trainer.sandbox is not None:
+        yield Row("sandbox", ", ".join(trainer.sandbox) or "none", "what it keeps the trainer from")
     yield from _energy(status.energy)
     if status.privacy is not None:
         told = status.privacy

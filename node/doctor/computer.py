@@ -29,6 +29,7 @@ from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
 from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
+_SANDBOX_SECONDS = 30.0
 # Of a parameter: three snapshots, as float32.
 _DISK_BYTES = 12
 # No clock shows an earlier day: this program did not exist.
@@ -56,6 +57,8 @@ def examine_computer(data: DataDir, work: Workload | None) -> Iterator[Finding]:
     """All that can be told without the network; `work`: the largest that it is to train."""
     yield good("python", f"Python {platform.python_version()} on {platform.platform(terse=True)}")
     yield from examine_trainer(ask_torch(), work)
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    yield from examine_sandbox(*ask_sandbox(), root=is_root)
     yield from examine_disk(data, None if work is None else work.elements)
     yield from examine_clock(data, time.time())
     yield from examine_ports(data)
@@ -81,6 +84,51 @@ def ask_torch() -> dict[str, Any] | str:
             return answer
     lines = done.stderr.strip().splitlines()
     return lines[-1] if lines else f"it ended with code {done.returncode}"
+
+
+def ask_sandbox() -> tuple[list[str], list[str]]:
+    """What of the trainer's sandbox this system enforces and what it does not; found out in a process
+    of its own, which is confined."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "distro_node.node.trainer.sandbox"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SANDBOX_SECONDS,
+            check=False,
+        )
+        answer = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return [], []
+    return answer["held"], answer["missing"]
+
+
+def examine_sandbox(held: list[str], missing: list[str], *, root: bool) -> Iterator[Finding]:
+    """What keeps a stranger's model from the rest of this computer, should a library have a fault."""
+    if not held:
+        yield Finding(
+            subject="sandbox",
+            severity="hurts",
+            what="nothing confines the trainer here: a fault in a library opens all that is yours",
+            remedy="join swarms of people you trust, or from Linux 5.13 on with Landlock and seccomp",
+        )
+    elif missing:
+        yield Finding(
+            subject="sandbox",
+            severity="hurts",
+            what=f"this system keeps the trainer from {', '.join(held)}, not from {', '.join(missing)}",
+            remedy="a newer kernel does: files from Linux 5.13 on, signals from 6.12 on, with Landlock",
+        )
+    else:
+        yield good("sandbox", f"the trainer is kept from {', '.join(held)}")
+    if root:
+        yield Finding(
+            subject="sandbox",
+            severity="hurts",
+            what="you are root: the trainer gives that up, but the node itself has no use for it either",
+            remedy="run it as a user of its own: `distro-node service install --system` makes one",
+        )
 
 
 def examine_energy(processor: Processor, *, has_nvidia: bool) -> Iterator[Finding]:

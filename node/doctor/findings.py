@@ -9,6 +9,7 @@ from typing import Literal
 Subject = Literal[
     "python",
     "torch",
+    "sandbox",
     "device",
     "data directory",
     "disk",

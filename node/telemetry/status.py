@@ -137,6 +137,9 @@ class TrainerStatus:
     """What it computes on."""
     memory_use: str | None
     """What it takes of the memory there, how it keeps its state and activations, and what that costs."""
+    sandbox: tuple[str, ...] | None
+    """What its sandbox holds, of `files`, `network`, `sockets`, `processes`, `signals`, `kernel` and
+    `privileges`; empty where nothing is enforced, None before it has started."""
     restarts: int
     """How often it had to be started again."""
     idle: float | None

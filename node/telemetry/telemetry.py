@@ -103,6 +103,8 @@ class Telemetry:
         self.gpus: tuple[str, ...] = ()  # the UUIDs of this machine's cards
         self.memory_use: str | None = None
         """How the trainer keeps its state and activations, for people."""
+        self.sandbox: tuple[str, ...] | None = None
+        """What the trainer has given up; None before it has started."""
         self.recent = RecentRounds()
         self.memory: tuple[int, int | None] | None = None
         """Bytes of the trainer process, and on its device if that has memory of its own."""
@@ -329,6 +331,7 @@ class Telemetry:
             trainer=TrainerStatus(
                 device=self.device,
                 memory_use=self.memory_use,
+                sandbox=self.sandbox,
                 restarts=self.trainer_restarts,
                 idle=speed.idle,
                 tokens_per_second=speed.tokens,

@@ -54,6 +54,7 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
 
     # Before any thread begins, which would keep its rights, and before any library is loaded.
+    enforced: tuple[str, ...] = ()
     if not arguments.unconfined:
         enforced = confine(
             arguments.readable,
@@ -61,7 +62,7 @@ def main() -> None:
             several=arguments.several,
             apart=not arguments.launched,
         )
-        if arguments.several and not arguments.launched and enforced == ("files",):
+        if arguments.several and not arguments.launched and "network" not in enforced:
             logging.getLogger(__name__).warning(
                 "this system gives the processes of several devices no network of their own: what they "
                 "run could reach yours"
@@ -72,6 +73,7 @@ def main() -> None:
 
     answers = _Answers(arguments.answers)
     worker = _new_worker(answers, arguments if arguments.several else None)
+    worker.sandbox = enforced
     while (request := requests.get())["method"] != "exit":
         answer = worker.answer(request)
         if answer is not None:

@@ -96,6 +96,7 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
         client.device, client.gpus = answer["device"], tuple(answer["gpus"])
         client.memory_use = answer["memory"]
         client.compiled = answer["compiled"]
+        client.sandbox = tuple(answer["sandbox"])
         client.sequence_flops = answer["sequence_flops"]
         client.reached_flops = answer["reached_flops"]
         yield client
@@ -157,6 +158,7 @@ class TrainerClient:
     """The UUIDs of the cards on this machine that it computes on, of those that have one."""
     memory_use: str  # how much it takes and how it keeps its state, for people
     compiled: str | None  # what came of compiling the model, for people; None: it was not tried
+    sandbox: tuple[str, ...]  # what it has given up (`sandbox.HOLDS`)
     sequence_flops: int | None  # of a sequence's gradient
     reached_flops: float | None  # a second, of a large matrix product on the device
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 
+_SECRET_WORDS = ("PASSPHRASE", "PASSWORD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
+
 
 def environment(threads: int | None, scratch: str) -> dict[str, str]:
     """The node's own, but for secrets, and with all that libraries write in the folder `scratch`."""
-    # A passphrase of the keystore may stand in the environment; the trainer has no use for it.
-    environment = {k: v for k, v in os.environ.items() if "PASSPHRASE" not in k.upper()}
+    # A passphrase of the keystore may stand there, and others' secrets; the trainer has no use for them.
+    environment = {k: v for k, v in os.environ.items() if not _names_a_secret(k.upper())}
     environment |= {
         # Nothing is ever fetched behind the user's back.
         "HF_HUB_OFFLINE": "1",
@@ -29,3 +31,7 @@ def environment(threads: int | None, scratch: str) -> dict[str, str]:
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
     return environment
+
+
+def _names_a_secret(name: str) -> bool:
+    return any(word in name for word in _SECRET_WORDS)

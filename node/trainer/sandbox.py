@@ -1,66 +1,80 @@
-"""What the trainer can never do, whatever it is made to run: reach the network, or others' files.
+"""What the trainer can never do, whatever it is made to run: reach the network, files or programs.
 
 A stranger's configuration, tokenizer and data are checked before libraries see them, but the libraries
 are large. So before any of them is loaded the process gives up for good all that training does not need.
-On Linux, Landlock leaves it the files of the system, of Python and of the device to read, the blobs and
-a scratch folder to write, and no other process to signal; a seccomp filter leaves it no socket but local
-ones. Where the kernel has neither, or on another system, nothing is enforced, and `confine` says so.
+On Linux, Landlock leaves it the software of the system, Python and the GPU's device nodes, the blobs and
+a scratch folder to write; a filter of system calls leaves it no socket that leads anywhere, no memory of
+another process and no namespace or mount; and it drops all capabilities, as root too. Where the kernel
+has neither, or on another system, nothing is enforced, and `confine` says so.
+
+    python -m distro_node.node.trainer.sandbox
+
+confines itself and prints in JSON what is enforced here, for `distro-node doctor`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import platform
+import shutil
 import socket
 import struct
+import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-# Where systems keep libraries, devices and what drivers ask of the kernel.
-_SYSTEM = (
-    "/usr",
-    "/lib",
-    "/lib64",
-    "/bin",
-    "/etc",
-    "/opt",
-    "/nix",
-    "/run",
-    "/proc",
-    "/sys",
-    "/dev",
+from . import landlock
+from .system_calls import DATAGRAM, SEQUENCED, restrict_calls
+
+HOLDS: dict[str, str] = {
+    "files": "no file or device but those that training needs",
+    "network": "no network",
+    "sockets": "no program of this computer through a socket",
+    "processes": "no memory of other programs",
+    "signals": "no signal to other programs",
+    "kernel": "no namespaces, mounts or keys",
+    "privileges": "no capabilities, even as root",
+}
+"""What a sandbox may hold, by name, with what is out of the trainer's reach by it."""
+
+# Where systems keep software.
+_SOFTWARE = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt", "/nix/store")
+# What the C library, OpenSSL and drivers read of the system's configuration; no passwords or keys.
+_CONFIGURATION = (
+    *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld.so.preload", "nsswitch.conf", "passwd"),
+    *("group", "hosts", "host.conf", "gai.conf", "services", "protocols", "localtime", "timezone"),
+    *("os-release", "locale.alias", "locale.conf", "ssl/openssl.cnf", "pki/tls/openssl.cnf"),
+    *("crypto-policies", "nccl.conf", "nvidia", "OpenCL", "libibverbs.d", "alternatives", "mtab"),
 )
-# Drivers write to device nodes; the C library and torch to their own entries in /proc.
-_DEVICES = ("/dev", "/proc")
+# What the kernel tells of the machine and its devices.
+_KERNEL = (
+    *(f"/proc/{name}" for name in ("cpuinfo", "meminfo", "stat", "uptime", "loadavg", "version")),
+    *(f"/proc/{name}" for name in ("vmstat", "modules", "devices", "filesystems", "driver", "sys")),
+    *(f"/sys/{name}" for name in ("devices", "bus", "class", "module", "dev", "fs/cgroup")),
+    *("/sys/kernel/mm", "/sys/firmware/devicetree"),
+)
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+# NVIDIA's, those of its Tegra chips and of WSL, AMD's, and render nodes.
+_GPUS = (
+    *("nvidia*", "nvhost-*", "nvmap", "nvgpu", "host1x-fence", "dxg", "kfd", "dri/renderD*"),
+    "gdrdrv",
+)
+# By which several machines reach each other past the kernel.
+_BETWEEN_MACHINES = ("/dev/infiniband",)
+_SHARED_MEMORY = Path("/dev/shm")
 
-# From the kernel's include/uapi/linux/landlock.h.
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_VERSION_FLAG, _PATH_BENEATH = 1, 1
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
-_READ = _EXECUTE | _READ_FILE | _READ_DIR
-_CHANGES = sum(1 << bit for bit in range(4, 13)) | _WRITE_FILE
-_REFER, _TRUNCATE = 1 << 13, 1 << 14
-_FOR_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
-_SCOPED = 0b11
-"""No signals to, and no abstract sockets of, processes outside."""
-
-# From include/uapi/linux/{prctl,seccomp,filter,audit}.h.
-_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER_MODE = 38, 22, 2
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_EACCES, _EPERM = 13, 1
-_MACHINES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
-"""By machine: its name in the audit subsystem, and the number of the system call `socket`."""
-_IO_URING_SETUP = 425
-_X32_BIT = 0x40000000
-_AF_UNIX = 1
-# IPv4, IPv6, and netlink, by which libraries look for interfaces.
-_AF_RANKS = (2, 10, 16)
-
-# From include/uapi/linux/{sched,if,sockios}.h.
-_NEW_NETWORK, _NEW_USERS = 0x40000000, 0x10000000
+# From the kernel's include/uapi/linux/{prctl,capability,sched,mount,if,sockios}.h.
+_NO_NEW_PRIVS, _DROP_BOUND, _AMBIENT, _CLEAR_AMBIENT = 38, 24, 47, 4
+_CAPABILITIES_VERSION, _LAST_CAPABILITY = 0x20080522, 63
+# CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+_ANY_OWNER = 0b110
+_NEW_NETWORK, _NEW_USERS, _NEW_MOUNTS, _NEW_IPC = 0x40000000, 0x10000000, 0x00020000, 0x08000000
+_OWN_NAMESPACES = _NEW_NETWORK | _NEW_MOUNTS | _NEW_IPC
+_RECURSIVE_PRIVATE, _NOSUID_NODEV_NOEXEC = 0x44000, 0b1110
 _UP, _SET_FLAGS = 1, 0x8914
 
 
@@ -74,76 +88,119 @@ def confine(
     """Give up, for this process and all that it starts, what is not named; call it before threads.
 
     `readable` and `writable` are added to what every trainer needs; those that do not exist are left
-    out. Returns what is enforced: "files", "network", both or nothing.
+    out. Returns which of `HOLDS` are enforced.
 
-    With `several` the process and those it forks get a network of their own, with nothing in it but
-    themselves, through which they speak with each other; where the system gives them none, or where they
-    are not to be `apart` since others are on other machines, the network is not restricted.
+    With `several` the process and those it forks get a network and shared memory of their own, with
+    nothing in them but themselves; where the system gives them none, or where they are not to be `apart`
+    since others are on other machines, neither is restricted.
     """
     if sys.platform != "linux":
         return ()
     library = ctypes.CDLL(None, use_errno=True)
-    apart = several and apart and _leave_network(library)
+    _wake_driver()
+    gpus = list(_gpu_nodes())
+    apart = several and apart and _own_namespaces(library)
     if library.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return ()
+    enforced: set[str] = set()
+    rules = [*_rules(readable, writable, gpus)]
+    if several:
+        # Each of them reads of itself there; and NCCL, which speaks for GPUs, shares memory by name.
+        rules += [(Path("/proc"), landlock.READ)]
+        rules += [(_SHARED_MEMORY, landlock.WRITE)] if gpus else []
+        rules += [] if apart else [(Path(each), landlock.DEVICE) for each in _BETWEEN_MACHINES]
+    if landlock.restrict_files(library, rules):
+        enforced |= {"files"}
+        if landlock.version(library) >= landlock.SCOPES_SIGNALS:
+            enforced |= {"signals"}
+    if _drop_capabilities(library, writable):
+        enforced |= {"privileges"}
+    # CUDA does not begin without a socket that other processes could ask for its memory. NCCL's ranks
+    # hand each other memory through datagrams.
+    unix = () if not gpus else (SEQUENCED, DATAGRAM) if several else (SEQUENCED,)
+    if restrict_calls(library, platform.machine(), network=several, unix=unix):
+        enforced |= {"sockets", "processes", "kernel"}
+        enforced |= {"network"} if apart or not several else set()
+    return tuple(name for name in HOLDS if name in enforced)
+
+
+def sandbox_words(enforced: Sequence[str]) -> str:
+    """What a trainer has given up and what it has not, for people."""
+    held = [words for name, words in HOLDS.items() if name in enforced]
+    missing = [name for name in HOLDS if name not in enforced]
+    if not held:
+        return "the trainer is not confined: nothing is out of its reach that is in yours"
+    lacks = f"; this system does not hold: {', '.join(missing)}" if missing else ""
+    return f"the trainer's sandbox leaves it {', '.join(held)}{lacks}"
+
+
+def _rules(
+    readable: Iterable[Path], writable: Iterable[Path], gpus: Iterable[Path]
+) -> Iterator[tuple[Path, int]]:
     python = (sys.prefix, sys.base_prefix, sys.executable, *filter(None, sys.path))
     # In a checkout this package lies beside the user's own files.
     root = Path(__file__).resolve().parents[2]
     own = [root / name for name in ("__init__.py", "crypto", "protocol", "node")]
-    read = [*map(Path, (*_SYSTEM, *python)), *own, *readable, *writable]
-    enforced = []
-    if _restrict_files(library, read, [*map(Path, _DEVICES), *writable]):
-        enforced.append("files")
-    families = (_AF_UNIX, *_AF_RANKS) if several else (_AF_UNIX,)
-    if _restrict_network(library, families) and (apart or not several):
-        enforced.append("network")
-    return tuple(enforced)
+    for path in (*map(Path, (*_SOFTWARE, *python)), *own):
+        yield path, landlock.RUN
+    # Debian keeps a part of Python there.
+    configuration = [
+        *Path("/etc").glob("python3*"),
+        *(Path("/etc", each) for each in _CONFIGURATION),
+    ]
+    for path in (*configuration, *map(Path, _KERNEL), *readable):
+        yield path, landlock.READ
+    # The process's own entry alone: names of threads.
+    yield Path("/proc/self"), landlock.READ | landlock.DEVICE
+    yield Path("/dev/dri"), landlock.READ
+    for path in (*map(Path, _DEVICES), *gpus):
+        yield path, landlock.DEVICE
+    for path in writable:
+        yield path, landlock.WRITE
 
 
-def _restrict_files(
-    library: ctypes.CDLL, readable: Iterable[Path], writable: Iterable[Path]
-) -> bool:
-    version = library.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION_FLAG)
-    if version < 1:
-        return False
-    handled = _READ | _CHANGES
-    handled |= _REFER if version >= 2 else 0
-    handled |= _TRUNCATE if version >= 3 else 0
-    attributes = struct.pack("<QQQ", handled, 0, _SCOPED if version >= 6 else 0)
-    # Older kernels know the first fields only, and take no more.
-    attributes = attributes[: 24 if version >= 6 else 16 if version >= 4 else 8]
-    size = ctypes.c_size_t(len(attributes))
-    rules = library.syscall(_CREATE_RULESET, attributes, size, 0)
-    if rules < 0:
-        return False
-    try:
-        for paths, access in ((readable, _READ), (writable, handled)):
-            for path in paths:
-                _allow(library, rules, path, access)
-        return library.syscall(_RESTRICT_SELF, rules, 0) == 0
-    finally:
-        os.close(rules)
+def _gpu_nodes() -> Iterator[Path]:
+    for pattern in _GPUS:
+        yield from Path("/dev").glob(pattern)
 
 
-def _allow(library: ctypes.CDLL, rules: int, path: Path, access: int) -> None:
-    try:
-        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        rights = access if path.is_dir() else access & _FOR_FILES
-        beneath = struct.pack("<Qi", rights, handle)
-        library.syscall(_ADD_RULE, rules, _PATH_BENEATH, beneath, 0)
-    finally:
-        os.close(handle)
+def _wake_driver() -> None:
+    """Have NVIDIA's device nodes made while its helper, which needs privileges, may still run."""
+    helper = shutil.which("nvidia-modprobe")
+    if helper and Path("/proc/driver/nvidia").exists() and not Path("/dev/nvidia-uvm").exists():
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run([helper, "-c=0", "-u"], capture_output=True, timeout=20, check=False)
 
 
-def _leave_network(library: ctypes.CDLL) -> bool:
-    """Go into a network namespace of the process's own, and switch its loopback on."""
+def _drop_capabilities(library: ctypes.CDLL, folders: Iterable[Path]) -> bool:
+    """Give up what makes root, or who was given a part of it, more than a user like others.
+
+    Where one of the folders belongs to somebody else, root keeps its access to files of others, of which
+    Landlock leaves it few. Returns whether nothing is left.
+    """
+    user = os.geteuid()
+    owners = {path.stat().st_uid for path in folders if path.exists()}
+    kept = _ANY_OWNER if user == 0 and owners - {user} else 0
+    for capability in range(_LAST_CAPABILITY + 1):
+        if not kept >> capability & 1:
+            # Refused to those who have none, and beyond the last one that the kernel knows.
+            library.prctl(_DROP_BOUND, capability, 0, 0, 0)
+    library.prctl(_AMBIENT, _CLEAR_AMBIENT, 0, 0, 0)
+    header = struct.pack("<Ii", _CAPABILITIES_VERSION, 0)
+    # Effective, permitted and inheritable, of the first 32 and of the others.
+    sets = struct.pack("<6I", kept, kept, 0, 0, 0, 0)
+    return library.capset(header, sets) == 0 and kept == 0
+
+
+def _own_namespaces(library: ctypes.CDLL) -> bool:
+    """Go into a network of the process's own, and shared memory of its own if there may be one.
+
+    Returns whether it has the network.
+    """
     user, group = os.geteuid(), os.getegid()
-    if library.unshare(_NEW_NETWORK) != 0:
-        # Who is not root may have one in a namespace of users, where the system allows that.
-        if library.unshare(_NEW_NETWORK | _NEW_USERS) != 0:
+    if library.unshare(_OWN_NAMESPACES) != 0:
+        # Who is not root may have them in a namespace of users, where the system allows that.
+        if library.unshare(_OWN_NAMESPACES | _NEW_USERS) != 0:
             return False
         with suppress(OSError):
             Path("/proc/self/setgroups").write_text("deny")
@@ -155,34 +212,17 @@ def _leave_network(library: ctypes.CDLL) -> bool:
     # Where it stays off, ranks do not find each other, and say so.
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
+    library.mount(None, b"/", None, _RECURSIVE_PRIVATE, None)
+    library.mount(b"tmpfs", bytes(_SHARED_MEMORY), b"tmpfs", _NOSUID_NODEV_NOEXEC, b"mode=1777")
     return True
 
 
-def _restrict_network(library: ctypes.CDLL, families: Sequence[int]) -> bool:
-    machine = _MACHINES.get(platform.machine())
-    if machine is None:
-        return False
-    audit, socket = machine
-    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
-    # Each line: operation, jump if true, jump if false, operand. The data are struct seccomp_data:
-    # the call's number at 0, the architecture at 4, the first argument at 16.
-    program = [
-        (load, 0, 0, 4),
-        (equal, 1, 0, audit),
-        (give, 0, 0, _ERRNO | _EPERM),
-        (load, 0, 0, 0),
-        (at_least, 0, 1, _X32_BIT),
-        (give, 0, 0, _ERRNO | _EPERM),
-        # Its requests pass this filter by.
-        (equal, 0, 1, _IO_URING_SETUP),
-        (give, 0, 0, _ERRNO | _EPERM),
-        (equal, 1, 0, socket),
-        (give, 0, 0, _ALLOW),
-        (load, 0, 0, 16),
-        *(line for each in families for line in ((equal, 0, 1, each), (give, 0, 0, _ALLOW))),
-        (give, 0, 0, _ERRNO | _EACCES),
-    ]
-    code = b"".join(struct.pack("<HBBI", *line) for line in program)
-    instructions = ctypes.create_string_buffer(code, len(code))
-    header = struct.pack("@HP", len(program), ctypes.addressof(instructions))
-    return library.prctl(_SET_SECCOMP, _FILTER_MODE, header, 0, 0) == 0
+def main() -> None:
+    """Print what is enforced here, and what is not."""
+    held = confine([], [])
+    missing = [name for name in HOLDS if name not in held]
+    print(json.dumps({"held": held, "missing": missing}))
+
+
+if __name__ == "__main__":
+    main()

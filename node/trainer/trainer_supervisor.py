@@ -38,6 +38,7 @@ from .client import (
 )
 from .counted import counted_bodies
 from .explain import explain_trainer
+from .sandbox import sandbox_words
 from .task_names import DIFFUSION
 
 _log = logging.getLogger(__name__)
@@ -209,11 +210,13 @@ class TrainerSupervisor:
                     self._telemetry.device = trainer.device
                     self._telemetry.gpus = trainer.gpus
                     self._telemetry.memory_use = trainer.memory_use
+                    self._telemetry.sandbox = trainer.sandbox
                     self._telemetry.recent.sequence_flops = trainer.sequence_flops
                     self._telemetry.recent.reached_flops = trainer.reached_flops
                     _log.info("the trainer takes %s", trainer.memory_use)
                     if trainer.compiled is not None:
                         _log.info("%s", trainer.compiled)
+                    _log.info("%s", sandbox_words(trainer.sandbox))
                     await self._serve(trainer, reports, certified_only)
             except TrainerDied as death:
                 reason = str(death)

@@ -61,6 +61,8 @@ class Worker:
     """
 
     def __init__(self) -> None:
+        self.sandbox: tuple[str, ...] = ()
+        """What this process has given up (`sandbox.HOLDS`)."""
         self._session: TrainingSession | None = None
         self._store: BlobStore | None = None
         self._aside: Aside | None = None
@@ -127,6 +129,7 @@ class Worker:
             "gpus": _gpu_uuids(chosen),
             "memory": self._session.memory,
             "compiled": self._session.compile_layers(Compile(opening.compile)),
+            "sandbox": list(self.sandbox),
             "sequence_flops": sequence_flops(manifest),
             "reached_flops": reached_flops(chosen),
         }

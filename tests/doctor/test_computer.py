@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +55,24 @@ def test_without_torch_nothing_trains() -> None:
     assert "distro-node[train]" in found.remedy
     (found,) = computer.examine_trainer("OSError: libc is too old", None)
     assert "libc is too old" in found.what
+
+
+def test_what_confines_the_trainer_is_said() -> None:
+    (found,) = computer.examine_sandbox(["files", "network"], [], root=False)
+    assert (found.severity, "files, network" in found.what) == ("good", True)
+    (found,) = computer.examine_sandbox(["files"], ["signals"], root=False)
+    assert (found.severity, "not from signals" in found.what) == ("hurts", True)
+    found, root = computer.examine_sandbox([], ["files"], root=True)
+    assert (found.severity, "nothing confines" in found.what) == ("hurts", True)
+    assert "root" in root.what
+    assert "user of its own" in root.remedy
+
+
+def test_what_confines_it_here_is_found_out() -> None:
+    held, missing = computer.ask_sandbox()
+    assert set(held).isdisjoint(missing)
+    if platform.system() == "Linux":
+        assert "privileges" in held
 
 
 def work(millions: int) -> Workload:

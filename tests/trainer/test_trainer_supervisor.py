@@ -51,6 +51,7 @@ class FakeTrainer:
     gpus = ()
     compiled = None
     memory_use = "all that there is"
+    sandbox = ("files",)
     sequence_flops = None
     reached_flops = None
 

@@ -143,6 +143,7 @@ class Toy:
 
     device = "toy"
     memory_use = "none"
+    sandbox = ()
     sequence_flops = 1_000_000
     reached_flops = 1e9
     gpus = ()
