@@ -21,11 +21,17 @@ import trio
 from distro_node.crypto.envelope import sign
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
+from distro_node.node.network.circuits import HOP, STOP
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
+from distro_node.node.network.discovery.speaking import SPEAKING
 from distro_node.node.network.errors import RequestError
+from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
+from distro_node.node.network.exchange.chunks import PROTOCOL as CHUNKS
+from distro_node.node.network.exchange.relays import PROTOCOL as RELAY
 from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
 from distro_node.node.network.nat.dial_back import encode_ports
+from distro_node.node.network.nat.punching import PROTOCOL as PUNCH
 from distro_node.node.network.network import open_network
 from distro_node.protocol.chain.sync import (
     MAX_ENTRIES,
@@ -59,7 +65,8 @@ from libp2p.stream_muxer.yamux.yamux import (
     TYPE_WINDOW_UPDATE,
     YAMUX_HEADER_FORMAT,
 )
-from network.hostile import Hostile, hostile
+from libp2p.utils.varint import encode_uvarint
+from network.hostile import GOSSIP, Hostile, hostile
 from network.support import ECHO, LOOPBACK
 from network.victim import PAST, Target, past
 from simulation.keys import identity
@@ -270,6 +277,134 @@ async def _ask_without_end(me: Attacker, peer: Hostile, protocol: str, request: 
                 _node(peer), protocol, request, max_response=MAX_SYNC_RESPONSE_BYTES, timeout=5
             )
         await trio.lowlevel.checkpoint()
+
+
+async def half_handshakes(me: Attacker) -> None:
+    """The beginning of a handshake, a byte a second, on 60 connections (slowloris)."""
+    _, _, host, _, port, *_ = me.target.address.split("/")
+    await me.begin()
+    async with trio.open_nursery() as nursery:
+
+        async def dribble() -> None:
+            while me.at_it:
+                with suppress(OSError, trio.BrokenResourceError):
+                    stream = await trio.open_tcp_stream(host, int(port))
+                    for byte in b"\x13/multistream/1.0.0\n" * 10:
+                        await stream.send_all(bytes([byte]))
+                        await trio.sleep(1.0)
+                await trio.sleep(0.1)
+
+        for _ in range(60):
+            nursery.start_soon(dribble)
+
+
+async def slow_pages(me: Attacker) -> None:
+    """The head of a request at the metrics page, a byte a second, on 60 connections (slowloris)."""
+    await me.begin()
+    async with trio.open_nursery() as nursery:
+
+        async def dribble() -> None:
+            while me.at_it:
+                with suppress(OSError, trio.BrokenResourceError):
+                    stream = await trio.open_tcp_stream("127.0.0.1", me.target.page)
+                    for byte in itertools.cycle(b"X-Header: 1\r\n"):
+                        await stream.send_all(bytes([byte]))
+                        await trio.sleep(1.0)
+                await trio.sleep(0.1)
+
+        for _ in range(60):
+            nursery.start_soon(dribble)
+
+
+async def trickles(me: Attacker, peer: Hostile) -> None:
+    """Requests of each protocol of which a byte comes a second (slowloris), eight of each at a time."""
+
+    async def dribble(protocol: str) -> None:
+        stream = await peer.open(protocol)
+        for byte in _BEGUN[protocol]:
+            await stream.write(bytes([byte]))
+            await trio.sleep(1.0)
+
+    await _on_each_protocol(me, peer, dribble, at_once=8)
+
+
+async def half_open(me: Attacker, peer: Hostile) -> None:
+    """Streams of each protocol that are opened and say nothing, eight of each at a time."""
+
+    async def wait(protocol: str) -> None:
+        stream = await peer.open(protocol)
+        # Until the node ends it.
+        await stream.read(1)
+
+    await _on_each_protocol(me, peer, wait, at_once=8)
+
+
+async def nameless(me: Attacker, peer: Hostile) -> None:
+    """Streams that never say which protocol they are, 200 at a time."""
+
+    async def wait() -> None:
+        while me.at_it:
+            with suppress(Exception):
+                stream = await peer.muxer.open_stream()
+                await stream.write(b"\x13")
+                await stream.read(1)
+            await trio.sleep(0.1)
+
+    await me.begin()
+    async with trio.open_nursery() as nursery:
+        for _ in range(200):
+            nursery.start_soon(wait)
+
+
+async def long_prefixes(me: Attacker, peer: Hostile) -> None:
+    """Frames that say that they have 1 GB, of each protocol, and begin to come."""
+
+    async def announce(protocol: str) -> None:
+        stream = await peer.open(protocol)
+        await stream.write(_ONE_GB[protocol] + bytes(50_000))
+        await stream.read(1)
+
+    await _on_each_protocol(me, peer, announce, at_once=2)
+
+
+async def long_frames(me: Attacker, peer: Hostile) -> None:
+    """A frame of the multiplexer that says that it has 1 GB, on a stream."""
+    stream = await peer.muxer.open_stream()
+    header = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_DATA, 0, stream.stream_id, 1 << 30)
+    await me.begin()
+    await peer.muxer._write_frame(header + bytes(60_000))
+    while me.at_it:
+        await peer.muxer._write_frame(bytes(60_000))
+
+
+PROTOCOLS = (
+    *(BLOBS, PARTS, CHUNKS, RELAY, DIAL_BACK, PUNCH, INTRODUCE, SYNC_PROTOCOL, SPEAKING, ECHO),
+    *(str(HOP), str(STOP), str(GOSSIP)),
+)
+"""All that a node serves."""
+# Of ours four bytes; a varint of the library's.
+_ONE_GB = dict.fromkeys(PROTOCOLS, (1 << 30).to_bytes(4, "big"))
+_ONE_GB |= dict.fromkeys(map(str, (HOP, STOP, GOSSIP)), encode_uvarint(1 << 30))
+# The beginnings of a frame that has more.
+_BEGUN = dict.fromkeys(PROTOCOLS, (100).to_bytes(4, "big") + bytes(90))
+_BEGUN |= dict.fromkeys(map(str, (HOP, STOP, GOSSIP)), encode_uvarint(100) + bytes(90))
+
+
+async def _on_each_protocol(
+    me: Attacker, peer: Hostile, act: Callable[[str], Awaitable[None]], at_once: int
+) -> None:
+    async def again_and_again(protocol: str) -> None:
+        while me.at_it and _node(peer) in peer.network.connected():
+            # Not all are served here, and what is answered is not what is tried.
+            with suppress(Exception):
+                await act(protocol)
+            await trio.sleep(0.1)
+
+    await me.begin()
+    async with trio.open_nursery() as nursery:
+        for protocol in PROTOCOLS:
+            for _ in range(at_once):
+                nursery.start_soon(again_and_again, protocol)
 
 
 async def unread(me: Attacker, peer: Hostile) -> None:
@@ -483,7 +618,10 @@ def _node(peer: Hostile) -> PeerId:
 
 
 Attack = Callable[..., Awaitable[None]]
-BARE: tuple[Attack, ...] = (nothing, silent, page_readers, visitors, idle)
+BARE: tuple[Attack, ...] = (
+    *(nothing, silent, page_readers, visitors, idle),
+    *(half_handshakes, slow_pages),
+)
 TALKING: tuple[Attack, ...] = (
     credits,
     places,
@@ -502,6 +640,11 @@ TALKING: tuple[Attack, ...] = (
     forged_answers,
     announcements,
     records,
+    trickles,
+    half_open,
+    nameless,
+    long_prefixes,
+    long_frames,
 )
 ATTACKS: dict[str, Attack] = {
     attack.__name__.replace("_", " "): attack for attack in (*BARE, *TALKING)

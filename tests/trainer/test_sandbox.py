@@ -107,6 +107,7 @@ tries("a datagram to the log", lambda: connects(str(home / "log.sock"), socket.S
 pair = lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0]
 tries("a datagram from a pair", lambda: pair().sendto(b"x", str(home / "log.sock")))
 
+os.chmod(home / "identity.key", 0o666)
 tries("signal its parent", lambda: os.kill(parent, 0))
 tries("limit its parent", lambda: resource.prlimit(parent, resource.RLIMIT_CORE, (0, 0)))
 tries("slow its parent", lambda: os.setpriority(os.PRIO_PROCESS, parent, 19))
@@ -155,7 +156,7 @@ PROCESSES = (
 )
 KERNEL = (
     *("new namespaces", "a child in new namespaces", "keys", "io_uring", "type into a terminal"),
-    "watch the home",
+    *("watch the home", "open the key to all"),
 )
 
 
@@ -165,6 +166,7 @@ def servants(tmp_path: Path) -> Iterator[Path]:
     home = tmp_path / "home"
     home.mkdir()
     (home / "identity.key").write_bytes(b"secret")
+    (home / "identity.key").chmod(0o600)
     agent, log = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     agent.bind(str(home / "daemon.sock"))
     log.bind(str(home / "log.sock"))
@@ -212,7 +214,10 @@ def result(tmp_path: Path, servants: Path) -> dict[str, Any]:
     finally:
         shared.unlink(missing_ok=True)
     assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    found = json.loads(run.stdout)
+    # Said to be done, and not done.
+    found["can"]["open the key to all"] = bool((servants / "identity.key").stat().st_mode & 0o077)
+    return found
 
 
 def test_what_it_needs_stays(result: dict[str, Any]) -> None:
