@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from simulation.mutations import MUTATIONS, Mutation, find, run_mutated
-from simulation.rules import RULES, Rule
 from simulation.scenario import draw_scenario, run
 
 
@@ -25,8 +24,3 @@ def test_nothing_is_left_of_a_mutation() -> None:
         for (owner, name), original in zip(places, before, strict=True):
             assert vars(owner)[name] is original, mutation.name
     assert run(scenario).failure is None
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_rule_holds(rule: Rule) -> None:
-    assert rule.holds()

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import pytest
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import ledger as ledger_module
-from distro_node.protocol.chain import shares as shares_module
-from distro_node.protocol.chain.dealing import Dealing
 from distro_node.protocol.chain.shares import SharesByRound
-from distro_node.protocol.member import capacity as capacity_module
 from distro_node.protocol.member.capacity import Capacity
 from distro_node.protocol.member.collection import Holdings
 from distro_node.protocol.member.effects import Apply, Effect, Publish, Train
 from distro_node.protocol.member.inputs import Applied, Heard, Learned, Loaded, Trained, UpdateHeld
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.member.replica import Replica
-from distro_node.protocol.member.round import Round
-from distro_node.protocol.member.training import Training
 from distro_node.protocol.sampling import assignment, say, weights
 from distro_node.protocol.sampling.assignment import Assignment, Terms
 from distro_node.protocol.sampling.sampler import Order
@@ -28,10 +23,8 @@ from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from distro_node.protocol.wire.membership import Membership
 from distro_node.protocol.wire.messages import Record, RecordId, UpdateEntry
-
-from ..chain import FINGERPRINT, Chain
-from ..swarm import identity
-from .rule import Rule, edited, put
+from simulation.chain import FINGERPRINT, Chain
+from simulation.swarm import identity
 
 PEERS = [PeerId(bytes([number]) * 32) for number in range(8)]
 HUGE = 1 << 40
@@ -56,70 +49,72 @@ def _after(
     return [after[peer].value for peer in members or before]
 
 
-def _a_claim_grows_step_by_step() -> bool:
-    return _after([100, 100, 100], dict.fromkeys(PEERS[:3], HUGE)) == [150] * 3
+def test_a_claim_grows_step_by_step() -> None:
+    assert _after([100, 100, 100], dict.fromkeys(PEERS[:3], HUGE)) == [150] * 3
 
 
-def _late_is_half_at_once() -> bool:
-    return _after([100, 100, 100], dict.fromkeys(PEERS[:2], 100)) == [100, 100, 50]
+def test_late_is_half_at_once() -> None:
+    assert _after([100, 100, 100], dict.fromkeys(PEERS[:2], 100)) == [100, 100, 50]
 
 
-def _who_says_less_has_less_at_once() -> bool:
-    return _after([100, 100], {PEERS[0]: 100, PEERS[1]: 3}) == [100, 3]
+def test_who_says_less_has_less_at_once() -> None:
+    assert _after([100, 100], {PEERS[0]: 100, PEERS[1]: 3}) == [100, 3]
 
 
-def _nobody_is_late_with_what_was_not_due() -> bool:
+def test_nobody_is_late_with_what_was_not_due() -> None:
     everybody = {peer: Weight(100) for peer in PEERS[:3]}
     record = _record(dict.fromkeys(PEERS[:2], 100))
     after = weights.next_weights(everybody, set(PEERS[:2]), record, PEERS[:3], 64)
-    return after[PEERS[2]].value == 100
+    assert after[PEERS[2]].value == 100
 
 
-def _a_newcomer_begins_modestly() -> bool:
+def test_a_newcomer_begins_modestly() -> None:
     stated = dict.fromkeys(PEERS[:3], 100)
-    return _after([100, 100, 100], stated, PEERS[:4]) == [100, 100, 100, 25]
+    assert _after([100, 100, 100], stated, PEERS[:4]) == [100, 100, 100, 25]
 
 
-def _some_weight_is_left() -> bool:
+def test_some_weight_is_left() -> None:
     """However often it is late: else a member that was away would never show that it is back."""
     weight = Weight(6400)
     for _ in range(30):
         weight = weight.late(100)
     kept = _after([4096 * 64, 4096 * 64, 300], dict.fromkeys(PEERS[:2], 4096 * 64))[2]
-    return weight.value == 100 and kept == 192
+    assert weight.value == 100
+    assert kept == 192
 
 
-def _no_claim_grows_for_ever() -> bool:
+def test_no_claim_grows_for_ever() -> None:
     """Two of seven grow for a hundred rounds, each in what the other makes of it: a few late updates
     bring them back all the same."""
     values = [100] * 7
     for _ in range(100):
         values = _after(values, dict.fromkeys(PEERS[:5], 100) | dict.fromkeys(PEERS[5:7], HUGE))
-    return values == [100] * 5 + [1400] * 2
+    assert values == [100] * 5 + [1400] * 2
 
 
-def _who_came_late_grows_carefully() -> bool:
+def test_who_came_late_grows_carefully() -> None:
     """So a claim of too much costs a late update in a dozen, not every third."""
     values = [(weight := Weight(1600, HUGE).late(1)).value]
     for _ in range(2):
         weight = weight.counted(HUGE, HUGE)
         values.append(weight.value)
-    return values == [800, 850, 903]
+    assert values == [800, 850, 903]
 
 
-def _only_the_first_of_a_row_says_how_much_is_too_much() -> bool:
+def test_only_the_first_of_a_row_says_how_much_is_too_much() -> None:
     """Who was away for a while is back soon."""
     weight = Weight(1600, 1600).late(1).late(1).late(1)
     grown = [(weight := weight.counted(1600, HUGE)).value for _ in range(4)]
-    return grown == [300, 450, 675, 800]
+    assert grown == [300, 450, 675, 800]
 
 
-def _a_minority_does_not_set_the_scale() -> bool:
+def test_a_minority_does_not_set_the_scale() -> None:
     """Neither that of a swarm that begins, nor what a newcomer or a floor is measured by."""
     stated = {PEERS[0]: 100, PEERS[1]: 100, PEERS[2]: HUGE}
     first = _after([0, 0, 0], stated)
     then = _after([100, 100, HUGE], {PEERS[0]: 100, PEERS[1]: 100, PEERS[2]: HUGE}, PEERS[:4])
-    return first == [100, 100, 150] and then[3] == 25
+    assert first == [100, 100, 150]
+    assert then[3] == 25
 
 
 # Lanes
@@ -135,44 +130,44 @@ def _assigned(terms: Terms, values: Sequence[int], round_: int = 1) -> Assignmen
     return assignment.assign(terms, everybody, given, (), None, round_)
 
 
-def _nobody_has_more_than_its_part() -> bool:
+def test_nobody_has_more_than_its_part() -> None:
     runs = _assigned(_terms(30, 1 / 3), [HUGE, 1, 1, 1, 1, 1, 1, 1]).runs
-    return sum(map(len, runs[PEERS[0]])) == 10
+    assert sum(map(len, runs[PEERS[0]])) == 10
 
 
-def _a_slow_one_of_three_has_less() -> bool:
+def test_a_slow_one_of_three_has_less() -> None:
     """By default, with a third for each at most, all three would have the same for ever."""
     runs = _assigned(_terms(30, 1 / 3), [100, 100, 50]).runs
-    return [sum(map(len, runs[peer])) for peer in PEERS[:3]] == [12, 12, 6]
+    assert [sum(map(len, runs[peer])) for peer in PEERS[:3]] == [12, 12, 6]
 
 
-def _who_needs_longer_has_longer() -> bool:
+def test_who_needs_longer_has_longer() -> None:
     """A fifth of a sequence a round: five rounds."""
     works = _assigned(_terms(40), [200, 200, 200, 2]).works
-    return [work.due - work.dealt > 2 for work in works] == [True]
+    assert [work.due - work.dealt > 2 for work in works] == [True]
 
 
-def _nobody_has_for_ever() -> bool:
+def test_nobody_has_for_ever() -> None:
     (work,) = _assigned(_terms(40), [HUGE, HUGE, HUGE, 1]).works
-    return work.due == 64
+    assert work.due == 64
 
 
-def _not_all_lanes_are_lent() -> bool:
+def test_not_all_lanes_are_lent() -> None:
     made = _assigned(_terms(4, 1.0), [HUGE, 1, 1, 1, 1, 1, 1, 1])
-    return len(made.works) == 2
+    assert len(made.works) == 2
 
 
-def _nothing_is_due_behind_the_end() -> bool:
-    return not _assigned(_terms(40, trains=lambda round_: round_ < 9), [HUGE, HUGE, HUGE, 1]).works
+def test_nothing_is_due_behind_the_end() -> None:
+    assert not _assigned(_terms(40, trains=lambda round_: round_ < 9), [HUGE, HUGE, HUGE, 1]).works
 
 
-def _lanes_stay_where_they_are() -> bool:
+def test_lanes_stay_where_they_are() -> None:
     everybody = Membership(since=dict.fromkeys(PEERS[:4], 0))
     before = _assigned(_terms(40), [100] * 4)
     lanes = dict.fromkeys(PEERS[:4], Weight(100)) | {PEERS[0]: Weight(50)}
     after = assignment.assign(_terms(40), everybody, lanes, (), before, 2)
     kept = [set(_flat(before.runs[peer])) <= set(_flat(after.runs[peer])) for peer in PEERS[1:4]]
-    return all(kept)
+    assert all(kept)
 
 
 def _flat(lanes: Sequence[range]) -> list[int]:
@@ -198,59 +193,52 @@ def _goes_on(chain: Chain, slow: PeerId, *, counted: bool = True) -> None:
     chain.grow(updates=[chain.update(p, capacity=10 if p == slow else 1000) for p in sorted(due)])
 
 
-def _an_update_counts_where_it_is_due() -> bool:
+def test_an_update_counts_where_it_is_due() -> None:
     chain, slow = _swarm_with_a_slow_one()
     everybody = [chain.update(peer, capacity=10) for peer in chain.membership.peers]
     assert slow not in chain.ledger.dealing.due(chain.round)
-    try:
+    with pytest.raises(ProtocolError):
         chain.grow(updates=everybody)
-    except ProtocolError:
-        return True
-    return False
 
 
-def _what_is_not_due_is_not_taken_in() -> bool:
+def test_what_is_not_due_is_not_taken_in() -> None:
     chain, slow = _swarm_with_a_slow_one()
     me = next(peer for peer in chain.membership.peers if peer != slow)
     said = chain.envelope(slow, "announcement", chain.announcement(slow))
     member = chain.member(me)
-    try:
+    with pytest.raises(ProtocolError) as refused:
         member.handle(Heard(said), 0.0)
-    except ProtocolError as error:
-        return error.reason == "not_due"
-    return False
+    assert refused.value.reason == "not_due"
 
 
-def _who_is_at_work_is_not_late() -> bool:
+def test_who_is_at_work_is_not_late() -> None:
     chain, slow = _swarm_with_a_slow_one()
     before = chain.ledger.dealing.shares(chain.round).weights[slow]
     (work,) = chain.ledger.dealing.shares(chain.round).works
     while chain.round < work.due:
         _goes_on(chain, slow)
-    return (
-        work.due > work.dealt + 1
-        and chain.ledger.dealing.shares(chain.round).weights[slow] == before
-    )
+    assert work.due > work.dealt + 1
+    assert chain.ledger.dealing.shares(chain.round).weights[slow] == before
 
 
-def _what_was_lent_and_not_trained_is_dealt_again() -> bool:
+def test_what_was_lent_and_not_trained_is_dealt_again() -> None:
     chain, slow = _swarm_with_a_slow_one()
     (work,) = chain.ledger.dealing.shares(chain.round).works
     row = int(chain.ledger.deal(work.dealt).rows(16)[work.lane])
     while chain.round <= work.due:
         _goes_on(chain, slow, counted=False)
-    return int(chain.ledger.deal(chain.round).rows(16)[work.lane]) == row
+    assert int(chain.ledger.deal(chain.round).rows(16)[work.lane]) == row
 
 
-def _what_is_lent_to_who_departs_is_dealt_again() -> bool:
+def test_what_is_lent_to_who_departs_is_dealt_again() -> None:
     chain, slow = _swarm_with_a_slow_one()
     (work,) = chain.ledger.dealing.shares(chain.round).works
     row = int(chain.ledger.deal(work.dealt).rows(16)[work.lane])
     chain.grow(departed=[chain.leave(slow)])
-    return int(chain.ledger.deal(chain.round).rows(16)[work.lane]) == row
+    assert int(chain.ledger.deal(chain.round).rows(16)[work.lane]) == row
 
 
-def _who_returns_computes_what_it_is_dealt_then() -> bool:
+def test_who_returns_computes_what_it_is_dealt_then() -> None:
     """It was at work for several rounds when it fell out, and is back before that would be due."""
     chain, slow = _swarm_with_a_slow_one()
     member = chain.member(slow, load=False)
@@ -265,7 +253,9 @@ def _who_returns_computes_what_it_is_dealt_then() -> bool:
     second = _told(effects)
     announced = [each for each in effects if isinstance(each, Publish) and each.durable]
     late = member.handle(_made(first), 0.0)
-    return second.dealt > first.dealt and not announced and not late
+    assert second.dealt > first.dealt
+    assert not announced
+    assert not late
 
 
 def _told(effects: Iterable[Effect]) -> Train:
@@ -290,19 +280,19 @@ def _said(*shares: int) -> list[int]:
     return [*say.by_share(dict(zip(PEERS, shares, strict=False))).values()]
 
 
-def _a_claim_is_heard_twice_at_most() -> bool:
+def test_a_claim_is_heard_twice_at_most() -> None:
     """Of seven members two have all that there is, nearly, and still say less than the others."""
     counts = _said(HUGE, HUGE, 1, 1, 1, 1, 1)
-    return sum(counts[:2]) < sum(counts[2:])
+    assert sum(counts[:2]) < sum(counts[2:])
 
 
-def _the_mean_share_counts_twice() -> bool:
-    return _said(2, 3, 4) == [1, 2, 2]
+def test_the_mean_share_counts_twice() -> None:
+    assert _said(2, 3, 4) == [1, 2, 2]
 
 
-def _where_all_have_as_many_all_count_once() -> bool:
+def test_where_all_have_as_many_all_count_once() -> None:
     """So that nothing is different from a swarm of equal say, not even how sums are added up."""
-    return _said(3, 3, 3) == [1, 1, 1]
+    assert _said(3, 3, 3) == [1, 1, 1]
 
 
 def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId, int], PeerId]:
@@ -319,25 +309,19 @@ def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId,
     return {each.entry.peer: each.count for each in apply.needed}, slow
 
 
-def _a_sequence_over_several_rounds_is_one() -> bool:
+def test_a_sequence_over_several_rounds_is_one() -> None:
     """The others have five each, and are heard for what stands behind this record."""
     counts, slow = _counts_when_the_slow_one_is_done(OptimizerSpec(say="share"))
-    return counts.pop(slow) == 1 and set(counts.values()) == {2}
+    assert counts.pop(slow) == 1
+    assert set(counts.values()) == {2}
 
 
-def _time_as_work(shares: shares_module.Shares) -> dict[PeerId, int]:
-    """What is wrong: a sequence counts as often as there are rounds for it."""
-    dealt = {peer: sum(map(len, lanes)) for peer, lanes in shares.dealt[0].runs.items()}
-    due = [work for work in shares.works if work.due == shares.round]
-    return dealt | {work.peer: work.due - work.dealt + 1 for work in due}
-
-
-def _the_manifest_says_who_is_heard() -> bool:
+def test_the_manifest_says_who_is_heard() -> None:
     counts, _ = _counts_when_the_slow_one_is_done(OptimizerSpec())
-    return set(counts.values()) == {1}
+    assert set(counts.values()) == {1}
 
 
-def _shares_take_little_memory() -> bool:
+def test_shares_take_little_memory() -> None:
     members = [Membership(since=dict.fromkeys(PEERS[:4], 0))] * 1001
     known = SharesByRound(_terms(16), members[0], False)
     records = [
@@ -348,7 +332,9 @@ def _shares_take_little_memory() -> bool:
         known.follow(record, members[0])
     kept = len(vars(known)["_kept"])
     old = known.at(300, records.__getitem__, members.__getitem__)
-    return kept < 150 and old.round == 300 and old.weights[PEERS[0]].value == 105
+    assert kept < 150
+    assert old.round == 300
+    assert old.weights[PEERS[0]].value == 105
 
 
 # Capacity
@@ -361,165 +347,20 @@ def _capacity(*seconds: float, fixed: float = 0.0) -> Capacity:
     return found
 
 
-def _one_slow_round_is_no_change() -> bool:
-    return _capacity(10.0, 10.0, 90.0).measured(None) == 86_400
+def test_one_slow_round_is_no_change() -> None:
+    assert _capacity(10.0, 10.0, 90.0).measured(None) == 86_400
 
 
-def _what_is_said_stays() -> bool:
+def test_what_is_said_stays() -> None:
     found = _capacity(10.0)
     first = found.stated(None)
     found.trained(10, 10.5, 0.0)
-    return found.stated(None) == first == 86_400
+    assert found.stated(None) == first == 86_400
 
 
-def _something_is_always_left_of_a_round() -> bool:
-    return _capacity(10.0, fixed=50.0).measured(20.0) == 86_400 // 4
+def test_something_is_always_left_of_a_round() -> None:
+    assert _capacity(10.0, fixed=50.0).measured(20.0) == 86_400 // 4
 
 
-def _a_capacity_has_a_bound() -> bool:
-    return _capacity(1e-12).measured(None) == HUGE
-
-
-RULES = (
-    Rule("a claim grows step by step", _a_claim_grows_step_by_step, put(weights, "_GROWTH", 1)),
-    Rule(
-        "late is half at once",
-        _late_is_half_at_once,
-        edited(Weight, "late", ("self.value // 2)", "self.value)")),
-    ),
-    Rule(
-        "who says less has less at once",
-        _who_says_less_has_less_at_once,
-        edited(Weight, "counted", ("min(capacity, grown, most)", "min(grown, most)")),
-    ),
-    Rule(
-        "nobody is late with what was not due",
-        _nobody_is_late_with_what_was_not_due,
-        edited(weights, "next_weights", ("peer in due and median", "median")),
-    ),
-    Rule("a newcomer begins modestly", _a_newcomer_begins_modestly, put(weights, "_MODEST", 1)),
-    Rule("some weight is left", _some_weight_is_left, put(weights, "_FLOOR_ROUNDS", 1 << 60)),
-    Rule("no claim grows for ever", _no_claim_grows_for_ever, put(weights, "_MOST", 1 << 30)),
-    Rule(
-        "who came late grows carefully",
-        _who_came_late_grows_carefully,
-        put(weights, "_CAREFUL_GROWTH", 2),
-    ),
-    Rule(
-        "the first of a row says how much is too much",
-        _only_the_first_of_a_row_says_how_much_is_too_much,
-        edited(Weight, "late", ("self.limit if self.missed else self.value", "self.value")),
-    ),
-    Rule(
-        "a minority does not set the scale",
-        _a_minority_does_not_set_the_scale,
-        edited(weights, "_lower_median", ("(len(values) - 1) // 2", "-1")),
-    ),
-    Rule(
-        "nobody has more than its part",
-        _nobody_has_more_than_its_part,
-        put(assignment, "most_lanes", lambda lanes, *_: lanes),
-    ),
-    Rule(
-        "a slow one of three has less",
-        _a_slow_one_of_three_has_less,
-        put(
-            assignment,
-            "most_lanes",
-            lambda lanes, members, most: max(int(lanes * most), lanes // members),
-        ),
-    ),
-    Rule(
-        "who needs longer has longer",
-        _who_needs_longer_has_longer,
-        put(assignment, "MOST_ROUNDS", 1),
-    ),
-    Rule("nobody has for ever", _nobody_has_for_ever, put(assignment, "MOST_ROUNDS", 1 << 30)),
-    Rule("not all lanes are lent", _not_all_lanes_are_lent, put(assignment, "_LENT", 1)),
-    Rule(
-        "nothing is due behind the end",
-        _nothing_is_due_behind_the_end,
-        edited(assignment, "_lend", (" and terms.trains(round + rounds - 1)", "")),
-    ),
-    Rule(
-        "lanes stay where they are",
-        _lanes_stay_where_they_are,
-        edited(assignment, "assign", ("goes_on else {}", "False else {}")),
-    ),
-    Rule(
-        "an update counts where it is due",
-        _an_update_counts_where_it_is_due,
-        edited(ledger_module, "check_record", ("if entry.peer not in due:", "if False:")),
-    ),
-    Rule(
-        "what is not due is not taken in",
-        _what_is_not_due_is_not_taken_in,
-        edited(Round, "take", ("if sender not in self._due:", "if False:")),
-    ),
-    Rule(
-        "who is at work is not late",
-        _who_is_at_work_is_not_late,
-        edited(
-            shares_module,
-            "next_shares",
-            ("shares.due if terms.trains(round_) else frozenset()", "set(shares.weights)"),
-        ),
-    ),
-    Rule(
-        "what was lent and not trained is dealt again",
-        _what_was_lent_and_not_trained_is_dealt_again,
-        edited(Dealing, "_deal_after", ("lost.runs, lanes, owed)", "lost.runs, lanes)")),
-    ),
-    Rule(
-        "what is lent to who departs is dealt again",
-        _what_is_lent_to_who_departs_is_dealt_again,
-        edited(shares_module, "next_shares", ("else work.peer not in members)", "else False)")),
-    ),
-    Rule(
-        "who returns computes what it is dealt then",
-        _who_returns_computes_what_it_is_dealt_then,
-        put(Training, "owes", lambda *_: True),
-    ),
-    Rule("a claim is heard twice at most", _a_claim_is_heard_twice_at_most, put(say, "MOST", 3)),
-    Rule(
-        "the mean share counts twice",
-        _the_mean_share_counts_twice,
-        edited(say, "by_share", (">= total", "> total")),
-    ),
-    Rule(
-        "where all have as many all count once",
-        _where_all_have_as_many_all_count_once,
-        edited(say, "by_share", ("largest * len(shares) == total", "not shares")),
-    ),
-    Rule(
-        "a sequence over several rounds is one",
-        _a_sequence_over_several_rounds_is_one,
-        put(shares_module.Shares, "sequences", property(_time_as_work)),
-    ),
-    Rule(
-        "the manifest says who is heard",
-        _the_manifest_says_who_is_heard,
-        edited(Dealing, "counts", ('self._say == "equal"', "False")),
-    ),
-    Rule(
-        "shares take little memory",
-        _shares_take_little_memory,
-        put(shares_module, "_APART", 1 << 30),
-    ),
-    Rule(
-        "one slow round is no change",
-        _one_slow_round_is_no_change,
-        put(capacity_module, "_WINDOW", 1),
-    ),
-    Rule("what is said stays", _what_is_said_stays, put(capacity_module, "_HYSTERESIS", 0.0)),
-    Rule(
-        "something is always left of a round",
-        _something_is_always_left_of_a_round,
-        put(capacity_module, "_LEAST_PART", 0.0),
-    ),
-    Rule(
-        "a capacity has a bound",
-        _a_capacity_has_a_bound,
-        put(capacity_module, "MOST_CAPACITY", 1 << 62),
-    ),
-)
+def test_a_capacity_has_a_bound() -> None:
+    assert _capacity(1e-12).measured(None) == HUGE

@@ -13,8 +13,7 @@ from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import Question
 from distro_node.protocol.wire.checkpoint import Checkpoint
 
-from ..chain import Answering, Chain, identity
-from .rule import Patch
+from .chain import Answering, Chain, identity
 
 
 @cache
@@ -121,8 +120,3 @@ def compared_with(
 def checkpoint() -> Checkpoint:
     """A final record of the true chain."""
     return Checkpoint(8, true_chain().ledger.parent(9))
-
-
-def checkpoint_is_nobodys_business() -> list[Patch]:
-    """Nobody looks whether a chain has the record of the checkpoint."""
-    return [(Ledger, "anchored", property(lambda self: True))]

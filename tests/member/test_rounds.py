@@ -7,24 +7,18 @@ from collections.abc import Iterable
 from functools import cache
 
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.agreement import Agreement
-from distro_node.protocol.member import round as rounds
-from distro_node.protocol.member import view
 from distro_node.protocol.member.effects import Effect, Publish
 from distro_node.protocol.member.inputs import Disconnected, Heard, Tick, Trained, UpdateHeld
 from distro_node.protocol.wire.manifest import ScheduleSpec
 from distro_node.protocol.wire.messages import (
     NO_BLOCK,
     Ballot,
-    Certificate,
     Heartbeat,
     Message,
     Proposal,
     decode_message,
 )
-
-from ..chain import Chain, update_of
-from .rule import Rule, put
+from simulation.chain import Chain, update_of
 
 # Private here: `_current`: what a member takes for decided decides what it does, and is told to nobody.
 
@@ -69,16 +63,16 @@ def _said(effects: Iterable[Effect]) -> list[str]:
     return [effect.envelope.kind for effect in effects if isinstance(effect, Publish)]
 
 
-def _a_leader_that_is_cut_off_is_waited_for_less() -> bool:
+def test_a_leader_that_is_cut_off_is_waited_for_less() -> None:
     """Of a slot of eight seconds a quarter, once the connection does not come back."""
     seat = _Seat()
     seat.member.handle(Disconnected(seat.leader), 0.0)
-    return "skip" in seat.waits(3.0)
+    assert "skip" in seat.waits(3.0)
 
 
-def _what_was_lost_in_a_restart_is_not_waited_for() -> bool:
+def test_what_was_lost_in_a_restart_is_not_waited_for() -> None:
     """It lies on the own disk, or nowhere."""
-    return "proposal" in _Seat(leads=0, restarted=True).waits(3.0)
+    assert "proposal" in _Seat(leads=0, restarted=True).waits(3.0)
 
 
 def _repeats(seconds: float) -> bool:
@@ -93,17 +87,17 @@ def _repeats(seconds: float) -> bool:
     return "proposal" in kinds + seat.waits(seconds)
 
 
-def _a_decision_is_waited_for() -> bool:
+def test_a_decision_is_waited_for() -> None:
     """In the good case it is under way already."""
-    return not _repeats(1.5)
+    assert not _repeats(1.5)
 
 
-def _what_is_certified_is_repeated() -> bool:
+def test_what_is_certified_is_repeated() -> None:
     """For those who missed it, before the slot is over."""
-    return _repeats(3.0)
+    assert _repeats(3.0)
 
 
-def _a_gap_is_skipped() -> bool:
+def test_a_gap_is_skipped() -> None:
     """Others have left the second slot, and nobody knows any more how they left the first one."""
     seat = _Seat()
     for peer in seat.others:
@@ -115,7 +109,7 @@ def _a_gap_is_skipped() -> bool:
                 message = decode_message(effect.envelope)
                 if isinstance(message, Ballot) and effect.envelope.kind == "skip":
                     skipped.add(message.slot)
-    return 1 in skipped
+    assert 1 in skipped
 
 
 def _heartbeats(seat: _Seat, seconds: int, round_: int) -> None:
@@ -148,35 +142,32 @@ def _follows_one_of_eleven(here: int, seconds: float = 8.0) -> bool:
     return member._current.binds(lone, leaving=False, now=seconds)
 
 
-def _who_is_down_takes_no_side() -> bool:
-    return not _follows_one_of_eleven(2) and _follows_one_of_eleven(1)
+def test_who_is_down_takes_no_side() -> None:
+    assert not _follows_one_of_eleven(2)
+    assert _follows_one_of_eleven(1)
 
 
-def _who_has_heard_nobody_yet_listens() -> bool:
+def test_who_has_heard_nobody_yet_listens() -> None:
     """For a lease, which is six seconds."""
-    return not _follows_one_of_eleven(1, 5.0)
+    assert not _follows_one_of_eleven(1, 5.0)
 
 
-def _hold_against_all_members(self: rounds.Round, certificate: Certificate, now: float) -> bool:
-    return self._in_company(now)
+def test_what_one_has_decided_is_doubted() -> None:
+    assert not _binds(141)
 
 
-def _what_one_has_decided_is_doubted() -> bool:
-    return not _binds(141)
-
-
-def _doubts_end() -> bool:
+def test_doubts_end() -> None:
     """The quorum decides something by then, unless some of it lie."""
-    return _binds(147)
+    assert _binds(147)
 
 
-def _who_is_alone_for_a_moment_is_not_stranded() -> bool:
-    return not _Seat().member._current.is_abandoned(11.0)
+def test_who_is_alone_for_a_moment_is_not_stranded() -> None:
+    assert not _Seat().member._current.is_abandoned(11.0)
 
 
-def _who_is_alone_for_long_is_stranded() -> bool:
+def test_who_is_alone_for_long_is_stranded() -> None:
     """A lease is six seconds."""
-    return _Seat().member._current.is_abandoned(13.0)
+    assert _Seat().member._current.is_abandoned(13.0)
 
 
 @cache
@@ -188,7 +179,7 @@ def _ended() -> Chain:
     return chain
 
 
-def _who_lacks_the_end_is_not_waited_for_for_ever() -> bool:
+def test_who_lacks_the_end_is_not_waited_for_for_ever() -> None:
     """It is alive, and says again and again that it stands one record before it."""
     chain = _ended()
     me, other = chain.membership.peers
@@ -198,58 +189,5 @@ def _who_lacks_the_end_is_not_waited_for_for_ever() -> bool:
         member.handle(Heard(beat), float(now))
         member.handle(Tick(), float(now))
         ends[now] = member.may_end(float(now))
-    return not ends[17] and ends[19]
-
-
-RULES = (
-    Rule(
-        "a leader that is cut off is waited for less",
-        _a_leader_that_is_cut_off_is_waited_for_less,
-        put(rounds, "_MISSING_PATIENCE", 1.0),
-    ),
-    Rule(
-        "what was lost in a restart is not waited for",
-        _what_was_lost_in_a_restart_is_not_waited_for,
-        put(rounds, "_OWN_SECONDS", 1e9),
-    ),
-    Rule(
-        "a decision is waited for", _a_decision_is_waited_for, put(rounds, "_REPEAT_PATIENCE", 0.0)
-    ),
-    Rule(
-        "what is certified is repeated",
-        _what_is_certified_is_repeated,
-        put(rounds, "_REPEAT_PATIENCE", 1e9),
-    ),
-    Rule("a gap is skipped", _a_gap_is_skipped, put(Agreement, "gap", lambda self: None)),
-    Rule(
-        "what one has decided is doubted",
-        _what_one_has_decided_is_doubted,
-        put(rounds, "_DOUBTED_LEASES", 0),
-    ),
-    Rule(
-        "who is down takes no side",
-        _who_is_down_takes_no_side,
-        put(rounds.Round, "_can_do_without", _hold_against_all_members),
-    ),
-    Rule(
-        "who has heard nobody yet listens",
-        _who_has_heard_nobody_yet_listens,
-        put(rounds, "_LISTENED_LEASES", 0),
-    ),
-    Rule("doubts end", _doubts_end, put(rounds, "_DOUBTED_LEASES", 1e9)),
-    Rule(
-        "who is alone for a moment is not stranded",
-        _who_is_alone_for_a_moment_is_not_stranded,
-        put(rounds, "_ABANDONED_LEASES", 0),
-    ),
-    Rule(
-        "who is alone for long is stranded",
-        _who_is_alone_for_long_is_stranded,
-        put(rounds, "_ABANDONED_LEASES", 1e9),
-    ),
-    Rule(
-        "who lacks the end is not waited for for ever",
-        _who_lacks_the_end_is_not_waited_for_for_ever,
-        put(view, "_END_LEASES", 1e9),
-    ),
-)
+    assert not ends[17]
+    assert ends[19]

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from functools import cache
 
+import pytest
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import admissions, ledger
+from distro_node.protocol.chain import ledger
 from distro_node.protocol.chain.admissions import admission_problem
-from distro_node.protocol.member import (
-    proposing,
-)
 from distro_node.protocol.member.looking import Looking
 from distro_node.protocol.member.presence import Presence
 from distro_node.protocol.member.proposing import Accusations, JoinRequests, compose_record
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import JoinRequest, Leave, Record
-
-from ..chain import FINGERPRINT, Chain, identity
-from .rule import Rule, edited, put
+from simulation.chain import FINGERPRINT, Chain, identity
 
 ME, MEMBER, STRANGER = identity(0).peer, identity(1).peer, identity(40).peer
 
@@ -65,119 +61,75 @@ def _proposed(chain: Chain, *, now: float = 0.0, **known: object) -> Record:
     )
 
 
-def _so_many_are_admitted_at_once() -> bool:
+def test_so_many_are_admitted_at_once() -> None:
     joins = JoinRequests()
     for who in range(100, 170):
         entry = _chain().admission(who)
         joins.put(entry.peer, entry.request, entry.signature, 0.0)
-    return len(_proposed(_chain(), joins=joins).admitted) == 64
+    assert len(_proposed(_chain(), joins=joins).admitted) == 64
 
 
-def _so_many_leave_at_once() -> bool:
+def test_so_many_leave_at_once() -> None:
     said = Leave(_crowd().round)
     leaves = [
         (peer, said, _crowd().signature(peer, "leave", said)) for peer in _crowd().membership.peers
     ]
     departed = _proposed(_crowd(), leaves=leaves).departed
-    return sum(entry.reason == "left" for entry in departed) == 64
+    assert sum(entry.reason == "left" for entry in departed) == 64
 
 
-def _so_many_are_expelled_at_once() -> bool:
+def test_so_many_are_expelled_at_once() -> None:
     accusations = Accusations()
     for peer in _crowd().membership.peers[:20]:
         accusations.put(_crowd().evidence(peer), _letter(1, 8))
-    return len(_proposed(_crowd(), accusations=accusations).evidence) == 16
+    assert len(_proposed(_crowd(), accusations=accusations).evidence) == 16
 
 
-def _who_is_behind_is_not_admitted() -> bool:
+def test_who_is_behind_is_not_admitted() -> None:
     """It asked three rounds ago, and could not train."""
     chain, joins = Chain(2).grow_until(5), JoinRequests()
     for who, round_ in ((20, 2), (21, 3)):
         entry = chain.admission(who, round_)
         joins.put(entry.peer, entry.request, entry.signature, 0.0)
     admitted = _proposed(chain, joins=joins).admitted
-    return [entry.peer for entry in admitted] == [identity(21).peer]
+    assert [entry.peer for entry in admitted] == [identity(21).peer]
 
 
-def _a_leader_accuses_later_than_others_agree() -> bool:
+def test_a_leader_accuses_later_than_others_agree() -> None:
     """Their clocks need not match; a lease is 20 seconds."""
     silent = [len(_proposed(_chain(), now=now).departed) for now in (22.0, 26.0)]
-    return silent == [0, 3]
+    assert silent == [0, 3]
 
 
-def _old_requests_are_replays() -> bool:
+def test_old_requests_are_replays() -> None:
     chain = Chain(1).grow_until(70)
     members = chain.membership
     problems = [
         admission_problem(STRANGER, JoinRequest(round_, b""), 70, chain.manifest, members)
         for round_ in (5, 6)
     ]
-    return [problem is None for problem in problems] == [False, True]
+    assert [problem is None for problem in problems] == [False, True]
 
 
-def _old_leaves_are_replays() -> bool:
+def test_old_leaves_are_replays() -> None:
     members = _chain().membership
-    return [ledger.leave_is_current(said, MEMBER, 20, members) for said in (11, 12)] == [
+    assert [ledger.leave_is_current(said, MEMBER, 20, members) for said in (11, 12)] == [
         False,
         True,
     ]
 
 
-def _a_leave_of_before_is_a_replay() -> bool:
+def test_a_leave_of_before_is_a_replay() -> None:
     """Said in an earlier membership: whoever repeats it would count out who came back."""
     members = _chain().membership
     since = members.since[MEMBER]
     found = [ledger.leave_is_current(said, MEMBER, 5, members) for said in (since, since + 1)]
-    return found == [False, True]
+    assert found == [False, True]
 
 
-def _old_contradictions_are_not_recorded() -> bool:
+def test_old_contradictions_are_not_recorded() -> None:
     chain = Chain(1).grow_until(2)
     proof = chain.evidence(0)
     chain.grow_until(67)
-    try:
+    with pytest.raises(ProtocolError):
         chain.ledger.check_evidence(proof)
-    except ProtocolError:
-        return True
-    return False
-
-
-RULES = (
-    Rule(
-        "so many are admitted at once",
-        _so_many_are_admitted_at_once,
-        put(proposing, "_MAX_ADMISSIONS", 1000),
-    ),
-    Rule("so many leave at once", _so_many_leave_at_once, put(proposing, "_MAX_LEAVES", 1000)),
-    Rule(
-        "so many are expelled at once",
-        _so_many_are_expelled_at_once,
-        put(proposing, "MAX_EVIDENCE", 1000),
-    ),
-    Rule(
-        "who is behind is not admitted",
-        _who_is_behind_is_not_admitted,
-        put(proposing, "_IN_SYNC_ROUNDS", 1000),
-    ),
-    Rule(
-        "a leader accuses later than others agree",
-        _a_leader_accuses_later_than_others_agree,
-        put(proposing, "_ACCUSE_MARGIN", 1.0),
-    ),
-    Rule(
-        "old requests are replays",
-        _old_requests_are_replays,
-        put(admissions, "REQUEST_WINDOW", 1000),
-    ),
-    Rule("old leaves are replays", _old_leaves_are_replays, put(ledger, "LEAVE_WINDOW", 1000)),
-    Rule(
-        "a leave of before is a replay",
-        _a_leave_of_before_is_a_replay,
-        edited(ledger, "leave_is_current", ("since < said and ", "")),
-    ),
-    Rule(
-        "old contradictions are not recorded",
-        _old_contradictions_are_not_recorded,
-        put(ledger, "EVIDENCE_WINDOW", 1000),
-    ),
-)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 from unittest.mock import patch
 
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import comparing, fork, ledger
+from distro_node.protocol.chain import fork
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.inputs import Rebased
-from distro_node.protocol.member.member import Member
-
-from ..chain import Chain, compared, identity
-from .chains import (
+from simulation.chain import Chain, compared, identity
+from simulation.known_chains import (
     carried_on,
     checkpoint,
     forged_chain,
@@ -24,10 +21,9 @@ from .chains import (
     split,
     true_chain,
 )
-from .rule import Patch, Rule, edited
 
 
-def _justified_binds() -> bool:
+def test_justified_binds() -> None:
     """Three of four make a record justified here; there, as many went on, and the hash is lower."""
     ours, forked = sides(0, 1, 2, rounds=1).ledger, len(true_chain().ledger)
     ours.binding = True
@@ -39,23 +35,12 @@ def _justified_binds() -> bool:
         if theirs.ledger[forked].record.id < ours[forked].record.id:
             break
     theirs.grow()
-    return not fork.prefers(ours, theirs.ledger, forked, me=identity(0).peer, abandoned=False)
+    assert not fork.prefers(ours, theirs.ledger, forked, me=identity(0).peer, abandoned=False)
 
 
-def _nothing_is_justified() -> list[Patch]:
-    return [(ledger.Ledger, "justified_round", property(lambda self: -1))]
-
-
-def _rounds_weigh_nothing() -> bool:
+def test_rounds_weigh_nothing() -> None:
     """One member's 30 rounds against three members' three."""
-    return compared(solo_chain(40).ledger, sides(0, 1, 2).ledger, who=3) is not None
-
-
-def _rounds_weigh() -> list[Patch]:
-    def prefers(ours: Ledger, other: Ledger, fork: int, **_: Any) -> bool:
-        return len(other) > len(ours)
-
-    return [(module, "prefers", prefers) for module in (fork, comparing)]
+    assert compared(solo_chain(40).ledger, sides(0, 1, 2).ledger, who=3) is not None
 
 
 @cache
@@ -76,16 +61,16 @@ def _changes(
     return fork.prefers(ours.ledger, theirs.ledger, at, me=me or ours.manifest.founder, **options)
 
 
-def _nobody_goes_back_behind_the_floor() -> bool:
+def test_nobody_goes_back_behind_the_floor() -> None:
     """Though the others all have."""
     chain = _five().fork().grow_until(FORK + 4)
     assert chain.ledger.final_round >= FORK
     other = carried_on(_five(), _five().membership.peers[1:], 5)
-    return not _changes(chain, other)
+    assert not _changes(chain, other)
 
 
-def _a_chain_that_goes_on_is_no_fork() -> bool:
-    return not _changes(_five(), _five().fork().grow_until(FORK + 1))
+def test_a_chain_that_goes_on_is_no_fork() -> None:
+    assert not _changes(_five(), _five().fork().grow_until(FORK + 1))
 
 
 def _known(chain: Chain, rounds: int) -> Chain:
@@ -97,24 +82,22 @@ def _known(chain: Chain, rounds: int) -> Chain:
     return part
 
 
-def _a_checkpoint_decides() -> bool:
+def test_a_checkpoint_decides() -> None:
     """Before it nothing does: here, the greater number of contributors would."""
     forged, true = _known(forged_chain(), 6), _known(true_chain(), 12)
     early = _known(true_chain(), 6)
-    return _changes(forged, true, at=0, binding=False) and not _changes(
-        forged, early, at=0, binding=False
-    )
+    assert _changes(forged, true, at=0, binding=False)
+    assert not _changes(forged, early, at=0, binding=False)
 
 
-def _a_newcomer_believes_the_many() -> bool:
+def test_a_newcomer_believes_the_many() -> None:
     """In whatever order it hears of two chains, with final records both."""
     true, forged = true_chain(), forged_chain()
-    return _changes(forged, true, at=0, binding=False) and not _changes(
-        true, forged, at=0, binding=False
-    )
+    assert _changes(forged, true, at=0, binding=False)
+    assert not _changes(true, forged, at=0, binding=False)
 
 
-def _a_newcomer_counts_who_went_on() -> bool:
+def test_a_newcomer_counts_who_went_on() -> None:
     """Whoever goes on alone has all contributors from before as well: the hash would decide."""
     right: list[bool] = []
     # Several swarms, or the hashes of one might happen to decide rightly.
@@ -133,10 +116,10 @@ def _a_newcomer_counts_who_went_on() -> bool:
                     not _changes(true, solo, at=8, binding=False),
                 ]
     assert len(right) > 4
-    return all(right)
+    assert all(right)
 
 
-def _what_is_final_wins() -> bool:
+def test_what_is_final_wins() -> None:
     """Over what is justified, as those who went on with that have come over since, all but one."""
     peers = _five().membership.peers
     most, lone = carried_on(_five(), peers[:4]), carried_on(_five(), peers[4:], 1)
@@ -146,7 +129,8 @@ def _what_is_final_wins() -> bool:
     early = _changes(most, lone)
     lone.grow_until(lone.round + 3)
     assert most.ledger.final_round < FORK == most.ledger.justified_round
-    return not early and _changes(most, lone)
+    assert not early
+    assert _changes(most, lone)
 
 
 @cache
@@ -158,41 +142,42 @@ def _large_and_small() -> tuple[Chain, Chain]:
     return large, small
 
 
-def _the_stranded_go_by_the_hash() -> bool:
+def test_the_stranded_go_by_the_hash() -> None:
     """Of both sides, so that they meet: one that all others have left counts for nothing."""
     large, small = _large_and_small()
     here, there = (side.membership.peers[0] for side in (large, small))
-    return _changes(large, small, me=there, abandoned=True) and not _changes(
-        small, large, me=here, abandoned=True
-    )
+    assert _changes(large, small, me=there, abandoned=True)
+    assert not _changes(small, large, me=here, abandoned=True)
 
 
-def _the_stranded_go_where_they_are_known() -> bool:
+def test_the_stranded_go_where_they_are_known() -> None:
     """Where nobody knows them, they would have nobody left on either side."""
     large, small = _large_and_small()
-    return not _changes(large, small, me=identity(40).peer, abandoned=True)
+    assert not _changes(large, small, me=identity(40).peer, abandoned=True)
 
 
-def _the_finality_set_counts_first() -> bool:
+def test_the_finality_set_counts_first() -> None:
     """Three of its five, and two with six that nobody but the last record knows."""
     chain, peers = _five().fork(), _five().membership.peers
     chain.grow(admitted=[chain.admission(who) for who in range(20, 26)])
     crowd = carried_on(chain, [*peers[3:], *(identity(who).peer for who in range(20, 26))])
     three = carried_on(chain, peers[:3])
-    return _changes(crowd, three, at=FORK + 1) and not _changes(three, crowd, at=FORK + 1)
+    assert _changes(crowd, three, at=FORK + 1)
+    assert not _changes(three, crowd, at=FORK + 1)
 
 
-def _then_all_members_count() -> bool:
+def test_then_all_members_count() -> None:
     """As many of the finality set went with either; the hash prefers the fewer."""
     chain = true_chain().fork()
     chain.grow(admitted=[chain.admission(who) for who in range(20, 23)])
     peers, fork_ = true_chain().membership.peers, chain.round
     many = carried_on(chain, [*peers[2:], *(identity(who).peer for who in range(20, 23))])
     few = lower(many, fork_, lambda n: carried_on(chain, peers[:2], variant=n))
-    return _changes(few, many, at=fork_) and not _changes(many, few, at=fork_)
+    assert _changes(few, many, at=fork_)
+    assert not _changes(many, few, at=fork_)
 
 
-def _who_changed_sides_counts_once() -> bool:
+def test_who_changed_sides_counts_once() -> None:
     """One of five signed on both, and was admitted to the second."""
     peers = _five().membership.peers
     mover = next(who for who in range(5) if identity(who).peer == peers[4])
@@ -200,26 +185,28 @@ def _who_changed_sides_counts_once() -> bool:
     left = lower(right, FORK, lambda n: carried_on(_five(), [*peers[:2], peers[4]], variant=n))
     right.grow(admitted=[right.admission(mover)])
     right.grow_until(right.round + 2)
-    return _changes(left, right) and not _changes(right, left)
+    assert _changes(left, right)
+    assert not _changes(right, left)
 
 
-def _who_signs_goes_on_with_a_chain() -> bool:
+def test_who_signs_goes_on_with_a_chain() -> None:
     """Three have decided one record, and have no update in a later one yet."""
     peers = _five().membership.peers
     three = carried_on(_five(), peers[2:], 1)
     two = lower(three, FORK, lambda n: carried_on(_five(), peers[:2], 1, variant=n))
-    return _changes(two, three) and not _changes(three, two)
+    assert _changes(two, three)
+    assert not _changes(three, two)
 
 
-def _updates_of_before_prove_nothing() -> bool:
+def test_updates_of_before_prove_nothing() -> None:
     """A liar alone makes a record of what all had announced before it split off."""
     liar, *others = _five().membership.peers
     alone = _five().fork()
     alone.grow(silent=others, signers=[liar])
-    return not _changes(carried_on(_five(), others[:3]), alone)
+    assert not _changes(carried_on(_five(), others[:3]), alone)
 
 
-def _so_many_rounds_are_compared() -> bool:
+def test_so_many_rounds_are_compared() -> None:
     """Who comes over after them is not seen."""
     peers = _five().membership.peers
     late = [who for who in range(5) if identity(who).peer in peers[2:]]
@@ -228,7 +215,7 @@ def _so_many_rounds_are_compared() -> bool:
     other.grow()
     assert other.ledger.final_round < FORK
     with patch.object(fork, "COMPARED_ROUNDS", 4):
-        return not _changes(ours, other)
+        assert not _changes(ours, other)
 
 
 def _early(ours: Chain, theirs: Chain, at: int, **options: Any) -> bool:
@@ -238,29 +225,31 @@ def _early(ours: Chain, theirs: Chain, at: int, **options: Any) -> bool:
     return fork.decided_early(ours.ledger, theirs.ledger, at, me=me, abandoned=abandoned)
 
 
-def _a_newcomer_hears_all_of_it() -> bool:
+def test_a_newcomer_hears_all_of_it() -> None:
     large, small = _large_and_small()
     early = _early(forged_chain(), true_chain(), 0, binding=False)
-    return not early and _early(small, large, FORK)
+    assert not early
+    assert _early(small, large, FORK)
 
 
-def _the_stranded_hear_all_of_it() -> bool:
+def test_the_stranded_hear_all_of_it() -> None:
     """More went with the other chain; the hash, which counts for them, prefers ours."""
     large, small = _large_and_small()
-    return not _early(small, large, FORK, abandoned=True)
+    assert not _early(small, large, FORK, abandoned=True)
 
 
 # What binds
 
 
-def _what_was_final_on_a_left_chain_binds() -> bool:
+def test_what_was_final_on_a_left_chain_binds() -> None:
     """By a lease, say: the records of the chain that is followed now do not show it."""
     ours = true_chain().fork()
     ours.ledger.held = checkpoint()
-    return not _changes(ours, forged_chain(), at=0, binding=False) and ours.ledger.floor == 9
+    assert not _changes(ours, forged_chain(), at=0, binding=False)
+    assert ours.ledger.floor == 9
 
 
-def _a_change_of_chain_keeps_what_is_final() -> bool:
+def test_a_change_of_chain_keeps_what_is_final() -> None:
     """The other chain has the final record, and nothing that shows it to be final."""
     member = true_chain().member(0)
     before = member.ledger.bound
@@ -270,159 +259,31 @@ def _a_change_of_chain_keeps_what_is_final() -> bool:
     other.grow(updates=[])
     assert other.ledger.final_round < before.round
     member.handle(Rebased(other.ledger), 1.0)
-    return member.ledger.bound == before
+    assert member.ledger.bound == before
 
 
-def _a_part_keeps_what_binds() -> bool:
+def test_a_part_keeps_what_binds() -> None:
     ours = true_chain().fork().ledger
     ours.held = checkpoint()
-    return ours.truncated(10).floor == 9
+    assert ours.truncated(10).floor == 9
 
 
-def _a_part_without_the_record_is_not_bound_by_it() -> bool:
+def test_a_part_without_the_record_is_not_bound_by_it() -> None:
     """Its floor would be beyond its end."""
     ours = true_chain().fork().ledger
     ours.held = checkpoint()
-    return ours.truncated(5).floor == 0
+    assert ours.truncated(5).floor == 0
 
 
-def _a_newcomer_is_not_bound() -> bool:
+def test_a_newcomer_is_not_bound() -> None:
     """It may learn that it has followed the wrong chain."""
     ours = true_chain().fork().ledger
     ours.binding = False
     free = ours.floor
     ours.binding = True
-    return free == 0 < ours.floor
+    assert free == 0 < ours.floor
 
 
-def _a_checkpoint_binds_once_it_is_there() -> bool:
+def test_a_checkpoint_binds_once_it_is_there() -> None:
     floors = [_known(true_chain(), rounds).ledger.floor for rounds in (6, 9)]
-    return floors == [0, 9]
-
-
-def _prefers(*changes: tuple[str, str]) -> Callable[[], list[Patch]]:
-    return edited(fork, "prefers", *changes)
-
-
-_SETS = "(other.truncated(fork).finality_votes, *members)"
-
-RULES = (
-    Rule("what is justified binds", _justified_binds, _nothing_is_justified),
-    Rule("members count, and no rounds", _rounds_weigh_nothing, _rounds_weigh),
-    Rule(
-        "nobody goes back behind the floor",
-        _nobody_goes_back_behind_the_floor,
-        _prefers(("fork < ours.floor or ", "")),
-    ),
-    Rule(
-        "a chain that goes on is no fork",
-        _a_chain_that_goes_on_is_no_fork,
-        _prefers((" or fork >= min(len(ours), len(other))", "")),
-    ),
-    Rule(
-        "a checkpoint decides",
-        _a_checkpoint_decides,
-        _prefers(("not ours.anchored or not other.anchored", "False")),
-    ),
-    Rule(
-        "a newcomer believes the many",
-        _a_newcomer_believes_the_many,
-        _prefers(("not ours.binding and", "False and")),
-    ),
-    Rule(
-        "a newcomer counts who went on",
-        _a_newcomer_counts_who_went_on,
-        _prefers(("other, fork, members)", "other, fork, ())")),
-    ),
-    Rule(
-        "what is final wins", _what_is_final_wins, _prefers(("other.final_round >= fork", "False"))
-    ),
-    Rule(
-        "the stranded go by the hash",
-        _the_stranded_go_by_the_hash,
-        _prefers(("if abandoned and", "if False and")),
-    ),
-    Rule(
-        "the stranded go where they are known",
-        _the_stranded_go_where_they_are_known,
-        _prefers((" and me in other.membership(len(other))", "")),
-    ),
-    Rule(
-        "the finality set counts first",
-        _the_finality_set_counts_first,
-        _prefers((_SETS, "members")),
-    ),
-    Rule(
-        "then all members count",
-        _then_all_members_count,
-        _prefers((_SETS, "(other.truncated(fork).finality_votes,)")),
-    ),
-    Rule(
-        "who changed sides counts once",
-        _who_changed_sides_counts_once,
-        edited(fork, "_count", ("others.get(peer, -1) <= admitted", "True")),
-    ),
-    Rule(
-        "who signs goes on with a chain",
-        _who_signs_goes_on_with_a_chain,
-        edited(
-            Ledger,
-            "followers",
-            ("followers |= {signed.peer for signed in decided.certificate.ballots}", ""),
-        ),
-    ),
-    Rule(
-        "updates of before prove nothing",
-        _updates_of_before_prove_nothing,
-        edited(Ledger, "followers", ("record.round > fork", "record.round >= fork")),
-    ),
-    Rule(
-        "so many rounds are compared",
-        _so_many_rounds_are_compared,
-        edited(fork, "_more_went_on", ("end = fork + COMPARED_ROUNDS", "end = None")),
-    ),
-    Rule(
-        "a newcomer hears all of a chain",
-        _a_newcomer_hears_all_of_it,
-        edited(fork, "decided_early", ("ours.binding and ", "")),
-    ),
-    Rule(
-        "the stranded hear all of a chain",
-        _the_stranded_hear_all_of_it,
-        edited(fork, "decided_early", (" and not abandoned", "")),
-    ),
-    Rule(
-        "what was final on a left chain binds",
-        _what_was_final_on_a_left_chain_binds,
-        edited(Ledger, "bound", ("self.held, ", "")),
-    ),
-    Rule(
-        "a change of chain keeps what is final",
-        _a_change_of_chain_keeps_what_is_final,
-        edited(
-            Member,
-            "_rebase",
-            ("ledger.held, self._ledger = self._ledger.bound, ledger", "self._ledger = ledger"),
-        ),
-    ),
-    Rule(
-        "a part keeps what binds",
-        _a_part_keeps_what_binds,
-        edited(Ledger, "truncated", ("self.held.round < length", "False")),
-    ),
-    Rule(
-        "a part without the record is not bound by it",
-        _a_part_without_the_record_is_not_bound_by_it,
-        edited(Ledger, "truncated", ("self.held.round < length", "True")),
-    ),
-    Rule(
-        "a newcomer is not bound",
-        _a_newcomer_is_not_bound,
-        edited(Ledger, "bound", (" if self.binding else None", "")),
-    ),
-    Rule(
-        "a checkpoint binds once it is there",
-        _a_checkpoint_binds_once_it_is_there,
-        edited(Ledger, "bound", ("not self.anchored", "False")),
-    ),
-)
+    assert floors == [0, 9]

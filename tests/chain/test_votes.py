@@ -8,11 +8,9 @@ from contextlib import suppress
 from functools import wraps
 
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import certificates, fork, versions
+from distro_node.protocol.chain import certificates, fork
 from distro_node.protocol.chain.agreement import Agreement
-from distro_node.protocol.chain.finality import _Set
 from distro_node.protocol.chain.leaders import Leaders
-from distro_node.protocol.member import round as rounds
 from distro_node.protocol.member.collection import Collection
 from distro_node.protocol.member.inputs import Heard, Learned, Tick, Trained, UpdateHeld
 from distro_node.protocol.member.member import Member
@@ -20,10 +18,8 @@ from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 from distro_node.protocol.wire.membership import Membership, Votes
 from distro_node.protocol.wire.messages import Decided, Heartbeat, RecordId, SignedBallot
-
-from ..chain import Chain, identity, update_of, voting
-from .chains import carried_on
-from .rule import Rule, edited, put
+from simulation.chain import Chain, identity, update_of, voting
+from simulation.known_chains import carried_on
 
 # Private here: `_current`, `_listening`: what a member would follow, and that it was there all the time.
 
@@ -34,14 +30,14 @@ BLOCK = RecordId(b"b" * 32)
 SWARM = bytes(32)
 
 
-def _where(votes: dict[PeerId, int]) -> Callable[[Callable[[], bool]], Callable[[], bool]]:
+def _where(votes: dict[PeerId, int]) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """The case happens in a swarm with these votes."""
 
-    def case(holds: Callable[[], bool]) -> Callable[[], bool]:
+    def case(holds: Callable[[], None]) -> Callable[[], None]:
         @wraps(holds)
-        def holding() -> bool:
+        def holding() -> None:
             with voting(votes):
-                return holds()
+                holds()
 
         return holding
 
@@ -66,32 +62,35 @@ def _append(signers: Iterable[int], silent: Iterable[int] = ()) -> bool:
 
 
 @_where({FOUNDER: 9, identity(1).peer: 1, identity(2).peer: 1, identity(3).peer: 1})
-def _votes_decide() -> bool:
-    return _append([0]) and not _append([1, 2, 3])
+def test_votes_decide() -> None:
+    assert _append([0])
+    assert not _append([1, 2, 3])
 
 
 @_where({FOUNDER: 9})
-def _who_has_none_signs_nothing() -> bool:
+def test_who_has_none_signs_nothing() -> None:
     """Or its mask would keep somebody in the count."""
-    return _append([0]) and not _append([0, 1])
+    assert _append([0])
+    assert not _append([0, 1])
 
 
 @_where({FOUNDER: 9})
-def _heirs_count_by_heads() -> bool:
-    return _append([1, 2, 3], silent=[0]) and not _append([1, 2], silent=[0])
+def test_heirs_count_by_heads() -> None:
+    assert _append([1, 2, 3], silent=[0])
+    assert not _append([1, 2], silent=[0])
 
 
-def _heirs_call_all_silent_who_have_votes() -> bool:
+def test_heirs_call_all_silent_who_have_votes() -> None:
     """Two of seven who do so with half of them are nobody."""
     a, b, *_, c, d = PEERS
     mask = MEMBERS.mask({*PEERS} - {b, c, d})
     ballots = {peer: [SignedBallot(peer, mask, bytes(64))] for peer in (c, d)}
     votes = Votes({a: 1, b: 1})
-    return certificates.find_quorum(ballots, MEMBERS, votes, "crash") is None
+    assert certificates.find_quorum(ballots, MEMBERS, votes, "crash") is None
 
 
 @_where({FOUNDER: 9})
-def _what_heirs_decide_is_doubted() -> bool:
+def test_what_heirs_decide_is_doubted() -> None:
     """By whoever has not signed it, however many they are."""
     chain = Chain(7)
     *heirs, other = (identity(who).peer for who in range(1, 7))
@@ -104,51 +103,50 @@ def _what_heirs_decide_is_doubted() -> bool:
         model="byzantine",
         me=other,
     )
-    return seen.doubts(chain.certificate(BLOCK, signers=heirs, silent=[FOUNDER]))
+    assert seen.doubts(chain.certificate(BLOCK, signers=heirs, silent=[FOUNDER]))
 
 
-def _who_has_votes_leads() -> bool:
+def test_who_has_votes_leads() -> None:
     votes = Votes({PEERS[0]: 1})
-    return all(Leaders(SWARM, round_, MEMBERS, votes)[1] == PEERS[0] for round_ in range(9))
+    assert all(Leaders(SWARM, round_, MEMBERS, votes)[1] == PEERS[0] for round_ in range(9))
 
 
-def _heirs_lead_too() -> bool:
+def test_heirs_lead_too() -> None:
     leaders = Leaders(SWARM, 1, MEMBERS, Votes({PEERS[0]: 1}))
-    return {leaders[slot] for slot in range(2, 15, 2)} == set(PEERS)
+    assert {leaders[slot] for slot in range(2, 15, 2)} == set(PEERS)
 
 
-def _nothing_is_drawn_anew() -> bool:
+def test_nothing_is_drawn_anew() -> None:
     """A look more or less in a record names hardly ever another leader."""
     changed = sum(
         Leaders(SWARM, round_, MEMBERS, Votes({PEERS[0]: 500, PEERS[1]: 500}))[1]
         != Leaders(SWARM, round_, MEMBERS, Votes({PEERS[0]: 500, PEERS[1]: 501}))[1]
         for round_ in range(100)
     )
-    return changed < 5
+    assert changed < 5
 
 
 @_where({FOUNDER: 9, identity(1).peer: 1})
-def _votes_make_final() -> bool:
+def test_votes_make_final() -> None:
     chain = Chain(5)
     for _ in range(12):
         chain.grow(updates=[chain.update(FOUNDER)])
-    return chain.ledger.final_round > 5
+    assert chain.ledger.final_round > 5
 
 
 @_where({FOUNDER: 9})
-def _votes_choose_the_chain() -> bool:
+def test_votes_choose_the_chain() -> None:
     """The founder's, alone, before that of a crowd."""
     chain = Chain(5).grow_until(3)
     crowd = [identity(who).peer for who in range(1, 5)]
     alone, many = carried_on(chain, [FOUNDER], 3), carried_on(chain, crowd, 3)
     many.ledger.binding = True
-    return fork.prefers(
-        many.ledger, alone.ledger, 3, me=crowd[0], abandoned=False
-    ) and not fork.prefers(alone.ledger, many.ledger, 3, me=FOUNDER, abandoned=False)
+    assert fork.prefers(many.ledger, alone.ledger, 3, me=crowd[0], abandoned=False)
+    assert not fork.prefers(alone.ledger, many.ledger, 3, me=FOUNDER, abandoned=False)
 
 
 @_where({FOUNDER: 10, identity(1).peer: 1, identity(2).peer: 1})
-def _votes_change_the_version() -> bool:
+def test_votes_change_the_version() -> None:
     chain = Chain(4, version_notice=12)
     chain.ledger.versions.speaks = PROTOCOL_VERSION + 1
     for _ in range(20):
@@ -159,16 +157,16 @@ def _votes_change_the_version() -> bool:
                 for peer in chain.membership.peers
             ]
         )
-    return chain.ledger.versions.change is not None
+    assert chain.ledger.versions.change is not None
 
 
-def _a_crowd_has_nobody_load_parameters() -> bool:
+def test_a_crowd_has_nobody_load_parameters() -> None:
     chain = Chain(7)
     collection = Collection(Votes({identity(1).peer: 9}))
     for who in range(2, 7):
         said = chain.announcement(who, fingerprint=666)
         collection.announce(identity(who).peer, said, bytes(64))
-    return not collection.contradicts(7)
+    assert not collection.contradicts(7)
 
 
 class _Founder:
@@ -213,27 +211,28 @@ class _Founder:
 
 
 @_where({FOUNDER: 9})
-def _who_could_decide_alone_listens() -> bool:
-    return _Founder().until(5.5) == 0
+def test_who_could_decide_alone_listens() -> None:
+    assert _Founder().until(5.5) == 0
 
 
 @_where({FOUNDER: 9})
-def _who_has_listened_decides() -> bool:
-    return _Founder().until(120.0) > 0
+def test_who_has_listened_decides() -> None:
+    assert _Founder().until(120.0) > 0
 
 
 @_where({FOUNDER: 9})
-def _who_was_away_follows_heirs() -> bool:
+def test_who_was_away_follows_heirs() -> None:
     """It learns of it while it listens, and is told no second time."""
     founder = _Founder()
     decided = founder.learns(3.0)
     early = founder.until(5.5)
     founder.until(8.0, since=5.5)
-    return early == 0 and founder.follows(decided)
+    assert early == 0
+    assert founder.follows(decided)
 
 
 @_where({FOUNDER: 9})
-def _who_is_not_left_alone_follows_no_crowd() -> bool:
+def test_who_is_not_left_alone_follows_no_crowd() -> None:
     """One is at work on the same round: nobody has missed the founder for a lease."""
     founder = _Founder()
     waits, *crowd = founder.others
@@ -241,154 +240,35 @@ def _who_is_not_left_alone_follows_no_crowd() -> bool:
     record = founder.chain.record(departed=[founder.chain.silence(FOUNDER)])
     decided = founder.chain.decide(record, signers=crowd, silent=[FOUNDER, waits])
     founder.until(6.0, waits)
-    return not founder.member._current.binds(decided.certificate, leaving=False, now=6.2)
+    assert not founder.member._current.binds(decided.certificate, leaving=False, now=6.2)
 
 
 @_where({FOUNDER: 9})
-def _who_was_there_follows_no_heirs() -> bool:
+def test_who_was_there_follows_no_heirs() -> None:
     """They have not missed it, whatever they say; it goes on by itself."""
     founder = _Founder()
     founder.member._listening.decided(beyond_doubt=True, listens=False, now=0.0)
     record = founder.chain.record(departed=[founder.chain.silence(FOUNDER)])
     decided = founder.chain.decide(record, signers=founder.others, silent=[FOUNDER])
-    return not founder.member._current.binds(decided.certificate, leaving=False, now=6.5)
+    assert not founder.member._current.binds(decided.certificate, leaving=False, now=6.5)
 
 
 @_where({FOUNDER: 9})
-def _who_slept_listens() -> bool:
+def test_who_slept_listens() -> None:
     founder = _Founder()
     founder.member._listening.decided(beyond_doubt=True, listens=False, now=0.0)
     founder.member.handle(Tick(), 1.0)
     founder.member.handle(Tick(), 100.0)
-    return founder.member._current.listens(100.0)
+    assert founder.member._current.listens(100.0)
 
 
 @_where({FOUNDER: 9})
-def _who_is_heard_again_is_listened_to() -> bool:
+def test_who_is_heard_again_is_listened_to() -> None:
     founder = _Founder()
     listening = founder.member._listening
     listening.decided(beyond_doubt=True, listens=False, now=0.0)
     listening.hears(False, 10.0)
     alone = founder.member._current.listens(10.0)
     listening.hears(True, 20.0)
-    return not alone and founder.member._current.listens(20.0)
-
-
-_HEADS = "ours.membership(fork).one_each"
-
-RULES = (
-    Rule(
-        "votes decide",
-        _votes_decide,
-        edited(
-            certificates, "_certifies", ("votes.among(peer for peer, _ in signers)", "len(signers)")
-        ),
-    ),
-    Rule(
-        "who has no votes signs nothing",
-        _who_has_none_signs_nothing,
-        edited(
-            certificates, "_certifies", ("not all(votes[peer] for peer, _ in signers)", "False")
-        ),
-    ),
-    Rule(
-        "heirs count by heads",
-        _heirs_count_by_heads,
-        edited(certificates, "_certifies", ("if not counted", "if False")),
-    ),
-    Rule(
-        "heirs call all silent who have votes",
-        _heirs_call_all_silent_who_have_votes,
-        put(certificates, "disinherits", lambda *arguments: True),
-    ),
-    Rule(
-        "what heirs decide is doubted",
-        _what_heirs_decide_is_doubted,
-        edited(Agreement, "doubts", ("self.votes.among(signers)", "len(signers)")),
-    ),
-    Rule(
-        "who has votes leads",
-        _who_has_votes_leads,
-        edited(Leaders, "__getitem__", ("elif slot % 2", "elif False")),
-    ),
-    Rule(
-        "heirs lead too",
-        _heirs_lead_too,
-        edited(Leaders, "__getitem__", ("elif slot % 2", "elif True")),
-    ),
-    Rule(
-        "nothing is drawn anew",
-        _nothing_is_drawn_anew,
-        edited(
-            Leaders,
-            "_drawn",
-            ("drawn * self._votes.total >> 8 * CONTENT_ID_BYTES", "drawn % self._votes.total"),
-        ),
-    ),
-    Rule(
-        "votes make final",
-        _votes_make_final,
-        edited(_Set, "counted", ("if self.votes is None", "if True")),
-    ),
-    Rule(
-        "votes choose the chain",
-        _votes_choose_the_chain,
-        edited(
-            fork,
-            "prefers",
-            ("(other.truncated(fork).finality_votes, *members)", f"({_HEADS},)"),
-        ),
-    ),
-    Rule(
-        "votes change the version",
-        _votes_change_the_version,
-        edited(
-            versions.VersionsByRound,
-            "follow",
-            ("before.now + 1, votes,", "before.now + 1, Votes(dict.fromkeys(votes.by_peer, 1)),"),
-        ),
-    ),
-    Rule(
-        "a crowd has nobody load parameters",
-        _a_crowd_has_nobody_load_parameters,
-        edited(Collection, "announce", ("self._others[peer]", "1")),
-    ),
-    Rule(
-        "who could decide alone listens",
-        _who_could_decide_alone_listens,
-        put(rounds.Round, "listens", lambda self, now: False),
-    ),
-    Rule(
-        "who has listened decides", _who_has_listened_decides, put(rounds, "_LISTENED_LEASES", 1e9)
-    ),
-    Rule(
-        "who was away follows heirs",
-        _who_was_away_follows_heirs,
-        edited(rounds.Round, "_can_do_without", ("if self._lone and", "if False and")),
-    ),
-    Rule(
-        "what was learned while listening is kept",
-        _who_was_away_follows_heirs,
-        put(rounds.Round, "keep", lambda self, decided, now: None),
-    ),
-    Rule(
-        "who is not left alone follows no crowd",
-        _who_is_not_left_alone_follows_no_crowd,
-        edited(rounds.Round, "_can_do_without", ("others <= {self._me}", "True")),
-    ),
-    Rule(
-        "who was there follows no heirs",
-        _who_was_there_follows_no_heirs,
-        edited(rounds.Round, "_can_do_without", ("not self._listening.in_touch and ", "")),
-    ),
-    Rule(
-        "who slept listens",
-        _who_slept_listens,
-        edited(Member, "_step", ("self._listening.begin(now)", "pass")),
-    ),
-    Rule(
-        "who is heard again is listened to",
-        _who_is_heard_again_is_listened_to,
-        put(rounds.Listening, "hears", lambda self, somebody, now: None),
-    ),
-)
+    assert not alone
+    assert founder.member._current.listens(20.0)

@@ -1,0 +1,83 @@
+"""Rules of taking in answers: what one may cost, and whose memory a node waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distro_node.crypto.envelope import Envelope, EnvelopeError
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.sync import Answer
+from distro_node.protocol.member.taking_in import TakingIn
+from distro_node.protocol.member.vote_recovery import Recalling
+from simulation.chain import identity
+from simulation.known_chains import true_chain
+
+
+def test_a_forged_word_ends_an_answer() -> None:
+    """Of a thousand forged messages one is checked, and its bearer blamed."""
+    checked: list[int] = []
+
+    def opened(word: int) -> Envelope:
+        checked.append(word)
+        raise EnvelopeError("bad_signature", "nobody signed that")
+
+    taking = TakingIn(identity(1).peer, [], range(1000), opened)
+    _take_in(taking)
+    assert len(checked) == 1
+    assert taking.blame is not None
+
+
+def test_a_refused_entry_ends_an_answer() -> None:
+    """A chain of others: one entry of it is looked at, and nobody is blamed."""
+    entries = [true_chain().ledger[round_] for round_ in range(10)]
+    taking: TakingIn[Envelope] = TakingIn(identity(1).peer, entries, [], lambda word: word)
+    assert _take_in(taking, refuses=True) == 1
+    assert taking.blame is None
+    assert not taking.all_held
+
+
+def _take_in(taking: TakingIn[Any], *, refuses: bool = False) -> int:
+    """How many inputs the member is handed."""
+    count = 0
+    while taking.next_input() is not None:
+        count += 1
+        if refuses:
+            taking.refused()
+    return count
+
+
+def test_all_are_recalled() -> None:
+    """One of three has nothing to say of us, one says it late, and one is cut short."""
+    machine, peers = Recalling(3, _others(), 0.0), _others()
+    machine.questions(peers[:2], 0.0)
+    machine.answered(peers[0], Answer(3), 0.1)
+    _hear(machine, all_held=True)
+    first = machine.complete
+    machine.questions(peers, 0.5)
+    machine.answered(peers[1], Answer(3), 1.0)
+    machine.answered(peers[2], Answer(3), 1.0)
+    _hear(machine, all_held=False)
+    assert not first
+    assert not machine.complete
+
+
+def _others() -> list[PeerId]:
+    return [identity(number).peer for number in range(1, 4)]
+
+
+def _hear(machine: Recalling, *, all_held: bool) -> None:
+    for peer, _ in machine.drain():
+        machine.heard(peer, all_held=all_held)
+
+
+def test_who_comes_late_is_asked() -> None:
+    machine, peers = Recalling(3, _others(), 0.0), _others()
+    asked = [q.peer for now in (0.0, 1.0) for q in machine.questions(peers[: 1 + int(now)], now)]
+    assert asked == peers[:2]
+    assert machine.deadline(1.0) < 1.5
+
+
+def test_memory_is_not_waited_for_for_ever() -> None:
+    machine = Recalling(3, _others(), 0.0)
+    machine.questions(_others(), 10.0)
+    assert machine.done

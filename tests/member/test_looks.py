@@ -1,0 +1,433 @@
+"""Rules of looks: which may be recorded, and what one member says and keeps of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from distro_node.crypto.envelope import Envelope, signing_bytes
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.checks import draw
+from distro_node.protocol.checks.accounts import TERM, FirstLook
+from distro_node.protocol.member.effects import Judge, LookAgain, Train
+from distro_node.protocol.member.inputs import Judged, LookedAgain
+from distro_node.protocol.member.looking import Looking
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import Check, LookEntry, Recheck, Record
+from simulation.chain import Chain, identity
+from simulation.checked_chain import GOOD, LOW, CheckedChain
+
+# Private here: `_kept`, `_drawn`, `_firsts`: what is kept is counted; `_earned`, `_disputes`: they are
+# made up.
+
+FOUNDER = identity(0).peer
+VOTED = 2 * TERM + 1
+"""A round in which all have votes."""
+
+
+def _refused(record: Callable[[], Record], chain: Chain) -> bool:
+    try:
+        chain.ledger.append(chain.decide(record()))
+    except ProtocolError:
+        return True
+    return False
+
+
+@cache
+def _grown(count: int = 4) -> CheckedChain:
+    return CheckedChain(count).check(VOTED)
+
+
+def _chain() -> CheckedChain:
+    """In which all have votes. Each case has one of its own."""
+    grown = _grown()
+    assert len(grown.work.accounts.votes) == 4
+    chain = CheckedChain(0)
+    chain.manifest, chain.ledger = grown.manifest, grown.ledger.truncated(len(grown.ledger))
+    return chain
+
+
+def _disputed() -> tuple[CheckedChain, FirstLook]:
+    chain = _chain()
+    return chain, chain.disputed()
+
+
+# Records
+
+
+def test_nobody_chooses_its_secret() -> None:
+    chain = _chain()
+    assert _refused(lambda: chain.record(looks=(chain.look(FOUNDER, secret=bytes(16)),)), chain)
+
+
+def test_who_was_not_drawn_looks_at_nobody() -> None:
+    chain = CheckedChain(4, every=10_000).check(5)
+    assert _refused(lambda: chain.record(looks=(chain.look(FOUNDER),)), chain)
+
+
+def test_what_does_not_count_is_not_looked_at() -> None:
+    chain = _chain()
+    drawn = chain.drawn(FOUNDER, chain.round)
+    assert drawn is not None
+    due = [p for p in chain.ledger.dealing.due(chain.round) if p != drawn.peer]
+    chain.grow(updates=[chain.update(peer) for peer in due])
+    assert _refused(lambda: chain.record(looks=(chain.look(FOUNDER),)), chain)
+
+
+def test_a_look_is_at_a_round_that_is_decided() -> None:
+    chain = _chain()
+    assert _refused(lambda: chain.record(looks=(chain.look(FOUNDER, chain.round),)), chain)
+
+
+def test_a_look_is_recorded_once() -> None:
+    chain = _chain()
+    look = chain.look(FOUNDER)
+    chain.grow(looks=(look,))
+    assert _refused(lambda: chain.record(looks=(look,)), chain)
+
+
+def test_each_look_stands_there_once() -> None:
+    chain = _chain()
+    assert _refused(lambda: chain.record(looks=(chain.look(FOUNDER),) * 2), chain)
+
+
+def test_looks_are_signed() -> None:
+    chain = _chain()
+    look = dataclasses.replace(chain.look(FOUNDER), total=GOOD - 1)
+    assert _refused(lambda: chain.record(looks=(look,)), chain)
+
+
+def test_second_looks_are_signed() -> None:
+    chain, first = _disputed()
+    chain.grow()
+    (again,) = _seconds(chain, first)[:1]
+    again = dataclasses.replace(again, scores=again.scores[::-1], signature=bytes(64))
+    assert _refused(lambda: chain.record(looks_again=(again,)), chain)
+
+
+def test_second_looks_stand_there_once() -> None:
+    chain, first = _disputed()
+    chain.grow()
+    again = _seconds(chain, first)[:1] * 2
+    assert _refused(lambda: chain.record(looks_again=again), chain)
+
+
+def test_there_are_no_looks_where_work_is_not_checked() -> None:
+    chain = Chain(4).grow_until(4)
+    look = LookEntry(FOUNDER, 3, bytes(16), 1, 1, bytes(64))
+    assert _refused(lambda: chain.record(looks=(look,)), chain)
+
+
+def test_all_bind_themselves() -> None:
+    chain = _chain()
+    assert _refused(lambda: chain.record(updates=[chain.update(FOUNDER, commitment=b"")]), chain)
+
+
+def _seconds(chain: CheckedChain, first: FirstLook, now: int | None = None) -> tuple:
+    """The second looks that the next record, or that of round `now`, may hold."""
+    found = []
+    for peer in chain.membership.peers:
+        entry = chain.again(peer, first)
+        try:
+            chain.work.second_look(entry, chain.round if now is None else now)
+        except ProtocolError:
+            continue
+        found.append(entry)
+    return tuple(found)
+
+
+def test_second_looks_wait() -> None:
+    """Their secret draws a first look, too."""
+    chain, first = _disputed()
+    assert not _seconds(chain, first)
+    assert len(_seconds(chain, first, chain.round + 1)) > 0
+
+
+def test_second_looks_are_at_the_whole_share() -> None:
+    chain, first = _disputed()
+    chain.grow()
+    (again,) = _seconds(chain, first)[:1]
+    fewer = chain.again(again.looker, first, [LOW] * (len(again.scores) - 1))
+    assert _refused(lambda: chain.record(looks_again=(fewer,)), chain)
+
+
+def test_of_a_large_share_some_are_looked_at_again() -> None:
+    chain, first = _disputed()
+    disputes = chain.work.accounts._disputes
+    large = dataclasses.replace(first, share=64)
+    disputes[large] = disputes[first]
+    secrets = {peer: chain.secret(peer, disputes[first].since) for peer in chain.membership.peers}
+    found = (chain.work.sequences_again(peer, secret, large) for peer, secret in secrets.items())
+    assert max(len(numbers) for numbers in found if numbers) == 8
+
+
+def test_who_is_not_called_does_not_look_again() -> None:
+    """Beside one with nearly all votes the rest are hardly ever called."""
+    chain = CheckedChain(9).grow_until(3)
+    votes = {**dict.fromkeys(chain.membership.peers, 1), FOUNDER: 1 << 40}
+    accounts = chain.work.accounts
+    accounts.earned = accounts.votes = chain.work._earned[0] = votes
+    first = chain.disputed()
+    chain.grow()
+    assert not _seconds(chain, first)
+
+
+def test_who_is_alone_is_called() -> None:
+    """It looked at the only other one with votes, which has nearly all of them."""
+    chain, first = _disputed()
+    chain.grow()
+    votes = {first.checker: 1, first.peer: 1 << 80}
+    chain.work._earned = [votes] * len(chain.work._earned)
+    chain.work.accounts.votes = votes
+    assert [entry.looker for entry in _seconds(chain, first)] == [first.checker]
+
+
+def test_old_accounts_are_made_again() -> None:
+    chain = _chain()
+    known = dict(chain.work.votes(TERM + 3))
+    short = chain.ledger.truncated(TERM + 3)
+    assert short.work is not None
+    assert dict(short.work.accounts.votes) == known
+    assert len(short.work) == TERM + 3
+
+
+def test_few_accounts_are_kept() -> None:
+    chain = CheckedChain(1)
+    while chain.round < 14 * TERM:
+        chain.grow(updates=[])
+    assert len(chain.work._kept) <= 10
+
+
+def test_some_accounts_of_long_ago_are_kept() -> None:
+    chain = CheckedChain(1)
+    while chain.round < 45 * TERM:
+        chain.grow(updates=[])
+    assert sorted(chain.work._kept)[:2] == [0, 32 * TERM]
+
+
+def test_a_secret_is_too_long_to_be_tried() -> None:
+    with pytest.raises(ValueError, match="secret"):
+        draw.commitment(bytes(2))
+
+
+# One member
+
+
+class _Looker:
+    """The founder at work, its looks alone."""
+
+    def __init__(self, chain: CheckedChain) -> None:
+        self.chain = chain
+        self.ledger = chain.ledger
+        self.looking = Looking(FOUNDER, self._sign)
+
+    def _sign(self, kind: str, body: bytes) -> Envelope:
+        swarm = self.chain.manifest.swarm
+        signature = identity(0).sign(signing_bytes(kind, swarm, body))
+        return Envelope(kind=kind, swarm=swarm, sender=FOUNDER, body=body, signature=signature)
+
+    def told(self, dealt: int | None = None) -> Train:
+        """What it is told to compute in the next round."""
+        round_ = self.ledger_round
+        samples = self.ledger.share(round_, FOUNDER) or (0,)
+        effect = Train(round_, self.ledger.head, samples, round_ if dealt is None else dealt)
+        return self.looking.beside(effect, self.ledger)
+
+    @property
+    def ledger_round(self) -> int:
+        return len(self.ledger)
+
+    def judges(self) -> list[Judge]:
+        """The next record is decided and applied: what it is told to judge."""
+        self.chain.grow()
+        effects = self.looking.applied(self.ledger_round - 1, self.ledger)
+        return [effect for effect in effects if isinstance(effect, Judge)]
+
+    def screens(self, sender: PeerId, message: Check | Recheck) -> str:
+        """Why a word is refused; empty if it is not."""
+        try:
+            self.looking.screen(sender, message, self.ledger)
+        except ProtocolError as error:
+            return error.reason
+        return ""
+
+    def hears(self, entry: LookEntry) -> str:
+        said = entry.said(self.ledger.parent(entry.round))
+        refused = self.screens(entry.checker, said)
+        if not refused:
+            self.looking.put(entry.checker, said, entry.signature)
+        return refused
+
+
+def _looker() -> _Looker:
+    return _Looker(_chain())
+
+
+def test_a_look_is_computed_beside() -> None:
+    looker = _looker()
+    told, drawn = looker.told(), looker.chain.drawn(FOUNDER, looker.ledger_round)
+    assert drawn is not None
+    dealt = looker.ledger.share(looker.ledger_round, drawn.peer)
+    assert dealt is not None
+    assert (told.look, told.look_share) == (dealt[drawn.sequence], len(dealt))
+
+
+def test_who_has_several_rounds_looks_at_nobody() -> None:
+    looker = _looker()
+    assert looker.told(dealt=looker.ledger_round - 1).look is None
+
+
+def test_a_restart_changes_no_secret() -> None:
+    one, other = _looker(), _looker()
+    place = one.ledger_round, one.ledger.head
+    assert one.looking.commitment(*place) == other.looking.commitment(*place)
+
+
+def test_what_is_decided_is_judged() -> None:
+    looker = _looker()
+    looker.told()
+    drawn = looker.chain.drawn(FOUNDER, looker.ledger_round)
+    assert drawn is not None
+    (judge,) = looker.judges()
+    record = looker.ledger[judge.round].record
+    assert [judge.update] == [e.update for e in record.updates if e.peer == drawn.peer]
+
+
+def test_nothing_seen_is_nothing_said() -> None:
+    looker = _looker()
+    looker.told()
+    (judge,) = looker.judges()
+    assert looker.looking.judged(Judged(judge.round, 0, 0), looker.ledger) == []
+
+
+def test_what_was_seen_is_said_once() -> None:
+    looker = _looker()
+    looker.told()
+    (judge,) = looker.judges()
+    seen = Judged(judge.round, GOOD, 1)
+    said = [len(looker.looking.judged(seen, looker.ledger)) for _ in range(2)]
+    assert said == [1, 0]
+
+
+def test_what_is_never_judged_is_forgotten() -> None:
+    looker = _looker()
+    for _ in range(40):
+        looker.told()
+        looker.judges()
+    assert len(looker.looking._drawn) < 20
+
+
+def test_another_chain_begins_anew() -> None:
+    looker = _looker()
+    looker.told()
+    looker.hears(looker.chain.look(_other(looker.chain)))
+    looker.looking.start_over()
+    assert not looker.looking._drawn
+    assert not looker.looking._firsts
+
+
+def _other(chain: CheckedChain) -> PeerId:
+    return next(peer for peer in chain.membership.peers if peer != FOUNDER)
+
+
+def _called() -> tuple[_Looker, list[LookAgain]]:
+    """The founder is called to look again; the first look was another's."""
+    chain = _chain()
+    while True:
+        looks = [e for e in chain.looks(LOW) if e.checker != FOUNDER]
+        chain.grow(looks=looks[:1])
+        looker = _Looker(chain)
+        effects = [e for e in looker.looking.called(chain.ledger) if isinstance(e, LookAgain)]
+        if effects:
+            return looker, effects
+
+
+def test_who_is_called_looks_at_the_share() -> None:
+    looker, (again,) = _called()
+    share = looker.ledger.share(again.first.round, again.first.peer)
+    record = looker.ledger[again.first.round].record
+    updates = [e.update for e in record.updates if e.peer == again.first.peer]
+    assert [again.update] == updates
+    assert set(again.samples) <= set(share or ())
+
+
+def test_who_is_called_is_called_once() -> None:
+    looker, _ = _called()
+    looker.chain.grow()
+    assert looker.looking.called(looker.ledger) == []
+
+
+def test_a_second_look_is_told_in_time_and_once() -> None:
+    looker, (again,) = _called()
+    scores = looker.chain.again(FOUNDER, again.first).scores
+    looker.looking.looked_again(LookedAgain(again.first, scores), looker.ledger)
+    said = [len(looker.looking.to_tell(looker.ledger))]
+    looker.chain.grow()
+    said += [len(looker.looking.to_tell(looker.ledger)) for _ in range(2)]
+    assert said == [0, 1, 0]
+
+
+def test_who_could_not_look_again_says_nothing() -> None:
+    looker, (again,) = _called()
+    looker.looking.looked_again(LookedAgain(again.first, ()), looker.ledger)
+    looker.chain.grow()
+    assert looker.looking.to_tell(looker.ledger) == []
+
+
+def test_old_looks_are_not_passed_on() -> None:
+    looker = _looker()
+    entry = looker.chain.look(_other(looker.chain), 12)
+    assert looker.hears(entry) == "other_round"
+
+
+def test_looks_on_other_chains_are_not_passed_on() -> None:
+    looker = _looker()
+    entry = looker.chain.look(_other(looker.chain))
+    said = dataclasses.replace(entry.said(looker.ledger.head), parent=bytes(32))
+    assert looker.screens(entry.checker, said) == "wrong_parent"
+
+
+def test_another_word_is_not_passed_on() -> None:
+    looker = _looker()
+    peer = _other(looker.chain)
+    first = looker.hears(looker.chain.look(peer))
+    assert (first, looker.hears(looker.chain.look(peer, score=LOW))) == ("", "equivocation")
+
+
+def test_what_is_recorded_is_not_said_again() -> None:
+    looker = _looker()
+    entry = looker.chain.look(_other(looker.chain))
+    looker.hears(entry)
+    looker.chain.grow(looks=(entry,))
+    looker.looking.forget(looker.ledger)
+    assert not looker.looking._firsts
+
+
+def test_so_many_looks_wait() -> None:
+    looker = _looker()
+    for number in range(1000):
+        said = Check(number, looker.ledger.head, bytes(16), 1, 1)
+        looker.looking.put(FOUNDER, said, bytes(64))
+    assert len(looker.looking._firsts) == 256
+
+
+def test_so_many_looks_are_recorded() -> None:
+    looker = _looker()
+    looker.looking.forget = lambda ledger: None  # type: ignore[method-assign]
+    for number in range(100):
+        said = Check(number, looker.ledger.head, bytes(16), 1, 1)
+        looker.looking.put(FOUNDER, said, bytes(64))
+    firsts, _ = looker.looking.entries(looker.ledger)
+    assert [entry.round for entry in firsts] == list(range(64))
+
+
+def test_so_many_second_looks_are_recorded() -> None:
+    looker = _looker()
+    looker.looking.forget = lambda ledger: None  # type: ignore[method-assign]
+    for number in range(100):
+        said = Recheck(number, looker.ledger.head, FOUNDER, bytes(16), ())
+        looker.looking.put(FOUNDER, said, bytes(64))
+    _, seconds = looker.looking.entries(looker.ledger)
+    assert [entry.round for entry in seconds] == list(range(32))

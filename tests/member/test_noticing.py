@@ -1,0 +1,153 @@
+"""Rules of noticing others: who is there, who has parted, and how often that makes us ask."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.apart import Apart
+from distro_node.protocol.member.admission import AdmissionRequest
+from distro_node.protocol.member.divergence import Divergence
+from distro_node.protocol.member.effects import AskSync, Effect, Fork
+from distro_node.protocol.member.presence import Presence
+from distro_node.protocol.member.replica import Replica
+from distro_node.protocol.wire.messages import Heartbeat, RecordId
+from simulation.chain import FINGERPRINT, Chain, identity
+
+# Private here: `_chains`: that it is bounded shows nowhere else.
+
+ME, MEMBER, STRANGER = identity(0).peer, identity(1).peer, identity(40).peer
+
+
+@cache
+def _chain() -> Chain:
+    return Chain(4).grow_until(2)
+
+
+def test_a_heartbeat_counts_once() -> None:
+    """Whoever repeats it would keep the dead alive."""
+    watch, beat = Presence(ME, 0.0), Heartbeat(3, 7)
+    watch.set_members([ME, MEMBER], 0.0)
+    for now in (1.0, 30.0):
+        watch.beat(MEMBER, beat, now)
+    assert watch.last_heard(MEMBER) == 1.0
+
+
+def test_who_slept_accuses_nobody() -> None:
+    watch = Presence(ME, 0.0)
+    watch.set_members([ME, MEMBER], 0.0)
+    watch.tick(1000.0)
+    assert watch.silent(20.0, 1000.0) == set()
+
+
+def test_a_connection_may_come_back() -> None:
+    watch = Presence(ME, 0.0)
+    watch.set_members([ME, MEMBER], 0.0)
+    watch.lost(MEMBER, 10.0)
+    assert [watch.missing(now) for now in (11.0, 13.0)] == [set(), {MEMBER}]
+
+
+def _asked(kind: type[Effect], seconds: int, *, news: bool = False) -> int:
+    """How often, where somebody hints ten times a second that there is something new."""
+    noticed, effects = Divergence(0.0), list[Effect]()
+    for step in range(1, 10 * seconds + 1):
+        now = step / 10
+        if not news:
+            noticed.behind()
+        noticed.parted()
+        effects += noticed.questions(
+            _chain().ledger, last=now if news else 0.0, patience=0.0, follows=False, now=now
+        )
+    return sum(isinstance(effect, kind) for effect in effects)
+
+
+def test_who_seems_behind_asks_now_and_then() -> None:
+    assert _asked(AskSync, 10) <= 20
+
+
+def test_who_hears_news_asks_all_the_same() -> None:
+    """Gossip queues: nothing in it tells where the others are."""
+    assert 9 <= _asked(AskSync, 100, news=True) <= 10
+
+
+def test_who_hears_nothing_asks() -> None:
+    noticed, count = Divergence(0.0), 0
+    for now in range(100):
+        effects = noticed.questions(
+            _chain().ledger, last=0.0, patience=0.0, follows=False, now=now / 10
+        )
+        count += len(effects)
+    assert 3 <= count <= 5
+
+
+def _compares_without_a_sign(now: float, patience: float) -> bool:
+    effects = Divergence(0.0).questions(
+        _chain().ledger, last=0.0, patience=patience, follows=False, now=now
+    )
+    return any(isinstance(effect, Fork) for effect in effects)
+
+
+def test_who_stands_still_compares() -> None:
+    assert _compares_without_a_sign(60.0, 0.0)
+
+
+def test_who_waits_for_updates_compares_later() -> None:
+    assert not _compares_without_a_sign(100.0, 10.0)
+    assert _compares_without_a_sign(160.0, 10.0)
+
+
+def test_chains_are_compared_now_and_then() -> None:
+    assert _asked(Fork, 100) <= 10
+
+
+def _seen(count: int) -> tuple[Apart, list[PeerId]]:
+    parted, told = Apart(), []
+    for number in range(count):
+        peer = PeerId(number.to_bytes(32, "big"))
+        told += parted.seen({peer: RecordId(content_id(peer))})
+    return parted, told
+
+
+def test_so_many_who_parted_are_known() -> None:
+    assert len(_seen(2000)[0].peers) == 1024
+
+
+def test_so_many_other_chains_are_known() -> None:
+    assert len(_seen(2000)[0]._chains) == 1024
+
+
+def test_a_liar_is_told_of_once() -> None:
+    parted, told = Apart(), []
+    for number in range(10):
+        told += parted.seen({MEMBER: RecordId(content_id(bytes([number])))})
+    assert told == [MEMBER]
+
+
+def test_a_chain_is_told_of_once() -> None:
+    parted, chain = Apart(), RecordId(content_id(b"theirs"))
+    assert parted.seen({MEMBER: chain}) == [MEMBER]
+    assert parted.seen({ME: chain}) == []
+
+
+def test_admission_is_asked_for_now_and_then() -> None:
+    """Every request goes to everybody."""
+    request = AdmissionRequest(b"", 0.0)
+    asked = [request.renew(5, True, step / 10) for step in range(100)]
+    assert sum(one is not None for one in asked) == 5
+
+
+def test_who_never_gets_to_the_end_asks_all_the_same() -> None:
+    """Where rounds are shorter than an update's way it never does."""
+    request = AdmissionRequest(b"", 0.0)
+    assert [request.renew(5, False, now) is not None for now in (9.0, 11.0)] == [False, True]
+
+
+def test_who_is_far_behind_does_not_ask() -> None:
+    """Once it is a member, the others wait for it."""
+    chain, state = Chain(1).grow_until(9), Replica(ME, 5)
+    near = []
+    for round_ in (3, 4):
+        state.loaded(round_, FINGERPRINT, None)
+        near.append(state.is_near(chain.ledger))
+    assert near == [False, True]

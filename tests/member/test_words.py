@@ -1,0 +1,198 @@
+"""Budgets of words: what is read of whom, what is kept of it, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.entries import Entries
+from distro_node.protocol.member.divergence import Divergence
+from distro_node.protocol.member.effects import Effect, FetchUpdate
+from distro_node.protocol.member.inbox import Inbox
+from distro_node.protocol.member.inputs import Heard
+from distro_node.protocol.member.looking import Looking
+from distro_node.protocol.member.mailbox import Mailbox
+from distro_node.protocol.member.own_words import OwnWords
+from distro_node.protocol.member.presence import Presence
+from distro_node.protocol.member.proposing import Accusations, JoinRequests
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import JoinRequest
+from simulation.chain import Chain, identity
+
+# Private here: `_latest`: that it is bounded shows nowhere else.
+
+ME, MEMBER, STRANGER = identity(0).peer, identity(1).peer, identity(40).peer
+
+
+@cache
+def _chain() -> Chain:
+    return Chain(4).grow_until(2)
+
+
+def _letter(number: int, size: int, sender: PeerId = MEMBER) -> Envelope:
+    body = number.to_bytes(8, "big").ljust(size, b"\0")
+    return Envelope(kind="vote", swarm=bytes(32), sender=sender, body=body, signature=bytes(64))
+
+
+def _inbox() -> Inbox:
+    watch = Presence(ME, 0.0)
+    watch.set_members(_chain().membership.peers, 0.0)
+    joins, accusations = JoinRequests(), Accusations()
+    looking = Looking(ME, lambda kind, body: _letter(0, len(body)))
+    return Inbox(_chain().manifest, watch, Divergence(0.0), joins, accusations, looking)
+
+
+def _refused(envelope: Envelope) -> str:
+    """Why it is not let in."""
+    try:
+        _inbox().screen(envelope, _chain().ledger, 0.0)
+    except ProtocolError as error:
+        return error.reason
+    return ""
+
+
+def test_long_words_of_strangers_are_not_read() -> None:
+    """It would be no message, but who knows after how long."""
+    assert _refused(_letter(1, 5000, STRANGER)) == "not_member"
+
+
+def test_long_words_of_members_are_read() -> None:
+    assert _refused(_letter(1, 5000)) == "malformed"
+
+
+def test_rounds_far_ahead_are_not_let_in() -> None:
+    ahead = [_chain().announcement(1, round=_chain().round + by) for by in (8, 9)]
+    said = [_chain().envelope(1, "announcement", announcement) for announcement in ahead]
+    assert [_refused(envelope) for envelope in said] == ["", "other_round"]
+
+
+def test_strangers_have_no_say() -> None:
+    said = _chain().envelope(40, "announcement", _chain().announcement(40))
+    assert _refused(said) == "not_member"
+
+
+def test_strangers_accuse_nobody() -> None:
+    """To check a proof takes two signatures."""
+    assert _refused(_chain().envelope(40, "evidence", _chain().evidence(1))) == "not_member"
+
+
+def test_one_update_of_a_round_counts() -> None:
+    member, effects, refused = _chain().member(0), list[Effect](), 0
+    for number in range(20):
+        said = _chain().announcement(1, update=content_id(b"%d" % number))
+        try:
+            effects += member.handle(Heard(_chain().envelope(1, "announcement", said)), 0.0)
+        except ProtocolError:
+            refused += 1
+    assert refused == 19
+    assert sum(isinstance(one, FetchUpdate) for one in effects) == 1
+
+
+def _kept(envelopes: Iterable[Envelope], *, member: bool) -> int:
+    kept = _inbox()
+    for envelope in envelopes:
+        kept.keep(envelope, 9, member=member)
+    return sum(len(envelope.body) for envelope in kept.enter(9))
+
+
+def test_little_is_kept_of_newcomers() -> None:
+    assert 0 < _kept((_letter(n, 500, STRANGER) for n in range(100)), member=False) <= 4 << 10
+
+
+def test_a_bounded_part_is_kept_of_members() -> None:
+    assert 0 < _kept((_letter(n, 100_000) for n in range(20)), member=True) <= 1 << 20
+
+
+def test_short_words_count_for_what_they_cost() -> None:
+    assert _kept((_letter(n, 8) for n in range(3000)), member=True) <= 8 << 10
+
+
+def test_what_is_over_is_forgotten() -> None:
+    """And makes room for what comes."""
+    box = Mailbox()
+    for number in range(20):
+        box.put(number, _letter(number, 60_000), 1 << 20)
+    box.forget_before(19)
+    box.put(19, _letter(50, 60_000), 1 << 20)
+    assert len(box.of_round(19)) == 1
+    assert not box.of_round(5)
+
+
+def test_own_words_of_some_rounds_are_kept() -> None:
+    """Oneself can say any number, and goes back to a chain that was left."""
+    kept = _inbox()
+    for number in range(600):
+        kept.stand_by(_letter(number, 8, ME), ME)
+    assert len(kept.start_over()) == 512
+
+
+def test_so_many_wait_for_admission() -> None:
+    joins, request = JoinRequests(), JoinRequest(5, b"")
+    crowd = [PeerId(number.to_bytes(32, "big")) for number in range(1100)]
+    for peer in crowd:
+        joins.put(peer, request, bytes(64), 0.0)
+    assert sum(map(joins.has, crowd)) == 1024
+
+
+def test_who_stops_asking_is_forgotten() -> None:
+    joins, request = JoinRequests(), JoinRequest(5, b"")
+    joins.put(STRANGER, request, bytes(64), 0.0)
+    joins.put(MEMBER, request, bytes(64), 16.0)
+    assert joins.has(MEMBER)
+    assert not joins.has(STRANGER)
+
+
+def test_an_old_request_replaces_no_newer_one() -> None:
+    """Whoever repeats it would keep a peer from being admitted."""
+    joins = JoinRequests()
+    new = _chain().admission(40, _chain().round)
+    for entry in (new, _chain().admission(40, 0)):
+        joins.put(entry.peer, entry.request, entry.signature, 0.0)
+    assert joins.admissible(_chain().manifest, _chain().ledger, 0.0) == [new]
+
+
+def test_so_many_accusations_wait() -> None:
+    accusations, proof = Accusations(), _chain().evidence(1)
+    for number in range(100):
+        accused = Accused(PeerId(number.to_bytes(32, "big")))
+        accusations.put(accused, _letter(number, 8))  # type: ignore[arg-type]  # whose is all it asks
+    assert len(accusations.envelopes()) == 64
+    assert not accusations.wants(proof.peer)
+
+
+class Accused:
+    """A proof against somebody."""
+
+    def __init__(self, peer: PeerId) -> None:
+        self.peer = peer
+
+
+def test_many_own_words_go_sooner() -> None:
+    said: OwnWords[str] = OwnWords(1000)
+    said.note(6, "a long proposal", 1 << 20)
+    said.note(7, "a vote", 100)
+    assert said.forget(7) == ["a long proposal"]
+
+
+def test_entries_go_to_the_disk() -> None:
+    class Drawer:
+        def put(self, entry: bytes) -> int:
+            return 0
+
+        def get(self, offset: int) -> bytes:
+            return b""
+
+    kept, entry = Entries(Drawer()), _chain().ledger[0]
+    for _ in range(600):
+        kept.append(entry)
+    assert len(kept._latest) < 256
+
+
+def test_own_words_go_now_and_then() -> None:
+    """However short they are; each time the rest is written anew."""
+    said: OwnWords[str] = OwnWords()
+    said.note(3, "a vote", 100)
+    assert [said.forget(round_) for round_ in (63, 64)] == [[], ["a vote"]]

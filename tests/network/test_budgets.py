@@ -1,0 +1,314 @@
+"""Budgets of the network: authors, what we call on whose word, what gossip answers, offences.
+
+Each is looked at in the class that keeps it; what takes connections has tests of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import trio
+import trio.testing
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.node.network import connection, pubsub
+from distro_node.node.network.authors import Authors
+from distro_node.node.network.connection import GuardedConnection
+from distro_node.node.network.exchange.blobs import BlobFetcher, FetchFailed
+from distro_node.node.network.gossip_router import Router, SendQueue
+from distro_node.node.network.hearsay import Hearsay, Scope, Word
+from distro_node.node.network.patience import Patience
+from distro_node.node.network.scores import Scores
+from distro_node.protocol.wire.allowance import Allowance, Budgets
+from libp2p.peer.id import ID
+from libp2p.pubsub.gossipsub import GossipSub
+from libp2p.pubsub.pb import rpc_pb2
+from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE
+
+# Private here: `_reasonable`: what the library is handed; `_budgets`, `_scores`: that a table is bounded
+# shows nowhere else.
+
+
+def _peer(number: int) -> PeerId:
+    return PeerId(number.to_bytes(32, "big"))
+
+
+# Authors
+
+
+def test_authors_have_a_pace() -> None:
+    heard = Authors()
+    said = [sum(heard.admits(b"author", now) for _ in range(2000)) for now in (0.0, 1.0)]
+    assert said == [1024, 80]
+    assert heard.admits(b"another", 1.0)
+
+
+def test_to_look_costs_nothing() -> None:
+    """Old words that somebody repeats are looked at, and must not silence their author."""
+    heard = Authors()
+    assert all(heard.hears(b"author", 0.0) for _ in range(2000))
+    assert heard.admits(b"author", 0.0)
+
+
+def test_so_many_authors_are_known() -> None:
+    heard = Authors()
+    for number in range(5000):
+        heard.admits(_peer(number), 0.0)
+    assert len(heard._budgets) == 4096
+
+
+# Calls on the word of others
+
+
+FAR = Word(_peer(1), Scope.WORLD)
+
+
+def _calls(told: Hearsay, words: list[Word], hosts: list[str], now: float = 0.0) -> int:
+    return sum(told.refusal(word, host, now) is None for word in words for host in hosts)
+
+
+def test_a_teller_has_a_budget() -> None:
+    told, hosts = Hearsay(), [f"8.8.{n // 256}.{n % 256}" for n in range(600)]
+    assert [_calls(told, [FAR], hosts, now) for now in (0.0, 10.0)] == [256, 10]
+
+
+def test_a_target_has_a_budget() -> None:
+    told, words = Hearsay(), [Word(_peer(n), Scope.WORLD) for n in range(50)]
+    assert [_calls(told, words, ["8.8.8.8"], now) for now in (0.0, 60.0)] == [16, 6]
+
+
+def test_a_near_target_has_a_budget() -> None:
+    told, words = Hearsay(), [Word(_peer(n), Scope.LOCAL) for n in range(100)]
+    assert _calls(told, words, ["10.0.0.1"]) == 64
+
+
+def test_a_household_is_one_target() -> None:
+    """Whoever has one address in IPv6 has 2^64."""
+    told, words = Hearsay(), [Word(_peer(n), Scope.WORLD) for n in range(50)]
+    assert (
+        sum(_calls(told, [word], [f"2001:4860:4860::{n:x}"]) for n, word in enumerate(words)) == 16
+    )
+
+
+def test_near_addresses_take_somebody_near() -> None:
+    """Nobody far away sends us knocking at our own router."""
+    hosts = ["8.8.8.8", "10.0.0.1", "127.0.0.1"]
+    words = [Word(_peer(1), scope) for scope in (Scope.WORLD, Scope.LOCAL, Scope.MACHINE)]
+    assert [_calls(Hearsay(), [word], hosts) for word in words] == [1, 2, 3]
+
+
+def test_a_call_that_is_answered_costs_nothing() -> None:
+    told = Hearsay()
+    for _ in range(100):
+        assert told.refusal(FAR, "8.8.8.8", 0.0) is None
+        told.refund(FAR, "8.8.8.8", 0.0)
+
+
+def test_so_many_tellers_are_known() -> None:
+    told = Hearsay()
+    for number in range(5000):
+        told.refusal(Word(_peer(number), Scope.WORLD), f"8.{number >> 8}.{number & 255}.1", 0.0)
+    assert len(told._budgets) == 4096
+
+
+# Gossip
+
+
+def _router(**parts: Any) -> Router:
+    """The router without a network."""
+    router: Any = Router.__new__(Router)
+    vars(router).update({"mesh": {"ours": set()}, "_answers": Budgets(4096)} | parts)
+    return router
+
+
+def _sent_again(wanted: list[bytes]) -> int:
+    """How many of thirty messages of 200 kB a peer gets that asks five times at once for those."""
+    message = rpc_pb2.Message(data=bytes(200_000))
+    router, sent = _router(mcache=dict.fromkeys(NAMES, message)), 0
+
+    async def send(self: Any, iwant: rpc_pb2.ControlIWant, sender: ID) -> None:
+        nonlocal sent
+        sent += len(iwant.messageIDs)
+
+    async def ask() -> None:
+        for _ in range(5):
+            await router.handle_iwant(rpc_pb2.ControlIWant(messageIDs=wanted), ID(b"peer"))
+
+    with patch.object(GossipSub, "handle_iwant", send):
+        trio.run(ask, clock=trio.testing.MockClock())
+    return sent
+
+
+NAMES = [b"message %d" % number for number in range(30)]
+
+
+def test_what_is_sent_again_has_a_budget() -> None:
+    assert _sent_again(NAMES) == 10
+
+
+def test_what_is_named_twice_is_sent_once() -> None:
+    assert _sent_again(NAMES[:1] * 10) == 5
+
+
+def _reasonable(**parts: Any) -> rpc_pb2.ControlMessage:
+    return _router()._reasonable(rpc_pb2.ControlMessage(**parts))
+
+
+def test_topics_are_ours() -> None:
+    """And few of them are looked at: each that is not would leave something behind."""
+    graft = [rpc_pb2.ControlGraft(topicID=topic) for topic in ("theirs", "ours", "ours")]
+    assert [one.topicID for one in _reasonable(graft=graft).graft] == ["ours"]
+
+
+def test_few_topics_are_looked_at() -> None:
+    graft = [rpc_pb2.ControlGraft(topicID=topic) for topic in ("a", "b", "c", "d", "ours")]
+    assert not _reasonable(graft=graft).graft
+
+
+def test_identifiers_are_so_many_and_so_long() -> None:
+    iwant = [rpc_pb2.ControlIWant(messageIDs=[b"x" * 65] + [b"x" * 64] * 2000)]
+    kept = _reasonable(iwant=iwant).iwant[0].messageIDs
+    assert len(kept) == 1024
+    assert max(map(len, kept)) == 64
+
+
+def test_a_prune_holds_for_an_hour() -> None:
+    (prune,) = _reasonable(prune=[rpc_pb2.ControlPrune(topicID="ours", backoff=10**12)]).prune
+    assert prune.backoff == 3600
+
+
+def test_nobody_is_named_by_a_prune() -> None:
+    """Whom we call is not up to others."""
+    prune = rpc_pb2.ControlPrune(topicID="ours", peers=[rpc_pb2.PeerInfo(peerID=b"somebody")])
+    assert not _reasonable(prune=[prune]).prune[0].peers
+
+
+def test_so_many_messages_wait() -> None:
+    small, queue = rpc_pb2.RPC(publish=[rpc_pb2.Message(data=b"vote")]), SendQueue()
+    assert sum(queue.push(small) for _ in range(1000)) == 512
+
+
+def test_so_many_bytes_wait() -> None:
+    large, queue = rpc_pb2.RPC(publish=[rpc_pb2.Message(data=bytes(1 << 20))]), SendQueue()
+    assert sum(queue.push(large) for _ in range(10)) == 3
+
+
+# Downloads
+
+
+class _Taken:
+    """A network that notes what it is to do, and does nothing; a store that has nothing."""
+
+    def __init__(self) -> None:
+        self.downloads: list[Any] = []
+
+    def spawn(self, run: object, *what: Any) -> None:
+        self.downloads += what
+
+    def get(self, cid: ContentId) -> None:
+        return None
+
+
+def test_downloads_are_bounded() -> None:
+    """Whatever size was announced."""
+    stub: Any = _Taken()
+
+    async def ask() -> None:
+        await BlobFetcher(stub, stub).fetch(
+            content_id(b"long"), max_bytes=1 << 40, providers=list, timeout=0.0
+        )
+
+    with pytest.raises(FetchFailed):
+        trio.run(ask)
+    assert [download.max_bytes for download in stub.downloads] == [16 << 20]
+
+
+# The processor, and offences
+
+
+def test_turns_have_a_pace() -> None:
+    """After the first hundred, ten a second: a clock that jumps."""
+
+    async def spend() -> float:
+        turns, began = Patience(Allowance(100.0, 10.0)), trio.current_time()
+        for _ in range(200):
+            await turns.spend()
+        return trio.current_time() - began
+
+    assert 9.0 < trio.run(spend, clock=trio.testing.MockClock(autojump_threshold=0)) < 11.0
+
+
+class _Line:
+    """A line on which whatever is asked for comes at once, and whoever counts it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def read(self, n: int | None = None) -> bytes:
+        return self._data
+
+    def __getattr__(self, name: str) -> Any:
+        return self if name == "download" else lambda *what: None
+
+
+def _seconds(make: Callable[[], Any], n: int) -> float:
+    """How long two thousand reads of so many bytes take: a clock that jumps."""
+
+    async def read() -> float:
+        reader, began = make(), trio.current_time()
+        for _ in range(2000):
+            await reader.read(n)
+        return trio.current_time() - began
+
+    return trio.run(read, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def _connection(data: bytes) -> float:
+    with patch.object(connection, "NoiseWire", lambda inner: inner):
+        return _seconds(lambda: GuardedConnection(_Line(data)), HEADER_SIZE)
+
+
+def test_frames_have_a_pace() -> None:
+    """They cost the processor whatever is in them; those that carry something pay for themselves."""
+    assert 4.5 < _connection(b"") < 5.5
+    assert _connection(bytes(512)) == 0.0
+
+
+def test_words_have_a_pace() -> None:
+    def reads(data: bytes) -> float:
+        stub: Any = _Line(data)
+        return _seconds(lambda: pubsub._CountingStream(stub, stub), 1)
+
+    assert 9.5 < reads(b"") < 10.5
+    assert reads(bytes(128)) == 0.0
+
+
+def _offences(reason: str, count: int, pause: float = 0.0) -> bool:
+    book = Scores()
+    return any(book.penalise(_peer(1), reason, pause * number) for number in range(count))
+
+
+def test_who_offends_is_refused() -> None:
+    assert _offences("invalid", 4)
+    assert _offences("bad_hash", 2)
+
+
+def test_offences_fade() -> None:
+    """An honest peer with a passing fault, once an hour."""
+    assert not _offences("invalid", 20, 3600.0)
+
+
+def test_refusals_end() -> None:
+    book = Scores()
+    book.penalise(_peer(1), "impersonation", 0.0)
+    assert [book.refused(_peer(1), now) for now in (599.0, 601.0)] == [True, False]
+
+
+def test_so_many_offenders_are_known() -> None:
+    book = Scores()
+    for number in range(5000):
+        book.penalise(_peer(number), "invalid", 0.0)
+    assert len(book._scores) == 4096

@@ -1,0 +1,336 @@
+"""Budgets of formats and tables: how long a thing may be, how many are kept, how much is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId, peer_text
+from distro_node.protocol.chain import entries, sync
+from distro_node.protocol.chain.memberships import Memberships
+from distro_node.protocol.chain.sync import SyncRequest, compose_response
+from distro_node.protocol.wire import (
+    blobs,
+    encoding,
+    introductions,
+    manifest,
+    messages,
+    relay_requests,
+    structure,
+    swarm_id,
+)
+from distro_node.protocol.wire.allowance import Allowance, Budgets
+from distro_node.protocol.wire.backoff import Backoff, Pause
+from distro_node.protocol.wire.bounded import Bounded
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.introductions import PeerRecord, Registry
+from distro_node.protocol.wire.manifest import SwarmId
+from distro_node.protocol.wire.membership import Change, Membership, founding
+from distro_node.protocol.wire.structure import StructureError
+from simulation.chain import identity
+
+# Private here: `_free`: values of any depth, which no format has; `_kept`: how much is kept shows
+# nowhere else.
+
+SWARM = SwarmId(bytes(32))
+
+
+def _peer(number: int) -> PeerId:
+    return PeerId(number.to_bytes(32, "big"))
+
+
+# How long a thing may be
+
+
+def _message(body: bytes) -> object:
+    envelope = Envelope(kind="vote", swarm=SWARM, sender=_peer(1), body=body, signature=bytes(64))
+    return messages.decode_message(envelope)
+
+
+@pytest.mark.parametrize(
+    ("decode", "most"),
+    [
+        pytest.param(_message, 256 << 10, id="a message"),
+        pytest.param(entries.decode_decided, 4 << 20, id="an entry"),
+        pytest.param(sync.decode_request, 512, id="a question"),
+        pytest.param(sync.decode_response, 8 << 20, id="an answer"),
+        pytest.param(blobs.decode_any_blob_list, 5 << 20, id="a list of chunks"),
+        pytest.param(introductions.decode_request, 3200, id="a request for introductions"),
+        pytest.param(introductions.decode_response, 64 * 3080, id="introductions"),
+    ],
+)
+def test_what_is_too_long_is_not_read(decode: Callable[[bytes], Any], most: int) -> None:
+    """Of zeros, which are no such thing either: the reason shows what was looked at."""
+    reasons = []
+    for size in (most, most + 1):
+        with pytest.raises(ProtocolError) as refused:
+            decode(bytes(size))
+        reasons.append(refused.value.reason)
+    assert reasons[0] != "oversized" == reasons[1]
+
+
+def test_too_many_items() -> None:
+    """Half a megabyte that asks for half a million objects."""
+    most = 1 << 19
+    with pytest.raises(ProtocolError) as refused:
+        encoding.decode_plain(b"\xdd" + most.to_bytes(4, "big") + b"\xc0" * most, max_bytes=1 << 20)
+    assert refused.value.reason == "malformed"
+
+
+def test_too_deep() -> None:
+    value: Any = 1
+    for _ in range(14):
+        value = [value]
+    with pytest.raises(StructureError):
+        structure._free(value, 0)
+
+
+def test_manifests_have_a_length() -> None:
+    """Longer ones are not even hashed."""
+    data = bytes((2 << 20) + 1)
+    with pytest.raises(ProtocolError) as refused:
+        manifest.decode_manifest(data, SwarmId(content_id(data)))
+    assert refused.value.reason == "oversized"
+
+
+def test_relay_requests_have_a_length() -> None:
+    with pytest.raises(ProtocolError) as refused:
+        relay_requests.open_relay_request(bytes(32 + 513))
+    assert refused.value.reason == "oversized"
+
+
+def test_peer_records_have_a_length() -> None:
+    with pytest.raises(ProtocolError) as refused:
+        introductions.open_peer_record(bytes(3073), SWARM)
+    assert refused.value.reason == "oversized"
+
+
+def test_links_have_a_length() -> None:
+    with pytest.raises(swarm_id.SwarmIdError, match="more than"):
+        swarm_id.parse_invite("distro:" + "x" * 9000)
+
+
+# How much is answered
+
+
+class _Tall:
+    """A ledger that says how high it is."""
+
+    def __len__(self) -> int:
+        return 100_000
+
+
+def _answered(request: SyncRequest) -> tuple[range, list[Envelope]]:
+    letter = Envelope(kind="vote", swarm=SWARM, sender=_peer(1), body=b"", signature=bytes(64))
+    ledger: Any = _Tall()
+    _, _, rounds, said = sync.answer_to(request, ledger, lambda round_: [letter])
+    return rounds, said
+
+
+def test_an_answer_has_so_many_entries() -> None:
+    rounds, _ = _answered(SyncRequest(SWARM, 0, (), 1 << 60))
+    assert len(rounds) == 65_536
+
+
+def test_who_wants_no_entries_gets_no_messages() -> None:
+    """Whoever only compares chains; and a liar that asks for ids all the time."""
+    said = [_answered(SyncRequest(SWARM, 100_000, (), most))[1] for most in (0, 1)]
+    assert [len(messages_) for messages_ in said] == [0, 1]
+
+
+def test_answers_fit() -> None:
+    """Entries of the greatest length, and messages of it."""
+    entry, letter = bytes(4 << 20), bytes(256 << 10)
+    made = compose_response(9, [entry] * 9, [letter] * 99)
+    size = sum(map(len, made.entries)) + sum(map(len, made.envelopes))
+    assert size <= (8 << 20) - 4096
+
+
+# How many are kept
+
+
+def _record(peer: int, swarm: int, number: int = 1) -> PeerRecord:
+    return PeerRecord(_peer(peer), SwarmId(swarm.to_bytes(32, "big")), (), number, b"")
+
+
+def _registry(records: list[PeerRecord], now: float = 0.0) -> Registry:
+    registry = Registry()
+    for record in records:
+        registry.add(record, now)
+    return registry
+
+
+def test_a_swarm_has_so_many_peers() -> None:
+    registry = _registry([_record(n, 0) for n in range(600)])
+    assert len(registry.peer_records(_record(0, 0).swarm, 0.0)) == 512
+
+
+def test_so_many_swarms_are_known() -> None:
+    assert _registry([_record(n, n) for n in range(80)]).swarms() == 64
+
+
+def test_a_peer_is_in_so_many_swarms() -> None:
+    """Or one peer pushes all others out."""
+    assert _registry([_record(1, n) for n in range(20)]).swarms() == 4
+
+
+def test_a_swarm_with_fewer_peers_goes_first() -> None:
+    """Whoever has many keys and swarms pushes out none that people are in."""
+    people = [_record(n, 0) for n in range(3)]
+    registry = _registry([*people, *(_record(100 + n, 1 + n) for n in range(80))])
+    assert len(registry.peer_records(people[0].swarm, 0.0)) == 3
+
+
+def test_an_answer_has_so_many_records() -> None:
+    registry = _registry([_record(n, 0) for n in range(100)])
+    assert len(registry.sample(_record(0, 0).swarm, 0.0, b"", _peer(500))) == 64
+
+
+def test_an_introduction_holds_for_a_while() -> None:
+    registry = _registry([_record(1, 0)])
+    held = [len(registry.peer_records(_record(1, 0).swarm, now)) for now in (119.0, 121.0)]
+    assert held == [1, 0]
+
+
+def test_an_older_record_replaces_no_newer_one() -> None:
+    """Whoever repeats it sends others where its peer is no more."""
+    registry = _registry([_record(1, 0, 5), _record(1, 0, 4)])
+    (kept,) = registry.peer_records(_record(1, 0).swarm, 0.0)
+    assert kept.number == 5
+
+
+def test_so_many_expelled_are_remembered() -> None:
+    members = Membership(since={_peer(0): 0})
+    assert len(members.changed(Change(1, expelled=tuple(map(_peer, range(5000))))).expelled) == 4096
+
+
+def test_the_departed_are_forgotten() -> None:
+    """When nothing that they said before can be repeated any more."""
+    members = Membership(since={_peer(0): 0, _peer(1): 0}).changed(Change(1, departed=(_peer(1),)))
+    gone = [members.changed(Change(round_)).gone for round_ in (65, 66)]
+    assert list(map(len, gone)) == [1, 0]
+
+
+def test_a_table_is_bounded() -> None:
+    table: Bounded[int, int] = Bounded(3)
+    for number in range(10):
+        table[number] = 0
+    assert list(table) == [7, 8, 9]
+
+
+def test_who_is_active_stays_in_a_table() -> None:
+    table: Bounded[int, int] = Bounded(3)
+    for key in (0, 1, 2, 0, 3):
+        table[key] = 0
+    assert list(table) == [2, 0, 3]
+
+
+# Allowances
+
+
+FEW = Allowance(at_once=4.0, per_second=0.5)
+
+
+def _taken(budgets: Budgets[str], key: str, now: float, tries: int = 10) -> int:
+    return sum(budgets.take(key, FEW, now) for _ in range(tries))
+
+
+def test_a_pause_saves_up_so_much() -> None:
+    budgets: Budgets[str] = Budgets(2)
+    assert [_taken(budgets, "a", now) for now in (0.0, 4.0, 1e6)] == [4, 2, 4]
+
+
+def test_who_asks_for_too_much_has_used_nothing() -> None:
+    budgets: Budgets[str] = Budgets(2)
+    refused = not budgets.take("a", FEW, 0.0, 5.0)
+    assert refused
+    assert _taken(budgets, "a", 0.0) == 4
+
+
+def test_who_asks_in_vain_is_not_forgotten() -> None:
+    """Two others come, and it asks all the time."""
+    budgets: Budgets[str] = Budgets(2)
+    used = _taken(budgets, "a", 0.0)
+    for other in "bcdefgh":
+        _taken(budgets, other, 0.0, tries=1)
+        used += _taken(budgets, "a", 0.0, tries=1)
+    assert used == 4
+
+
+def test_each_pause_is_twice_as_long() -> None:
+    left: Backoff[str] = Backoff(2.0, 5.0)
+    for now in (0.0, 2.0, 6.0):
+        left.failed("a", now)
+    assert left.due("a") == 11.0
+
+
+def test_tries_become_rarer_and_do_not_end() -> None:
+    pause = Pause(1.0, 5.0)
+    assert [pause.after_failure() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+
+
+def test_so_many_are_left_alone() -> None:
+    left: Backoff[int] = Backoff(2.0, 5.0)
+    for number in range(5000):
+        left.failed(number, 0.0)
+    assert len(left) == 4096
+
+
+def test_memberships_take_little_memory() -> None:
+    """Of a chain that changes its members in each round: some are made again when they are asked for."""
+    made = Memberships(founding(_peer(0)))
+    with patch.object(Change, "of", staticmethod(lambda change: change)):
+        for number in range(1000):
+            change: Any = Change(number, (_peer(number),), (_peer(number + 1),))
+            made.follow(change)
+    assert len(made._kept) < 300
+    assert made[500].peers == (_peer(500),)
+
+
+def _a_link_names(query: str) -> str:
+    """What is wrong with a link."""
+    try:
+        swarm_id.parse_invite(f"distro:{swarm_id.swarm_text(SWARM)}?{query}")
+    except swarm_id.SwarmIdError as error:
+        return error.fault
+    return ""
+
+
+ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{peer_text(identity(1).peer)}"
+
+
+def test_links_name_few_bootstrap_peers() -> None:
+    """The node calls all of them."""
+    assert [_a_link_names("&".join([f"bootstrap={ADDRESS}"] * n)) for n in (16, 17)] == ["", "link"]
+
+
+def test_tickets_have_a_length() -> None:
+    assert [_a_link_names("ticket=" + "a" * n) for n in (2048, 2049)] == ["", "ticket"]
+
+
+def test_addresses_have_a_length() -> None:
+    # The last 24 characters are the port's and what stands around.
+    found = []
+    for more in (0, 1):
+        name = "a" * (256 + more - len("/dns4/") - len(ADDRESS[len("/ip4/192.0.2.1") :]))
+        found.append(_a_link_names(f"bootstrap=/dns4/{name}{ADDRESS[len('/ip4/192.0.2.1') :]}"))
+    assert found == ["", "bootstrap"]
+
+
+def _named(addresses: list[str]) -> int:
+    """How many of its addresses a peer tells of itself, as others read it."""
+    sealed = introductions.seal_peer_record(identity(1), SWARM, addresses, 1)
+    return len(introductions.open_peer_record(sealed, SWARM).addresses)
+
+
+def test_a_peer_tells_of_few_addresses() -> None:
+    """More would not be read."""
+    assert _named([ADDRESS] * 20) == 8
+
+
+def test_a_peer_tells_of_no_long_address() -> None:
+    assert _named([ADDRESS, f"/dns4/{'a' * 300}{ADDRESS}"]) == 1
