@@ -36,6 +36,8 @@ Families = Literal["ip4", "ip6", "both"]
 """What a host on the bridge has addresses of."""
 
 _PUBLIC = "7.7.0"
+# `ip netns exec` puts what lies here in the place of the files in /etc.
+_RESOLVERS = Path("/etc/netns")
 # miniupnpd adds its rules to these; a router without it has them empty.
 _RULES = """
 table inet filter {
@@ -103,6 +105,7 @@ class Street(Hosts):
         self._homes = dict(homes or {})
         self._guests = guests
         self._made: list[str] = []
+        self._resolvers: list[Path] = []
         self._upnpds: list[subprocess.Popen[bytes]] = []
         self._folder = Path(tempfile.mkdtemp(prefix="distro-street-"))
         self.hosts: dict[str, Host] = {}
@@ -125,6 +128,14 @@ class Street(Hosts):
                 self.hosts[full] = Host(
                     f"{self._label}-h{number}-{guest}", f"192.168.{100 + number}.{2 + guest}"
                 )
+
+    def name(self, who: str, name: str, *addresses: str) -> None:
+        """Let a host's resolver know a name with these addresses."""
+        folder = _RESOLVERS / self.hosts[who].namespace
+        folder.mkdir(parents=True)
+        self._resolvers.append(folder)
+        lines = ["127.0.0.1 localhost", *(f"{address} {name}" for address in addresses)]
+        (folder / "hosts").write_text("\n".join(lines) + "\n")
 
     def outside(self, home: str) -> str:
         """The address that the world sees a home at."""
@@ -219,7 +230,8 @@ class Street(Hosts):
         for namespace in self._made:
             with contextlib.suppress(subprocess.CalledProcessError):
                 run("ip", "netns", "del", namespace)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        for folder in (*self._resolvers, self._folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _inside(namespace: str, *command: str, text: str = "") -> None:

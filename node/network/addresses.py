@@ -1,8 +1,8 @@
 """Multiaddresses: read them strictly, say what is wrong with one, and which of our own to tell.
 
 A listening address is `/ip4|ip6/<address>/tcp/<port>`; an address to dial may also begin with a
-name (`dns`, `dns4`, `dns6`) and ends in `/p2p/<peer>`. With `/p2p-circuit/p2p/<other peer>` behind it,
-it leads to that other peer, through the one before.
+name (`dns`, `dns4`, `dns6`) and ends in `/p2p/<peer>`, or it is `/dnsaddr/<name>/p2p/<peer>`. With
+`/p2p-circuit/p2p/<other peer>` behind it, it leads to that other peer, through the one before.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def parse_dial(text: str) -> tuple[Multiaddr, PeerId]:
     address, names = _parse(text)
     if "p2p" not in names:
         raise BadAddress(text, "it does not say which peer is there: append /p2p/<peer id>")
-    if len(names) != 3 or names[0] not in _HOSTS or names[1:] != ["tcp", "p2p"]:
+    direct = len(names) == 3 and names[0] in _HOSTS and names[1:] == ["tcp", "p2p"]
+    if not direct and names != ["dnsaddr", "p2p"]:
         raise BadAddress(text, "expected /ip4/<address>/tcp/<port>/p2p/<peer id>")
     try:
         peer = peer_from_text(str(address.value_for_protocol("p2p")))
@@ -178,7 +179,7 @@ def check_free(address: Multiaddr) -> None:
 
 _CIRCUIT = "/p2p-circuit/p2p/"
 _HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
-_VERSIONS = {"ip4": {4}, "ip6": {6}, "dns4": {4}, "dns6": {6}, "dns": {4, 6}}
+_VERSIONS = {"ip4": {4}, "ip6": {6}, "dns4": {4}, "dns6": {6}, "dns": {4, 6}, "dnsaddr": {4, 6}}
 
 
 def _parts(address: Multiaddr) -> tuple[str, str, int]:

@@ -1,9 +1,9 @@
-"""Before and after a dial: names to addresses, and the library's exceptions to a reason."""
+"""Single dials of one IP address, and the library's exceptions to a reason."""
 
 from __future__ import annotations
 
 import errno
-import socket
+from collections.abc import Sequence
 from typing import Any
 
 import trio
@@ -14,6 +14,7 @@ from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.transport.exceptions import MuxerUpgradeFailure, SecurityUpgradeFailure
 from multiaddr import Multiaddr
 
+from .errors import DialError
 from .scopes import shielded
 
 _NETWORK_ERRORS = {
@@ -23,6 +24,8 @@ _NETWORK_ERRORS = {
     errno.EHOSTUNREACH: "host unreachable",
     errno.ETIMEDOUT: "timed out",
 }
+
+_NO_ROUTE = {"network unreachable", "host unreachable"}
 
 
 def dial_reason(error: BaseException) -> str:
@@ -47,19 +50,16 @@ def dial_reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-async def resolve(target: Multiaddr) -> list[Multiaddr]:
-    """Replace a name by its addresses, as the system knows them; the library asks DNS alone."""
-    family = next(iter(target.protocols())).name
-    if family in ("ip4", "ip6"):
-        return [target]
-    name = str(target.value_for_protocol(family))
-    kind = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(family, socket.AF_UNSPEC)
-    rest = f"/tcp/{target.value_for_protocol('tcp')}/p2p/{target.value_for_protocol('p2p')}"
-    found = await trio.socket.getaddrinfo(name, None, kind, socket.SOCK_STREAM)
-    return [
-        Multiaddr(f"/{'ip6' if each[0] == socket.AF_INET6 else 'ip4'}/{each[4][0]}{rest}")
-        for each in found
-    ]
+def telling_failure(failures: Sequence[Exception]) -> Exception:
+    """Of several dials' failures, the one that says most: that there is no route says little."""
+    return max(failures, key=_tells)
+
+
+def _tells(failure: Exception) -> int:
+    # What we refused ourselves comes last: it says nothing of the peer.
+    if isinstance(failure, DialError):
+        return 0
+    return 1 if dial_reason(failure) in _NO_ROUTE else 2
 
 
 async def answers(swarm: Swarm, peer: ID, host: str, port: int, timeout: float) -> bool:

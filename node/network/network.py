@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import trio
 from libp2p.host.basic_host import BasicHost
 from libp2p.network.swarm import Swarm
 from libp2p.stream_muxer.yamux.yamux import Yamux
+from multiaddr import Multiaddr
 
 from ...crypto.identity import Identity, PeerId, short_peer
 from . import liveness
@@ -35,14 +35,16 @@ from .addresses import (
 )
 from .circuit_relay import CircuitLimits, CircuitRelay
 from .circuits import Circuits, is_relayed
-from .dialling import answers, dial_from, dial_reason, resolve
+from .dialling import answers, dial_from, dial_reason, telling_failure
 from .doorway import choose_to_leave
 from .errors import DialError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, open_gossip
+from .happy_eyeballs import Candidates, race
 from .hearsay import Hearsay, Word, household_of, scope_of
 from .host import MAX_CONNECTIONS_PER_PEER, build_host, start_listening
 from .ip_families import with_family
+from .names import resolve
 from .queues import UNSENT_BYTES, shorten
 from .rates import Rate
 from .remotes import Remote, find_remote, guests, host_of, scope_of_connection
@@ -278,7 +280,6 @@ class Network:
             raise DialError(address, "the peer misbehaved and is refused for some minutes")
         if peer in self._connections and not (direct and peer in self.relayed()):
             return peer
-        failure: Exception | None = None
         try:
             with trio.fail_after(timeout):
                 if circuit is not None:
@@ -286,34 +287,43 @@ class Network:
                     await self.circuits.dial(relay, peer)
                     return peer
                 assert target is not None
-                for candidate in await resolve(target):
-                    host, now = endpoint(candidate)[0], trio.current_time()
-                    reason = self._hearsay.refusal(word, host, now) if word is not None else None
-                    if reason is not None:
-                        failure = DialError(address, reason)
-                        continue
-                    try:
-                        await self._swarm.dial_addr(candidate, id_of(peer))
-                    except Exception as error:
-                        # Most are a `SwarmException`; whatever else the library raises is no more.
-                        failure = error
-                    else:
-                        if word is not None:
-                            self._hearsay.refund(word, host, now)
-                        return peer
+                return await self._dial(address, target, peer, word)
         except trio.TooSlowError:
             raise DialError(address, f"no answer within {timeout:g} s") from None
-        except socket.gaierror as error:
-            raise DialError(address, f"the name does not resolve ({error.strerror})") from None
         except DialError:
             raise
         except Exception as error:
-            failure = error
-        if isinstance(failure, DialError):
-            raise failure
-        if failure is None:
-            raise DialError(address, "the name has no address")
-        raise DialError(address, dial_reason(failure)) from failure
+            raise DialError(address, dial_reason(error)) from error
+
+    async def _dial(
+        self, address: str, target: Multiaddr, peer: PeerId, word: Word | None
+    ) -> PeerId:
+        """Dial all that a direct address stands for, one soon after the other, until a peer answers.
+
+        Raises `DialError`, and whatever the library raises.
+        """
+
+        async def attempt(candidate: Multiaddr) -> PeerId:
+            host, now = endpoint(candidate)[0], trio.current_time()
+            reason = self._hearsay.refusal(word, host, now) if word is not None else None
+            if reason is not None:
+                raise DialError(address, reason)
+            # Most of its failures are a `SwarmException`; whatever else the library raises is no more.
+            await self._swarm.dial_addr(candidate, id_of(peer))
+            if word is not None:
+                self._hearsay.refund(word, host, now)
+            return peer
+
+        candidates: Candidates[Multiaddr] = Candidates()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(resolve, target, candidates)
+            connected, failures = await race(candidates, attempt)
+            nursery.cancel_scope.cancel()
+        if connected is not None:
+            return connected
+        if failures:
+            raise telling_failure(failures)
+        raise DialError(address, next(iter(candidates.reasons), "the name has no address"))
 
     async def answers(self, peer: PeerId, host: str, port: int, timeout: float) -> bool | None:
         """Whether a peer proves its key at a TCP port; hangs up again at once.

@@ -15,6 +15,9 @@ from urllib.parse import urljoin
 
 import trio
 
+from .happy_eyeballs import Candidates, race
+from .names import resolve_host
+
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 10.0
 MAX_REDIRECTS = 3
@@ -133,11 +136,27 @@ def _public_only(httpcore: Any, inner: Any) -> Any:
 
     class PublicBackend(httpcore.AsyncNetworkBackend):
         async def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
-            found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
-            for address in dict.fromkeys(str(entry[4][0]) for entry in found):
-                if is_public(address):
-                    return await inner.connect_tcp(address, port, **options)
-            raise httpcore.ConnectError(f"{host} is not on the public internet")
+            candidates: Candidates[str] = Candidates()
+
+            async def resolve() -> None:
+                await resolve_host(
+                    host, (6, 4), candidates, lambda each: each if is_public(each) else None
+                )
+                candidates.close()
+
+            async def connect(address: str) -> Any:
+                return await inner.connect_tcp(address, port, **options)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(resolve)
+                stream, failures = await race(candidates, connect, lambda other: other.aclose())
+                nursery.cancel_scope.cancel()
+            if stream is not None:
+                return stream
+            if failures:
+                raise failures[0]
+            reason = next(iter(candidates.reasons), "it is not on the public internet")
+            raise httpcore.ConnectError(f"{host}: {reason}")
 
     return PublicBackend()
 

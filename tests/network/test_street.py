@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from namespaces import available
+from namespaces import available, run
 from network import home_program
 from street import PORT, Families, Router, Street, has_upnpd
 
@@ -186,5 +186,30 @@ def test_hosts_of_either_family_meet_with_nothing_said_about_it(
                 local = prefix == "fd77::" and families[["one", "other"][number - 1]] != "ip4"
                 verdict = "local" if local else "reachable"
                 homes.until(lambda n=number, v=verdict: homes.told(n)["verdict"] == v)
+        finally:
+            homes.kill()
+
+
+def test_a_name_whose_ip6_leads_nowhere_is_reached_by_ip4(tmp_path: Path) -> None:
+    """There is an address and a route, and the packets are swallowed, as at many homes."""
+    both: dict[str, Families] = {"bootstrap": "both", "one": "both"}
+    with Street(["bootstrap", "one"], families=both) as street:
+        homes = Homes(street, tmp_path)
+        try:
+            homes.start(0, "bootstrap", listen=ALL_INTERFACES)
+            homes.until(lambda: homes.told(0))
+            told = homes.told(0)["addresses"]
+            hosts = [address.split("/")[2] for address in told]
+            assert [":" in host for host in hosts] == [False, True]
+            street.name("one", "boot.example.org", hosts[1], hosts[0])
+            swallow = (
+                "add table inet f",
+                "add chain inet f out { type filter hook output priority 0; }",
+                f"add rule inet f out ip6 daddr {hosts[1]} tcp dport {PORT} drop",
+            )
+            run(*street.hosts["one"].prefix, "nft", "; ".join(swallow))
+            address = f"/dns/boot.example.org/tcp/{PORT}/p2p/{told[0].rpartition('/')[2]}"
+            homes.start(1, "one", address, listen="default")
+            homes.until(lambda: homes.told(1).get("direct") == [0])
         finally:
             homes.kill()

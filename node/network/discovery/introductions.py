@@ -455,9 +455,12 @@ def _scope(address: str) -> Scope:
     """How near an address may lead: a name leads wherever its owner likes."""
     try:
         direct = address if (circuit := split_circuit(address)) is None else circuit[0]
-        return scope_of(endpoint(parse_dial(direct)[0])[0])
+        target = parse_dial(direct)[0]
+        if next(iter(target.protocols())).name in ("ip4", "ip6"):
+            return scope_of(endpoint(target)[0])
     except ValueError:
-        return Scope.MACHINE
+        pass
+    return Scope.MACHINE
 
 
 class _Pause:

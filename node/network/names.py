@@ -1,0 +1,128 @@
+"""Names to IP addresses: as the system knows them, and as the records of `dnsaddr` in DNS say.
+
+The two families are asked for separately, so that a resolver that never answers for IPv6 keeps nobody
+from IPv4.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+import trio
+from multiaddr import Multiaddr
+
+from .addresses import endpoint, parse_dial
+from .errors import BadAddress
+from .happy_eyeballs import MAX_CANDIDATES, Candidates
+
+C = TypeVar("C")
+
+_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+_VERSIONS = {"dns": (6, 4), "dns4": (4,), "dns6": (6,)}
+# What IPv4's answer waits for IPv6's: RFC 8305, section 3.
+_RESOLUTION_SECONDS = 0.05
+# The records of a name may name further ones: by region, then by host.
+_MAX_DEPTH = 3
+_DNS_SECONDS = 4.0
+
+
+async def resolve(target: Multiaddr, found: Candidates[Multiaddr]) -> None:
+    """Add the addresses that one to dial stands for to `found`, and close it."""
+    try:
+        await _resolve(target, found, 0)
+    finally:
+        found.close()
+
+
+async def resolve_host(
+    name: str, versions: Collection[int], found: Candidates[C], make: Callable[[str], C | None]
+) -> None:
+    """Add what `make` makes of each address that the system knows for a name to `found`."""
+    failures: list[str] = []
+    answered = {version: trio.Event() for version in versions}
+
+    async def ask(version: int) -> None:
+        hosts: list[str] = []
+        try:
+            answer = await trio.socket.getaddrinfo(
+                name, None, _FAMILIES[version], socket.SOCK_STREAM
+            )
+            hosts = [str(entry[4][0]) for entry in answer]
+        except (OSError, UnicodeError) as error:
+            failures.append(getattr(error, "strerror", None) or str(error))
+        answered[version].set()
+        if version == 4 and 6 in answered and hosts:
+            with trio.move_on_after(_RESOLUTION_SECONDS):
+                await answered[6].wait()
+        for host in dict.fromkeys(hosts):
+            candidate = make(host)
+            if candidate is not None:
+                found.add(version, candidate)
+
+    async with trio.open_nursery() as nursery:
+        for version in versions:
+            nursery.start_soon(ask, version)
+    if len(failures) == len(answered):
+        found.reasons.append(f"the name does not resolve ({failures[0]})")
+
+
+async def _resolve(target: Multiaddr, found: Candidates[Multiaddr], depth: int) -> None:
+    kind = next(iter(target.protocols())).name
+    if kind in ("ip4", "ip6"):
+        host = endpoint(target)[0]
+        found.add(ipaddress.ip_address(host).version, target)
+        return
+    name = str(target.value_for_protocol(kind))
+    if kind == "dnsaddr":
+        await _resolve_records(name, str(target.value_for_protocol("p2p")), found, depth)
+        return
+    rest = f"/tcp/{target.value_for_protocol('tcp')}/p2p/{target.value_for_protocol('p2p')}"
+
+    def make(host: str) -> Multiaddr | None:
+        # One that holds on a link alone comes with the name of the interface, which is not dialled.
+        return None if "%" in host else Multiaddr(f"/ip{6 if ':' in host else 4}/{host}{rest}")
+
+    await resolve_host(name, _VERSIONS[kind], found, make)
+
+
+async def _resolve_records(name: str, peer: str, found: Candidates[Multiaddr], depth: int) -> None:
+    """Follow the TXT records `dnsaddr=<multiaddress>` of a name that lead to a peer."""
+    if depth >= _MAX_DEPTH:
+        found.reasons.append("its records name further names, and those others, again and again")
+        return
+    targets: list[Multiaddr] = []
+    try:
+        texts = await _texts(f"_dnsaddr.{name}")
+    except OSError as error:
+        found.reasons.append(f"the name does not resolve ({error})")
+        return
+    for text in texts:
+        key, _, address = text.partition("=")
+        try:
+            # Others are in there, too: for other peers, and for transports that we do not have.
+            if key == "dnsaddr" and address.endswith(f"/p2p/{peer}"):
+                targets.append(parse_dial(address)[0])
+        except BadAddress:
+            continue
+    if not targets:
+        found.reasons.append("its records name no TCP address of this peer")
+    async with trio.open_nursery() as nursery:
+        for target in targets[:MAX_CANDIDATES]:
+            nursery.start_soon(_resolve, target, found, depth + 1)
+
+
+async def _texts(name: str) -> list[str]:
+    """The TXT records of a name. Raises `OSError`."""
+    # A part of the start of every command otherwise, and few addresses are of this kind.
+    import dns.asyncresolver
+    import dns.exception
+
+    resolver: Any = dns.asyncresolver.get_default_resolver()
+    try:
+        answer = await resolver.resolve(name, "TXT", lifetime=_DNS_SECONDS)
+    except dns.exception.DNSException as error:
+        raise OSError(str(error) or type(error).__name__) from None
+    return [b"".join(record.strings).decode("utf-8", "replace") for record in answer]
