@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Any
 
 from ..errors import UserError
 from .formats import BadFile, needs
-from .rows import BadRow, Rows
+from .rows import BadRow, RepeatedKeys, Rows
 
 USUAL_COLUMN = "text"
 
-# Rows may be books.
+# Rows may be books: as many are in memory at once as have about so many bytes, but no more than that.
+_BYTES_AT_ONCE = 4 << 20
 _ROWS_AT_ONCE = 64
 _SHOWN_COLUMNS = 12
 
@@ -75,10 +77,12 @@ class Columns:
         return "".join(pieces)
 
     def absent(self, row: Mapping[str, Any]) -> BadRow | None:
-        """That a row lacks a column; None if it has all."""
+        """That a row lacks a column, or has it twice; None if it has each once."""
         for name in self.names:
             if name not in row:
                 return BadRow(missing(name, list(row)))
+            if isinstance(row, RepeatedKeys) and name in row.repeated:
+                return BadRow(f"has the key {name!r} twice")
         return None
 
     def accepts(self, arrow: Any, name: str, kind: Any) -> bool:
@@ -104,6 +108,12 @@ class Columns:
         for name in self.names:
             if name not in columns:
                 raise BadFile(missing(name, columns), self.remedy)
+            if list(columns).count(name) > 1:
+                raise BadFile(
+                    f"has {list(columns).count(name)} columns {name!r}, and nobody knows which is meant",
+                    "rename all but one of them, name another column, or leave the file out with "
+                    "`exclude`",
+                )
 
     def _no_text(self, name: str, value: Any) -> BadRow:
         shown = "nothing" if value is None else json.dumps(value, default=lambda _: "…")[:40]
@@ -130,6 +140,7 @@ class ParquetFile:
             self._file = pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
             schema = self._file.schema_arrow
             self.count = self._file.metadata.num_rows
+            self._at_once = _rows_at_once(self._file.metadata)
         except (self._arrow.ArrowException, OSError) as error:
             raise _broken("Parquet", error) from None
         columns.require(schema.names)
@@ -139,7 +150,7 @@ class ParquetFile:
         """Rows from 1 on."""
         names = list(self._columns.names)
         try:
-            batches = self._file.iter_batches(_ROWS_AT_ONCE, columns=names, use_threads=False)
+            batches = self._file.iter_batches(self._at_once, columns=names, use_threads=False)
             yield from _numbered(batches, names)
         except (self._arrow.ArrowException, OSError) as error:
             raise _broken("Parquet", error) from None
@@ -152,13 +163,15 @@ class ArrowFile:
         self._arrow = _library("an .arrow file")
         self._columns = columns
         try:
-            self._source = self._arrow.memory_map(str(path))
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._source = self._arrow.BufferReader(self._arrow.py_buffer(self._map))
             try:
                 self._reader = self._arrow.ipc.open_stream(self._source)
             except self._arrow.ArrowInvalid:
                 self._source.seek(0)
                 self._reader = self._arrow.ipc.open_file(self._source)
-        except (self._arrow.ArrowException, OSError) as error:
+        except (self._arrow.ArrowException, OSError, ValueError) as error:
             raise _broken("Arrow", error) from None
         columns.require(self._reader.schema.names)
         _check_types(self._arrow, self._reader.schema, columns)
@@ -184,6 +197,9 @@ class ArrowFile:
         for batch in batches:
             for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
                 yield batch.slice(start, _ROWS_AT_ONCE).select(names)
+                # What was read stays in the system's cache, and need not count as this process's.
+                if hasattr(mmap, "MADV_DONTNEED"):
+                    self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def hub_rows(address: str, split: str | None, columns: Columns) -> Rows:
@@ -223,10 +239,17 @@ def hub_rows(address: str, split: str | None, columns: Columns) -> Rows:
 def _numbered(batches: Iterator[Any], names: list[str]) -> Rows:
     number = 0
     for batch in batches:
-        values = [batch.column(name).to_pylist() for name in names]
-        for cells in zip(*values, strict=True):
+        # Cell by cell: what is text to Python has several times as many bytes.
+        for cells in zip(*(batch.column(name) for name in names), strict=True):
             number += 1
-            yield number, dict(zip(names, cells, strict=True))
+            yield number, {name: cell.as_py() for name, cell in zip(names, cells, strict=True)}
+
+
+def _rows_at_once(metadata: Any) -> int:
+    """How many rows of a Parquet file have about `_BYTES_AT_ONCE`, by the largest of its groups."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    mean = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+    return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(1, mean)))
 
 
 def _check_types(arrow: Any, schema: Any, columns: Columns) -> None:

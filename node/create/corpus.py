@@ -146,7 +146,7 @@ def _source(
         format=table.format,
         columns=columns,
         split=table.split,
-        token_width=table.token_width,
+        token_type=table.token_type,
         weight=getattr(table, "weight", None),
     )
 

@@ -24,8 +24,8 @@ _PIECE_BYTES = 1 << 16
 _MOST_PIECES = 1 << 20
 # A document of more pieces than this is cut.
 _LONG_PIECES = 4
-# Sections whose hashes are in memory at once, some 400 MB with what sorting takes.
-_HASHES_AT_ONCE = 1 << 22
+# Sections whose hashes are in memory at once, some 100 MB with what sorting takes.
+_HASHES_AT_ONCE = 1 << 20
 # How far behind a cut the end of a line is looked for.
 _CUT_WINDOW = 1 << 14
 _ALL_HASHES = 2**64

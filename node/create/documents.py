@@ -6,7 +6,7 @@ one, a file that is no text. Memory stays at some megabytes however long a file 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +21,10 @@ from .images import ImageColumns
 from .rows import BadRow, Rows, json_lines, json_values, separated_values
 from .token_arrays import token_documents
 
-# A file of text is one document up to this length; of a longer one each such part counts as one.
-_LONGEST_DOCUMENT = 16 << 20
+# A text is one document up to this length; of a longer one each such part counts as one.
+_LONGEST_DOCUMENT = 4 << 20
 WHOLE_FILE = 0
 """Instead of a line where a file has none."""
-_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def _items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item
     elif isinstance(source.columns, ImageColumns) and file.format == "image":
         yield _image(file.path, file, source.columns)
     elif file.format == "tokens":
-        arrays = token_documents(file.path, source.token_width, how.vocabulary, how.end)
+        arrays = token_documents(file.path, source.token_type, how.vocabulary, how.end)
         for number, (tokens, ends, position) in enumerate(arrays, 1):
             yield number, TokenDocument(tokens, ends), position
     elif file.format == "parquet":
@@ -103,7 +102,7 @@ def _items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item
         arrow = ArrowFile(file.path, source.columns)
         yield from _of_rows(arrow.rows(), source, arrow.position)
     else:
-        with open_stream(file.path) as stream:
+        with open_stream(file.path, lines=file.format != "text") as stream:
             if file.format == "text":
                 yield from _of_text(stream, file.named, how.utf8)
                 return
@@ -143,17 +142,22 @@ def _of_rows(
             error.line = number
             raise
         if isinstance(text, BadRow):
-            item: Item = text
+            yield number, text, position()
         elif not text:
-            item = Empty()
+            yield number, Empty(), position()
         elif isinstance(text, bytes):
-            item = Document(text)
+            yield number, Document(text), position()
         else:
             try:
-                item = Document(text.encode("utf-8"))
+                data = text.encode("utf-8")
             except UnicodeEncodeError:
-                item = BadRow("holds half a character, which UTF-8 has no bytes for")
-        yield number, item, position()
+                bad = BadRow("holds half a character, which UTF-8 has no bytes for")
+                yield number, bad, position()
+                continue
+            # What the assistant says is marked by places in the whole conversation.
+            parts = [data] if source.columns.nested else _in_parts(data)
+            for part, ends in _with_last(parts):
+                yield number, Document(part, ends), position()
 
 
 def _of_text(stream: Stream, named: bool, utf8: bool) -> Iterator[tuple[int, Item, int]]:
@@ -167,14 +171,13 @@ def _of_text(stream: Stream, named: bool, utf8: bool) -> Iterator[tuple[int, Ite
             )
         yield 0, NoText(), stream.position()
         return
-    kept = kept.removeprefix(_MARK)
     while kept:
         more = stream.read(_LONGEST_DOCUMENT - len(kept)) if len(kept) < _LONGEST_DOCUMENT else b""
         part = kept + more
         following = stream.read(1)
         cut = len(part)
         if following:
-            cut = part.rfind(b"\n") + 1 or _character_end(part)
+            cut = _cut(part)
         text, kept = part[:cut], part[cut:] + following
         # Of a part of a longer one nothing is left out, be it a line's end alone.
         whole = whole and not kept
@@ -190,6 +193,33 @@ def _of_text(stream: Stream, named: bool, utf8: bool) -> Iterator[tuple[int, Ite
         else:
             yield line, item, stream.position()
         line += text.count(b"\n")
+
+
+def _in_parts(text: bytes) -> Iterator[bytes]:
+    """The parts of a text, none longer than a document may be."""
+    start = 0
+    while len(text) - start > _LONGEST_DOCUMENT:
+        part = text[start : start + _LONGEST_DOCUMENT]
+        cut = _cut(part)
+        yield part[:cut]
+        start += cut
+    yield text[start:] if start else text
+
+
+def _with_last(parts: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Each part, and whether it is the last one."""
+    before: bytes | None = None
+    for part in parts:
+        if before is not None:
+            yield before, False
+        before = part
+    if before is not None:
+        yield before, True
+
+
+def _cut(part: bytes) -> int:
+    """Where to cut a part that goes on: behind its last line or, without any, its last character."""
+    return part.rfind(b"\n") + 1 or _character_end(part)
 
 
 def _broken_line(text: bytes) -> int | None:

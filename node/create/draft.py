@@ -88,7 +88,7 @@ class Draft:
             messages=table.messages,
             prompt=table.prompt,
             completion=table.completion,
-            token_width=table.token_width,
+            token_type=table.token_type,
             deduplicate=table.deduplicate,
             max_bad=table.max_bad,
             max_epsilon=table.max_epsilon,

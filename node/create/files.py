@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
 
+from ...protocol.wire.manifest import TokenType
 from ..errors import ExitCode, UserError
 from .columns import Columns
 from .formats import BadFile, Format, bare, format_of, is_image
@@ -40,7 +41,7 @@ class Source:
     format: Format | None = None
     columns: Columns = field(default_factory=lambda: Columns(None, None))
     split: str | None = None
-    token_width: int | None = None
+    token_type: TokenType | None = None
     weight: float | None = None
 
 
@@ -159,7 +160,7 @@ def _walk(root: Path, source: Source, skipped: Skipped) -> Iterator[File]:
         for name in sorted(names):
             path = here / name
             relative = PurePath(path.relative_to(root))
-            if name.endswith(_COMPANIONS):
+            if name.endswith(_COMPANIONS) or _is_index(name, names):
                 continue
             if not path.is_file():
                 skipped.add("no files", str(relative))
@@ -170,6 +171,11 @@ def _walk(root: Path, source: Source, skipped: Skipped) -> Iterator[File]:
             else:
                 kind = source.format or _format(relative, source) or _usual(source)
                 yield File(path, relative, kind, False)
+
+
+def _is_index(name: str, names: Sequence[str]) -> bool:
+    """Whether a file is the index of an array of tokens beside it."""
+    return name.endswith(".idx") and f"{name.removesuffix('.idx')}.bin" in names
 
 
 def _refuse(error: OSError) -> None:

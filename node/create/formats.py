@@ -7,6 +7,7 @@ this module.
 from __future__ import annotations
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import io
@@ -50,10 +51,21 @@ _MAGIC = {
 # A window of 2 GB is what `zstd --long=31` takes; dumps of forums come so.
 _ZSTD_WINDOW = 1 << 31
 # Little at a time: what it unpacks to may be a thousand times as much, and is held at once.
-_ZSTD_READ = 1 << 14
+_ZSTD_READ = 1 << 12
 # The control characters that texts have: backspace, tab, line and page ends, escape.
 _TEXT_BYTES = frozenset({7, 8, 9, 10, 11, 12, 13, 27, *range(32, 127), *range(128, 256)})
 _SNIFFED_BYTES = 1 << 13
+_RECODED_BYTES = 1 << 16
+# What stands at the beginning of a text and says how it is encoded; the longer ones first.
+_MARKS: dict[bytes, str | None] = {
+    codecs.BOM_UTF32_LE: "utf-32-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF8: None,
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+# In fewer, zeros may be chance.
+_FEWEST_PAIRS = 8
 
 
 class BadFile(Exception):
@@ -85,19 +97,25 @@ def bare(name: PurePath) -> PurePath:
 
 
 def looks_like_text(start: bytes) -> bool:
-    """Whether bytes from a file's beginning are those of a text, in whatever encoding.
+    """Whether bytes from a file's beginning are those of a text, in whatever encoding of bytes.
 
     Texts have next to no control characters; compressed, compiled and packed bytes have many.
     """
     start = start[:_SNIFFED_BYTES]
-    strange = sum(start.count(byte) for byte in range(256) if byte not in _TEXT_BYTES)
-    # A zero byte is in no text but of UTF-16, which no tokenizer takes either.
+    strange = _strange(start)
+    # A zero byte is in no text in UTF-8; what else there is of Unicode has become that.
     return b"\x00" not in start and strange * 100 <= len(start)
 
 
+def _strange(data: bytes) -> int:
+    """How many bytes are in no text."""
+    return sum(data.count(byte) for byte in range(256) if byte not in _TEXT_BYTES)
+
+
 @contextlib.contextmanager
-def open_stream(path: Path) -> Iterator[Stream]:
-    """Open a file, unpacked where it is compressed. Raises `BadFile`."""
+def open_stream(path: Path, *, lines: bool = False) -> Iterator[Stream]:
+    """Open a file as UTF-8, unpacked where it is compressed; with `lines` each line ends with a line
+    feed, be it written with carriage returns alone. Raises `BadFile`."""
     with reading(), path.open("rb") as raw:
         start = raw.read(6)
         raw.seek(0)
@@ -107,25 +125,26 @@ def open_stream(path: Path) -> Iterator[Stream]:
             kind = None
         if ending in _MAGIC and kind != ending:
             raise BadFile(f"is not what {ending} says: it does not begin as such a file does")
-        yield Stream(raw, kind)
+        yield Stream(raw, kind, lines)
 
 
 class Stream:
-    """The bytes of an open file, unpacked; `position` is how far the file itself has been read."""
+    """The bytes of an open file, unpacked and in UTF-8 whatever Unicode it is in; `position` is how far
+    the file itself has been read."""
 
-    def __init__(self, raw: BinaryIO, kind: str | None) -> None:
+    def __init__(self, raw: BinaryIO, kind: str | None, lines: bool) -> None:
         self._raw = raw
-        self.compressed = kind is not None
-        unpacked: Any = raw
-        if kind == ".gz":
-            unpacked = gzip.GzipFile(fileobj=raw, mode="rb")
-        elif kind == ".bz2":
-            unpacked = bz2.BZ2File(raw)
-        elif kind == ".xz":
-            unpacked = lzma.LZMAFile(raw)  # noqa: SIM115  # closed with `raw`
-        elif kind == ".zst":
-            unpacked = io.BufferedReader(_Zstandard(raw), 1 << 18)
-        self._unpacked: BinaryIO = unpacked
+        start = _unpacked(raw, kind).read(_SNIFFED_BYTES)
+        raw.seek(0)
+        self._unpacked = _unpacked(raw, kind)
+        encoding, mark = _encoding(start)
+        self._unpacked.read(mark)
+        if encoding is not None:
+            start = start.decode(encoding, "ignore").encode("utf-8", "ignore")
+        returns = lines and b"\r" in start and b"\n" not in start
+        if encoding is not None or returns:
+            recoded = _Recoded(self._unpacked, encoding, returns)
+            self._unpacked = io.BufferedReader(recoded, _RECODED_BYTES)
 
     def position(self) -> int:
         """How many bytes of the file have been read."""
@@ -140,6 +159,71 @@ class Stream:
         """The rest of a line with its end, or its first `size` bytes. Raises `BadFile`."""
         with reading():
             return self._unpacked.readline(size)
+
+
+def _unpacked(raw: BinaryIO, kind: str | None) -> BinaryIO:
+    unpacked: Any = raw
+    if kind == ".gz":
+        unpacked = gzip.GzipFile(fileobj=raw, mode="rb")
+    elif kind == ".bz2":
+        unpacked = bz2.BZ2File(raw)
+    elif kind == ".xz":
+        unpacked = lzma.LZMAFile(raw)  # noqa: SIM115  # closed with `raw`
+    elif kind == ".zst":
+        unpacked = io.BufferedReader(_Zstandard(raw), 1 << 18)
+    return unpacked
+
+
+def _encoding(start: bytes) -> tuple[str | None, int]:
+    """How a text that begins so is encoded (None: in UTF-8, or nobody knows), and the bytes of the mark
+    that says it."""
+    for mark, encoding in _MARKS.items():
+        if start.startswith(mark):
+            return encoding, len(mark)
+    # Without a mark: of text that is mostly Latin every second byte is 0, and the others are text.
+    pairs = start[: len(start) // 2 * 2]
+    for low, encoding in ((0, "utf-16-le"), (1, "utf-16-be")):
+        text, zeros = pairs[low::2], pairs[1 - low :: 2].count(0)
+        latin = zeros - _strange(text)
+        if len(text) >= _FEWEST_PAIRS and latin * 4 >= len(text) * 3:
+            return encoding, 0
+    return None, 0
+
+
+class _Recoded(io.RawIOBase):
+    """Text as UTF-8, out of another encoding of Unicode or with other ends of lines."""
+
+    def __init__(self, source: BinaryIO, encoding: str | None, returns: bool) -> None:
+        self._source = source
+        self._encoding = encoding
+        self._decoder = codecs.getincrementaldecoder(encoding or "utf-8")()
+        self._returns = returns
+        self._ready = memoryview(b"")
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready and not self._ended:
+            data = self._source.read(_RECODED_BYTES)
+            self._ended = not data
+            if self._encoding is not None:
+                data = self._as_utf8(data)
+            self._ready = memoryview(data.replace(b"\r", b"\n") if self._returns else data)
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def _as_utf8(self, data: bytes) -> bytes:
+        try:
+            return self._decoder.decode(data, final=self._ended).encode("utf-8")
+        except UnicodeError:
+            name = str(self._encoding).upper()
+            raise BadFile(
+                f"begins as {name} and is not throughout", "convert it to UTF-8, or fetch it again"
+            ) from None
 
 
 @contextlib.contextmanager

@@ -17,12 +17,13 @@ import numpy as np
 from ..trainer.task_names import NO_TOKENIZER, ImageSettings
 from .columns import Columns
 from .formats import needs
-from .rows import MAX_ROW_BYTES, BadRow
+from .rows import BadRow
 from .tokens import TokenBytes
 
 USUAL_COLUMN = "image"
 USUAL_LABEL = "label"
 
+MAX_IMAGE_BYTES = 64 << 20
 _KINDS = ("PNG", "JPEG", "WEBP", "BMP")
 # A large camera has 60 million. Decoded they take four bytes each at most, and some times that while
 # they are turned and scaled.
@@ -92,7 +93,7 @@ class ImageColumns(Columns):
     def file(self, path: Path, name: PurePath) -> bytes | BadRow:
         """The bytes of a file's sample. Raises `OSError` as files do."""
         with path.open("rb") as file:
-            data = file.read(MAX_ROW_BYTES + 1)
+            data = file.read(MAX_IMAGE_BYTES + 1)
         label = name.parts[0] if len(name.parts) > 1 else None
         if self._label is not None and label is None:
             return BadRow("lies in no folder that is called as a class")
@@ -146,8 +147,8 @@ def decoded(data: bytes, settings: ImageSettings) -> bytes | BadRow:
     It is turned as its camera says; what shines through it is white; of a moving one the first picture
     counts. Raises `UserError` without Pillow.
     """
-    if len(data) > MAX_ROW_BYTES:
-        return BadRow(f"has more than {MAX_ROW_BYTES >> 20} MB")
+    if len(data) > MAX_IMAGE_BYTES:
+        return BadRow(f"has more than {MAX_IMAGE_BYTES >> 20} MB")
     pillow = library()
     canvas = _webp_canvas(data)
     if canvas is not None and canvas > MOST_PIXELS:

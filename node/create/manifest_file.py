@@ -23,6 +23,7 @@ from ...protocol.wire.manifest import (
     SpeakersSpec,
     Step,
     TaskName,
+    TokenType,
     Url,
 )
 from ...protocol.wire.structure import Length, Range, StructureError, from_plain
@@ -75,8 +76,9 @@ class SourceTable:
     """The column that says of which class an image is; without it the one called label."""
     split: _Column | None = None
     """Which split of a data set; without it `train`."""
-    token_width: Literal[1, 2, 4] | None = None
-    """Bytes of a token in an array of tokens; without it 2, or 4 for a large vocabulary."""
+    token_type: TokenType | None = None
+    """The type of the numbers in an array of tokens; without it what the array or a file beside it says,
+    else `uint16`, or `uint32` for a large vocabulary."""
 
     @property
     def holds_conversations(self) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..storage.atomic_write import write_atomically
+from ..storage.atomic_write import replacing, write_atomically
 
 SECTION = np.dtype(
     [
@@ -123,13 +123,14 @@ class Parts:
     ) -> None:
         """Write the next part, durably. Raises `OSError` as files do."""
         number = len(self.counts)
-        joined = np.concatenate(tokens) if tokens else np.zeros(0, self.dtype)
-        tally.sections, tally.tokens = len(sections), len(joined)
-        write_atomically(self._path(number, "tokens"), joined.astype(self.dtype).tobytes())
+        tally.sections, tally.tokens = len(sections), sum(map(len, tokens))
+        with replacing(self._path(number, "tokens")) as path, path.open("wb") as file:
+            for each in tokens:
+                file.write(each.astype(self.dtype, copy=False).data)
         write_atomically(self._path(number, "index"), sections.astype(SECTION).tobytes())
         said = {"tally": asdict(tally), "position": asdict(position)}
         write_atomically(self._path(number, "json"), json.dumps(said).encode())
-        self.counts.append((len(sections), len(joined)))
+        self.counts.append((len(sections), tally.tokens))
         self.tally.add(tally)
         self.position = position
 

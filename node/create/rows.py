@@ -7,6 +7,7 @@ to do with it. No more than one row is in memory, and no row may be longer than 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +16,9 @@ from typing import Any
 
 from .formats import BadFile, Stream
 
-# A whole book is a few megabytes.
-MAX_ROW_BYTES = 64 << 20
+# A whole book is a few megabytes; in memory a row's text has up to four times as many bytes, and is there
+# more than once while it is parsed.
+MAX_ROW_BYTES = 16 << 20
 
 _READ_BYTES = 1 << 20
 _BETWEEN = re.compile("[ \\t\\r\\n,\ufeff]*")
@@ -29,6 +31,12 @@ class BadRow:
     problem: str
 
 
+class RepeatedKeys(dict[str, Any]):
+    """An object of JSON that has some keys twice: nobody knows which of the values is meant."""
+
+    repeated: frozenset[str]
+
+
 Rows = Iterator[tuple[int, Mapping[str, Any] | BadRow]]
 """Numbers of lines, or of rows, from 1 on, and what is there."""
 
@@ -39,7 +47,11 @@ def json_lines(stream: Stream) -> Rows:
         if line is None:
             yield number, BadRow(f"is longer than {MAX_ROW_BYTES >> 20} MB")
         elif line.strip():
-            yield number, _object(line)
+            row = _object(line)
+            # In a part of a file lines may end with carriage returns alone, which JSON may hold, too.
+            pieces = line.splitlines() if isinstance(row, BadRow) else ()
+            rows = [_object(piece) for piece in pieces if piece.strip()]
+            yield from ((number, each) for each in (rows if len(rows) > 1 else [row]))
 
 
 def json_values(stream: Stream) -> Rows:
@@ -47,7 +59,7 @@ def json_values(stream: Stream) -> Rows:
 
     JSON that is broken cannot be gone on with, as nobody knows where the next row begins.
     """
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=_table)
     text, data, line, ended = "", b"", 1, False
     opened = closed = False
     while not ended:
@@ -91,18 +103,24 @@ def separated_values(
 ) -> Rows:
     """The rows of a table whose first line names the columns, which `check` is shown."""
     csv.field_size_limit(MAX_ROW_BYTES)
-    reader = csv.reader(_texts(stream), delimiter=delimiter, strict=True)
+    lines = _TableLines(stream)
+    header = next(lines, "")
+    if delimiter == "," and "," not in header:
+        # Where the comma stands in numbers, spreadsheets write another one.
+        delimiter = next((other for other in ";\t" if other in header), delimiter)
+    reader = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
     names: list[str] | None = None
     while True:
         line = reader.line_num + 1
+        lines.row_bytes = 0
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise BadFile(f"line {line}: {error}") from None
+            raise BadFile(f"line {line}: {_table_fault(error)}") from None
         if cells is None:
             return
         if names is None:
-            names = [cell.removeprefix("\ufeff") for cell in cells]
+            names = cells
             check(names)
         elif not cells:
             continue
@@ -135,7 +153,7 @@ def _lines(stream: Stream) -> Iterator[tuple[int, bytes | None]]:
 
 def _object(line: bytes) -> Mapping[str, Any] | BadRow:
     try:
-        value = json.loads(line.decode("utf-8-sig"))
+        value = json.loads(line.decode("utf-8-sig"), object_pairs_hook=_table)
     except UnicodeDecodeError:
         return BadRow("is not UTF-8")
     except json.JSONDecodeError as error:
@@ -143,6 +161,16 @@ def _object(line: bytes) -> Mapping[str, Any] | BadRow:
     except (ValueError, RecursionError):
         return BadRow("is not JSON that can be read")
     return value if isinstance(value, dict) else _no_object(value)
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) == len(pairs):
+        return table
+    twice = RepeatedKeys(table)
+    seen: set[str] = set()
+    twice.repeated = frozenset(key for key, _ in pairs if key in seen or seen.add(key))
+    return twice
 
 
 def _no_object(value: Any) -> BadRow:
@@ -165,11 +193,47 @@ def _decoded(data: bytes, line: int) -> tuple[str, bytes]:
         raise BadFile(f"line {line}: is not UTF-8") from None
 
 
-def _texts(stream: Stream) -> Iterator[str]:
-    for number, line in _lines(stream):
-        if line is None:
-            raise BadFile(f"line {number}: is longer than {MAX_ROW_BYTES >> 20} MB")
-        yield line.decode("utf-8", "surrogateescape")
+class _TableLines:
+    """The lines of a table as text, whatever they end with; a row may go over several."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._pieces = self._split(stream)
+        self.row_bytes = 0
+        """How many bytes the row has so far."""
+
+    def __iter__(self) -> _TableLines:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def _split(self, stream: Stream) -> Iterator[str]:
+        for number, line in _lines(stream):
+            # The reader takes a carriage return alone for an end only where a line ends with it; one
+            # within quotes it puts together again.
+            for piece in () if line is None else line.splitlines(keepends=True):
+                self.row_bytes += len(piece)
+                if self.row_bytes > MAX_ROW_BYTES:
+                    line = None
+                    break
+                yield piece.decode("utf-8", "surrogateescape")
+            if line is None:
+                raise BadFile(
+                    f"line {number}: a row is longer than {MAX_ROW_BYTES >> 20} MB, or a quotation "
+                    "mark is not closed"
+                )
+
+
+def _table_fault(error: csv.Error) -> str:
+    """What the library says, in words for whoever made the table."""
+    said = str(error)
+    if "unexpected end" in said:
+        return "a quotation mark that is opened here is not closed"
+    if "expected after" in said:
+        return "something follows a closing quotation mark; one within a cell is written twice"
+    if "larger than" in said:
+        return f"a cell is longer than {MAX_ROW_BYTES >> 20} MB"
+    return f"is no row of separated values ({said})"
 
 
 def _undecoded(cell: str) -> bool:

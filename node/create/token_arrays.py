@@ -1,30 +1,73 @@
-"""Arrays of tokens that another program has made: plain ones, numpy's, and nanotron's with its index.
+"""Arrays of tokens that another program has made: plain ones, numpy's, nanotron's and Megatron's.
 
-Every token is held against the vocabulary before it goes anywhere.
+A plain array does not say of which type its numbers are. The founder says it, or a file beside the array
+or a header in it; else it is the usual one for the vocabulary, and an array that certainly has another
+one is refused. Every token is held against the vocabulary before it goes anywhere. No more than a few
+megabytes are in memory, whatever the size of an array and of its index.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
+from ...protocol.wire.manifest import TokenType
 from .formats import BadFile, reading
 
 # For one document that goes on and on: 4 MB.
 _PIECE_TOKENS = 1 << 20
+# Entries of an index that are read at once.
+_INDEX_ENTRIES = 1 << 16
 # What GPT-2 and Llama 3 in C, and those who took after them, put before their tokens.
 _HEADER = struct.Struct("<3i")
 _HEADER_BYTES = 1024
-_HEADER_WIDTHS = {(20240520, 1): 2, (20240801, 7): 4}
-_WIDTHS = {1: "u1", 2: "<u2", 4: "<u4"}
-_OTHER_TOKENIZER = "give the tokenizer that they were made with, or `token_width` in bytes"
+_HEADER_TYPES: dict[tuple[int, int], TokenType] = {
+    (20240520, 1): "uint16",
+    (20240801, 7): "uint32",
+}
+# By the bytes of a token, as nanotron says it.
+_WIDTHS: dict[int, TokenType] = {1: "uint8", 2: "uint16", 4: "uint32"}
+# Megatron's index: magic, version, type, sequences, entries of the list of documents.
+_MEGATRON = struct.Struct("<9sQBQQ")
+_MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
+_MEGATRON_TYPES: dict[int, TokenType] = {
+    1: "uint8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    8: "uint16",
+}
+# With fewer numbers than this, zeros between them may be chance.
+_EVIDENCE_NUMBERS = 32
+_OTHER_TOKENIZER = (
+    "give the tokenizer that they were made with, or say in [data] of which `token_type` they are"
+)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where an array's numbers lie in its file."""
+
+    path: Path
+    type: np.dtype
+    offset: int
+    count: int
+    certain: bool
+    """Whether the type is known, and not only the usual one."""
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        at = self.offset + start * self.type.itemsize
+        return np.fromfile(self.path, self.type, stop - start, offset=at)
 
 
 def token_documents(
-    path: Path, width: int | None, vocabulary: int, end: int | None
+    path: Path, said: TokenType | None, vocabulary: int, end: int | None
 ) -> Iterator[tuple[np.ndarray, bool, int]]:
     """The documents of an array as uint32, whether each ends, and the bytes read until then.
 
@@ -32,120 +75,276 @@ def token_documents(
     comes in several pieces. Raises `BadFile`.
     """
     with reading():
-        tokens, bounds = _open(path, width, vocabulary)
-    size = max(1, len(tokens))
-    bytes_each = path.stat().st_size / size
-    for start, stop, whole in _pieces(tokens, bounds, end):
-        piece = np.asarray(tokens[start:stop])
+        tokens, bounds = _open(path, said, vocabulary)
+        if not tokens.certain:
+            _refuse_wider(tokens)
+    for piece, start, whole in _pieces(tokens, bounds, end):
         if piece.dtype.kind == "i" and piece.min() < 0:
             raise BadFile(f"holds a token below zero behind token {start}", _OTHER_TOKENIZER)
         largest = int(piece.max())
         if largest >= vocabulary:
             index = start + int(piece.argmax())
+            how = "" if tokens.certain else f" (read as {tokens.type.name})"
             raise BadFile(
-                f"token {index} is {largest}, and the tokenizer has {vocabulary} tokens",
+                f"token {index} is {largest}{how}, and the tokenizer has {vocabulary} tokens",
                 _OTHER_TOKENIZER,
             )
-        yield piece.astype(np.uint32), whole, int(stop * bytes_each)
+        read = tokens.offset + (start + len(piece)) * tokens.type.itemsize
+        yield piece.astype(np.uint32), whole, read
 
 
-def _open(path: Path, width: int | None, vocabulary: int) -> tuple[np.ndarray, np.ndarray | None]:
-    ending = path.suffix.lower()
-    if ending == ".npy":
-        try:
-            tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise BadFile(f"is no array of numpy ({error})") from None
-        if tokens.dtype.kind not in "ui":
-            raise BadFile(f"holds no tokens but numbers of type {tokens.dtype}")
-        return tokens.reshape(-1), None
+def _open(
+    path: Path, said: TokenType | None, vocabulary: int
+) -> tuple[_Stored, Iterator[np.ndarray] | None]:
+    """An array, and the ends of its documents in ascending order if an index names them."""
     with path.open("rb") as file:
         start = file.read(_HEADER.size)
+    ending = path.suffix.lower()
+    if ending == ".npy" and (said is None or start.startswith(b"\x93NUMPY")):
+        return _of_numpy(path), None
     if start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04")):
         raise BadFile("is no array of tokens but a model's or a program's file")
-    bounds, offset = None, 0
     # A token has two bytes unless the vocabulary needs more: so do the programs that write them.
-    usual = 2 if vocabulary <= 1 << 16 else 4
+    kind: TokenType = said or ("uint16" if vocabulary <= 1 << 16 else "uint32")
     if ending == ".ds":
-        named, count = _metadata(path)
-        usual = named or usual
-    elif len(start) == _HEADER.size:
+        named, count = _nanotron_type(path)
+        tokens = _stored(path, said or named or kind, 0, count, said or named)
+        return tokens, _nanotron_ends(path, tokens.count)
+    if (index := path.with_suffix(".idx")).is_file():
+        megatron = _megatron_type(index, said)
+        if megatron is not None:
+            tokens = _stored(path, megatron, 0, None, megatron)
+            return tokens, _megatron_ends(index, tokens)
+    if len(start) == _HEADER.size:
         magic, version, count = _HEADER.unpack(start)
-        if (magic, version) in _HEADER_WIDTHS:
-            usual, offset = _HEADER_WIDTHS[magic, version], _HEADER_BYTES
-        else:
-            count = None
-    else:
-        count = None
-    width = width or usual
-    stored, rest = divmod(path.stat().st_size - offset, width)
+        if (magic, version) in _HEADER_TYPES:
+            named = said or _HEADER_TYPES[magic, version]
+            return _stored(path, named, _HEADER_BYTES, count, named), None
+    return _stored(path, kind, 0, None, said), None
+
+
+def _stored(
+    path: Path, kind: TokenType, offset: int, count: int | None, certain: TokenType | None
+) -> _Stored:
+    type_ = np.dtype(kind).newbyteorder("<")
+    stored, rest = divmod(path.stat().st_size - offset, type_.itemsize)
     if rest or stored < 0:
-        raise BadFile(f"is no array of tokens of {width} bytes: {rest} bytes are left over")
+        raise BadFile(
+            f"is no array of tokens of {type_.itemsize} bytes ({kind}): {rest} bytes are left over",
+            "say in [data] of which `token_type` they are, or fetch the file again",
+        )
     if count is not None and count != stored:
         raise BadFile(
-            f"is cut short, or has another width: {stored} tokens where {count} are named"
+            f"is cut short, or of another type than {kind}: {stored} tokens where {count} are named"
         )
-    tokens = (
-        np.memmap(path, _WIDTHS[width], "r", offset, (stored,)) if stored else np.zeros(0, "u4")
-    )
-    if ending == ".ds":
-        bounds = _index(path, stored)
-    return tokens, bounds
+    return _Stored(path, type_, offset, stored, certain is not None)
 
 
-def _metadata(path: Path) -> tuple[int | None, int | None]:
-    """The width of a token and how many there are, as the file beside an array says."""
+def _refuse_wider(tokens: _Stored) -> None:
+    """Refuse an array whose numbers are certainly halves or quarters of wider ones: the others of them
+    are all 0, and no text is so."""
+    if tokens.count < _EVIDENCE_NUMBERS:
+        return
+    for factor in (4, 2):
+        wider = tokens.type.itemsize * factor
+        if wider > 8 or tokens.count % factor:
+            continue
+        if _is_padded(tokens, factor):
+            kinds = [name for name in get_args(TokenType) if np.dtype(name).itemsize == wider]
+            raise BadFile(
+                f"certainly holds no tokens of {tokens.type.name}: of every {factor} numbers all but "
+                f"the first are 0, so its tokens have {wider} bytes",
+                f'say in [data] of which type they are, such as token_type = "{kinds[-1]}"',
+            )
+
+
+def _is_padded(tokens: _Stored, factor: int) -> bool:
+    # A multiple of 4: no number is cut.
+    for start in range(0, tokens.count, _PIECE_TOKENS):
+        window = tokens.read(start, min(start + _PIECE_TOKENS, tokens.count))
+        rows = window.reshape(-1, factor)
+        if rows[:, 1:].any() or not rows[:, 0].any():
+            return False
+    return True
+
+
+def _of_numpy(path: Path) -> _Stored:
+    form = np.lib.format
+    try:
+        with path.open("rb") as file:
+            version = form.read_magic(file)
+            read = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
+            shape, by_columns, kind = read(file)
+            offset = file.tell()
+    except (ValueError, EOFError) as error:
+        reason = (str(error).splitlines() or ["unknown"])[0][:200]
+        raise BadFile(
+            f"is no array of numpy ({reason})",
+            "say in [data] of which `token_type` it is if it is a plain array, or leave it out with "
+            "`exclude`",
+        ) from None
+    if kind.kind not in "ui":
+        raise BadFile(f"holds no tokens but numbers of type {kind}")
+    if by_columns and len(shape) > 1:
+        raise BadFile("is stored column by column", 'save it anew with numpy\'s order="C"')
+    count = int(np.prod(shape, dtype=np.int64))
+    if path.stat().st_size - offset < count * kind.itemsize:
+        raise BadFile("is cut short: it is no array of numpy with all its numbers")
+    return _Stored(path, kind, offset, count, True)
+
+
+def _nanotron_type(path: Path) -> tuple[TokenType | None, int | None]:
+    """The type of a token and how many there are, as the files beside an array say."""
     beside = path.with_name(path.name + ".metadata")
+    lines = []
     try:
         with beside.open("rb") as file:
             lines = file.read(4096).decode("utf-8").splitlines()
     except FileNotFoundError:
-        return None, None
+        return _WIDTHS.get(_width_by_index(path)), None
     except UnicodeDecodeError:
-        lines = []
+        pass
     name, _, width = lines[0].rpartition("|") if lines else ("", "", "")
     if not name or not width.isdigit() or int(width) not in _WIDTHS or len(lines) < 2:
         raise BadFile(f"{beside.name} beside it does not say tokenizer, width and count")
     if not lines[1].isdigit():
         raise BadFile(f"{beside.name} beside it names no count of tokens")
-    return int(width), int(lines[1])
+    return _WIDTHS[int(width)], int(lines[1])
 
 
-def _index(path: Path, stored: int) -> np.ndarray:
-    """The ends of the documents."""
-    beside = path.with_name(path.name + ".index")
-    try:
-        data = beside.read_bytes()
-    except FileNotFoundError:
-        raise BadFile(f"has no index: {beside.name} is not there") from None
-    if len(data) % 8:
-        raise BadFile(f"{beside.name} beside it is cut short")
-    ends = np.frombuffer(data, "<u8").astype(np.int64)
-    if len(ends) == 0 or ends[-1] != stored or (np.diff(ends, prepend=0) < 0).any():
-        raise BadFile(f"{beside.name} beside it does not fit its {stored} tokens")
-    return ends
+def _nanotron_index(path: Path) -> Path:
+    return path.with_name(path.name + ".index")
+
+
+def _width_by_index(path: Path) -> int:
+    """The bytes of a token, by the count that the index ends with; 0 if it says none."""
+    index = _nanotron_index(path)
+    if not index.is_file() or index.stat().st_size < 8:
+        return 0
+    last = int(np.fromfile(index, "<u8", 1, offset=index.stat().st_size // 8 * 8 - 8)[0])
+    width, rest = divmod(path.stat().st_size, last) if last else (0, 0)
+    return 0 if rest else width
+
+
+def _nanotron_ends(path: Path, stored: int) -> Iterator[np.ndarray]:
+    """The ends of the documents, by the index beside an array."""
+    index = _nanotron_index(path)
+    if not index.is_file():
+        raise BadFile(f"has no index: {index.name} is not there")
+    entries, rest = divmod(index.stat().st_size, 8)
+    if rest:
+        raise BadFile(f"{index.name} beside it is cut short")
+    last = np.fromfile(index, "<u8", 1, offset=8 * entries - 8)[0] if entries else None
+    if last != stored:
+        raise _unfit(index, stored)
+
+    def ends() -> Iterator[np.ndarray]:
+        before = 0
+        with index.open("rb") as file:
+            while len(some := np.fromfile(file, "<u8", _INDEX_ENTRIES).astype(np.int64)):
+                if (np.diff(some, prepend=before) < 0).any() or some[-1] > stored:
+                    raise _unfit(index, stored)
+                before = int(some[-1])
+                yield some
+
+    return ends()
+
+
+def _megatron_type(index: Path, said: TokenType | None) -> TokenType | None:
+    """The type of the tokens, as Megatron's index beside an array says; None if it is no such index and
+    the founder says the type."""
+    with index.open("rb") as file:
+        start = file.read(_MEGATRON.size)
+    if len(start) < _MEGATRON.size or not start.startswith(_MEGATRON_MAGIC):
+        if said is not None:
+            return None
+        raise BadFile(
+            f"{index.name} beside it is no index that is known here",
+            "say in [data] of which `token_type` the tokens are: documents then end with the end token",
+        )
+    _, version, code, _, _ = _MEGATRON.unpack(start)
+    kind = _MEGATRON_TYPES.get(code)
+    if version != 1 or kind is None:
+        raise BadFile(f"{index.name} beside it is of version {version} and type {code}: unknown")
+    if said is not None and said != kind:
+        raise BadFile(
+            f"{index.name} beside it says {kind}, and token_type {said}", "leave `token_type` out"
+        )
+    return kind
+
+
+def _megatron_ends(index: Path, tokens: _Stored) -> Iterator[np.ndarray]:
+    """The ends of the documents, by Megatron's index: lengths and places of sequences, and with which of
+    them each document begins."""
+    with index.open("rb") as file:
+        _, _, _, sequences, entries = _MEGATRON.unpack(file.read(_MEGATRON.size))
+    lengths_at = _MEGATRON.size
+    places_at = lengths_at + 4 * sequences
+    documents_at = places_at + 8 * sequences
+    if index.stat().st_size < documents_at + 8 * entries or entries == 0:
+        raise BadFile(f"{index.name} beside it is cut short")
+
+    def ends() -> Iterator[np.ndarray]:
+        before = sequence = token = 0
+        for entry in range(1, entries, _INDEX_ENTRIES):
+            count = min(_INDEX_ENTRIES, entries - entry)
+            lasts = np.fromfile(index, "<i8", count, offset=documents_at + 8 * entry)
+            if (np.diff(lasts, prepend=before) < 0).any() or lasts[-1] > sequences:
+                raise _unfit(index, tokens.count)
+            made = np.full(count, token)
+            before = int(lasts[-1])
+            while sequence < before:
+                many = min(_INDEX_ENTRIES, before - sequence)
+                lengths = np.fromfile(index, "<i4", many, offset=lengths_at + 4 * sequence)
+                places = np.fromfile(index, "<i8", many, offset=places_at + 8 * sequence)
+                stops = token + np.cumsum(lengths, dtype=np.int64)
+                if (lengths < 0).any() or (
+                    places != (stops - lengths) * tokens.type.itemsize
+                ).any():
+                    raise _unfit(index, tokens.count)
+                here = (lasts > sequence) & (lasts <= sequence + many)
+                made[here] = stops[lasts[here] - sequence - 1]
+                token, sequence = int(stops[-1]), sequence + many
+            if token > tokens.count:
+                raise _unfit(index, tokens.count)
+            yield made
+        if sequence != sequences or token != tokens.count:
+            raise _unfit(index, tokens.count)
+
+    return ends()
+
+
+def _unfit(index: Path, stored: int) -> BadFile:
+    return BadFile(f"{index.name} beside it does not fit its {stored} tokens")
 
 
 def _pieces(
-    tokens: np.ndarray, bounds: np.ndarray | None, end: int | None
-) -> Iterator[tuple[int, int, bool]]:
-    """Where each piece begins and ends, and whether a document ends with it."""
-    if bounds is not None:
-        start = 0
-        for stop in bounds.tolist():
-            while stop - start > _PIECE_TOKENS:
-                yield start, start + _PIECE_TOKENS, False
-                start += _PIECE_TOKENS
-            if stop > start:
-                yield start, stop, True
-            start = stop
+    tokens: _Stored, bounds: Iterator[np.ndarray] | None, end: int | None
+) -> Iterator[tuple[np.ndarray, int, bool]]:
+    """Each piece that is not empty, where it begins, and whether a document ends with it."""
+    if bounds is None:
+        bounds = _ends_by_token(tokens, end)
+    ends = itertools.chain.from_iterable(some.tolist() for some in bounds)
+    window, origin, start = tokens.read(0, 0), 0, 0
+    for stop in itertools.chain(ends, [None]):
+        last = tokens.count if stop is None else stop
+        while start < last:
+            behind = origin + len(window)
+            # A document that is no longer than a window stays whole.
+            if start >= behind or (last > behind and start > origin):
+                origin = start
+                window = tokens.read(start, min(start + _PIECE_TOKENS, tokens.count))
+                if len(window) == 0:
+                    raise BadFile("is cut short: it has become shorter while it was read")
+            until = min(last, origin + len(window))
+            yield window[start - origin : until - origin], start, until == last and stop is not None
+            start = until
+
+
+def _ends_by_token(tokens: _Stored, end: int | None) -> Iterator[np.ndarray]:
+    """The ends of documents that end with a token."""
+    if end is None:
         return
-    for origin in range(0, len(tokens), _PIECE_TOKENS):
-        window = np.asarray(tokens[origin : origin + _PIECE_TOKENS])
-        start = origin
-        ends = np.flatnonzero(window == end).tolist() if end is not None else []
-        for index in ends:
-            yield start, origin + index + 1, True
-            start = origin + index + 1
-        if start < origin + len(window):
-            yield start, origin + len(window), False
+    for origin in range(0, tokens.count, _PIECE_TOKENS):
+        window = tokens.read(origin, min(origin + _PIECE_TOKENS, tokens.count))
+        yield origin + np.flatnonzero(window == end) + 1

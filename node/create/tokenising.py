@@ -26,15 +26,17 @@ from .tokens import Tokenizer
 from .workers import Workers
 
 # What a part holds: as much as a founder would not read again gladly, and no more than memory has.
-_PART_BYTES = 32 << 20
+_PART_BYTES = 16 << 20
 _PART_SECTIONS = 1 << 18
 # What a worker is given at once: it is at it for some tenths of a second.
 _BATCH_BYTES = 1 << 20
 _BATCH_SECTIONS = 4096
 # A document is tokenised, and mixed with others, in sections of this much text, and of so many samples
-# at least: rather long, so that few sequences have a seam.
+# at least: rather long, so that few sequences have a seam. A tokenizer takes some 60 times as much
+# memory as the section that it is at: so there is an upper bound, however long sequences are.
 _SECTION_BYTES = 1 << 16
 _SECTION_SAMPLES = 8
+_MOST_SECTION_BYTES = 1 << 20
 _BYTES_A_TOKEN = 4
 _CUT_WINDOW = 1 << 14
 _SHOW_SECONDS = 0.1
@@ -46,7 +48,7 @@ _MEND_IMAGE = (
     "mend or remove it, leave it out with `exclude` in [data], or leave some out with `max_bad`"
 )
 # A new number makes all parts anew, as another way to cut or hash does.
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class Tokenising:
     @property
     def section_bytes(self) -> int:
         """Text that is tokenised at once."""
-        return max(_SECTION_BYTES, _SECTION_SAMPLES * _BYTES_A_TOKEN * self.sequence_length)
+        samples = _SECTION_SAMPLES * _BYTES_A_TOKEN * self.sequence_length
+        return max(_SECTION_BYTES, min(samples, _MOST_SECTION_BYTES))
 
     @property
     def reading(self) -> Reading:
@@ -85,7 +88,7 @@ def parts_name(source: Source, files: Sequence[File], how: Tokenising) -> str:
     """A name that another source, other files or another way to tokenise them would not have."""
     facts = [
         *(_FORMAT, content_id(how.tokenizer.definition).hex(), how.end, how.section_bytes),
-        *(source.columns.facts, source.split, source.token_width),
+        *(source.columns.facts, source.split, source.token_type),
         # Of conversations: what is longer is cut.
         how.sequence_length if how.conversations is not None else 0,
         [[str(file.path), str(file.name), file.format, _state(file)] for file in files],

@@ -105,7 +105,7 @@ def _as_file(manifest: Manifest, spec: PrivateSpec) -> ManifestFile:
             messages=spec.messages,
             prompt=spec.prompt,
             completion=spec.completion,
-            token_width=spec.token_width,
+            token_type=spec.token_type,
             attention=manifest.data.attention,
             deduplicate=spec.deduplicate,
             max_bad=spec.max_bad,

@@ -48,6 +48,7 @@ Column = Annotated[str, Length(1, 256)]
 Preconditioner = Literal["none", "rms", "orthogonal", "muon"]
 Say = Literal["equal", "share"]
 Step = Literal["sign", "scaled"]
+TokenType = Literal["uint8", "uint16", "uint32", "uint64", "int16", "int32", "int64"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +142,8 @@ class PrivateSpec:
     """Two columns instead: what the assistant is asked, …"""
     completion: Column | None = None
     """… and what it answers."""
-    token_width: Literal[1, 2, 4] | None = None
-    """Bytes of a token in an array of tokens."""
+    token_type: TokenType | None = None
+    """The type of the numbers in an array of tokens, where no file beside it says it."""
     deduplicate: bool = False
     """Documents that are equal to an earlier one of the same member are left out."""
     max_bad: Annotated[int, Range(0, 2**40)] = 0

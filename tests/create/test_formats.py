@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 import zstandard
 from distro_node.node.create import documents as reading
 from distro_node.node.create import rows as row_readers
+from distro_node.node.create import token_arrays
 from distro_node.node.create.columns import Columns
 from distro_node.node.create.documents import (
     Document,
@@ -352,13 +354,156 @@ def row_readers_open(file: Path) -> Any:
 
 def test_what_is_not_text_is_no_text_whatever_it_is_called(tmp_path: Path) -> None:
     packed = gzip.compress(np.random.default_rng(0).bytes(5000))
-    for number, content in enumerate((packed, b"\x7fELF\x02\x01\x01\x00", "ä".encode("utf-16"))):
+    for number, content in enumerate((packed, b"\x7fELF\x02\x01\x01\x00")):
         (tmp_path / f"{number}.txt").write_bytes(content)
     (tmp_path / "3.txt").write_bytes(b"text\n")
     made = [item for _, item in read(tmp_path, HOW)]
     # The first one is unpacked, and there is no text in it either.
-    assert [type(item) for item in made] == [NoText, NoText, NoText, Document]
+    assert [type(item) for item in made] == [NoText, NoText, Document]
     refused(tmp_path / "1.txt", "is not text")
+
+
+ENCODINGS = {
+    "utf-8-sig": "utf-8-sig",
+    "utf-16": "utf-16",
+    "utf-16-le": "utf-16-le",
+    "utf-16-be": "utf-16-be",
+    "utf-16-be-marked": "utf-16-be",
+    "utf-32": "utf-32",
+}
+
+
+def encoded(text: str, kind: str) -> bytes:
+    return ("\ufeff" * kind.endswith("-marked") + text).encode(ENCODINGS[kind])
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("kind", ENCODINGS)
+def test_unicode_in_whatever_encoding_is_read(tmp_path: Path, kind: str, ending: str) -> None:
+    plain = "Eine Zeile.\nUnd noch „eine“: 😀.\n"
+    table = csv_of(",").decode()
+    for name, content in (
+        ("a.txt", plain),
+        ("a.jsonl", jsonl().decode()),
+        ("a.json", json.dumps(ROWS, indent=1)),
+        # Spreadsheets quote the first name, too: behind the mark of the encoding.
+        ("a.csv", '"id","text"' + table.removeprefix("id,text")),
+        ("a.tsv", csv_of("\t").decode()),
+    ):
+        file = tmp_path / (name + ending)
+        file.write_bytes(PACKERS[ending](encoded(content, kind)))
+        assert texts(file) == ([plain] if name == "a.txt" else TEXTS)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv"])
+def test_an_encoding_that_is_not_kept_to_is_told(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(encoded(jsonl().decode(), "utf-16") + b"\x00\xd8\x41\x00")
+    refused(file, "begins as UTF-16-LE and is not throughout")
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json"])
+def test_lines_may_end_with_carriage_returns(tmp_path: Path, name: str, end: str) -> None:
+    rows = [{"text": text, "id": "1"} for text in ("one", 'zwei, "2"', "drei")] * 3000
+    if name.endswith("json"):
+        content = json.dumps(rows, indent=1)
+    elif name.endswith("jsonl"):
+        content = jsonl(rows).decode()
+    else:
+        made = io.StringIO(newline="")
+        writer = csv.DictWriter(
+            made, ["id", "text"], delimiter="," if name == "a.csv" else "\t", lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(rows)
+        content = made.getvalue()
+    file = tmp_path / name
+    file.write_bytes(content.replace("\n", end).encode())
+    assert texts(file) == [row["text"] for row in rows]
+    # And where both are in one file, as when two are joined.
+    if not name.endswith("json"):
+        half = content.index("\n", len(content) // 2) + 1
+        file.write_bytes((content[:half] + content[half:].replace("\n", end)).encode())
+        assert texts(file) == [row["text"] for row in rows]
+
+
+def test_a_carriage_return_within_a_cell_stays(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes(b'text,id\n"one\rtwo\r\nthree",1\nfour,2\n')
+    assert texts(file) == ["one\rtwo\r\nthree", "four"]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_what_spreadsheets_write_instead_of_commas(tmp_path: Path, delimiter: str) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes(csv_of(delimiter))
+    assert texts(file) == TEXTS
+
+
+def test_a_quotation_mark_without_an_end_costs_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_readers, "MAX_ROW_BYTES", 1 << 20)
+    file = tmp_path / "a.csv"
+    file.write_bytes(b'text\n"' + b"a line\n" * 400_000)
+    refused(file, "a row is longer than 1 MB, or a quotation mark is not closed")
+    file.write_bytes(b'text\nfine\n"no end\n')
+    refused(file, "line 3: a quotation mark that is opened here is not closed")
+    file.write_bytes(b'text\n"a"b\n')
+    refused(file, "line 2: something follows a closing quotation mark")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.tsv"])
+@pytest.mark.parametrize("template", [None, "{id}: {text}"])
+def test_a_column_that_is_there_twice_is_refused(
+    tmp_path: Path, name: str, template: str | None
+) -> None:
+    file = tmp_path / name
+    names = ["text", "id", "text"]
+    if name in ("a.parquet", "a.arrow"):
+        table = pyarrow.table([["a"], ["1"], ["b"]], names=names)
+        if name == "a.parquet":
+            pyarrow.parquet.write_table(table, file)
+        else:
+            with (
+                pyarrow.OSFile(str(file), "wb") as sink,
+                pyarrow.ipc.new_stream(sink, table.schema) as writer,
+            ):
+                writer.write_table(table)
+    else:
+        by = "," if name == "a.csv" else "\t"
+        file.write_text(f"{by.join(names)}\n{by.join(['a', '1', 'b'])}\n")
+    refused(file, "has 2 columns 'text'", template=template)
+    # One that nobody wants may be there as often as it likes.
+    assert texts(file, text="id") == ["1"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_key_that_is_there_twice_is_a_bad_row(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(b'{"text": "a", "id": 1, "text": "b"}\n{"text": "c", "x": {"y": 1, "y": 2}}\n')
+    (_, bad), (_, good) = read(file)
+    assert bad == BadRow("has the key 'text' twice")
+    assert good == Document(b"c")
+
+
+def test_long_rows_come_in_parts_that_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_LONGEST_DOCUMENT", 1000)
+    long = "eine Zeile, nicht lang 😀\n" * 500
+    (tmp_path / "a.jsonl").write_bytes(jsonl([{"text": long}, {"text": "kurz"}]))
+    parquet(tmp_path / "b.parquet", {"text": [long, "kurz"]})
+    made = [item for _, item in read(tmp_path) if isinstance(item, Document)]
+    assert max(len(item.text) for item in made) <= 1000
+    joined, seen = b"", []
+    for item in made:
+        joined += item.text
+        if item.ends:
+            seen.append(joined.decode())
+            joined = b""
+    assert seen == [long, "kurz"] * 2
 
 
 def test_other_encodings_are_text_to_bytes_alone(tmp_path: Path) -> None:
@@ -398,9 +543,9 @@ def tokens(path: Path, **options: Any) -> list[tuple[list[int], bool]]:
 
 def test_plain_arrays_and_those_of_numpy(tmp_path: Path) -> None:
     expected = [([5, 6, 7, 0], True), ([8, 9, 0], True), ([299, 1], False)]
-    for width in (2, 4):
-        np.array(TOKENS, f"<u{width}").tofile(tmp_path / "a.bin")
-        assert tokens(tmp_path / "a.bin", token_width=width) == expected
+    for kind in ("uint16", "uint32", "int32", "int64", "uint64"):
+        np.array(TOKENS, kind).tofile(tmp_path / "a.bin")
+        assert tokens(tmp_path / "a.bin", token_type=kind) == expected
     for kind in ("u2", "i8"):
         np.save(tmp_path / "a.npy", np.array(TOKENS, kind).reshape(3, 3))
         assert tokens(tmp_path / "a.npy") == expected
@@ -446,6 +591,89 @@ def test_what_nanotron_reads(tmp_path: Path, width: int) -> None:
     refused(file, "is cut short")
     (tmp_path / "a.ds.metadata").write_text("gpt2")
     refused(file, "does not say tokenizer, width and count")
+
+
+@pytest.mark.parametrize(
+    ("kind", "vocabulary"),
+    [("int32", 300), ("uint32", 300), ("int64", 300), ("int64", 70_000), ("uint64", 70_000)],
+)
+def test_an_array_of_wider_tokens_than_usual_is_refused_until_its_type_is_said(
+    tmp_path: Path, kind: str, vocabulary: int
+) -> None:
+    """Read as uint16 it would have twice the tokens, and every second one would be 0."""
+    written = [*range(1, 100), 0] * 20_000
+    file = tmp_path / "a.bin"
+    np.array(written, kind).tofile(file)
+    how = Reading(True, vocabulary, 0)
+    width = np.dtype(kind).itemsize
+    error = refused(file, f"its tokens have {width} bytes", how=how)
+    assert f'token_type = "int{8 * width}"' in error.remedy
+    made = [item for _, item in read(file, how, token_type=kind)]
+    assert all(isinstance(item, TokenDocument) for item in made)
+    assert len(made) == 20_000
+    assert sum(len(item.tokens) for item in made if isinstance(item, TokenDocument)) == len(written)
+
+
+def test_arrays_whose_zeros_may_be_tokens_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.bin"
+    # Too few to be certain, nothing but zeros, and one number that is none.
+    for values in ([5, 0] * 8, [0] * 100, [*([5, 0] * 5000), 5, 6]):
+        np.array(values, "<u2").tofile(file)
+        assert sum(len(made) for made, _ in tokens(file)) == len(values)
+    np.array([70_000] * 40, "<u4").tofile(file)
+    refused(file, "read as uint16", "the tokenizer has 300 tokens")
+    # Other evidence: a number that is cut.
+    file.write_bytes(file.read_bytes()[:-1])
+    refused(file, "1 bytes are left over")
+
+
+def megatron(file: Path, documents: Sequence[Sequence[int]], code: int, kind: str) -> Path:
+    """As Megatron-LM's `MMapIndexedDataset` lies on a disk: each document two sequences."""
+    np.concatenate([np.array(each, kind) for each in documents]).tofile(file)
+    lengths = [part for each in documents for part in (len(each) - 1, 1)]
+    width = np.dtype(kind).itemsize
+    places = (np.cumsum(lengths) - lengths) * width
+    starts = np.arange(len(documents) + 1) * 2
+    head = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, len(lengths), len(starts))
+    tables = (np.array(lengths, "<i4"), np.array(places, "<i8"), np.array(starts, "<i8"))
+    file.with_suffix(".idx").write_bytes(head + b"".join(each.tobytes() for each in tables))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(1, "u1"), (3, "<i2"), (4, "<i4"), (5, "<i8"), (8, "<u2")]
+)
+def test_what_megatron_reads(tmp_path: Path, code: int, kind: str) -> None:
+    documents = [[1, 2, 3], [4, 0], [200, 9, 9, 9]] * 30
+    file = megatron(tmp_path / "a.bin", documents, code, kind)
+    assert tokens(file) == [(each, True) for each in documents]
+    assert tokens(tmp_path, format="tokens") == [(each, True) for each in documents]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_arrays, "_INDEX_ENTRIES", 7)
+        assert tokens(file) == [(each, True) for each in documents]
+    index = file.with_suffix(".idx")
+    whole = index.read_bytes()
+    index.write_bytes(whole[:-1])
+    refused(file, "is cut short")
+    index.write_bytes(whole[:60] + bytes(8) + whole[68:])
+    refused(file, "does not fit its 270 tokens")
+    index.write_bytes(whole[:17] + b"\x07" + whole[18:])
+    refused(file, "of version 1 and type 7")
+    index.write_bytes(b"TNTIDX\x00\x00" + whole)
+    error = refused(file, "a.idx beside it is no index that is known here")
+    assert "token_type" in error.remedy
+    said = {1: "uint8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}[code]
+    assert sum(len(made) for made, _ in tokens(file, token_type=said)) == 270
+
+
+def test_the_type_may_follow_from_the_index_or_be_said_of_a_plain_npy(tmp_path: Path) -> None:
+    file = nanotron(tmp_path, [[1, 2, 3], [4, 0, 5], [299]] * 20, 4)
+    (tmp_path / "a.ds.metadata").unlink()
+    assert tokens(file) == [([1, 2, 3], True), ([4, 0, 5], True), ([299], True)] * 20
+    plain = tmp_path / "a.npy"
+    np.array(TOKENS, "<u4").tofile(plain)
+    assert "token_type" in refused(plain, "is no array of numpy").remedy
+    assert sum(len(made) for made, _ in tokens(plain, token_type="uint32")) == len(TOKENS)
 
 
 @pytest.mark.parametrize("name", ["a.bin", "a.npy"])

@@ -223,7 +223,7 @@ def test_what_is_no_image_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> N
         assert isinstance(made, BadRow)
         assert words in made.problem
         assert "\n" not in made.problem
-    monkeypatch.setattr(images_module, "MAX_ROW_BYTES", 1 << 10)
+    monkeypatch.setattr(images_module, "MAX_IMAGE_BYTES", 1 << 10)
     assert decoded(whole, GREY) == BadRow("has more than 0 MB")
 
 

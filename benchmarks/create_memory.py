@@ -1,0 +1,199 @@
+"""How much memory `create` takes for one large file of each kind.
+
+    python benchmarks/create_memory.py [--megabytes 1000] [--kinds text,jsonl,…] [--json FILE]
+
+Every kind is a file of this many megabytes of text (for `tokens`: of tokens): one giant text, JSON lines,
+JSON lines whose every row is a long document, Parquet of both sorts, Arrow, a table, a list of JSON,
+packed JSON lines, an array of tokens. A process of its own with two workers, however many cores there
+are, does all that `create` does with data, and the figure is the most that it and its workers held at
+once: resident bytes, added up, so that what they share counts in each. Text and tokenizer are those of
+`create.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import zstandard
+from create import Memory, ours, texts, train_tokenizer
+from distro_node.node.create.tokens import FileTokenizer
+
+WORKERS = 2
+LONG_DOCUMENT = 3_000_000
+_ROWS = 1000
+
+
+def long_texts(megabytes: float) -> Iterator[str]:
+    """The same text in documents of some megabytes."""
+    kept: list[str] = []
+    size = 0
+    for text in texts(megabytes):
+        kept.append(text)
+        size += len(text)
+        if size >= LONG_DOCUMENT:
+            yield "\n".join(kept)
+            kept, size = [], 0
+    if kept:
+        yield "\n".join(kept)
+
+
+def _text(path: Path, megabytes: float) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(texts(megabytes))
+
+
+def _lines(open_file: Callable[[Path], Any], of: Callable[[float], Iterator[str]]) -> Any:
+    def write(path: Path, megabytes: float) -> None:
+        with open_file(path) as file:
+            for text in of(megabytes):
+                file.write(json.dumps({"text": text}).encode() + b"\n")
+
+    return write
+
+
+def _plain(path: Path) -> Any:
+    return path.open("wb")
+
+
+def _zstandard(path: Path) -> Any:
+    return zstandard.open(path, "wb")
+
+
+def _gzip(path: Path) -> Any:
+    return gzip.open(path, "wb", compresslevel=1)
+
+
+def _list(path: Path, megabytes: float) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for number, text in enumerate(texts(megabytes)):
+            file.write(("," if number else "[") + json.dumps({"text": text}))
+        file.write("]")
+
+
+def _table(path: Path, megabytes: float) -> None:
+    import csv
+
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text"])
+        writer.writerows([text] for text in texts(megabytes))
+
+
+def _tables(of: Callable[[float], Iterator[str]], megabytes: float) -> Iterator[pyarrow.Table]:
+    kept: list[str] = []
+    for text in of(megabytes):
+        kept.append(text)
+        if len(kept) == _ROWS:
+            yield pyarrow.table({"text": kept})
+            kept = []
+    if kept:
+        yield pyarrow.table({"text": kept})
+
+
+def _parquet(of: Callable[[float], Iterator[str]]) -> Any:
+    def write(path: Path, megabytes: float) -> None:
+        schema = pyarrow.schema({"text": pyarrow.string()})
+        with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+            for table in _tables(of, megabytes):
+                writer.write_table(table)
+
+    return write
+
+
+def _arrow(path: Path, megabytes: float) -> None:
+    schema = pyarrow.schema({"text": pyarrow.string()})
+    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
+        for table in _tables(texts, megabytes):
+            writer.write_table(table)
+
+
+def _tokens(path: Path, megabytes: float) -> None:
+    rng = np.random.default_rng(0)
+    with path.open("wb") as file:
+        for _ in range(round(megabytes)):
+            file.write(rng.integers(0, 8192, 500_000, np.uint16).tobytes())
+
+
+KINDS: dict[str, tuple[str, Callable[[Path, float], None]]] = {
+    "text": ("one.txt", _text),
+    "jsonl": ("rows.jsonl", _lines(_plain, texts)),
+    "jsonl-long": ("long.jsonl", _lines(_plain, long_texts)),
+    "jsonl-zst": ("rows.jsonl.zst", _lines(_zstandard, texts)),
+    "jsonl-gz": ("rows.jsonl.gz", _lines(_gzip, texts)),
+    "json": ("list.json", _list),
+    "csv": ("table.csv", _table),
+    "parquet": ("rows.parquet", _parquet(texts)),
+    "parquet-long": ("long.parquet", _parquet(long_texts)),
+    "arrow": ("rows.arrow", _arrow),
+    "tokens": ("array.bin", _tokens),
+}
+
+
+def measure(kind: str, folder: Path) -> None:
+    """Print what one kind takes, as JSON; for a process of its own."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:WORKERS])
+    path = folder / KINDS[kind][0]
+    tokenizer = FileTokenizer(folder / "tokenizer.json")
+    began = time.perf_counter()
+    with Memory() as memory:
+        tokens, _, processors = ours(folder, path, tokenizer)
+    print(
+        json.dumps(
+            {
+                "file_bytes": path.stat().st_size,
+                "tokens": tokens,
+                "peak_bytes": memory.most,
+                "seconds": round(time.perf_counter() - began, 1),
+                "processor_seconds": round(processors, 1),
+            }
+        )
+    )
+
+
+def main() -> None:
+    """Write each file, measure it, print, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--megabytes", type=float, default=1000)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        measure(options.one, options.folder)
+        return
+    results = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        train_tokenizer(folder / "tokenizer.json")
+        for kind in options.kinds.split(","):
+            name, write = KINDS[kind]
+            write(folder / name, options.megabytes)
+            made = subprocess.run(
+                [sys.executable, __file__, "--one", kind, "--folder", str(folder)],
+                check=True,
+                stdout=subprocess.PIPE,
+            )
+            (folder / name).unlink()
+            results[kind] = json.loads(made.stdout)
+            print(f"{kind:<14}{results[kind]['peak_bytes'] / 1e6:>8.0f} MB", flush=True)
+    if options.json:
+        figures = {"megabytes": options.megabytes, "workers": WORKERS, "kinds": results}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
