@@ -2,12 +2,11 @@
 
     python benchmarks/create_memory.py [--megabytes 1000] [--kinds text,jsonl,…] [--json FILE]
 
-Every kind is a file of this many megabytes of text (for `tokens`: of tokens): one giant text, JSON lines,
-JSON lines whose every row is a long document, Parquet of both sorts, Arrow, a table, a list of JSON,
-packed JSON lines, an array of tokens. A process of its own with two workers, however many cores there
-are, does all that `create` does with data, and the figure is the most that it and its workers held at
-once: resident bytes, added up, so that what they share counts in each. Text and tokenizer are those of
-`create.py`.
+Every kind is a file of this many megabytes of text (for `tokens`: of tokens): one giant text, JSON
+lines, JSON lines whose every row is a long document, Parquet of both sorts, Arrow, a table, a list of
+JSON, packed JSON lines, an array of tokens. A process of its own with two workers, however many cores
+there are, does all that `create` does with data, and the figure is the most that it and its workers held
+at once: resident bytes, added up, so that what they share counts in each.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import zstandard
-from create import Memory, ours, texts, train_tokenizer
+from create_trials import Memory, ours, texts, train_tokenizer
 from distro_node.node.create.tokens import FileTokenizer
 
 WORKERS = 2

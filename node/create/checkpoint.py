@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 from ...protocol.wire.structure import StructureError
+from ..trainer.chat import WRITES_DATE
 from ..trainer.tokenizer_settings import (
     ROLES,
     TokenizerSettings,
@@ -63,6 +65,7 @@ def settings_for(
         except StructureError as error:
             raise bad_manifest(path, f"data.chat_template: {error}") from None
         settings = replace(settings, chat_template=template)
+    settings = replace(settings, chat_date=_chat_date(settings.chat_template, file, path))
     for role in ROLES:
         spelled = getattr(settings, role)
         if spelled is not None and spelled not in tokens:
@@ -73,6 +76,22 @@ def settings_for(
     if settings.eos_token is None and end and end in tokens:
         settings = replace(settings, eos_token=end)
     return with_usual_names(settings, frozenset(t for t, special in tokens.items() if special))
+
+
+def _chat_date(template: str | None, file: ManifestFile, path: Path) -> str | None:
+    """The day on which conversations are written, where the template writes one."""
+    said = file.data.chat_date
+    if template is None or WRITES_DATE not in template:
+        if said is not None:
+            raise bad_manifest(path, "data.chat_date: the chat template writes no date")
+        return None
+    try:
+        day = date.today() if said is None else date.fromisoformat(said)
+    except ValueError:
+        raise bad_manifest(
+            path, f'data.chat_date: {said!r} is no day, as "2026-11-28" is'
+        ) from None
+    return day.isoformat()
 
 
 def check_fit(model_vocabulary: int, tokenizer: Tokenizer, file: ManifestFile, path: Path) -> None:

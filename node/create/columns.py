@@ -38,6 +38,8 @@ class Columns:
     """Whether they may hold lists of tables instead of text."""
     images = False
     """Whether they hold images."""
+    optional: tuple[str, ...] = ()
+    """Columns that are read where there are any."""
 
     def __init__(self, column: str | None, template: str | None) -> None:
         if column is not None and template is not None:
@@ -78,8 +80,8 @@ class Columns:
 
     def absent(self, row: Mapping[str, Any]) -> BadRow | None:
         """That a row lacks a column, or has it twice; None if it has each once."""
-        for name in self.names:
-            if name not in row:
+        for name in (*self.names, *self.optional):
+            if name not in row and name in self.names:
                 return BadRow(missing(name, list(row)))
             if isinstance(row, RepeatedKeys) and name in row.repeated:
                 return BadRow(f"has the key {name!r} twice")
@@ -105,8 +107,8 @@ class Columns:
 
     def require(self, columns: Sequence[str]) -> None:
         """Raise `BadFile` unless a file with these columns has those that are wanted."""
-        for name in self.names:
-            if name not in columns:
+        for name in (*self.names, *self.optional):
+            if name not in columns and name in self.names:
                 raise BadFile(missing(name, columns), self.remedy)
             if list(columns).count(name) > 1:
                 raise BadFile(
@@ -114,6 +116,10 @@ class Columns:
                     "rename all but one of them, name another column, or leave the file out with "
                     "`exclude`",
                 )
+
+    def there(self, columns: Sequence[str]) -> list[str]:
+        """Which ones to read of a file with these columns."""
+        return [*self.names, *(name for name in self.optional if name in columns)]
 
     def _no_text(self, name: str, value: Any) -> BadRow:
         shown = "nothing" if value is None else json.dumps(value, default=lambda _: "…")[:40]
@@ -148,10 +154,10 @@ class ParquetFile:
 
     def rows(self) -> Rows:
         """Rows from 1 on."""
-        names = list(self._columns.names)
+        names = self._columns.there(self._file.schema_arrow.names)
         try:
             batches = self._file.iter_batches(self._at_once, columns=names, use_threads=False)
-            yield from _numbered(batches, names)
+            yield from _numbered(batches, names, self._columns.nested)
         except (self._arrow.ArrowException, OSError) as error:
             raise _broken("Parquet", error) from None
 
@@ -178,9 +184,9 @@ class ArrowFile:
 
     def rows(self) -> Rows:
         """Rows from 1 on."""
-        names = list(self._columns.names)
+        names = self._columns.there(self._reader.schema.names)
         try:
-            yield from _numbered(self._pieces(names), names)
+            yield from _numbered(self._pieces(names), names, self._columns.nested)
         except (self._arrow.ArrowException, OSError) as error:
             raise _broken("Arrow", error) from None
 
@@ -224,7 +230,8 @@ def hub_rows(address: str, split: str | None, columns: Columns) -> Rows:
         )
         if found.column_names is not None:
             columns.require(found.column_names)
-        yield from enumerate(found, 1)
+        for number, row in enumerate(found, 1):
+            yield number, _filled_alone(row) if columns.nested else row
     except (BadFile, UserError, MemoryError):
         raise
     # The library passes on whatever its file formats and its network raise.
@@ -236,13 +243,25 @@ def hub_rows(address: str, split: str | None, columns: Columns) -> Rows:
         ) from None
 
 
-def _numbered(batches: Iterator[Any], names: list[str]) -> Rows:
+def _numbered(batches: Iterator[Any], names: list[str], nested: bool) -> Rows:
     number = 0
     for batch in batches:
         # Cell by cell: what is text to Python has several times as many bytes.
         for cells in zip(*(batch.column(name) for name in names), strict=True):
             number += 1
-            yield number, {name: cell.as_py() for name, cell in zip(names, cells, strict=True)}
+            row = {name: cell.as_py() for name, cell in zip(names, cells, strict=True)}
+            yield number, _filled_alone(row) if nested else row
+
+
+def _filled_alone(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row whose tables have no keys that only others of the same type have a value for."""
+    return {name: _without_nothing(cell) for name, cell in row.items()}
+
+
+def _without_nothing(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nothing(item) for k, item in value.items() if item is not None}
+    return [_without_nothing(item) for item in value] if isinstance(value, list) else value
 
 
 def _rows_at_once(metadata: Any) -> int:

@@ -12,16 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from ..trainer.chat import ASSISTANT, BadConversation, ChatTemplate, Message
+from ..trainer.chat import ASSISTANT, BadConversation, ChatTemplate, Message, Tool
 from .columns import Columns
-from .rows import BadRow
-from .tokens import FileTokenizer, TokenBytes
+from .rows import BadRow, parsed, repeated_key
+from .tokens import FileTokenizer, TokenBytes, in_groups
 
 USUAL_COLUMN = "messages"
 
 # Data sets that go back to ShareGPT call them so.
 _OTHER_ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "chatgpt": ASSISTANT}
 _SEPARATOR = "\n"
+_TOOLS = "tools"
+# Keys by which data sets say that a message is not to be learned from.
+_WEIGHT, _SWITCHES = "weight", ("train", "training")
+LONGEST_CONVERSATION = 1 << 20
+"""Bytes of a conversation that are tokenised: hardly any sequence would reach an answer behind them.
+A tokenizer takes some 100 times as much memory."""
 
 
 class ConversationColumns(Columns):
@@ -33,6 +39,7 @@ class ConversationColumns(Columns):
         "with `exclude`"
     )
     nested = True
+    optional = (_TOOLS,)
 
     def __init__(
         self, messages: str | None, prompt: str | None, completion: str | None, chat: ChatTemplate
@@ -59,52 +66,103 @@ class ConversationColumns(Columns):
         if absent is not None:
             return absent
         try:
-            messages = self._messages(row)
-            said = self._chat.conversation(messages)
+            messages, learned = self._messages(row)
+            tools = _tools(row.get(_TOOLS))
+            said = self._chat.conversation(messages, tools, learned)
         except BadConversation as error:
             return BadRow(str(error))
         return json.dumps(said.spans) + _SEPARATOR + said.text
 
-    def _messages(self, row: Mapping[str, Any]) -> list[Message]:
+    def _messages(self, row: Mapping[str, Any]) -> tuple[list[Message], list[bool]]:
+        """The messages, and which of them are learned where they are the assistant's."""
         if self._pair is None:
             return _messages(row[self.names[0]], self.names[0], None)
         prompt, completion = self._pair
-        return [
-            *_messages(row[prompt], prompt, "user"),
-            *_messages(row[completion], completion, ASSISTANT),
-        ]
+        asked, _ = _messages(row[prompt], prompt, "user")
+        answered, learned = _messages(row[completion], completion, ASSISTANT)
+        # What the assistant has said before is a part of the question.
+        return [*asked, *answered], [*(False for _ in asked), *learned]
 
 
-def _messages(value: Any, column: str, role: str | None) -> list[Message]:
-    """The messages in a cell; text alone is one of `role`. Raises `BadConversation`."""
+def _messages(value: Any, column: str, role: str | None) -> tuple[list[Message], list[bool]]:
+    """The messages in a cell, and whether each may be learned; text alone is one of `role`. Raises
+    `BadConversation`."""
     if role is not None and isinstance(value, str):
-        return [{"role": role, "content": value}]
+        return [{"role": role, "content": value}], [True]
     if isinstance(value, str):
         # Tables of text hold them as JSON.
         try:
-            value = json.loads(value)
+            value = parsed(value)
         except (ValueError, RecursionError):
             value = None
     if not isinstance(value, list) or not value:
         raise BadConversation(f"holds no messages in the column {column!r}")
-    return [_message(each, f"message {number}") for number, each in enumerate(value, 1)]
+    _refuse_repeated(value)
+    read = [_message(each, f"message {number}") for number, each in enumerate(value, 1)]
+    return [message for message, _ in read], [learned for _, learned in read]
 
 
-def _message(value: Any, name: str) -> Message:
+def _tools(value: Any) -> Sequence[Tool] | None:
+    """What is in a cell about tools: a list of tables, each as it is or as JSON. Raises
+    `BadConversation`."""
+    value = _plain(value) if isinstance(value, str) and value.strip() else value
+    if value is None or value in ("", []):
+        return None
+    listed = value if isinstance(value, list) else [None]
+    tools = [_plain(each) if isinstance(each, str) else each for each in listed]
+    read = [each for each in tools if isinstance(each, dict)]
+    if len(read) < len(tools):
+        raise BadConversation(f"holds no list of tools in the column {_TOOLS!r}")
+    _refuse_repeated(read)
+    return read
+
+
+def _refuse_repeated(value: Any) -> None:
+    key = repeated_key(value)
+    if key is not None:
+        raise BadConversation(f"has the key {key!r} twice in one table")
+
+
+def _plain(text: str) -> Any:
+    try:
+        return parsed(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _is_learned(given: dict[str, Any], name: str) -> bool:
+    """Whether a message may be learned; takes the keys that say it out of it."""
+    weight = given.pop(_WEIGHT, 1)
+    if isinstance(weight, bool) or weight not in (0, 1):
+        raise BadConversation(f"has the weight {weight!r} in {name}, where 0 and 1 are known")
+    learned = weight == 1
+    for key in _SWITCHES:
+        said = given.pop(key, True)
+        if not isinstance(said, bool):
+            raise BadConversation(f"has {key} = {said!r} in {name}, where true and false are known")
+        learned = learned and said
+    return learned
+
+
+def _message(value: Any, name: str) -> tuple[Message, bool]:
     if not isinstance(value, dict):
         raise BadConversation(f"holds no messages: {name} has no role and content")
     # Columns of a fixed type have all keys in every message.
     given = {key: item for key, item in value.items() if item is not None}
+    learned = _is_learned(given, name)
     role = given.pop("role", None) or given.pop("from", None)
     content = given.pop("content", None)
     content = given.pop("value", None) if content is None else content
+    if content is None and given.get("tool_calls"):
+        # One that calls tools need not say anything beside it.
+        content = ""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         texts = [part for part in parts if isinstance(part, str)]
         content = "".join(texts) if len(texts) == len(content) else None
     if not isinstance(role, str) or not isinstance(content, str):
         raise BadConversation(f"holds no text to learn from: {name} has no role or no text")
-    return {**given, "role": _OTHER_ROLES.get(role, role), "content": content}
+    return {**given, "role": _OTHER_ROLES.get(role, role), "content": content}, learned
 
 
 class ConversationTokenizer(FileTokenizer):
@@ -150,16 +208,23 @@ class ConversationTokenizer(FileTokenizer):
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
         """The numbers of each conversation, given as `ConversationColumns.text` has them, in UTF-8."""
-        parts = [text.decode("utf-8").partition(_SEPARATOR) for text in texts]
-        encoded = self._tokenizer.encode_batch(
-            [said for _, _, said in parts], add_special_tokens=False
-        )
         return [
-            self._marked(each, json.loads(spans))
-            for each, (spans, _, _) in zip(encoded, parts, strict=True)
+            numbers
+            for group in in_groups(texts, LONGEST_CONVERSATION // 4)
+            for numbers in self._numbers(group)
         ]
 
-    def _marked(self, encoded: Any, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    def _numbers(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+        parts = [_shortened(text) for text in texts]
+        encoded = self._tokenizer.encode_batch(
+            [said for _, said in parts], add_special_tokens=False
+        )
+        return [
+            self._marked(each, spans, said)
+            for each, (spans, said) in zip(encoded, parts, strict=True)
+        ]
+
+    def _marked(self, encoded: Any, spans: Sequence[tuple[int, int]], said: str) -> np.ndarray:
         ids = np.array(encoded.ids, np.int64)
         ends = np.array(encoded.offsets, np.int64).reshape(-1, 2)[:, 1]
         special = np.isin(ids, self._special)
@@ -171,13 +236,26 @@ class ConversationTokenizer(FileTokenizer):
             last = np.flatnonzero(special[inside])
             closed = len(last) > 0
             learned[inside[: last[-1] + 1] if closed else inside] = True
-        if not closed and self._end is not None:
+        speaks_last = bool(spans) and not said[spans[-1][1] :].strip()
+        if speaks_last and not closed and self._end is not None:
             ids, learned = np.append(ids, self._end), np.append(learned, True)
         # Nothing stands before it that it could be learned from.
         learned[:1] = False
         numbers = np.where(learned, ids | self.learned, ids).astype(np.uint32)
         numbers[:1] |= self.begins
         return numbers
+
+
+def _shortened(text: bytes) -> tuple[list[tuple[int, int]], str]:
+    """Where the assistant speaks, and a conversation, of a very long one as far as the last of its
+    answers within `LONGEST_CONVERSATION`."""
+    spelled, _, said = text.decode("utf-8").partition(_SEPARATOR)
+    spans = [(start, stop) for start, stop in json.loads(spelled)]
+    if len(text) <= LONGEST_CONVERSATION:
+        return spans, said
+    size = LONGEST_CONVERSATION * len(said) // len(text)
+    spans = [span for span in spans if span[1] <= size]
+    return spans, said[: spans[-1][1]] if spans else ""
 
 
 def fitted(numbers: np.ndarray, length: int, learned: int) -> np.ndarray:

@@ -77,8 +77,9 @@ def items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item,
         raise UserError(
             ExitCode.MANIFEST,
             f"{file.path}, line {error.line}: the chat template {error}",
-            "name a file with another template as chat_template in [data], such as one that marks what "
-            "the assistant says with {% generation %}",
+            "the fault is the template's and not the row's: name a file with another one as "
+            "chat_template in [data], such as one that marks what the assistant says with "
+            "{% generation %}",
         ) from None
     except BadFile as error:
         raise error.at(file.path) from None

@@ -122,6 +122,9 @@ class DataTable(SourceTable):
     chat_template: _FilePath | None = None
     """A file with a chat template (Jinja), relative to the manifest file, in the place of the
     tokenizer's own."""
+    chat_date: Annotated[str, Length(10, 10)] | None = None
+    """The day that a chat template takes for today, as "2026-11-28", for all members; without it the day
+    on which the swarm is made."""
     deduplicate: bool = False
     """Leave out documents that are equal to an earlier one."""
     max_bad: Annotated[int, Range(0, 2**40)] = 0

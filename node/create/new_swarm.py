@@ -252,15 +252,20 @@ def _made(draft: Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Mad
         speakers=manifest.speakers,
         frozen=manifest.frozen_elements,
     )
-    warning = None
+    warnings = []
     # What was found is of whole models, and of language.
     if manifest.adapter is None and not draft.images:
-        warning = rate_warning(manifest.schedule, manifest.elements, manifest.optimizer.step)
+        warnings.append(rate_warning(manifest.schedule, manifest.elements, manifest.optimizer.step))
+    if draft.special.chat_date is not None and file.data.chat_date is None:
+        warnings.append(
+            f"the chat template writes the day's date, which is {draft.special.chat_date} for all "
+            "members from now on (`chat_date` in [data] names another)"
+        )
     return Made(
         manifest=manifest,
         data=corpus.summary,
         forecast=expected,
-        warnings=() if warning is None else (warning,),
+        warnings=tuple(warning for warning in warnings if warning is not None),
     )
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from .formats import BadFile, Stream
 
-# A whole book is a few megabytes; in memory a row's text has up to four times as many bytes, and is there
-# more than once while it is parsed.
+# A whole book is a few megabytes; in memory a row's text has up to four times as many bytes, and it is
+# there more than once while it is parsed.
 MAX_ROW_BYTES = 16 << 20
 
 _READ_BYTES = 1 << 20
@@ -153,7 +153,7 @@ def _lines(stream: Stream) -> Iterator[tuple[int, bytes | None]]:
 
 def _object(line: bytes) -> Mapping[str, Any] | BadRow:
     try:
-        value = json.loads(line.decode("utf-8-sig"), object_pairs_hook=_table)
+        value = parsed(line.decode("utf-8-sig"))
     except UnicodeDecodeError:
         return BadRow("is not UTF-8")
     except json.JSONDecodeError as error:
@@ -161,6 +161,19 @@ def _object(line: bytes) -> Mapping[str, Any] | BadRow:
     except (ValueError, RecursionError):
         return BadRow("is not JSON that can be read")
     return value if isinstance(value, dict) else _no_object(value)
+
+
+def parsed(text: str) -> Any:
+    """JSON as a value, with `RepeatedKeys` in it. Raises `ValueError` and `RecursionError`."""
+    return json.loads(text, object_pairs_hook=_table)
+
+
+def repeated_key(value: Any) -> str | None:
+    """A key that is somewhere in a value twice."""
+    if isinstance(value, RepeatedKeys):
+        return min(value.repeated)
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((key for each in inside if (key := repeated_key(each)) is not None), None)
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -29,6 +29,16 @@ def no_conversations(part: str, length: int, parts: Sequence[Parts]) -> UserErro
             f"{length} tokens",
             "give a larger sequence_length in [data], or shorter conversations",
         )
+    bad = [row for each in parts for row in each.tally.bad_rows]
+    if bad and not any(each.tally.documents for each in parts):
+        file, line, problem = bad[0]
+        many = sum(each.tally.bad for each in parts)
+        return missing(
+            f"there is no {part} conversation: all {many} rows are bad, the first of them {file}, line "
+            f"{line}, which {problem}",
+            "what is wrong with every row is the schema's fault, or the chat template's: name the "
+            "columns in [data], or another template as chat_template",
+        )
     return missing(
         f"there is no {part} conversation", "give two at least with --data: one of them is held out"
     )

@@ -16,7 +16,8 @@ from blake3 import blake3
 
 from ...crypto.hashing import content_id
 from ..errors import ExitCode, UserError
-from .conversations import ConversationTokenizer, fitted
+from ..trainer.chat import REFUSED
+from .conversations import LONGEST_CONVERSATION, ConversationTokenizer, fitted
 from .documents import WHOLE_FILE, Document, Empty, NoText, Reading, TokenDocument, items
 from .files import File, Source
 from .images import ImageTokenizer
@@ -43,6 +44,10 @@ _SHOW_SECONDS = 0.1
 _MEND_ROW = (
     "mend the row, say with `text` or `template` in [data] where the text is, or leave some bad rows "
     "out with `max_bad`"
+)
+_MEND_TEMPLATE = (
+    "if it refuses every row the template is at fault: mend it, or name another as chat_template in "
+    "[data]; else mend the row, or leave some bad rows out with `max_bad`"
 )
 _MEND_IMAGE = (
     "mend or remove it, leave it out with `exclude` in [data], or leave some out with `max_bad`"
@@ -245,9 +250,11 @@ class _PartWriter:
     def _fit(self, batch: _Batch, encoded: list[np.ndarray], learned: int) -> list[np.ndarray]:
         """Conversations no longer than a sequence; what is cut or left out is counted and named."""
         rows, kept = [], []
-        for row, (file, line), numbers in zip(batch.rows, batch.lines, encoded, strict=True):
+        for row, (file, line), text, numbers in zip(
+            batch.rows, batch.lines, batch.texts, encoded, strict=True
+        ):
             short = fitted(numbers, self._length, learned)
-            if len(short) < len(numbers):
+            if len(short) < len(numbers) or len(text) > LONGEST_CONVERSATION:
                 batch.tally.add_long(file, line, len(numbers), len(short))
             if len(short):
                 rows.append(row)
@@ -278,10 +285,11 @@ def _check_bad(seen: Tally, most: int) -> None:
     file, line, problem = seen.bad_rows[-1]
     many = f"; {seen.bad} {'rows' if line else 'images'} are bad, and max_bad is {most}"
     where = f"{file}, line {line}: the row" if line != WHOLE_FILE else f"{file}: the image"
+    mend = _MEND_TEMPLATE if problem.startswith(REFUSED) else _MEND_ROW
     raise UserError(
         ExitCode.DATA_MISSING,
         f"{where} {problem}{many if most else ''}",
-        _MEND_ROW if line != WHOLE_FILE else _MEND_IMAGE,
+        mend if line != WHOLE_FILE else _MEND_IMAGE,
     )
 
 

@@ -1,18 +1,19 @@
 """Tokenising on all cores: processes that have the tokenizer, and batches that come back in order.
 
-A worker ends with the process that started it, however that ends: its pipe is then closed. Each has one
-batch at a time, so that no two ever wait for each other to read.
+A worker is a process of this module and imports nothing but a tokenizer. It ends with the process that
+started it, however that ends: its pipe is then closed. Each has one batch at a time, so that no two ever
+wait for each other to read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import numpy as np
@@ -98,27 +99,31 @@ def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
     if much and isinstance(tokenizer, FileTokenizer):
         remade = type(tokenizer), tokenizer.remade
     count = 0 if remade is None else min(cores(), _MOST_WORKERS)
-    # A fresh process each: one that is forked would have this one's threads' locks and open files.
-    context = multiprocessing.get_context("spawn")
-    started: list[tuple[SpawnProcess, Connection]] = []
+    started: list[tuple[subprocess.Popen[bytes], Connection]] = []
     try:
         for _ in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_work,
-                args=(theirs, remade, tokenizer.token_bytes),
-                daemon=True,
-            )
-            process.start()
-            theirs.close()
+            ours, theirs = Pipe()
+            # A fresh process each: one that is forked would have this one's memory, its threads' locks
+            # and its open files. Ctrl-C goes to all processes of a terminal; the first one ends these.
+            with theirs:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", _work.__module__, str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    # The cores are shared out among processes already.
+                    env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
             started.append((process, ours))
+            with _alive():
+                ours.send((remade, tokenizer.token_bytes))
         yield Workers(tokenizer, [ours for _, ours in started])
     finally:
         for process, ours in started:
             ours.close()
             process.kill()
         for process, _ in started:
-            process.join()
+            process.wait()
 
 
 def cores() -> int:
@@ -128,17 +133,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _work(
-    connection: Connection, remade: tuple[type[FileTokenizer], tuple[Any, ...]], width: int
-) -> None:
+def _work(connection: Connection) -> None:
     """What a worker does until its pipe is closed."""
-    # Ctrl-C goes to all processes of a terminal; the first one ends the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Before the library reads it: the cores are shared out among processes already.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    kind, facts = remade
-    tokenizer = kind.of(*facts)
     with contextlib.suppress(EOFError, OSError):
+        (kind, facts), width = connection.recv()
+        tokenizer = kind.of(*facts)
         while True:
             lengths = np.frombuffer(connection.recv_bytes(), "<u8")
             joined = connection.recv_bytes()
@@ -159,3 +158,7 @@ def _alive() -> Iterator[None]:
             "a process that tokenises was ended from outside (out of memory?)",
             "start the same command again: it goes on where it was",
         ) from None
+
+
+if __name__ == "__main__":
+    _work(Connection(int(sys.argv[1])))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ..errors import ExitCode, UserError
@@ -20,9 +21,17 @@ ASSISTANT = "assistant"
 
 Message = Mapping[str, Any]
 """At least `role` and `content`."""
+Tool = Mapping[str, Any]
+"""What a model may call, as a JSON schema."""
 
 # Longer than any context: what a template may make of a conversation.
-_MAX_CHARACTERS = 64 << 20
+_MAX_CHARACTERS = 16 << 20
+# A template that fails on it fails on every other one.
+_SIMPLEST = ({"role": "user", "content": "Hello"}, {"role": ASSISTANT, "content": "Hello!"})
+REFUSED = "is refused by the chat template"
+"""How a `BadConversation` begins that the template itself has raised."""
+WRITES_DATE = "strftime_now"
+"""The function of templates that write the day's date."""
 # Unicode has these for programs' own use and never for text.
 _PRIVATE = "".join(map(chr, range(0xFDD0, 0xFDF0)))
 _SHOWN = 200
@@ -59,6 +68,9 @@ class ChatTemplate:
         environment = _environment(jinja)
         self._marks: list[str] = []
         environment.globals["_marked"] = self._marked
+        if settings.chat_date is not None:
+            environment.globals[WRITES_DATE] = _day(settings.chat_date).strftime
+        self._works: bool | None = None
         try:
             self._template = environment.from_string(settings.chat_template)
         except (jinja.TemplateError, RecursionError) as error:
@@ -68,7 +80,11 @@ class ChatTemplate:
             for role in ("bos_token", "eos_token", "pad_token", "unk_token")
             if (spelled := getattr(settings, role)) is not None
         }
-        self.facts = (settings.chat_template, self._tokens)
+        self.facts = (
+            settings.chat_template,
+            tuple(sorted(self._tokens.items())),
+            settings.chat_date,
+        )
         """All that a conversation's text depends on beside itself."""
         self.says_spans = environment.says_spans
         """Whether the template itself says where the assistant speaks ({% generation %})."""
@@ -79,25 +95,41 @@ class ChatTemplate:
         self._marks = []
         return self._render(messages, prompt)
 
-    def conversation(self, messages: Sequence[Message]) -> Conversation:
-        """The conversation, and where the assistant speaks in it.
+    def conversation(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        learned: Sequence[bool] | None = None,
+    ) -> Conversation:
+        """The conversation, and where the assistant speaks in it; with `learned`, which says it of each
+        message, only where that is to be learned. `tools` is what the template is told of some.
 
         Most templates do not say that. Then what the assistant says begins where a conversation ends
         that waits for it, and ends where one ends with it, which needs a template that writes the
         beginning of a conversation as if nothing followed. Raises `BadTemplate` for one that does not,
         and `BadConversation`.
         """
-        made = self._by_marks(messages) if self.says_spans else self._by_prefixes(messages)
+        wanted = [
+            learned is None or learned[number]
+            for number, message in enumerate(messages)
+            if message["role"] == ASSISTANT
+        ]
+        if wanted and not any(wanted):
+            raise BadConversation("holds no words of the assistant's that are to be learned")
+        by = self._by_marks if self.says_spans else self._by_prefixes
+        made = by(messages, tools, wanted)
         if not made.spans:
             raise BadConversation("holds no words of the assistant's")
         return made
 
-    def _by_marks(self, messages: Sequence[Message]) -> Conversation:
-        said = json.dumps(messages, ensure_ascii=False, default=str)
+    def _by_marks(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None, wanted: Sequence[bool]
+    ) -> Conversation:
+        said = json.dumps([messages, tools], ensure_ascii=False, default=str)
         self._marks = [character for character in _PRIVATE if character not in said][:2]
         if len(self._marks) < 2:
             raise BadConversation("holds characters that are for programs' own use")
-        rendered = self._render(messages, False)
+        rendered = self._render(messages, False, tools)
         opening, closing = self._marks
         text, spans = "", []
         for number, part in enumerate(rendered.split(opening)):
@@ -107,21 +139,31 @@ class ChatTemplate:
             if number == 0:
                 text = inside
                 continue
-            if inside:
-                spans.append((len(text), len(text) + len(inside)))
+            spans.append((len(text), len(text) + len(inside)))
             text += inside + outside[0]
-        return Conversation(text, tuple(spans))
+        if not all(wanted):
+            if len(spans) != len(wanted):
+                raise BadConversation(
+                    "has messages that are not to be learned, and nobody can tell where they are: the "
+                    "chat template has not one {% generation %} block for each of the assistant's"
+                )
+            spans = [span for span, learned in zip(spans, wanted, strict=True) if learned]
+        return Conversation(text, tuple(span for span in spans if span[0] < span[1]))
 
-    def _by_prefixes(self, messages: Sequence[Message]) -> Conversation:
-        whole = self.text(messages)
+    def _by_prefixes(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None, wanted: Sequence[bool]
+    ) -> Conversation:
+        self._marks = []
+        whole = self._render(messages, False, tools)
         spans = []
-        for number, message in enumerate(messages):
-            if message["role"] != ASSISTANT:
+        answers = [n for n, message in enumerate(messages) if message["role"] == ASSISTANT]
+        for number, learned in zip(answers, wanted, strict=True):
+            if not learned:
                 continue
-            before = self.text(messages[:number], prompt=True)
+            before = self._render(messages[:number], True, tools)
             after = whole
             if number + 1 < len(messages):
-                after = self.text(messages[: number + 1])
+                after = self._render(messages[: number + 1], False, tools)
             if not (whole.startswith(after) and after.startswith(before)):
                 raise BadTemplate(
                     "writes the beginning of a conversation differently once more follows, so that "
@@ -132,23 +174,47 @@ class ChatTemplate:
                 spans.append((len(before), len(after)))
         return Conversation(whole, tuple(spans))
 
-    def _render(self, messages: Sequence[Message], prompt: bool) -> str:
+    def _render(
+        self, messages: Sequence[Message], prompt: bool, tools: Sequence[Tool] | None = None
+    ) -> str:
         try:
-            text = self._template.render(
-                messages=messages, add_generation_prompt=prompt, **self._tokens
-            )
+            text = self._write(messages, prompt, tools)
         except RecursionError:
             raise BadTemplate("calls itself without an end") from None
         except MemoryError:
             raise BadTemplate("makes more text than there is memory") from None
         # A template is somebody's program: it raises what Python does where a key or a type is wrong.
         except Exception as error:
-            raise BadConversation(
-                f"is refused by the chat template: {_first_line(error)}"
-            ) from None
+            if self._works is None:
+                self._works = self._writes_the_simplest()
+            if not self._works:
+                raise BadTemplate(
+                    f"fails on every conversation, even one of two words: {_first_line(error)}"
+                ) from None
+            raise BadConversation(f"{REFUSED}: {_first_line(error)}") from None
+        self._works = True
         if len(text) > _MAX_CHARACTERS:
             raise BadConversation(f"becomes more than {_MAX_CHARACTERS >> 20} million characters")
         return text
+
+    def _write(
+        self, messages: Sequence[Message], prompt: bool, tools: Sequence[Tool] | None
+    ) -> str:
+        # Templates ask whether the last two are none: what is undefined is not.
+        return self._template.render(
+            messages=messages,
+            add_generation_prompt=prompt,
+            tools=tools,
+            documents=None,
+            **self._tokens,
+        )
+
+    def _writes_the_simplest(self) -> bool:
+        try:
+            self._write(list(_SIMPLEST), False, None)
+        except Exception:
+            return False
+        return True
 
     def _marked(self, caller: Callable[[], str]) -> str:
         """What stands within a block, between marks if they are wanted."""
@@ -157,7 +223,7 @@ class ChatTemplate:
 
 def _environment(jinja: Any) -> Any:
     """Jinja as published templates expect it: these switches, `raise_exception`, `tojson`, loop controls
-    and {% generation %}. What would make a text depend on the day, `strftime_now`, is not there."""
+    and {% generation %}."""
     from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -183,6 +249,13 @@ def _environment(jinja: Any) -> Any:
 
     environment.globals["raise_exception"] = refuse
     return environment
+
+
+def _day(date: str) -> datetime:
+    try:
+        return datetime.fromisoformat(date)
+    except ValueError:
+        raise BadTemplate(f"is to be written on a day that there is not: {date!r}") from None
 
 
 def _json(value: Any, **options: Any) -> str:

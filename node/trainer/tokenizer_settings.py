@@ -25,7 +25,7 @@ ROLES = (
 )
 """The parts that a token may have."""
 # Without those that came later, settings that do not have them keep their bytes.
-_LATER = ("mask_token", "cls_token", "sep_token")
+_LATER = ("mask_token", "cls_token", "sep_token", "chat_date")
 
 # What published tokenizers call them, in the order in which one is taken for the other.
 _USUAL: dict[str, tuple[str, ...]] = {
@@ -55,6 +55,9 @@ class TokenizerSettings:
     """Stands in the place of a token that is to be found."""
     cls_token: _Token | None = None
     sep_token: _Token | None = None
+    chat_date: Annotated[str, Length(10, 10)] | None = None
+    """The day that the chat template takes for today, as 2026-11-28: the same for everybody, so that a
+    conversation is the same text wherever and whenever it is written."""
 
     def encode(self) -> bytes:
         """As the blob, the same bytes for the same settings."""

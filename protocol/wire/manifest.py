@@ -117,8 +117,7 @@ class SourceSpec:
 class PrivateSpec:
     """What members agree on about data that each keeps to itself (federated learning).
 
-    Dealing says how many sequences a member computes in a round; which ones is its own affair, out of
-    files that nobody else sees. Here stands how such files are read, so that all train one thing.
+    It says how each reads files that nobody else sees, so that all train one thing.
     """
 
     epoch: Count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from distro_node.node.create.corpus import end_tokens
 from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.trainer.tokenizer_settings import TokenizerSettings
+from distro_node.node.trainer.chat import ChatTemplate
+from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decode_settings
 
 TEMPLATE = "{{ messages }}"
 
@@ -74,6 +76,29 @@ def test_a_checkpoint_brings_its_own(tmp_path: Path, base: Path) -> None:
     # Between documents stands what stood there when the model was trained.
     tokenizer = FileTokenizer(base / "tokenizer.json")
     assert end_tokens(founder.file.data, tokenizer, founder.path) == (10,)
+
+
+DATED = "{{ strftime_now('%d %B %Y') }}{{ messages }}"
+
+
+def test_a_template_that_writes_the_date_has_one_for_all(tmp_path: Path, base: Path) -> None:
+    configure(base, chat_template=DATED)
+    today = date.today().isoformat()
+    assert Founder(tmp_path).settings().chat_date in (today, date.today().isoformat())
+    said = Founder(tmp_path, data='chat_date = "2024-02-29"').settings()
+    assert said.chat_date == "2024-02-29"
+    # It goes to the members with the template.
+    there = decode_settings(said.encode())
+    assert ChatTemplate(there).text([]) == "29 February 2024[]"
+    for day in ("2023-02-29", "29.2.2024!"):
+        refusal = Founder(tmp_path, data=f'chat_date = "{day}"').refusal()
+        assert f"data.chat_date: {day!r} is no day" in refusal
+    configure(base, chat_template=TEMPLATE)
+    assert Founder(tmp_path).settings().chat_date is None
+    assert (
+        "the chat template writes no date"
+        in Founder(tmp_path, data='chat_date = "2024-02-29"').refusal()
+    )
 
 
 def test_a_template_may_lie_in_a_file_or_have_a_name(tmp_path: Path, base: Path) -> None:

@@ -13,6 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tokenizers
+from distro_node.node.create import conversations, tokenising
 from distro_node.node.create import workers as worker_processes
 from distro_node.node.create.conversations import ConversationTokenizer, fitted
 from distro_node.node.create.corpus import Corpus, find_sources, read_corpus
@@ -361,3 +362,171 @@ def test_cutting_keeps_answers_whole() -> None:
     assert len(fitted(numbers, 7, learned)) == 7
     assert len(fitted(numbers, 6, learned)) == 4
     assert len(fitted(numbers, 3, learned)) == 0
+
+
+# --- what is not learned, and tools ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow", "json column"])
+@pytest.mark.parametrize(
+    "mark", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"training": False}]
+)
+def test_messages_that_are_marked_so_are_not_learned(
+    founder: Founder, tmp_path: Path, kind: str, mark: dict[str, Any]
+) -> None:
+    talks = []
+    for number in range(12):
+        made: list[dict[str, Any]] = [dict(message) for message in talk(number, turns=2)]
+        made[1] |= mark
+        talks.append(made)
+    if kind == "jsonl":
+        file = jsonl(tmp_path / "a.jsonl", talks)
+    elif kind == "json column":
+        file = jsonl(tmp_path / "a.jsonl", [json.dumps(each) for each in talks])
+    else:
+        file = parquet(tmp_path / "a.parquet", {"messages": talks})
+        if kind == "arrow":
+            table = pyarrow.parquet.read_table(file)
+            file = tmp_path / "a.arrow"
+            with (
+                pyarrow.OSFile(str(file), "wb") as sink,
+                pyarrow.ipc.new_stream(sink, table.schema) as writer,
+            ):
+                writer.write_table(table)
+    whole, learned = founder.conversations(founder.read(file))
+    assert len(whole) == 12
+    assert all(".0." in text and ".1." in text for text in whole)
+    assert sorted(learned) == sorted(f"It is {number}.1.<|im_end|>" for number in range(12))
+
+
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [
+        ({"weight": 0.5}, "has the weight 0.5 in message 2, where 0 and 1 are known"),
+        ({"weight": "no"}, "has the weight 'no' in message 2"),
+        ({"train": "false"}, "has train = 'false' in message 2"),
+        ({"weight": 0}, "holds no words of the assistant's that are to be learned"),
+    ],
+)
+def test_a_mark_that_cannot_be_followed_is_a_bad_row(
+    founder: Founder, tmp_path: Path, mark: dict[str, Any], words: str
+) -> None:
+    file = jsonl(tmp_path / "a.jsonl", [TALK, [TALK[0], {**TALK[1], **mark}]])
+    assert words in founder.refused(file).problem
+
+
+def test_what_the_assistant_says_in_a_prompt_is_not_learned(
+    founder: Founder, tmp_path: Path
+) -> None:
+    rows = [
+        {"q": [*talk(n), {"role": "user", "content": "And?"}], "a": f"It is {n} still."}
+        for n in range(12)
+    ]
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, learned = founder.conversations(founder.read(file, prompt="q", completion="a"))
+    assert sorted(learned) == sorted(f"It is {n} still.<|im_end|>" for n in range(12))
+
+
+TOOLED = "{% if tools %}{{ tools | tojson }}{% endif %}" + CHATML
+TOOL = {"name": "add", "args": {"a": "int"}}
+
+
+@pytest.mark.parametrize("kind", ["list", "text", "texts", "parquet"])
+def test_a_column_of_tools_reaches_the_template(
+    tmp_path: Path, plain: FileTokenizer, kind: str
+) -> None:
+    founder = Founder(tmp_path, plain, TOOLED)
+    tools: dict[str, Any] = {
+        "list": [TOOL],
+        "text": json.dumps([TOOL]),
+        "texts": [json.dumps(TOOL)],
+        "parquet": [TOOL],
+    }
+    rows = [{"messages": talk(number), "tools": tools[kind]} for number in range(12)]
+    file = tmp_path / f"a.{'parquet' if kind == 'parquet' else 'jsonl'}"
+    if kind == "parquet":
+        # A row with other tools: the column's type has the keys of all.
+        rows[3]["tools"] = [{"name": "add", "args": {"b": "int"}}]
+        parquet(file, {name: [row[name] for row in rows] for name in ("messages", "tools")})
+    else:
+        rows[3]["tools"] = None
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    whole, _ = founder.conversations(founder.read(file, sequence_length=LENGTH))
+    spelled = json.dumps([TOOL])
+    assert sum(text.startswith(spelled) for text in whole) == 11
+    assert sum("null" in text for text in whole) == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ('"messages": [], "tools": "x"', "holds no messages in the column 'messages'"),
+        ('"messages": TALK, "tools": "x"', "holds no list of tools in the column 'tools'"),
+        ('"messages": TALK, "tools": 3', "holds no list of tools in the column 'tools'"),
+        ('"messages": TALK, "tools": [], "tools": []', "has the key 'tools' twice"),
+        ('"messages": TALK, "messages": TALK', "has the key 'messages' twice"),
+        ('"messages": [{"role": "user", "role": "x"}]', "has the key 'role' twice in one table"),
+    ],
+)
+def test_tools_and_keys_that_cannot_be_meant(
+    founder: Founder, tmp_path: Path, row: str, words: str
+) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text("{" + row.replace("TALK", json.dumps(TALK)) + "}\n")
+    assert words in founder.refused(file).problem
+
+
+def test_an_answer_that_only_calls_a_tool_is_one(tmp_path: Path, plain: FileTokenizer) -> None:
+    calls_too = "message.content + (message.tool_calls | tojson if message.tool_calls else '')"
+    founder = Founder(tmp_path, plain, CHATML.replace("message['content']", calls_too))
+    calls = [{"name": "add", "arguments": {"a": 1}}]
+    talks = [
+        [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "tool_calls": calls}]
+        for n in range(6)
+    ]
+    _, learned = founder.conversations(founder.read(jsonl(tmp_path / "a.jsonl", talks)))
+    assert learned == [f"{json.dumps(calls)}<|im_end|>"] * 6
+
+
+# --- templates ------------------------------------------------------------------------------------
+
+
+def test_a_template_that_fails_on_every_row_is_told_as_such(
+    tmp_path: Path, plain: FileTokenizer
+) -> None:
+    founder = Founder(tmp_path, plain, "{{ today() }}" + CHATML)
+    file = jsonl(tmp_path / "a.jsonl", [TALK] * 3)
+    error = founder.refused(file, max_bad=100)
+    assert error.code == ExitCode.MANIFEST
+    assert "fails on every conversation" in error.problem
+    assert "the fault is the template's and not the row's" in error.remedy
+
+
+def test_rows_that_the_template_refuses_point_to_it(tmp_path: Path, plain: FileTokenizer) -> None:
+    strict = "{% if messages | length > 2 %}{{ raise_exception('too many') }}{% endif %}" + CHATML
+    founder = Founder(tmp_path, plain, strict)
+    file = jsonl(tmp_path / "a.jsonl", [talk(n, turns=2) for n in range(3)])
+    error = founder.refused(file)
+    assert "is refused by the chat template: too many" in error.problem
+    assert "chat_template" in error.remedy
+    error = founder.refused(file, max_bad=100)
+    assert (
+        "all 3 rows are bad, the first of them a.jsonl, line 1, which is refused" in error.problem
+    )
+
+
+def test_a_very_long_conversation_costs_no_memory_and_is_named(
+    founder: Founder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversations, "LONGEST_CONVERSATION", 2000)
+    monkeypatch.setattr(tokenising, "LONGEST_CONVERSATION", 2000)
+    long = [*talk(7), *(message for n in range(500) for message in talk(n))]
+    unending = [TALK[0], {"role": "assistant", "content": "x" * 5000}]
+    file = jsonl(tmp_path / "a.jsonl", [long, unending, talk(1), talk(2)])
+    corpus = founder.read(file)
+    whole, _ = founder.conversations(corpus)
+    assert len(whole) == 3
+    assert sum("7.0" in text for text in whole) == 1
+    tally = corpus.summary.sources[0].read
+    assert (tally.cut, tally.too_long) == (1, 1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import psutil
 import pytest
 from distro_node.node.create import dealing, tokenising
 from distro_node.node.create import workers as worker_processes
@@ -478,13 +479,12 @@ def test_workers_give_what_one_process_gives(
 def test_a_worker_that_is_killed_is_told(
     tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import multiprocessing
-
+    before = {process.pid for process in psutil.Process().children()}
     monkeypatch.setattr(worker_processes, "cores", lambda: 1)
     with workers(tokenizer, None) as pool:
-        (process,) = multiprocessing.active_children()
+        (process,) = (each for each in psutil.Process().children() if each.pid not in before)
         process.kill()
-        process.join()
+        process.wait()
 
         def give_twice() -> None:
             pool.give(0, [b"text"])
@@ -492,7 +492,7 @@ def test_a_worker_that_is_killed_is_told(
 
         with pytest.raises(UserError, match="was ended from outside"):
             give_twice()
-    assert multiprocessing.active_children() == []
+    assert {process.pid for process in psutil.Process().children()} <= before
 
 
 def test_memory_does_not_grow_with_the_text(

@@ -86,7 +86,7 @@ def test_a_template_whose_prefixes_are_none_is_refused_where_it_matters() -> Non
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{{ messages.__class__.__mro__ }}", "unsafe"),
         ("{{ messages[9].content }}", "no element 9"),
-        ("{{ messages.append(1) }}", "refused"),
+        ("{{ messages.append(1) }}", "append"),
         ("{% for i in range(10 ** 9) %}{% endfor %}", "Range too big"),
         ("{{ 1 / 0 }}", "division"),
         ("{% for m in messages %}{{ m.role }}{% endfor %}", "no words of the assistant's"),
@@ -106,13 +106,19 @@ def test_what_is_no_template_is_said(text: str) -> None:
         template(text)
 
 
-def test_the_day_is_not_known() -> None:
+def test_the_day_is_the_one_that_the_settings_name() -> None:
     """The same conversation is the same text tomorrow, or a swarm could not be made again."""
-    assert template("{{ 'today' if strftime_now is defined else 'ever' }}").text(TALK) == "ever"
+    dated = "Today: {{ strftime_now('%d %b %Y') }}{{ strftime_now('%H:%M') }}"
+    assert template(dated, chat_date="2024-02-29").text(TALK) == "Today: 29 Feb 202400:00"
+    assert template("{{ strftime_now is defined }}").text(TALK) == "False"
+    with pytest.raises(BadTemplate, match="a day that there is not: '2023-02-29'"):
+        template(dated, chat_date="2023-02-29")
+    facts = {template(dated, chat_date=day).facts for day in ("2024-02-29", "2024-03-01")}
+    assert len(facts) == 2
 
 
 def test_files_are_not_read() -> None:
-    with pytest.raises(BadConversation, match="refused"):
+    with pytest.raises(BadTemplate, match="fails on every conversation"):
         template("{% include '/etc/passwd' %}").text(TALK)
 
 
@@ -120,3 +126,61 @@ def test_json_is_written_as_templates_expect_it() -> None:
     assert (
         template("{{ messages[1] | tojson }}").text(TALK) == '{"role": "user", "content": " Why? "}'
     )
+
+
+SAID = [
+    {"role": "user", "content": "q1"},
+    {"role": "assistant", "content": "a1"},
+    {"role": "user", "content": "q2"},
+    {"role": "assistant", "content": "a2"},
+]
+
+
+@pytest.mark.parametrize("text", [CHATML, MARKED])
+def test_only_what_is_to_be_learned_is(text: str) -> None:
+    said = template(text, bos_token="<s>", eos_token="</s>")
+    for wanted in ([True, False], [False, True], [True, True]):
+        learned = [True, wanted[0], True, wanted[1]]
+        made = said.conversation(SAID, None, learned)
+        spoken = [made.text[start:stop] for start, stop in made.spans]
+        assert [("a1" in "".join(spoken)), ("a2" in "".join(spoken))] == wanted
+        assert made.text == said.conversation(SAID).text
+    with pytest.raises(BadConversation, match="no words of the assistant's that are to be learned"):
+        said.conversation(SAID, None, [True, False, True, False])
+
+
+def test_blocks_that_are_not_one_a_message_do_not_say_which_are_learned() -> None:
+    twice = (
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% generation %}!{% endgeneration %}{% endfor %}"
+    )
+    assert template(twice).conversation(SAID).text == "q1!a1!q2!a2!"
+    with pytest.raises(BadConversation, match="block for each of the assistant"):
+        template(twice).conversation(SAID, None, [True, False, True, True])
+
+
+def test_templates_are_told_of_tools_or_that_there_are_none() -> None:
+    asked = "{% if tools is not none %}{{ tools | tojson }}{% endif %}" + CHATML
+    assert template(asked).conversation(SAID).text.startswith("<|im_start|>user")
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    said = template(asked).conversation(SAID, tools)
+    assert said.text.startswith('[{"type": "function", "function": {"name": "add"}}]<|im_start|>')
+    assert [said.text[slice(*span)] for span in said.spans] == ["a1<|im_end|>\n", "a2<|im_end|>\n"]
+
+
+def test_a_template_that_fails_on_every_row_is_at_fault_and_else_the_row() -> None:
+    broken = template("{{ today() }}" + CHATML)
+    with pytest.raises(
+        BadTemplate, match="fails on every conversation, even one of two words: 'today'"
+    ):
+        broken.conversation(SAID)
+    strict = template(
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        + CHATML
+    )
+    for talk, fine in ((TALK, False), (SAID, True), (TALK, False)):
+        if fine:
+            assert strict.conversation(talk).spans
+        else:
+            with pytest.raises(BadConversation, match="is refused by the chat template: no system"):
+                strict.conversation(talk)
