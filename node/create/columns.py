@@ -208,7 +208,7 @@ class ArrowFile:
                     self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def hub_rows(address: str, split: str | None, columns: Columns) -> Rows:
+def hub_rows(address: str, split: str | None, columns: Columns, config: str | None = None) -> Rows:
     """The rows of hf://owner/name[/config][:split], streamed through `datasets`.
 
     Raises `BadFile` for whatever the library and the line between say, `UserError` without it.
@@ -221,12 +221,15 @@ def hub_rows(address: str, split: str | None, columns: Columns) -> Rows:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     place, _, named = address.removeprefix("hf://").partition(":")
     owner, _, rest = place.partition("/")
-    name, _, config = rest.partition("/")
-    if not owner or not name or "/" in config:
+    name, _, named_config = rest.partition("/")
+    if not owner or not name or "/" in named_config:
         raise BadFile("is no data set", "write it as hf://owner/name[/config][:split]")
     try:
         found: Any = datasets.load_dataset(
-            f"{owner}/{name}", config or None, split=named or split or "train", streaming=True
+            f"{owner}/{name}",
+            named_config or config,
+            split=named or split or "train",
+            streaming=True,
         )
         if found.column_names is not None:
             columns.require(found.column_names)

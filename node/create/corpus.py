@@ -98,7 +98,7 @@ def find_sources(
         )
         name = getattr(each, "name", None) or (paths and Path(str(paths[0])).name) or str(number)
         columns = _columns(each, path, chat, images)
-        sources.append(_source(each, str(name), paths, columns))
+        sources.append(_source(each, str(name), paths, columns, table.heldout))
     return [Found(source, *find_files(source)) for source in sources]
 
 
@@ -136,7 +136,11 @@ def _columns(
 
 
 def _source(
-    table: SourceTable, name: str, paths: tuple[Path | str, ...], columns: Columns
+    table: SourceTable,
+    name: str,
+    paths: tuple[Path | str, ...],
+    columns: Columns,
+    heldout: tuple[str, ...],
 ) -> Source:
     return Source(
         name=name,
@@ -146,6 +150,8 @@ def _source(
         format=table.format,
         columns=columns,
         split=table.split,
+        config=table.config,
+        heldout=heldout,
         token_type=table.token_type,
         weight=getattr(table, "weight", None),
     )

@@ -89,7 +89,7 @@ def items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item,
 
 def _items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item, int]]:
     if isinstance(file.path, str):
-        rows = hub_rows(file.path, source.split, source.columns)
+        rows = hub_rows(file.path, source.split, source.columns, source.config)
         yield from _of_rows(rows, source, lambda: 0)
     elif isinstance(source.columns, ImageColumns) and file.format == "image":
         yield _image(file.path, file, source.columns)

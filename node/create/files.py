@@ -1,30 +1,64 @@
 """Which files a source has, and what else lies there and why it does not count.
 
+Of a data set in the layout of the Hugging Face hub, of its cache or of `datasets` one split counts
+(`splits`), and of a folder whose own files are called so. Linked folders count as if they were there.
+
 The order of the files, and so the corpus, follows from their names below the folder that was given and
 not from where that folder lies.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
 
 from ...protocol.wire.manifest import TokenType
 from ..errors import ExitCode, UserError
 from .columns import Columns
+from .dataset_caches import (
+    CACHED,
+    cached_split,
+    cached_splits,
+    is_prepared,
+    is_revision,
+    listed,
+    revision,
+)
 from .formats import BadFile, Format, bare, format_of, is_image
+from .splits import (
+    CARD,
+    USUAL_SPLIT,
+    by_names,
+    by_patterns,
+    configuration,
+    is_named_for_a_split,
+    read_card,
+)
 
 HUB = "hf://"
-USUAL_SPLIT = "train"
 
+_DESCRIPTIONS = frozenset(
+    {
+        CARD,
+        "dataset_info.json",
+        "dataset_infos.json",
+        "dataset_dict.json",
+        "state.json",
+        "config.json",
+    }
+)
+"""What describes a data set and is none."""
+_OTHER_SPLIT = "of another split"
+_NO_SPLIT = "of no split of the data set"
+_NO_DATA = "not of the data set itself"
+_SECOND = "linked a second time"
 _WITHOUT_ROWS: tuple[Format, ...] = ("text", "tokens", "image")
 _WITH_IMAGES: tuple[Format, ...] = ("image", "parquet", "arrow")
 # As many as help to see what is meant.
 _EXAMPLES = 3
-_MAX_STATE_BYTES = 4 << 20
 # What other programs lay beside an array of tokens belongs to it.
 _COMPANIONS = (".ds.index", ".ds.metadata", ".ds.loss")
 
@@ -41,6 +75,10 @@ class Source:
     format: Format | None = None
     columns: Columns = field(default_factory=lambda: Columns(None, None))
     split: str | None = None
+    config: str | None = None
+    """Which configuration of a data set."""
+    heldout: tuple[str, ...] = ()
+    """Files that count whatever split they are of, to be held out."""
     token_type: TokenType | None = None
     weight: float | None = None
 
@@ -120,7 +158,7 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
     if isinstance(path, str):
         yield File(path, PurePath(path), "parquet", True)
     elif path.is_dir():
-        yield from _walk(path, source, skipped)
+        yield from _FolderWalk(path, source, skipped).files()
     elif path.is_file():
         kind = source.format or _format(path, source) or _usual(source)
         if source.columns.images and kind not in _WITH_IMAGES:
@@ -143,34 +181,239 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
         )
 
 
-def _walk(root: Path, source: Source, skipped: Skipped) -> Iterator[File]:
-    for folder, folders, names in os.walk(root, onerror=_refuse):
-        here = Path(folder)
-        dataset = _saved_dataset(here, names, source, skipped)
-        if dataset is not None:
-            within, files = dataset
-            folders[:] = [name for name in folders if name in within]
-            for path in files:
-                yield File(path, PurePath(path.relative_to(root)), "arrow", False)
-            continue
-        for name in folders:
-            if name.startswith("."):
-                skipped.add("hidden", f"{name}/")
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = here / name
-            relative = PurePath(path.relative_to(root))
-            if name.endswith(_COMPANIONS) or _is_index(name, names):
-                continue
-            if not path.is_file():
-                skipped.add("no files", str(relative))
-                continue
-            reason = _why_not(relative, source)
-            if reason is not None:
-                skipped.add(reason, str(relative))
+class _FolderWalk:
+    """The files below a folder that was given."""
+
+    def __init__(self, root: Path, source: Source, skipped: Skipped) -> None:
+        self._root = root
+        self._source = source
+        self._skipped = skipped
+        self._seen: set[tuple[int, int]] = set()
+        """Folders that were read: links lead nowhere twice."""
+        self._homes: dict[Path, Path] = {}
+        """For each folder the data set of the hub that it is a part of, or the root."""
+        self._cards: dict[Path, dict[str, Any]] = {}
+        """What each of those data sets says of itself; of the root only if it is one."""
+
+    def files(self) -> Iterator[File]:
+        """Those that count, in order."""
+        found = list(self._walk())
+        left_out: dict[int, str] = {}
+        for home in dict.fromkeys(home for _, home in found if home is not None):
+            own = {_below(file, home): file for file, its in found if its == home}
+            for name, reason in self._other_splits(home, own).items():
+                left_out[id(own[name])] = reason
+        for file, _ in found:
+            if reason := left_out.get(id(file)):
+                self._skipped.add(reason, str(file.name))
             else:
-                kind = source.format or _format(relative, source) or _usual(source)
-                yield File(path, relative, kind, False)
+                yield file
+
+    def _walk(self) -> Iterator[tuple[File, Path | None]]:
+        """Each file that counts by its name, with the data set or root among whose files a split is to
+        be chosen; None: it is chosen already."""
+        for folder, folders, names in os.walk(self._root, onerror=_refuse, followlinks=True):
+            here = Path(folder)
+            if (identity := _identity(here)) in self._seen:
+                self._skipped.add(_SECOND, f"{self._name(here)}/")
+                folders.clear()
+                continue
+            self._seen.add(identity)
+            prepared = self._prepared(here, folders, names)
+            if prepared is not None:
+                within, files = prepared
+                folders[:] = [name for name in folders if name in within]
+                for path in files:
+                    yield File(path, self._name(path), "arrow", False), None
+                continue
+            home = self._home(here, folders, names)
+            folders[:] = [name for name in sorted(folders) if self._goes_into(here / name)]
+            for name in sorted(names):
+                file = self._file(here / name, names)
+                if file is not None:
+                    yield file, home
+
+    def _name(self, path: Path) -> PurePath:
+        return PurePath(path.relative_to(self._root))
+
+    def _file(self, path: Path, names: Sequence[str]) -> File | None:
+        name, source = self._name(path), self._source
+        if path.name.endswith(_COMPANIONS) or _is_index(path.name, names):
+            return None
+        reason = _why_not(name, source) if path.is_file() else "no files"
+        if reason is not None:
+            self._skipped.add(reason, str(name))
+            return None
+        return File(path, name, source.format or _format(name, source) or _usual(source), False)
+
+    def _goes_into(self, folder: Path) -> bool:
+        """Whether a folder is to be read: linked ones once, and none that is around the link."""
+        name = f"{self._name(folder)}/"
+        if folder.name.startswith("."):
+            self._skipped.add("hidden", name)
+            return False
+        real = folder.resolve()
+        if folder.is_symlink() and folder.parent.resolve().is_relative_to(real):
+            self._skipped.add("linked into themselves", name)
+            return False
+        if folder.is_symlink() and self._is_read_anyway(real):
+            self._skipped.add(_SECOND, name)
+            return False
+        return True
+
+    def _is_read_anyway(self, real: Path) -> bool:
+        """Whether a folder that a link leads to is below the root, and not hidden there."""
+        root = self._root.resolve()
+        if not real.is_relative_to(root):
+            return False
+        return not any(part.startswith(".") for part in real.relative_to(root).parts)
+
+    def _home(self, here: Path, folders: list[str], names: Sequence[str]) -> Path:
+        """The data set that the files here belong to, or the root."""
+        home = self._homes.get(here.parent, self._root)
+        if CARD in names and (card := read_card(here / CARD)) is not None:
+            home, self._cards[here] = here, card
+        elif "dataset_infos.json" in names or is_revision(here):
+            home, self._cards[here] = here, {}
+        self._homes[here] = home
+        # The hub's cache of a data set: what its revisions link to, and which of them is the last one.
+        if here.name.startswith(CACHED) and "snapshots" in folders:
+            self._leave_out_folders(here, folders, ["snapshots"], "of the cache alone")
+        if here.name == "snapshots" and here.parent.name.startswith(CACHED):
+            self._leave_out_folders(here, folders, [revision(here, folders)], "of other revisions")
+        return home
+
+    def _leave_out_folders(
+        self, here: Path, folders: list[str], kept: Sequence[str], reason: str
+    ) -> None:
+        for name in folders:
+            if name not in kept and not name.startswith("."):
+                self._skipped.add(reason, f"{self._name(here / name)}/")
+        folders[:] = [name for name in folders if name in kept]
+
+    def _prepared(
+        self, folder: Path, folders: Sequence[str], names: Sequence[str]
+    ) -> tuple[list[str], list[Path]] | None:
+        """What `datasets` has saved or prepared here: the folders to look into, and the files; None if
+        nothing."""
+        if "dataset_dict.json" in names:
+            wanted = self._source.split or USUAL_SPLIT
+            splits = listed(folder / "dataset_dict.json", "splits")
+            _check_split(wanted, splits, folder)
+            for split in splits:
+                if split != wanted:
+                    self._skipped.add(_OTHER_SPLIT, f"{folder.name}/{split}")
+            return [wanted], []
+        if "dataset_info.json" not in names:
+            versions = [name for name in folders if is_prepared(folder / name)]
+            if len(versions) > 1:
+                raise BadFile(
+                    f"is a cache with {len(versions)} versions of one data set "
+                    f"({', '.join(sorted(versions))})",
+                    "name one of them",
+                ).at(folder)
+            return None
+        if "state.json" in names:
+            entries = listed(folder / "state.json", "_data_files")
+            files = [
+                folder / str(entry.get("filename")) for entry in entries if type(entry) is dict
+            ]
+            for path in files:
+                if not path.is_file():
+                    raise BadFile(f"names {path.name}, which is not there").at(
+                        folder / "state.json"
+                    )
+        elif is_prepared(folder):
+            files = self._cached(folder, names)
+        else:
+            return None
+        for name in sorted(names):
+            if folder / name not in files and name not in _DESCRIPTIONS:
+                other = cached_split(name, cached_splits(folder)) is not None
+                self._skipped.add(
+                    _OTHER_SPLIT if other else _NO_DATA, str(self._name(folder / name))
+                )
+        return [], files
+
+    def _cached(self, folder: Path, names: Sequence[str]) -> list[Path]:
+        """The files of the split that is wanted, of a data set in the cache of `datasets`."""
+        known = cached_splits(folder)
+        wanted = self._source.split or USUAL_SPLIT
+        _check_split(wanted, known, folder)
+        return [folder / name for name in sorted(names) if cached_split(name, known) == wanted]
+
+    def _other_splits(self, home: Path, own: dict[str, File]) -> dict[str, str]:
+        """Which of the files of a data set, or of the root, do not count, and why."""
+        source, card = self._source, self._cards.get(home)
+        wanted, left_out = source.split or USUAL_SPLIT, {}
+        chosen = None if card is None else configuration(card, source.config, home / CARD)
+        if card is not None:
+            left_out = {name: _NO_DATA for name in own if PurePath(name).name in _DESCRIPTIONS}
+        if card is None and source.config is not None:
+            raise BadFile("is no data set with configurations", "leave `config` out").at(home)
+        names = [name for name in own if name not in left_out]
+        if chosen is not None and chosen.splits is not None:
+            splits = by_patterns(names, chosen)
+        elif card is not None:
+            inside = [name for name in names if chosen is None or name.startswith(chosen.folder)]
+            left_out |= {name: _NO_SPLIT for name in names if name not in inside}
+            splits = by_names(inside) or {USUAL_SPLIT: set(inside)}
+        else:
+            splits = by_names(name for name in names if _may_be_of_a_split(own[name]))
+            if source.split is None and (wanted not in splits or len(splits) == 1):
+                # A folder where files happen to be called so.
+                return {}
+        _check_split(wanted, splits, home)
+        strict = card is not None or source.split is not None
+        others = set().union(*(files for split, files in splits.items() if split != wanted))
+        for name in names:
+            if name in splits[wanted] or name in left_out:
+                continue
+            if name in others:
+                left_out[name] = _OTHER_SPLIT
+            elif strict:
+                left_out[name] = _NO_SPLIT
+        if card is not None and (chosen is None or chosen.splits is None):
+            left_out |= _beside_rows({n: f for n, f in own.items() if n not in left_out})
+        return {
+            name: reason
+            for name, reason in left_out.items()
+            if not (source.heldout and matches(own[name].name, source.heldout))
+        }
+
+
+def _below(file: File, home: Path) -> str:
+    """A file's name below a folder, as patterns have it."""
+    assert isinstance(file.path, Path)
+    return file.path.relative_to(home).as_posix()
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _check_split(wanted: str, splits: Iterable[str], folder: Path) -> None:
+    if wanted not in splits:
+        known = ", ".join(splits) or "none"
+        raise BadFile(
+            f"has no split {wanted!r} (it has: {known})", "name one with `split` in [data]"
+        ).at(folder)
+
+
+def _may_be_of_a_split(file: File) -> bool:
+    """Whether a file's name is looked at for a split outside of data sets: programs and prose have such
+    words in their names for other reasons."""
+    name = bare(file.name)
+    exact = (name.stem, *(name.parent.parts if name.suffix.lower() == ".txt" else ()))
+    return file.format != "text" or any(map(is_named_for_a_split, exact))
+
+
+def _beside_rows(own: dict[str, File]) -> dict[str, str]:
+    """The texts beside the rows of a data set: notes, licences, programs that read it."""
+    if not any(file.format not in _WITHOUT_ROWS for file in own.values()):
+        return {}
+    return {name: _NO_DATA for name, file in own.items() if file.format == "text"}
 
 
 def _is_index(name: str, names: Sequence[str]) -> bool:
@@ -180,10 +423,13 @@ def _is_index(name: str, names: Sequence[str]) -> bool:
 
 def _refuse(error: OSError) -> None:
     """What a closed folder holds would be missing from the training data without a word."""
+    linked = Path(error.filename).is_symlink()
     raise UserError(
         ExitCode.DATA_MISSING,
-        f"{error.filename} cannot be read: {error.strerror}",
-        "make it readable, or name the folders beside it instead of the one around it",
+        f"{error.filename}{', which is a link,' if linked else ''} cannot be read: {error.strerror}",
+        "name the folder that it leads to, too, or remove the link"
+        if linked
+        else "make it readable, or name the folders beside it instead of the one around it",
     )
 
 
@@ -222,43 +468,6 @@ def _format(name: PurePath, source: Source) -> Format | None:
 def _usual(source: Source) -> Format:
     """What a file is that was named and whose own name says nothing."""
     return "image" if source.columns.images else "text"
-
-
-def _saved_dataset(
-    folder: Path, names: Sequence[str], source: Source, skipped: Skipped
-) -> tuple[list[str], list[Path]] | None:
-    """What `datasets` has saved here: the folders to look into, and the files; None if nothing."""
-    if "dataset_dict.json" in names:
-        splits = _listed(folder / "dataset_dict.json", "splits")
-        wanted = source.split or USUAL_SPLIT
-        if wanted not in splits:
-            raise BadFile(
-                f"has no split {wanted!r} (it has: {', '.join(splits)})", "name one with `split`"
-            ).at(folder)
-        for split in splits:
-            if split != wanted:
-                skipped.add("of another split", f"{folder.name}/{split}")
-        return [wanted], []
-    if "state.json" in names and "dataset_info.json" in names:
-        entries = _listed(folder / "state.json", "_data_files")
-        files = [folder / str(entry.get("filename")) for entry in entries if type(entry) is dict]
-        for path in files:
-            if not path.is_file():
-                raise BadFile(f"names {path.name}, which is not there").at(folder / "state.json")
-        return [], files
-    return None
-
-
-def _listed(path: Path, key: str) -> list:
-    """A list in a JSON file that `datasets` has written."""
-    try:
-        with path.open("rb") as file:
-            value = json.loads(file.read(_MAX_STATE_BYTES))[key]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        value = None
-    if not isinstance(value, list):
-        raise BadFile(f"is damaged: it has no list {key!r}").at(path)
-    return value
 
 
 def _nothing(source: Source, skipped: Skipped) -> UserError:

@@ -76,6 +76,8 @@ class SourceTable:
     """The column that says of which class an image is; without it the one called label."""
     split: _Column | None = None
     """Which split of a data set; without it `train`."""
+    config: _Column | None = None
+    """Which configuration of a data set, where it has several and none is the default."""
     token_type: TokenType | None = None
     """The type of the numbers in an array of tokens; without it what the array or a file beside it says,
     else `uint16`, or `uint32` for a large vocabulary."""
@@ -148,7 +150,16 @@ class DataTable(SourceTable):
 
     def __post_init__(self) -> None:
         if self.policy == "private":
-            for name in ("source", "heldout", "include", "exclude", "split", "image", "label"):
+            for name in (
+                "source",
+                "heldout",
+                "include",
+                "exclude",
+                "split",
+                "config",
+                "image",
+                "label",
+            ):
                 if getattr(self, name):
                     raise ValueError(f'{name!r} does not go with policy = "private"')
         else:

@@ -93,7 +93,7 @@ def parts_name(source: Source, files: Sequence[File], how: Tokenising) -> str:
     """A name that another source, other files or another way to tokenise them would not have."""
     facts = [
         *(_FORMAT, content_id(how.tokenizer.definition).hex(), how.end, how.section_bytes),
-        *(source.columns.facts, source.split, source.token_type),
+        *(source.columns.facts, source.split, source.config, source.token_type),
         # Of conversations: what is longer is cut.
         how.sequence_length if how.conversations is not None else 0,
         [[str(file.path), str(file.name), file.format, _state(file)] for file in files],

@@ -1,0 +1,71 @@
+"""How the hub's cache and the library `datasets` lay data sets on a disk."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .formats import BadFile
+
+CACHED = "datasets--"
+"""How the folder of a data set begins in the hub's cache."""
+
+_MAX_STATE_BYTES = 4 << 20
+
+
+def is_revision(folder: Path) -> bool:
+    """Whether a folder is one revision of a data set in the hub's cache."""
+    return folder.parent.name == "snapshots" and folder.parent.parent.name.startswith(CACHED)
+
+
+def revision(snapshots: Path, known: Sequence[str]) -> str:
+    """The revision that the hub's cache calls its main one, or the only one."""
+    try:
+        with (snapshots.parent / "refs" / "main").open("rb") as file:
+            named = file.read(256).decode("utf-8", "replace").strip()
+    except OSError:
+        named = ""
+    if named in known:
+        return named
+    if len(known) != 1:
+        raise BadFile(
+            f"has {len(known)} revisions, and none is called main", "give the folder of one of them"
+        ).at(snapshots)
+    return known[0]
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether a folder is a data set in the cache of `datasets`."""
+    info, state = folder / "dataset_info.json", folder / "state.json"
+    return info.is_file() and not state.exists() and any(folder.glob("*.arrow"))
+
+
+def cached_splits(folder: Path) -> list[str]:
+    said = _json_of(folder / "dataset_info.json").get("splits")
+    return list(said) if isinstance(said, dict) else []
+
+
+def cached_split(name: str, known: Sequence[str]) -> str | None:
+    """The split that a file in the cache of `datasets` is of; None for what it keeps beside."""
+    found = re.fullmatch(r".*?-([^-]+)(?:-\d{5}-of-\d{5})?\.arrow", name)
+    return found[1] if found and found[1] in known and not name.startswith("cache-") else None
+
+
+def listed(path: Path, key: str) -> list:
+    """A list in a JSON file that `datasets` has written."""
+    value = _json_of(path).get(key)
+    if not isinstance(value, list):
+        raise BadFile(f"is damaged: it has no list {key!r}").at(path)
+    return value
+
+
+def _json_of(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            value = json.loads(file.read(_MAX_STATE_BYTES))
+    except (OSError, ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {}

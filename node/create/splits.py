@@ -1,0 +1,219 @@
+"""Splits of a data set as the Hugging Face hub has them: which of its files are `train`.
+
+A data set says it in its card, the YAML at the beginning of its README.md, by patterns for each split of
+each of its configurations. Without that it follows from names: `data/NAME-00000-of-00001.parquet`, else
+folders, else files with a word such as *train*, *validation* or *test* in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .formats import BadFile, needs
+
+USUAL_SPLIT = "train"
+CARD = "README.md"
+
+_KEYWORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_APART = "[-._ 0-9]"
+_SHARDED = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
+_FOLDERS, _FILES = (
+    {
+        split: re.compile(f"(?:.*{_APART})?(?:{'|'.join(words)}){behind}")
+        for split, words in _KEYWORDS.items()
+    }
+    for behind in (f"(?:{_APART}.*)?", f"{_APART}.*")
+)
+_EXACT = re.compile("|".join(word for words in _KEYWORDS.values() for word in words))
+_MAX_CARD_BYTES = 4 << 20
+# What no other README.md begins with.
+_CARD_KEYS = frozenset(
+    (
+        *("configs", "dataset_info", "size_categories", "task_categories", "task_ids", "viewer"),
+        *("annotations_creators", "language_creators", "source_datasets", "pretty_name"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A part of a data set: the patterns of each split; None: it follows from the names of its files."""
+
+    name: str
+    default: bool
+    folder: str
+    splits: dict[str, tuple[str, ...]] | None
+
+
+def by_names(names: Iterable[str]) -> dict[str, set[str]]:
+    """The files of each split, by their names below the data set, with "/" between folders; empty where
+    names say nothing."""
+    names = list(names)
+    found: dict[str, set[str]] = {}
+    for name in names:
+        if sharded := _SHARDED.fullmatch(name):
+            found.setdefault(sharded[1], set()).add(name)
+    if found:
+        return found
+    for name in names:
+        for split in _splits_of(_folders(name), _FOLDERS):
+            found.setdefault(split, set()).add(name)
+    if found:
+        return found
+    for name in names:
+        for split in _splits_of([name.rpartition("/")[2]], _FILES):
+            found.setdefault(split, set()).add(name)
+    return found
+
+
+def is_named_for_a_split(stem: str) -> bool:
+    """Whether a file's name without its ending is the word for a split and nothing else."""
+    return _EXACT.fullmatch(stem.lower()) is not None
+
+
+def by_patterns(names: Iterable[str], configuration: Configuration) -> dict[str, set[str]]:
+    """The files of each split of a configuration that names their patterns."""
+    names = list(names)
+    found = {}
+    for split, patterns in (configuration.splits or {}).items():
+        compiled = [_pattern(configuration.folder + pattern) for pattern in patterns]
+        found[split] = {
+            name for name in names if any(pattern.fullmatch(name) for pattern in compiled)
+        }
+    return found
+
+
+def read_card(path: Path) -> dict[str, Any] | None:
+    """What the YAML at the beginning of a data set's README.md says; None if it is no such card.
+
+    Raises `BadFile` for one that cannot be read, `UserError` without the library.
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(4).rstrip() != b"---":
+                return None
+            text = file.read(_MAX_CARD_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+    head, end, _ = text.partition("\n---")
+    if not end:
+        return None
+    try:
+        import yaml
+    except ImportError:
+        raise needs("PyYAML", "the card of a data set") from None
+    try:
+        said = yaml.safe_load(head)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        # Others begin so, too. One that is a card, but broken, names no splits that could be kept to.
+        if re.search(r"^configs:", head, re.MULTILINE):
+            raise BadFile("begins with YAML that is broken", "mend it, or remove the file").at(
+                path
+            ) from None
+        return None
+    if not isinstance(said, dict):
+        return None
+    is_card = not _CARD_KEYS.isdisjoint(said) or (path.parent / ".gitattributes").is_file()
+    return said if is_card else None
+
+
+def configuration(card: dict[str, Any], wanted: str | None, path: Path) -> Configuration | None:
+    """The configuration that is wanted, or the default one; None if the card has none.
+
+    Raises `UserError` (`DATA_MISSING`).
+    """
+    listed = card.get("configs")
+    if listed is None:
+        if wanted is not None:
+            raise BadFile(f"has no configuration {wanted!r}", "leave `config` out").at(path.parent)
+        return None
+    try:
+        known = [_configuration(each) for each in _list(listed)]
+    except (TypeError, ValueError, LookupError, AttributeError):
+        raise BadFile("has `configs` that cannot be understood", "mend them").at(path) from None
+    names = ", ".join(each.name for each in known)
+    if wanted is not None:
+        found = [each for each in known if each.name == wanted]
+    else:
+        found = [each for each in known if each.default or each.name == "default"]
+        found = found or known if len(known) == 1 else found
+    if len(found) != 1:
+        problem = (
+            f"has several configurations, and none is the default ({names})"
+            if wanted is None
+            else f"has no configuration {wanted!r} (it has: {names})"
+        )
+        raise BadFile(problem, "name one with `config` in [data]").at(path.parent)
+    return found[0]
+
+
+def _configuration(said: dict[str, Any]) -> Configuration:
+    name = str(said.get("config_name", "default"))
+    folder = str(said.get("data_dir") or "").strip("/").removeprefix("./")
+    files = said.get("data_files")
+    splits: dict[str, tuple[str, ...]] | None = None
+    if isinstance(files, dict):
+        splits = {str(split): _texts(patterns) for split, patterns in files.items()}
+    elif isinstance(files, list) and any(isinstance(each, dict) for each in files):
+        splits = {str(each["split"]): _texts(each["path"]) for each in files}
+    elif files is not None:
+        splits = {USUAL_SPLIT: _texts(files)}
+    return Configuration(name, said.get("default") is True, f"{folder}/" if folder else "", splits)
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise TypeError
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    texts = (value,) if isinstance(value, str) else tuple(_list(value))
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError
+    return tuple(text.removeprefix("./").strip("/") for text in texts)
+
+
+def _folders(name: str) -> list[str]:
+    return name.split("/")[:-1]
+
+
+def _splits_of(parts: Sequence[str], patterns: dict[str, re.Pattern[str]]) -> list[str]:
+    return [
+        split
+        for split, pattern in patterns.items()
+        if any(pattern.fullmatch(part) for part in parts)
+    ]
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    """A pattern of the hub as a regular expression; one that names a folder means all in it."""
+    made, at = "", 0
+    while at < len(glob):
+        if glob.startswith("**/", at):
+            made, at = made + "(?:.*/)?", at + 3
+        elif glob.startswith("**", at):
+            made, at = made + ".*", at + 2
+        elif glob[at] == "*":
+            made, at = made + "[^/]*", at + 1
+        elif glob[at] == "?":
+            made, at = made + "[^/]", at + 1
+        elif glob[at] == "[" and (end := glob.find("]", at + 2)) > 0:
+            letters = glob[at + 1 : end].replace("\\", "\\\\")
+            letters = f"^{letters[1:]}" if letters.startswith("!") else letters
+            made, at = f"{made}[{letters}]", end + 1
+        else:
+            made, at = made + re.escape(glob[at]), at + 1
+    inside = "" if any(character in glob for character in "*?[") else "(?:/.*)?"
+    try:
+        return re.compile(made + inside)
+    except re.error:
+        return re.compile(re.escape(glob))
