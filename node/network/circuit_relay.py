@@ -1,7 +1,8 @@
 """The relay's side of circuits: it holds reservations for peers that nobody can dial and joins streams.
 
 Everything is bounded: reservations, also those of one address, circuits, also those of one peer, the
-bytes and the time of each, and the bytes a second of all. A circuit that ends touches no other.
+bytes and the time of each, and the bytes a second of all and of one address. A circuit that ends touches
+no other. A member holds reservations for its swarm alone: strangers have nobody to call through it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from .streams import reset
 
 # One message of the encryption below, as in `streams`.
 _PIECE_BYTES = 65_519 - 12
+_LEAST_PIECE_BYTES = 4096
+_MOST_PIECES_BYTES = 1 << 30
 # Peers ping a quiet connection every two seconds, through the circuit too.
 _IDLE_SECONDS = 60.0
 
@@ -56,6 +59,12 @@ class CircuitLimits:
     """A day; then the two have to call again, which takes a second."""
     circuit_bytes: int = 64 << 30
     """Both ways: some 10,000 updates of 2.8 MB each way."""
+    bytes_per_second: float = 25e6
+    """All circuits together, both ways: 200 Mbit/s."""
+    bytes_per_second_per_address: float = 5e6
+    """The circuits that the peers behind one IP address have called, together: 40 Mbit/s."""
+    strangers: bool = True
+    """Whether peers get a reservation that are in no swarm of ours and introduced to none."""
 
 
 MEMBER_CIRCUITS = CircuitLimits(
@@ -64,9 +73,12 @@ MEMBER_CIRCUITS = CircuitLimits(
     circuits=64,
     circuits_per_peer=16,
     circuits_per_address=32,
+    bytes_per_second=512e3,
+    bytes_per_second_per_address=256e3,
+    strangers=False,
 )
 """What a member that can be dialled gives: enough to hold a small swarm together without a bootstrap
-peer, within its own `--max-upload`."""
+peer, at most 4 Mbit/s of a home's line and within its own `--max-upload`."""
 
 
 class CircuitRelay:
@@ -80,14 +92,22 @@ class CircuitRelay:
         open_stream: Callable[[PeerId, str], Awaitable[Any]],
         refuses: Callable[[PeerId], bool],
         willing: Callable[[], bool],
+        knows: Callable[[PeerId], bool],
         rate: Rate,
     ) -> None:
+        """`knows`: whether a peer is in a swarm of ours, or was introduced to it; `rate`: of all that
+        this node sends."""
         self._host = host
         self._open_stream = open_stream
         self._limits = limits
         self._refuses = refuses
         self._willing = willing
+        self._knows = knows
         self._rate = rate
+        self._all_circuits = Rate(limits.bytes_per_second)
+        self._by_address: dict[str, Rate] = {}
+        # How many directions of circuits have bytes on their way.
+        self._sending = 0
         # By peer: until when on trio's clock, and the address it came from.
         self._reservations: dict[PeerId, tuple[float, str]] = {}
         self._ends: Counter[PeerId] = Counter()
@@ -141,6 +161,8 @@ class CircuitRelay:
         others = [where for other, (_, where) in self._reservations.items() if other != peer]
         if not self._willing():
             return self._refusal(Status.PERMISSION_DENIED, "unwilling")
+        if not (limits.strangers or self._knows(peer)):
+            return self._refusal(Status.PERMISSION_DENIED, "stranger")
         if (
             len(others) >= limits.reservations
             or others.count(address) >= limits.reservations_per_address
@@ -179,6 +201,8 @@ class CircuitRelay:
             # Subtraction drops what is down at zero.
             self._callers -= Counter((address,))
             self._ends -= Counter((caller, callee))
+            if address not in self._callers:
+                self._by_address.pop(address, None)
 
     async def _join(self, stream: Any, caller: PeerId, callee: PeerId) -> HopMessage | None:
         """Call the callee and carry bytes both ways until one end has enough."""
@@ -198,33 +222,51 @@ class CircuitRelay:
                 return self._refusal(Status.CONNECTION_FAILED, "unreachable")
             await _send(stream, HopMessage(type=HopMessage.STATUS, status=Status.OK))
             left = _Budget(self._limits.circuit_bytes)
+            address = _address(stream)
+            limit = self._limits.bytes_per_second_per_address
+            own = self._by_address.setdefault(address, Rate(limit))
             with trio.move_on_after(self._limits.circuit_seconds):
                 async with trio.open_nursery() as nursery:
                     for source, target in ((stream, other), (other, stream)):
-                        nursery.start_soon(self._carry, source, target, left, nursery.cancel_scope)
+                        nursery.start_soon(
+                            self._carry, source, target, left, own, nursery.cancel_scope
+                        )
             return None
         finally:
             if other is not None:
                 await reset(other)
 
-    async def _carry(self, source: Any, target: Any, left: _Budget, both: trio.CancelScope) -> None:
+    async def _carry(
+        self, source: Any, target: Any, left: _Budget, own: Rate, both: trio.CancelScope
+    ) -> None:
         # What a source sends ahead lies in our memory until the target takes it: the first window
         # (256 KiB) has to do. 40 Mbit/s at 50 ms is more than a home's upload.
         source.muxed_stream._apply_autotune_epoch = lambda buffered: 0
         try:
             while True:
                 with trio.fail_after(_IDLE_SECONDS):
-                    data = await source.read(_PIECE_BYTES)
+                    data = await source.read(self._piece())
                 if not data or not left.spend(len(data)):
                     break
-                await self._rate.spend(len(data))
-                await write_patiently(target, data)
+                self._sending += 1
+                try:
+                    for rate in (own, self._all_circuits, self._rate):
+                        await rate.spend(len(data))
+                    await write_patiently(target, data)
+                finally:
+                    self._sending -= 1
                 self.relayed_bytes += len(data)
         except STREAM_FAILURES:
             # An end has closed, or stands still; the circuit is over, the others are not.
             pass
         finally:
             both.cancel()
+
+    def _piece(self) -> int:
+        """How much of one circuit goes at once: all have their turn before either end takes the other's
+        silence for its death."""
+        share = self._all_circuits.piece(_MOST_PIECES_BYTES) // max(1, self._sending)
+        return min(max(_LEAST_PIECE_BYTES, share), _PIECE_BYTES)
 
     def _refusal(self, status: Any, reason: str) -> HopMessage:
         self.refused[reason] += 1

@@ -139,6 +139,8 @@ class Network:
         self.circuits = Circuits(
             host, swarm, open_stream=self.requests.open_stream, refuses=self.refuses
         )
+        self.knows: Callable[[PeerId], bool] = lambda peer: False
+        """Whether a peer is in our swarm, or was introduced to it; to be set by whoever knows."""
         self.carries = True
         """Whether `carrier` takes anybody on; to be set by whoever knows."""
         self.carrier = settings.carry and CircuitRelay(
@@ -147,6 +149,7 @@ class Network:
             open_stream=self.requests.open_stream,
             refuses=self.refuses,
             willing=lambda: self.carries,
+            knows=lambda peer: self.knows(peer),
             rate=traffic.upload,
         )
         self.announcements = 0

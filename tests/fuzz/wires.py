@@ -202,6 +202,7 @@ async def _relay(data: bytes) -> object:
         open_stream=open_stream,
         refuses=lambda peer: False,
         willing=lambda: True,
+        knows=lambda peer: True,
         rate=Rate(),
     )
     await handlers[HOP](Stream(prefixed(HopMessage(type=HopMessage.RESERVE)), _CALLEE))

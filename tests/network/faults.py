@@ -104,6 +104,7 @@ async def relaying(host: Any) -> AsyncIterator[None]:
         open_stream=lambda peer, protocol: host.new_stream(id_of(peer), [TProtocol(protocol)]),
         refuses=lambda peer: False,
         willing=lambda: True,
+        knows=lambda peer: True,
         rate=Rate(),
     )
     yield

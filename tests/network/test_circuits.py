@@ -8,7 +8,7 @@ import pytest
 import trio
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.addresses import circuit_through, id_of
-from distro_node.node.network.circuit_relay import CircuitLimits
+from distro_node.node.network.circuit_relay import MEMBER_CIRCUITS, CircuitLimits
 from distro_node.node.network.circuits import HOP, STOP
 from distro_node.node.network.errors import DialError, RequestError
 from distro_node.node.network.network import Network
@@ -17,6 +17,7 @@ from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_ms
 from network.support import ECHO, relay_and, star, until
 
 # Private here: `_host`: a stranger keeps to none of a node's own bounds.
+# Private here: `_by_address`: what must be given back shows nowhere else.
 # Private here: `_reservations`, `_open_stream`: a relay that holds a reservation for nobody, or that
 # leads elsewhere.
 
@@ -102,6 +103,46 @@ async def test_reservations_are_bounded_and_lapse() -> None:
         relay.carries = False
         with pytest.raises(DialError, match="the relay refuses"):
             await c.circuits.reserve(relay.peer)
+
+
+async def test_strangers_pour_nothing_through_a_member() -> None:
+    """Two that are in no swarm of the member's, with keys of their own."""
+    async with relay_and(2, MEMBER_CIRCUITS) as (member, (a, b)):
+        assert member.carrier is not None
+        for stranger in (a, b):
+            with pytest.raises(DialError, match="the relay refuses"):
+                await stranger.circuits.reserve(member.peer)
+        with pytest.raises(DialError, match="does not hold a reservation"):
+            await a.connect(through(member, b))
+        assert member.carrier.reservations() == member.carrier.relayed_bytes == 0
+        assert member.carrier.refused["stranger"] == 2
+        # Once it is introduced, it is carried; whoever calls it, calls a peer of the swarm.
+        member.knows = lambda peer: peer == b.peer
+        await b.circuits.reserve(member.peer)
+        assert await a.connect(through(member, b)) == b.peer
+        assert await ask(a, b) == b"hello"
+
+
+@pytest.mark.parametrize("bound", ["bytes_per_second", "bytes_per_second_per_address"])
+async def test_a_relay_keeps_to_its_rate(bound: str) -> None:
+    rate, size = 400_000, 1 << 18
+    limits = CircuitLimits(**{bound: rate})  # type: ignore[arg-type]
+    async with relay_and(3, limits) as (relay, (a, b, c)):
+        assert relay.carrier is not None
+        for each in (b, c):
+            await each.circuits.reserve(relay.peer)
+            await a.connect(through(relay, each))
+        before, began = relay.carrier.relayed_bytes, trio.current_time()
+        async with trio.open_nursery() as nursery:
+            # Both ways of both circuits.
+            for one, other in ((a, b), (b, a), (a, c)):
+                nursery.start_soon(ask, one, other, bytes(size))
+        carried = relay.carrier.relayed_bytes - before
+        # Whatever the machine does, it was no faster; what goes at once after a pause aside.
+        assert 6 * size < carried < rate * (trio.current_time() - began + 0.5)
+        for each in (b, c):
+            await a.disconnect(each.peer)
+        await until(lambda: relay.carrier is not None and not relay.carrier._by_address)
 
 
 async def test_a_circuit_ends_at_its_limits() -> None:

@@ -55,6 +55,22 @@ async def test_members_alone_put_each_other_through() -> None:
         assert [each.network.carries for each in hidden] == [False, False]
 
 
+async def test_a_member_carries_its_swarm_and_no_other() -> None:
+    async with AsyncExitStack() as stack:
+        member = await stack.enter_async_context(home(3, [], hidden=False))
+        address = member.network.addresses[0]
+        friend = await stack.enter_async_context(home(1, [address]))
+        other = SwarmId(bytes([7]) * 32)
+        stranger = await stack.enter_async_context(home(2, [address], swarm=other))
+        await until(lambda: member.network.peer in friend.reach.relays)
+        carrier = member.network.carrier
+        assert carrier is not None
+        await until(lambda: carrier.refused["stranger"] > 0)
+        assert carrier.holds(friend.network.peer)
+        assert not carrier.holds(stranger.network.peer)
+        assert not stranger.reach.relays
+
+
 async def test_a_bootstrap_peer_puts_several_swarms_through_and_mixes_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,12 +137,15 @@ async def test_calls_come_through_while_a_reservation_is_being_renewed() -> None
     async with relay_and(2) as (relay, (caller, called)):
         await called.circuits.reserve(relay.peer)
         address = circuit_through(relay.own_addresses[0], called.peer)
+        # There is no other moment between a question and its answer.
         ask = called.circuits._ask
 
         async def slow(*arguments: Any) -> Any:
             await caller.connect(address)
             return await ask(*arguments)
 
-        called.circuits._ask = slow
+        circuits: Any = called.circuits
+        # Likewise.
+        circuits._ask = slow
         await called.circuits.reserve(relay.peer)
         assert called.peer in caller.relayed()

@@ -34,6 +34,7 @@ class Reach:
         punching = Punching(network, self._reachability.observed_in)
         self._upgrades = Upgrades(network, introducer, punching)
         self._upnp = upnp
+        network.knows = lambda peer: peer in introducer.peer_records
         DialBack(network)
 
     async def run(self) -> None:
