@@ -16,20 +16,33 @@ INSTALLED := $(VENV)/.installed
 FRESH := $(VENV)/fresh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format soak docs site changelog dist constraints install clean
+.PHONY: help demo test test-docs lint format soak mutants docs site changelog dist constraints install clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) ## a swarm on this machine: trains, loses a node, takes it back
 	$(BIN)/distro-node demo $(ARGS)
 
-# Four at a time, file by file: some of them wait while others compute. tests/turns.py says which worker
-# begins where.
-# Hundreds of processes are started, and none of them should have to compile the project first.
-test: lint ## everything that CI runs, but for the soak tests
-	$(BIN)/python -m compileall -q crypto node protocol tests benchmarks
-	$(BIN)/pytest -n 4 --dist loadfile -m "not soak" $(ARGS)
+# Every one of the hundreds of processes that tests start, and every worker, takes the bytecode of the
+# first: where an environment forbids to write it, each would compile the project by itself.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Types are checked beside the tests, which wait now and then. Four tests at a time, file by file: some of
+# them wait while others compute. tests/turns.py says which worker begins where.
+test: $(INSTALLED) ## style, types and all tests but those of documents and the long hunts; says how long
+	@began=$$(date +%s); mkdir -p $(VENV)/log; \
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . || exit 1; \
+	$(BIN)/pyright > $(VENV)/log/pyright.txt 2>&1 & types=$$!; \
+	$(BIN)/python -m compileall -q crypto node protocol benchmarks; \
+	$(BIN)/pytest -n 4 --dist loadfile --ignore tests/benchmarks --ignore tests/documents $(ARGS); tests=$$?; \
+	wait $$types; checked=$$?; cat $(VENV)/log/pyright.txt; \
+	took=$$(( $$(date +%s) - began )); \
+	echo "make test: $$(( took / 60 )) min $$(( took % 60 )) s"; \
+	[ $$tests = 0 ] && [ $$checked = 0 ]
+
+test-docs: $(INSTALLED) ## what documents name exists, the tutorial runs, and benchmarks still work
+	$(BIN)/pytest -n 2 --dist loadfile tests/benchmarks tests/documents $(ARGS)
 
 lint: $(INSTALLED) ## style and types
 	$(BIN)/ruff check .
@@ -39,6 +52,11 @@ lint: $(INSTALLED) ## style and types
 format: $(INSTALLED) ## put the code into the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Once a month or so. ARGS='--most 0 protocol/chain/fork.py' tries all mutants of one module.
+mutants: $(INSTALLED) ## changes to protocol/ and crypto/ that no test notices; takes hours, ARGS names modules
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e ".[mutants]" -c constraints.txt
+	$(BIN)/python benchmarks/mutants.py --json benchmarks/results/$$(date +%F)-mutants.json $(ARGS)
 
 # A hundred seeds at a time are added to the file, so a soak can be stopped and continued.
 soak: $(INSTALLED) ## the long fuzz runs, and 10,000 seeds of the simulator, 1,000 of whole nodes
@@ -102,7 +120,7 @@ $(INSTALLED): pyproject.toml constraints.txt __init__.py
 # releases; then without what only this machine needs: local build tags and CUDA packages.
 constraints: ## take the newest releases of all dependencies into constraints.txt
 	$(PYTHON) -m venv --clear $(FRESH)
-	$(FRESH)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[train,create,diffusion,browser,benchmark,dev]'
+	$(FRESH)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[train,create,diffusion,browser,benchmark,mutants,dev]'
 	{ sed '/^[^#]/,$$d' constraints.txt; \
 		$(FRESH)/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude wheel \
 		| sed -e 's/+.*//' | awk '/^nvidia-ml-py=/ || !/^(nvidia|cuda|triton)/'; } > $(FRESH)/constraints.txt
