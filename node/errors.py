@@ -43,6 +43,7 @@ class ExitCode(IntEnum):
     TRAINER = 42
     NO_TASK = 43
     PRIVACY = 44
+    OTHER_MODEL = 45
     NOT_RUNNING = 50
     NOTHING_TO_EXPORT = 51
     NOT_WRITABLE = 52

@@ -140,6 +140,7 @@ NODE_SIDE_OF_TRAINER = {
         "errors",
         "explain",
         "frames",
+        "initial_model",
         "landlock",
         "main_memory",
         "memory_model",

@@ -22,7 +22,7 @@ from ...protocol.wire.manifest import (
 from ...protocol.wire.structure import StructureError, from_plain, to_plain
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
-from ..trainer.client import InitialModel
+from ..trainer.answers import InitialModel
 from ..trainer.task_names import DIFFUSION
 from ..trainer.tokenizer_settings import TokenizerSettings
 from .checkpoint import check_fit, settings_for, tokenizer_file
@@ -142,6 +142,7 @@ class Draft:
                 task_settings=self.task.settings,
                 checks=file.checks,
                 speakers=file.speakers,
+                probe=initial.probe,
             )
             check_size(manifest)
         except ValueError as error:

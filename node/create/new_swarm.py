@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,9 +33,11 @@ from ...protocol.wire.manifest import (
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir, open_identity
-from ..trainer.client import InitialModel, TrainerSpec, initialise_model, open_trainer
+from ..trainer.answers import InitialModel
+from ..trainer.client import TrainerSpec, open_trainer
 from ..trainer.errors import TrainerDied, TrainerFailed
 from ..trainer.explain import explain_trainer
+from ..trainer.initial_model import initialise_model
 from .corpus import Corpus, Progress
 from .draft import Draft, read_draft
 from .manifest_file import DataTable, LoraTable, bad_manifest
@@ -206,13 +209,17 @@ async def _initial(
     Reading the texts may take hours, so whatever else is wrong with the manifest is told now. Raises
     `UserError` (`MANIFEST`).
     """
-    initial = await _initialised(draft, store.root, progress)
     text = ShardSpec(blob=content_id(b""), tokens=draft.file.data.sequence_length + 1)
-    draft.manifest(store, None, [text], text, initial, admission, founder)
-    return initial
+
+    def described(initial: InitialModel) -> Manifest:
+        return draft.manifest(store, None, [text], text, initial, admission, founder)
+
+    return await _initialised(draft, store.root, described, progress)
 
 
-async def _initialised(draft: Draft, blobs: Path, progress: Progress) -> InitialModel:
+async def _initialised(
+    draft: Draft, blobs: Path, describe: Callable[[InitialModel], Manifest], progress: Progress
+) -> InitialModel:
     what = "initialising the model"
     progress(what, 0, 1)
     try:
@@ -223,6 +230,7 @@ async def _initialised(draft: Draft, blobs: Path, progress: Progress) -> Initial
             blobs,
             _INITIAL_DEVICE,
             None if draft.lora is None else _wanted(draft.lora),
+            describe,
         )
     except TrainerFailed as error:
         if error.kind in ("bad_model", "bad_snapshot"):

@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from ...crypto.hashing import ContentId
 from ...protocol.wire.blobs import BlobList, decode_blob_list
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import AdapterSpec, Manifest, ParameterSpec
@@ -39,8 +40,9 @@ def build_trained(
 ) -> tuple[PreTrainedModel, list[torch.nn.Parameter]]:
     """The manifest's model, and the parameters that are trained, in the order of its table.
 
-    The parameters hold anything at all; frozen weights are the base's. Raises `TrainerFailed`:
-    `bad_model`, and `bad_snapshot` if the base is not in the store, so that it can be fetched.
+    The parameters hold anything at all, and so do frozen weights until `read_base`. Raises
+    `TrainerFailed`: `bad_model`, and `bad_snapshot` if the base is not in the store, so that it can be
+    fetched.
     """
     adapter = manifest.adapter
     if adapter is None:
@@ -51,7 +53,7 @@ def build_trained(
     model = build_model(manifest.model, adapter.base_parameters, device)
     # Before memory is taken for adapters: the table says how much that would be.
     check_table(model, adapter, manifest.parameters)
-    _read_base(ordered_parameters(model, adapter.base_parameters), adapter, store)
+    _base_chunks(adapter, store)
     add_adapters(model, adapter)
     named = adapter_parameters(model)
     return model, [named[spec.name] for spec in manifest.parameters]
@@ -188,6 +190,27 @@ def merged_model(
     return plain
 
 
+def frozen_parameters(model: PreTrainedModel, adapter: AdapterSpec) -> list[torch.Tensor]:
+    """The base's weights in the order of its table."""
+    named = _frozen(model)
+    return [named[spec.name] for spec in adapter.base_parameters]
+
+
+def read_base(parameters: Sequence[torch.Tensor], adapter: AdapterSpec, store: BlobStore) -> None:
+    """Put the base's weights into the frozen parameters of a model (`frozen_parameters`).
+
+    Raises `TrainerFailed`: `bad_model`, and `bad_snapshot` if they are not in the store.
+    """
+    chunks = _base_chunks(adapter, store)
+    try:
+        read_snapshot(parameters, store, chunks)
+    except TrainerFailed as error:
+        # A disk may have found out only now that it lost something: then it is not there any more.
+        whole = all(store.has(chunk) for chunk in chunks)
+        kind = "bad_model" if whole else "bad_snapshot"
+        raise TrainerFailed(kind, f"the base model cannot be used: {error}") from None
+
+
 def _frozen(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The base's weights by their names in its own table."""
     return {
@@ -197,21 +220,16 @@ def _frozen(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     }
 
 
-def _read_base(parameters: Sequence[torch.Tensor], adapter: AdapterSpec, store: BlobStore) -> None:
-    blobs = _base_list(adapter, store)
+def _base_chunks(adapter: AdapterSpec, store: BlobStore) -> tuple[ContentId, ...]:
+    """The chunks of the base, all of which are in the store. Raises as `read_base`."""
+    chunks = _base_list(adapter, store).chunks
     # Not there is a matter of fetching; there and unfit, of whoever made the swarm.
-    missing = sum(not store.has(chunk) for chunk in blobs.chunks)
+    missing = sum(not store.has(chunk) for chunk in chunks)
     if missing:
         raise TrainerFailed(
-            "bad_snapshot", f"{missing} of {len(blobs.chunks)} pieces of the base model are missing"
+            "bad_snapshot", f"{missing} of {len(chunks)} pieces of the base model are missing"
         )
-    try:
-        read_snapshot(parameters, store, blobs.chunks)
-    except TrainerFailed as error:
-        # A disk may have found out only now that it lost something: then it is not there any more.
-        whole = all(store.has(chunk) for chunk in blobs.chunks)
-        kind = "bad_model" if whole else "bad_snapshot"
-        raise TrainerFailed(kind, f"the base model cannot be used: {error}") from None
+    return chunks
 
 
 def _base_list(adapter: AdapterSpec, store: BlobStore) -> BlobList:

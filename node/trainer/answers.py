@@ -9,6 +9,7 @@ from ...protocol.checks.agreement import Agreement
 from ...protocol.member.inputs import Judged
 from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
 from ...protocol.wire.messages import Score
+from ...protocol.wire.work_specs import ProbeSpec
 
 
 @dataclass(frozen=True)
@@ -73,3 +74,5 @@ class InitialModel:
     size: int
     adapter: AdapterSpec | None = None
     """Of adapters: what the manifest says of them. The base's chunks and their list are in the store."""
+    probe: ProbeSpec | None = None
+    """By which members prove that they compute this model; None if its task offers none."""

@@ -22,11 +22,10 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...protocol.checks.agreement import Agreement
-from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
-from ...protocol.wire.structure import from_plain, to_plain
+from ...protocol.wire.structure import to_plain
 from ..harmless import MOST_CHARACTERS
 from ..settings import names_several
-from .answers import Applied, Examined, InitialModel, Judgement, SnapshotResult
+from .answers import Applied, Examined, Judgement, SnapshotResult
 from .environment import environment
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
 from .frames import FrameDecoder, FrameError, Trained, encode_frame
@@ -36,14 +35,12 @@ __all__ = [
     "PATIENCE_SECONDS",
     "Applied",
     "Examined",
-    "InitialModel",
     "SnapshotResult",
     "Trained",
     "TrainerClient",
     "TrainerDied",
     "TrainerFailed",
     "TrainerSpec",
-    "initialise_model",
     "open_trainer",
 ]
 
@@ -107,44 +104,6 @@ def _several(spec: TrainerSpec) -> tuple[str, ...]:
         return ()
     launched = ("--launched",) if spec.launched else ()
     return ("--several", *launched, f"--patience={spec.patience}", f"--split={spec.split}")
-
-
-async def initialise_model(
-    config: dict[str, Any],
-    seed: int,
-    checkpoint: Path | None,
-    blobs: Path,
-    device: str = "auto",
-    lora: dict[str, Any] | None = None,
-) -> InitialModel:
-    """Make a swarm's initial parameters, in a trainer process of its own.
-
-    They are drawn from `seed`, or read from `checkpoint`, a Hugging Face directory with
-    safetensors. With `lora` (`rank`, `alpha`, `targets`; no targets: all linear layers) the checkpoint
-    is the base, and adapters are drawn. The chunks go into the store at `blobs`; the list is returned,
-    not stored.
-
-    Raises `TrainerFailed` and `TrainerDied`.
-    """
-    readable = () if checkpoint is None else (checkpoint,)
-    async with trainer_process(None, (blobs,), readable) as client:
-        answer = await client._call(
-            "initialise",
-            config=config,
-            seed=seed,
-            checkpoint=None if checkpoint is None else str(checkpoint),
-            lora=lora,
-            blobs=str(blobs),
-            device=device,
-        )
-    table = tuple(
-        ParameterSpec(name=entry["name"], shape=tuple(entry["shape"]))
-        for entry in answer["parameters"]
-    )
-    adapter = answer["adapter"]
-    if adapter is not None:
-        adapter = from_plain(AdapterSpec, adapter, named=True)
-    return InitialModel(table, answer["blob_list"], answer["size"], adapter)
 
 
 class TrainerClient:
@@ -312,6 +271,14 @@ class TrainerClient:
     async def privacy(self, method: str, **about: Any) -> float:
         """What `accountant` says: `spent`, the ε of `spent` rounds with a `delta`; or `noise`."""
         return await self._call(f"privacy_{method}", **about)
+
+    async def initialise(self, **about: Any) -> dict[str, Any]:
+        """As `initial_model.initialise_model` does."""
+        return await self._call("initialise", **about)
+
+    async def probe(self, manifest: bytes, blobs: Path) -> dict[str, Any] | None:
+        """The probe for a manifest that has none (`ProbeSpec`, plain); None if its task offers none."""
+        return await self._call("probe", manifest=manifest, blobs=str(blobs))
 
     async def survey(self, **about: Any) -> dict[str, Any]:
         """As `survey.survey` does."""

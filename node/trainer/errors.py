@@ -9,6 +9,7 @@ FailureKind = Literal[
     "no_device",
     "model_too_large",
     "bad_model",
+    "other_model",
     "bad_data",
     "missing_data",
     "bad_snapshot",
@@ -37,7 +38,8 @@ class TrainerFailed(Exception):
     """The trainer could not do what was asked and said why; the process goes on living.
 
     `kind` says whose matter it is: `no_device`, `out_of_memory`, `model_too_large`, `disk_full` and
-    `disk_broken` are for the user to mend, `bad_model`, `bad_data` and `bad_snapshot` come from the
+    `disk_broken` are for the user to mend, `other_model` says that this computer computes another
+    function than the swarm's model, `bad_model`, `bad_data` and `bad_snapshot` come from the
     manifest or the blobs it names, `no_task` is a task that is not installed, `missing_data` is mended
     by fetching it again, `internal` is a bug of ours.
     """

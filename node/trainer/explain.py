@@ -43,6 +43,13 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
                 f"the swarm's model or data cannot be used: {error}",
                 "whoever made the swarm has to mend its manifest and create it anew",
             )
+        case "other_model":
+            return UserError(
+                ExitCode.OTHER_MODEL,
+                f"this computer computes another model than the swarm's: {error}",
+                "install the releases that this program is tested with (pip install -U "
+                "'distro-node[train]'); if they are there, train with --device cpu",
+            )
         case "no_task":
             return no_task(str(error))
         case "disk_full":

@@ -74,6 +74,14 @@ class Diffusion:
             batch["labels"] = torch.from_numpy(self._labels(stored[:, :ahead]))
         return batch
 
+    def probe(self, number: int, length: int) -> Batch:
+        """See `HasProbe`: an image of random bytes, of the class whose number follows from its own."""
+        settings = self.settings
+        pixels = drawn("probe pixels 1", (number,), settings.values + 1) % 256
+        label = number % max(1, len(settings.classes))
+        stored = label.to_bytes(settings.label_bytes, "little") + bytes(pixels.tolist())
+        return self.batch([Sample(stored, number, 0, heldout=True)])
+
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
         """The sum of squared errors over all values of all pixels."""
         said = model(batch["noisy"], batch["times"], batch.get("labels")).float()

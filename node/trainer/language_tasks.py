@@ -76,6 +76,21 @@ class CausalLM:
         end = int(places[len(places) // 2 - 1]) + 1
         return {name: tensor[:, :end] for name, tensor in batch.items()}
 
+    def probe(self, number: int, length: int) -> Batch:
+        """See `HasProbe`: tokens at random, with a document that ends in their middle."""
+        data = self.manifest.data
+        ids = drawn("probe tokens 1", (number,), data.sequence_length + 1) % data.vocabulary
+        middle = length // 2
+        if data.end_token is not None:
+            ids[middle - 1] = data.end_token
+        if data.marked:
+            top = 8 * data.token_bytes
+            ids |= 1 << top - 2
+            ids[[0, middle]] |= 1 << top - 1
+        stored = ids.astype(f"<u{data.token_bytes}").tobytes()
+        batch = self.batch([Sample(stored, number, 0, heldout=True)])
+        return {name: tensor[:, : length + 1] for name, tensor in batch.items()}
+
     def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Which tokens are learned: bool, (samples, tokens of a sample)."""
         learned = torch.ones_like(batch["tokens"], dtype=torch.bool)

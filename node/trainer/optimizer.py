@@ -348,3 +348,14 @@ def orthogonalised(blocks_NAB: torch.Tensor, rounds: int) -> torch.Tensor:
         result = torch.baddbmm(result, polynomial, result, beta=a)
     result *= math.sqrt(result.shape[2])
     return result if wide is blocks_NAB else result.mT.contiguous()
+
+
+def all_finite(gradients: Sequence[torch.Tensor | None]) -> bool:
+    """Whether no number of them is infinite or none at all."""
+    # The largest magnitude: nothing of a gradient's size is made on the way, and a GPU is read once.
+    sizes = [
+        torch.linalg.vector_norm(each, math.inf)
+        for each in gradients
+        if each is not None and each.numel()
+    ]
+    return not sizes or bool(torch.isfinite(torch.stack(sizes)).all())

@@ -25,6 +25,7 @@ from ..storage.blob_store import BlobStore
 from .exact import own_means
 from .fingerprint import fingerprint
 from .optimizer import Taken
+from .probe_parameters import ParameterFill
 from .rank_momentum import Cut, Seat
 from .snapshot import read_snapshot, write_snapshot
 
@@ -107,6 +108,10 @@ class Part(Protocol):
         """Replace the whole model by a snapshot (`read_snapshot`)."""
         ...
 
+    def fill(self, fill: ParameterFill) -> None:
+        """Replace the whole model by the parameters of the probe."""
+        ...
+
     def write(self, store: BlobStore) -> BlobList:
         """Store a snapshot's chunks (`write_snapshot`)."""
         ...
@@ -170,6 +175,9 @@ class WholeModel:
 
     def read(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
         read_snapshot(self.parameters, store, chunks)
+
+    def fill(self, fill: ParameterFill) -> None:
+        fill.whole(self.parameters)
 
     def write(self, store: BlobStore) -> BlobList:
         return write_snapshot(self.parameters, store)

@@ -29,6 +29,7 @@ from .describing import describe
 from .exact import own_means
 from .fingerprint import fingerprint_pieces
 from .optimizer import Taken
+from .probe_parameters import ParameterFill
 from .rank_momentum import Seat
 from .ranks import AgreedFailure, RankLost, RankOutOfMemory, Ranks
 from .shards import Band
@@ -147,6 +148,11 @@ class RankPart:
         """Every rank reads the chunks in which its bands lie, and no other."""
         self._ranks.agreed(lambda: self._check(store, chunks))
         self._ranks.agreed(lambda: self._fill(store, chunks))
+        self.spread()
+
+    def fill(self, fill: ParameterFill) -> None:
+        for band, rows in zip(self._bands, self.parameters, strict=True):
+            fill.part(rows.view(-1), band.tensor, band.start)
         self.spread()
 
     def write(self, store: BlobStore) -> BlobList:

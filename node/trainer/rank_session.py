@@ -66,6 +66,11 @@ class RankSession(TrainingSession):
             else f", on each of {ranks.size} devices"
         )
 
+    @property
+    def computes_exactly(self) -> bool:
+        # Shards on GPUs are cast as they are gathered.
+        return not self.in_shards or self.device.type != "cuda"
+
     def _workload(self) -> Workload:
         return replace(Workload.of(self.manifest), ranks=self._ranks.size, shards=self.in_shards)
 

@@ -28,7 +28,7 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
 from ..settings import Compile
 from ..storage.blob_store import BlobStore
-from .adapters import build_trained
+from .adapters import build_trained, frozen_parameters, read_base
 from .answers import Judgement
 from .bodies import coefficients_of, make_body, read_bodies
 from .checking import Dealt, at_positions, changes, compared
@@ -43,10 +43,11 @@ from .memory_model import Workload
 from .memory_options import LOOK_ROOM, MemoryOptions
 from .memory_plan import Room, choose, chosen_line
 from .model import check_inputs, compute_twice, layers_of
-from .optimizer import LocalOptimizer
+from .optimizer import LocalOptimizer, all_finite
 from .own_ways import USUAL_WAYS, OwnWays
 from .part import Part, WholeModel
 from .private_gradient import private_gradient
+from .probe import prove
 from .tasks import Batch, HasBeginnings, Loss, Sample, open_task
 
 _log = logging.getLogger(__name__)
@@ -109,6 +110,23 @@ class TrainingSession:
         self._looks = Looks()
         self._compiled = False
         self._loaded = False
+        self._whole = manifest.adapter is None
+
+    @property
+    def computes_exactly(self) -> bool:
+        """Whether the model can compute in float32 here."""
+        return True
+
+    def prove(self) -> None:
+        """Show that the manifest's model is computed here (`probe`), before parameters are loaded."""
+        self._loaded = False
+        prove(self)
+        self._read_base()
+
+    def _read_base(self) -> None:
+        if (adapter := self.manifest.adapter) is not None:
+            read_base(frozen_parameters(self.model, adapter), adapter, self._store)
+        self._whole = True
 
     def compile_layers(self, wish: Compile) -> str | None:
         """Have the model's layers compiled as the owner wishes; what came of it, for people. None: it
@@ -121,10 +139,10 @@ class TrainingSession:
         return found.words
 
     def load(self, chunks: Sequence[ContentId]) -> int:
-        """Replace the parameters by a snapshot's and return their fingerprint.
-
-        What is pending is dropped, the momentum kept.
-        """
+        """Replace the parameters by a snapshot's and return their fingerprint. What is pending is
+        dropped, the momentum kept."""
+        if not self._whole:
+            self._read_base()
         self.part.read(self._store, chunks)
         self._loaded = True
         self.optimizer.forget_all()
@@ -226,7 +244,7 @@ class TrainingSession:
         """
         finite = False
         if counted or self._ways.clipping is not None:
-            finite = self.part.everywhere(math.isfinite(loss) and _finite(gradients))
+            finite = self.part.everywhere(math.isfinite(loss) and all_finite(gradients))
             if not finite:
                 _log.warning("the gradient of round %d is not finite and left out", round_number)
         computed = time.perf_counter()
@@ -402,7 +420,7 @@ class TrainingSession:
 
     def _loss(self, batch: Mapping[str, torch.Tensor]) -> Loss:
         moved = {name: self._moved(tensor) for name, tensor in batch.items()}
-        with self._autocast():
+        with self.autocast():
             return self.task.loss(self.model, moved)
 
     def _compute_nothing(self, sequences: int) -> None:
@@ -443,7 +461,8 @@ class TrainingSession:
     def _part(self) -> Part:
         return WholeModel(self.layout, self.parameters, self.manifest.parameters)
 
-    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """The precision in which losses and gradients are computed."""
         # bfloat16 halves time and memory on CUDA and touches only the local gradient.
         if self.device.type == "cuda":
             # Every weight is used once: kept, its cast would only take memory.
@@ -479,14 +498,3 @@ class TrainingSession:
     def _need_parameters(self) -> None:
         if not self._loaded:
             raise TrainerFailed("internal", "no parameters have been loaded yet")
-
-
-def _finite(gradients: Sequence[torch.Tensor | None]) -> bool:
-    """Whether no number of them is infinite or none at all."""
-    # The largest magnitude: nothing of a gradient's size is made on the way, and a GPU is read once.
-    sizes = [
-        torch.linalg.vector_norm(each, math.inf)
-        for each in gradients
-        if each is not None and each.numel()
-    ]
-    return not sizes or bool(torch.isfinite(torch.stack(sizes)).all())

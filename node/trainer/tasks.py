@@ -22,7 +22,7 @@ from .language_tasks import CausalLM, InstructionTuning, MaskedLM
 from .task_batches import Batch, Loss, Sample
 from .task_names import CAUSAL_LM, DIFFUSION, MASKED_LM, SFT, entry_point
 
-__all__ = ["Batch", "HasBeginnings", "Loss", "Sample", "Task", "open_task"]
+__all__ = ["Batch", "HasBeginnings", "HasProbe", "Loss", "Sample", "Task", "open_task"]
 
 
 class Task(Protocol):
@@ -53,6 +53,21 @@ class HasBeginnings(Protocol):
     def beginning(self, batch: Batch) -> Batch | None:
         """Of the batch of one sample what there would be if the sample ended in the middle of what is
         learned in it; None where less than two things are."""
+        ...
+
+
+@runtime_checkable
+class HasProbe(Protocol):
+    """A task that can say what a model of it is tested with (`probe`). A swarm of a task that cannot
+    takes members whose libraries may compute something else."""
+
+    def probe(self, number: int, length: int) -> Batch:
+        """A sample of the probe, the same wherever and whenever it is made, as a batch of one; of
+        `length` tokens, where samples have some."""
+        ...
+
+    def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """As `Task` has it."""
         ...
 
 

@@ -33,6 +33,7 @@ from .export import export
 from .initial import Lora, initialise
 from .model import lay_out, parameter_table
 from .own_ways import OwnWays
+from .probe import make_probe
 from .rank_momentum import load_part, remove_others, save_part
 from .second_look import look_again
 from .session import TrainingSession
@@ -73,6 +74,7 @@ class Worker:
         self._methods: dict[str, Callable[..., Any]] = {
             "open": self._open,
             "initialise": self._initialise,
+            "probe": self._probe,
             "load": self._load,
             "train": self._train,
             "train_aside": self._train_aside,
@@ -118,12 +120,10 @@ class Worker:
         self._prepare(opening.threads)
         chosen = choose_device(opening.device)
         check_exactness(chosen)
-        try:
-            manifest = decode(Manifest, opening.manifest, max_bytes=MAX_MANIFEST_BYTES, named=True)
-        except ProtocolError as error:
-            raise TrainerFailed("bad_model", f"the manifest does not decode: {error}") from None
+        manifest = _decoded(opening.manifest)
         self._store = BlobStore(Path(opening.blobs))
         self._session = self._new_session(manifest, self._store, chosen, opening)
+        self._session.prove()
         return {
             "device": _device_text(chosen),
             "gpus": _gpu_uuids(chosen),
@@ -168,6 +168,11 @@ class Worker:
             "size": made.blobs.size,
             "adapter": None if made.adapter is None else to_plain(made.adapter, named=True),
         }
+
+    def _probe(self, manifest: bytes, blobs: str) -> dict[str, Any] | None:
+        self._prepare(None)
+        probe = make_probe(_decoded(manifest), BlobStore(Path(blobs)))
+        return None if probe is None else to_plain(probe, named=True)
 
     def _survey(self, device: str, config: dict[str, Any] | None) -> dict[str, Any]:
         # What belongs to several devices is loaded where there are some.
@@ -294,6 +299,13 @@ class Worker:
         if self._session is None:
             raise TrainerFailed("internal", "no manifest has been opened")
         return self._session
+
+
+def _decoded(manifest: bytes) -> Manifest:
+    try:
+        return decode(Manifest, manifest, max_bytes=MAX_MANIFEST_BYTES, named=True)
+    except ProtocolError as error:
+        raise TrainerFailed("bad_model", f"the manifest does not decode: {error}") from None
 
 
 def _gpu_uuids(device: torch.device) -> list[str]:

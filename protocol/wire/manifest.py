@@ -18,7 +18,7 @@ from ...crypto.identity import PeerId
 from .encoding import decode, decode_plain, encode
 from .errors import ProtocolError
 from .structure import ADDITION, Length, Range
-from .work_specs import ChecksSpec, SpeakersSpec
+from .work_specs import ChecksSpec, ProbeSpec, SpeakersSpec
 
 PROTOCOL_VERSION = 4
 
@@ -414,6 +414,8 @@ class Manifest:
     """With it work is checked and gives votes; without it every member has one vote."""
     speakers: SpeakersSpec | None = field(default=None, metadata=ADDITION)
     """With it few members speak for all of a section; without it everybody speaks of everything."""
+    probe: ProbeSpec | None = field(default=None, metadata=ADDITION)
+    """By which a trainer proves that it computes this model; None for a task that offers none."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.-]*", self.task):
@@ -424,7 +426,6 @@ class Manifest:
                 f"({self.admission.max_members}): training would never begin"
             )
         if self.data.private is not None and self.optimizer.audit:
-            # Members whose texts differ contradict each other honestly.
             raise ValueError("optimizer.audit does not go with private data: say audit = false")
         if self.checks is not None and self.data.private is not None:
             raise ValueError("checks do not go with private data: nobody else has it")
@@ -432,7 +433,6 @@ class Manifest:
             # With the others honest scores are too often low (docs/checks.md).
             raise ValueError("checks need optimizer.preconditioner = 'orthogonal' or 'muon'")
         if self.data.private is not None and self.optimizer.say == "share":
-            # What a member computed on private data is nobody's to check, ever.
             raise ValueError('optimizer.say = "share" does not go with private data: "equal" does')
         if self.speakers is not None:
             self.speakers.check(

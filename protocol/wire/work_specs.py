@@ -1,12 +1,14 @@
-"""What a manifest may say of how members' work is checked, and of who speaks for the others."""
+"""What a manifest may say of how members' work is checked, of who speaks for the others, and of how a
+member proves that it computes the swarm's model."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
 from .blobs import MAX_BLOB_BYTES
-from .structure import Range
+from .structure import Length, Range
 
 # Blocks are not cut into turns without a rest.
 _MOST_SHEET_BYTES = MAX_BLOB_BYTES * 15 // 16
@@ -70,3 +72,30 @@ class SpeakersSpec:
                 f"speakers.one_of ({self.one_of}) is too small for {elements:,} parameters: a sheet "
                 f"would be too large to be sent as one; say {least} or more"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSpec:
+    """Losses of the manifest's model in float32, by which every trainer proves that its library,
+    attention and device compute the same function (docs/protocol.md).
+
+    They are losses of known parameters on known samples, both of which anybody can generate
+    (`node/trainer/probe.py`), so that a member of any round can repeat them.
+    """
+
+    lengths: Annotated[tuple[Annotated[int, Range(1, 1 << 20)], ...], Length(1, 32)]
+    """How many tokens the model sees of each sample; tasks without tokens take whole samples."""
+    losses: Annotated[tuple[Annotated[float, Range(-1e9, 1e9)], ...], Length(1, 32)]
+    """The mean loss of each sample, in the task's unit."""
+    tolerance: Annotated[float, Range(0.0, 1e9)] = 2e-4
+    """The largest difference of a loss that is computed in float32."""
+    narrow_tolerance: Annotated[float, Range(0.0, 1e9)] = 0.05
+    """The largest difference where matrices are multiplied in bfloat16."""
+    library: Annotated[str, Length(1, 64)] = "transformers"
+    """The library that the founder used, with its version: for messages alone."""
+
+    def __post_init__(self) -> None:
+        if len(self.lengths) != len(self.losses):
+            raise ValueError("a probe has a loss for each length")
+        if not all(map(math.isfinite, (*self.losses, self.tolerance, self.narrow_tolerance))):
+            raise ValueError("a probe holds finite numbers")

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from distro_node.node.errors import ExitCode
 from distro_node.node.storage.blob_files import DiskFull
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.trainer.client import InitialModel
+from distro_node.node.trainer.answers import InitialModel
 from distro_node.node.trainer.errors import TrainerDied, TrainerFailed
 from distro_node.node.trainer.model import model_config, new_model
 from distro_node.node.trainer.tokenizer_settings import decode_settings
@@ -65,6 +66,7 @@ def initialised(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         blobs: Path,
         device: str,
         lora: dict[str, Any] | None,
+        describe: Callable[[InitialModel], Manifest],
     ) -> InitialModel:
         asked.append({"config": config, "seed": seed, "checkpoint": checkpoint, "device": device})
         if lora is not None:
@@ -72,7 +74,9 @@ def initialised(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         chunk = json.dumps([config, seed]).encode().ljust(400)
         listed = BlobList("snapshot", 400, (BlobStore(blobs).put(chunk),))
         table = (ParameterSpec(name="weight", shape=(25, 4)),)
-        return InitialModel(table, listed.encode(), 400)
+        initial = InitialModel(table, listed.encode(), 400)
+        describe(initial)
+        return initial
 
     monkeypatch.setattr(new_swarm, "initialise_model", initialise_model)
     return asked

@@ -64,6 +64,7 @@ from distro_node.protocol.wire.messages import (
     WitnessEntry,
     decode_message,
 )
+from distro_node.protocol.wire.work_specs import ProbeSpec
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,10 @@ CHECKED = dataclasses.replace(
     MANIFEST,
     optimizer=dataclasses.replace(MANIFEST.optimizer, preconditioner="orthogonal"),
     checks=ChecksSpec(every=5, deviation=300),
+)
+
+PROBED = dataclasses.replace(
+    MANIFEST, probe=ProbeSpec(lengths=(64, 16), losses=(7.4375, 7.25), library="transformers 5.0.0")
 )
 
 EVIDENCE = Evidence(
@@ -282,6 +287,7 @@ FORMATS: dict[str, Format] = {
     "manifest_additions": Format(ADDITIONS, _decode_manifest, named=True),
     "manifest_adapters": Format(ADAPTERS, _decode_manifest, named=True),
     "manifest_checks": Format(CHECKED, _decode_manifest, named=True),
+    "manifest_probe": Format(PROBED, _decode_manifest, named=True),
     "blob_list": Format(BLOBS, lambda data: decode_blob_list(data, "snapshot", BLOBS.size)),
     "sync_request": Format(SyncRequest(bytes(range(32)), 51, (1, 25, 50), 64), decode_request),
     "sync_response": Format(

@@ -69,7 +69,7 @@ def logits(model: Any) -> torch.Tensor:
 
 def refusal(manifest: Manifest, root: Path) -> TrainerFailed:
     with pytest.raises(TrainerFailed) as refused:
-        TrainingSession(manifest, BlobStore(root), CPU)
+        TrainingSession(manifest, BlobStore(root), CPU).prove()
     assert "\n" not in str(refused.value)
     return refused.value
 
@@ -310,7 +310,7 @@ class TestRefusals:
         assert refusal(manifest, tmp_path).kind == "bad_snapshot"
         store.put(listed)
         store.put(weights)
-        TrainingSession(manifest, store, CPU)
+        TrainingSession(manifest, store, CPU).prove()
 
     def test_a_base_that_is_none(self, tmp_path: Path) -> None:
         """Nobody but who made the swarm can have it so: it all hashes to what the manifest names."""

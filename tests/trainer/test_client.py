@@ -20,10 +20,10 @@ from distro_node.node.trainer.client import (
     TrainerDied,
     TrainerFailed,
     TrainerSpec,
-    initialise_model,
     open_trainer,
 )
 from distro_node.node.trainer.initial import initialise
+from distro_node.node.trainer.initial_model import initialise_model
 from distro_node.protocol.wire.blobs import decode_blob_list
 from distro_node.protocol.wire.manifest import Manifest
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session

@@ -1,0 +1,60 @@
+"""An environment with an older major release of transformers, beside the one that everything runs in.
+
+What others open an export with, and what members may have installed, is not always what is pinned here.
+The environment shares torch with the one that runs the tests; it is kept in `.venv`, so that only the
+first run downloads anything.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+RELEASE = "4.57.6"
+PACKAGES = (f"transformers=={RELEASE}", "huggingface_hub<1", "tokenizers<0.23")
+
+
+def older_python() -> Path:
+    """The interpreter of the environment with transformers 4, which is made where there is none yet.
+
+    Where nothing can be downloaded the test is skipped, but not in CI.
+    """
+    root = Path(sys.prefix) / f"transformers-{RELEASE}"
+    python, done = root / "bin" / "python", root / "complete"
+    if done.is_file():
+        return python
+    venv.create(root, with_pip=True, clear=True)
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode:
+        reason = (found.stderr.strip().splitlines() or ["pip failed"])[-1]
+        assert os.environ.get("CI") != "true", f"CI needs transformers {RELEASE}: {reason}"
+        pytest.skip(f"transformers {RELEASE} cannot be installed: {reason}")
+    own = Path(sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)}))
+    # Behind its own packages: torch and all else that this project needs.
+    (own / "zz_shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # The checkout is the package, whatever its folder is called.
+    (root / "src").mkdir()
+    (root / "src" / "distro_node").symlink_to(CHECKOUT)
+    done.touch()
+    return python
+
+
+def run_older(program: str, *arguments: object) -> str:
+    """Run a program under transformers 4 and return what it prints."""
+    python = older_python()
+    path = os.pathsep.join((str(python.parents[1] / "src"), str(CHECKOUT / "tests")))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [python, "-c", program, *map(str, arguments)]
+    found = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert found.returncode == 0, found.stderr[-3000:]
+    return found.stdout

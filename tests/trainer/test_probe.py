@@ -1,0 +1,221 @@
+"""A trainer that computes another model than the swarm's finds out before its first update."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distro_node.node.errors import ExitCode
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.client import TrainerSpec, open_trainer
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.explain import explain_trainer
+from distro_node.node.trainer.initial import Lora
+from distro_node.node.trainer.initial_model import initialise_model
+from distro_node.node.trainer.probe import make_probe
+from distro_node.node.trainer.probe_parameters import ParameterFill
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.protocol.wire.manifest import DataSpec, Manifest, ParameterSpec
+from distro_node.protocol.wire.work_specs import ProbeSpec
+from trainer.support import CPU, TINY_LLAMA, make_manifest, store_byte_tokenizer, store_shard
+
+SMALL = TINY_LLAMA | {"num_hidden_layers": 2}
+
+
+def probed(root: Path, config: dict[str, Any] | None = None, **changes: Any) -> Manifest:
+    """A manifest with its probe."""
+    manifest, _ = make_manifest(root, config or SMALL, **changes)
+    return dataclasses.replace(manifest, probe=make_probe(manifest, BlobStore(root)))
+
+
+def opened(manifest: Manifest, root: Path) -> TrainingSession:
+    session = TrainingSession(manifest, BlobStore(root), CPU)
+    session.prove()
+    return session
+
+
+def refused(manifest: Manifest, root: Path) -> TrainerFailed:
+    with pytest.raises(TrainerFailed) as caught:
+        opened(manifest, root)
+    assert caught.value.kind == "other_model"
+    return caught.value
+
+
+GEMMA2 = SMALL | {"model_type": "gemma2", "head_dim": 16, "sliding_window": 8}
+
+
+@pytest.mark.parametrize(
+    ("config", "other"),
+    [
+        (SMALL | {"rope_theta": 500_000.0}, {"rope_theta": 10_000.0}),
+        (
+            SMALL | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+            {"rope_scaling": None},
+        ),
+        (SMALL, {"hidden_act": "gelu"}),
+        (SMALL, {"rms_norm_eps": 1e-2}),
+        (GEMMA2, {"attn_logit_softcapping": None}),
+        (GEMMA2, {"final_logit_softcapping": None}),
+        (GEMMA2, {"sliding_window": 32}),
+        (GEMMA2, {"query_pre_attn_scalar": 16}),
+        (
+            SMALL | {"model_type": "granite", "attention_multiplier": 0.5},
+            {"attention_multiplier": 1.0},
+        ),
+        (
+            SMALL | {"model_type": "smollm3", "no_rope_layers": [1, 0], "pad_token_id": 0},
+            {"no_rope_layers": [1, 1]},
+        ),
+    ],
+    ids=lambda each: "-".join(map(str, each)) if len(each) == 1 else str(each.get("model_type")),
+)
+def test_another_function_of_the_same_parameters_is_refused(
+    tmp_path: Path, config: dict[str, Any], other: dict[str, Any]
+) -> None:
+    manifest = probed(tmp_path, config)
+    opened(manifest, tmp_path)
+    refused(dataclasses.replace(manifest, model=config | other), tmp_path)
+
+
+def test_the_refusal_says_what_differs_and_what_to_do(tmp_path: Path) -> None:
+    manifest = probed(tmp_path, SMALL | {"rope_theta": 500_000.0})
+    assert manifest.probe is not None
+    older = dataclasses.replace(manifest.probe, library="transformers 4.57.6")
+    told = refused(
+        dataclasses.replace(manifest, probe=older, model=SMALL | {"rope_theta": 1e4}), tmp_path
+    )
+    assert "the founder used transformers 4.57.6" in str(told)
+    shown = explain_trainer(told)
+    assert shown.code == ExitCode.OTHER_MODEL
+    assert "computes another model than the swarm's" in shown.problem
+    assert "pip install" in shown.remedy
+
+
+def test_after_it_a_session_trains_as_without_it(tmp_path: Path) -> None:
+    manifest, chunks = make_manifest(tmp_path, SMALL)
+    plain = TrainingSession(manifest, BlobStore(tmp_path), CPU)
+    proven = opened(
+        dataclasses.replace(manifest, probe=make_probe(manifest, BlobStore(tmp_path))), tmp_path
+    )
+    with pytest.raises(TrainerFailed, match="no parameters"):
+        proven.train(1, [0])
+    assert plain.load(chunks) == proven.load(chunks)
+    assert plain.train(1, [0, 1]).body == proven.train(1, [0, 1]).body
+
+
+def test_adapters_have_the_base_s_weights_after_it(tmp_path: Path) -> None:
+    lora = Lora(rank=2, alpha=4.0)
+    manifest, chunks = make_manifest(tmp_path, SMALL, lora=lora)
+    plain = TrainingSession(manifest, BlobStore(tmp_path), CPU)
+    probe = make_probe(manifest, BlobStore(tmp_path))
+    proven = opened(dataclasses.replace(manifest, probe=probe), tmp_path)
+    plain.load(chunks)
+    proven.load(chunks)
+    assert plain.evaluate(2) == proven.evaluate(2)
+    # An adapter that counts otherwise is another model.
+    assert manifest.adapter is not None
+    louder = dataclasses.replace(manifest.adapter, alpha=8.0)
+    refused(dataclasses.replace(manifest, probe=probe, adapter=louder), tmp_path)
+
+
+def sft(root: Path) -> dict[str, Any]:
+    import numpy as np
+
+    store = BlobStore(root)
+    shard = store_shard(store, np.zeros(400, dtype="<u2"))
+    data = DataSpec(
+        sequence_length=32,
+        token_bytes=2,
+        vocabulary=256,
+        shards=(shard,),
+        heldout=shard,
+        tokenizer=store_byte_tokenizer(store),
+        marked=True,
+        attention="document",
+    )
+    return {"task": "sft", "data": data}
+
+
+def test_every_task_of_language_has_one(tmp_path: Path) -> None:
+    marked = probed(tmp_path, SMALL, **sft(tmp_path))
+    opened(marked, tmp_path)
+    refused(dataclasses.replace(marked, model=SMALL | {"rope_theta": 50.0}), tmp_path)
+    # Attention across documents is another function, too.
+    across = dataclasses.replace(marked.data, attention="sequence")
+    refused(dataclasses.replace(marked, data=across), tmp_path)
+    bert = {key: SMALL[key] for key in SMALL if key != "num_key_value_heads"}
+    bert |= {"model_type": "bert", "hidden_act": "gelu"}
+    gaps = {"task": "masked_lm", "task_settings": {"mask_token": 3, "share": 0.3}}
+    masked = probed(tmp_path, bert, **gaps)
+    opened(masked, tmp_path)
+    refused(dataclasses.replace(masked, model=bert | {"hidden_act": "relu"}), tmp_path)
+
+
+def test_bfloat16_stays_within_its_tolerance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distro_node.node.trainer.probe import probe_losses
+
+    manifest = probed(tmp_path, SMALL | {"num_hidden_layers": 8})
+    assert manifest.probe is not None
+    session = TrainingSession(manifest, BlobStore(tmp_path), CPU)
+    session.part.fill(ParameterFill(manifest.parameters))
+    found = probe_losses(
+        session.task,  # type: ignore[arg-type]  # all tasks of language have a probe
+        session.model,
+        manifest.probe.lengths,
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    )
+    off = max(abs(a - b) for a, b in zip(found, manifest.probe.losses, strict=True))
+    assert manifest.probe.tolerance < off < manifest.probe.narrow_tolerance
+
+
+def test_its_parameters_are_the_same_in_pieces() -> None:
+    """As several devices fill the bands that each has."""
+    table = (ParameterSpec(name="a.weight", shape=(30, 20)), ParameterSpec(name="b", shape=(7,)))
+    fill = ParameterFill(table, 999_900)
+    whole = [torch.empty(30, 20), torch.empty(7)]
+    fill.whole(whole)
+    pieces = torch.empty(600)
+    for start in range(0, 600, 40):
+        fill.part(pieces[start : start + 40], 0, start)
+    assert torch.equal(pieces, whole[0].view(-1))
+    # Frozen for ever: another release of torch must not draw others.
+    assert whole[1].tolist() == pytest.approx(FROZEN)
+
+
+FROZEN = [0.5907411, 0.7541249, 0.5538695, 1.1428392, 1.0051587, 1.1914449, 0.7020488]
+
+
+def test_a_probe_that_cannot_be_meant_does_not_decode() -> None:
+    for wrong in (
+        {"lengths": (4,), "losses": (1.0, 2.0)},
+        {"lengths": (4,), "losses": (math.nan,)},
+        {"lengths": (4,), "losses": (1.0,), "tolerance": math.inf},
+    ):
+        with pytest.raises(ValueError, match="a probe"):
+            ProbeSpec(**wrong)
+
+
+def test_a_session_that_was_not_asked_trains_all_the_same(tmp_path: Path) -> None:
+    """A task of one's own may offer none: then there is nothing to prove."""
+    manifest, chunks = make_manifest(tmp_path, SMALL)
+    session = opened(manifest, tmp_path)
+    session.load(chunks)
+    assert session.train(1, [0]).tokens == 32
+
+
+async def test_a_founder_computes_it_and_a_trainer_process_refuses(tmp_path: Path) -> None:
+    manifest, _ = make_manifest(tmp_path, SMALL)
+    made = await initialise_model(SMALL, 0, None, tmp_path, "cpu", describe=lambda _: manifest)
+    assert made.probe == make_probe(manifest, BlobStore(tmp_path))
+    other = dataclasses.replace(manifest, probe=made.probe, model=SMALL | {"rope_theta": 1e6})
+    spec = TrainerSpec(manifest=other.encode(), blobs=tmp_path, device="cpu")
+    with pytest.raises(TrainerFailed) as caught:
+        async with open_trainer(spec):
+            pytest.fail("it trains another model")
+    assert caught.value.kind == "other_model"
