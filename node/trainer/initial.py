@@ -13,6 +13,7 @@ from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
 from ..storage.blob_store import BlobStore
 from .adapters import adapter_parameters, adapter_table, add_adapters, draw_adapters, target_names
+from .checkpoint_tensors import check_tensors, tensor_types
 from .device import free_room
 from .errors import TrainerFailed
 from .memory_model import Workload
@@ -130,8 +131,9 @@ def _check_finite(table: tuple[ParameterSpec, ...], parameters: list[torch.nn.Pa
 
 
 def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
-    """A checkpoint's weights (safetensors) in a model of this configuration, in float32. Raises
-    `TrainerFailed` (`bad_model`)."""
+    """A checkpoint's weights (safetensors), all of them, in a model of this configuration, in float32.
+    Raises `TrainerFailed` (`bad_model`)."""
+    types = tensor_types(directory)
     try:
         loaded: Any = auto_class(config).from_pretrained(
             directory,
@@ -149,6 +151,7 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
         reason = (str(error).splitlines() or [repr(error)])[0][:300]
         raise TrainerFailed("bad_model", f"the checkpoint cannot be read: {reason}") from None
     model, report = loaded
+    check_tensors(types, report["unexpected_keys"])
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"])[:3])
         raise TrainerFailed("bad_model", f"the checkpoint lacks parameters: {missing} …")
@@ -158,4 +161,22 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
             f"the checkpoint's {name} has the shape {tuple(has)}, and its configuration wants "
             f"{tuple(wanted)}",
         )
+    _check_tied(model, config)
     return model.to(torch.float32)
+
+
+def _check_tied(model: PreTrainedModel, config: Any) -> None:
+    """Raise `TrainerFailed` (`bad_model`) if weights that the configuration ties have come loose.
+
+    The library unties a head that differs from the embeddings, and members, who build the model of the
+    configuration alone, do not.
+    """
+    built = {name for name, _ in new_model(config, torch.device("meta")).named_parameters()}
+    loose = sorted(name for name, _ in model.named_parameters() if name not in built)
+    if loose:
+        raise TrainerFailed(
+            "bad_model",
+            f"the checkpoint's {loose[0]} differs from the embeddings, and tie_word_embeddings = true "
+            "says that they are one: say false in its config.json to train both, or take "
+            f"{loose[0]} out of the file",
+        )
