@@ -27,6 +27,7 @@ from .export import (
     MERGED_ADAPTER,
     adapter_configuration,
 )
+from .exported_config import both_spellings
 from .fingerprint import fingerprint
 from .initial import read_checkpoint
 from .model import model_config, new_model, ordered_parameters
@@ -156,7 +157,7 @@ def _differing(meant: dict[str, Any], written: bytes) -> tuple[str, ...]:
     """The keys of a written configuration that are not as the manifest's, or not in it."""
     found = _parsed(written, "config.json")
     # As the library writes them: it spells some keys in ways of its own.
-    expected = json.loads(model_config(meant).to_json_string(use_diff=False))
+    expected = both_spellings(json.loads(model_config(meant).to_json_string(use_diff=False)))
     keys = sorted({*found, *(key for key in meant if key in expected)} - _FREE)
     return tuple(key[:64] for key in keys if key not in expected or found.get(key) != expected[key])
 

@@ -23,6 +23,7 @@ from .adapters import merged_model, peft_config
 from .chat import BadConversation, BadTemplate, ChatTemplate
 from .denoisers import Denoiser, write_denoiser
 from .errors import TrainerFailed
+from .exported_config import complete_config
 from .image_tasks import Diffusion
 from .limits import limited
 from .session import TrainingSession
@@ -124,6 +125,9 @@ def _write_checkpoint(model: PreTrainedModel, ids: dict[str, Any], directory: Pa
         if generation is not None:
             model.generation_config = GenerationConfig(**ids)
         model.save_pretrained(directory, safe_serialization=True)
+        path = directory / "config.json"
+        said = json.loads(path.read_text(encoding="utf-8")) | complete_config(model.config)
+        path.write_text(json.dumps(said, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     finally:
         for key, number in before.items():
             setattr(model.config, key, number)

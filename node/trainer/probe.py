@@ -20,7 +20,6 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel
@@ -32,17 +31,18 @@ from .adapters import build_trained, frozen_parameters
 from .architectures import makes_images
 from .errors import TrainerFailed
 from .model import check_inputs
+from .part import Part
 from .probe_parameters import ParameterFill
-from .tasks import HasProbe, open_task
-
-if TYPE_CHECKING:
-    from .session import TrainingSession
+from .tasks import HasProbe, Task, open_task
 
 # One long sample, for what depends on distance, and short ones: several numbers do not agree by chance.
 _SHORT_SAMPLES = 7
 _SHORTEST, _LONGEST = 16, 4096
 # Multiplications of a forward pass through all samples, about: half a minute on two cores.
 _OPERATIONS = 1 << 39
+
+Narrow = Callable[[], contextlib.AbstractContextManager[object]]
+"""Enters a context in which matrices are multiplied with fewer digits."""
 
 
 def fills(manifest: Manifest) -> tuple[ParameterFill, ParameterFill | None]:
@@ -76,31 +76,49 @@ def make_probe(manifest: Manifest, store: BlobStore) -> ProbeSpec | None:
     )
 
 
-def prove(session: TrainingSession) -> None:
-    """Hold a session's losses against the manifest's probe. It overwrites the trained parameters, and
-    the frozen ones, too.
+def prove(
+    manifest: Manifest,
+    model: PreTrainedModel,
+    task: Task,
+    part: Part,
+    *,
+    exactly: bool,
+    narrow: Narrow | None,
+) -> None:
+    """Hold the losses of a model in training against the manifest's probe. It overwrites the trained
+    parameters, which are `part`'s, and the frozen ones, too.
 
-    In float32, and, where the device trains in bfloat16, so as well. A model in shards on GPUs has its
-    parameters cast as they are gathered, so there it is bfloat16 alone.
+    `exactly`: the model can compute in float32; where it is in shards on GPUs its parameters are cast as
+    they are gathered. `narrow`: in this context the device trains, in bfloat16.
 
     Raises `TrainerFailed` (`other_model`), at all ranks if one of them computes something else.
     """
-    probe, task = session.manifest.probe, session.task
+    probe = manifest.probe
     if probe is None:
         return
     if not isinstance(task, HasProbe):
-        raise TrainerFailed("no_task", f"the task {session.manifest.task!r} here offers no probe")
-    trained, frozen = fills(session.manifest)
-    session.part.fill(trained)
-    if frozen is not None and (adapter := session.manifest.adapter) is not None:
-        frozen.whole(frozen_parameters(session.model, adapter))
+        raise TrainerFailed("no_task", f"the task {manifest.task!r} here offers no probe")
+    trained, frozen = fills(manifest)
+    part.fill(trained)
+    if frozen is not None and manifest.adapter is not None:
+        frozen.whole(frozen_parameters(model, manifest.adapter))
     problem = None
-    if session.computes_exactly:
-        problem = _difference(session, task, probe, narrow=False)
-    if problem is None and session.device.type == "cuda":
-        problem = _difference(session, task, probe, narrow=True)
-    if not session.part.everywhere(problem is None):
-        raise TrainerFailed("other_model", problem or "another device of this computer does so")
+    if exactly:
+        found = probe_losses(task, model, probe.lengths)
+        problem = _difference(found, probe, probe.tolerance, "float32")
+    if problem is None and narrow is not None:
+        found = probe_losses(task, model, probe.lengths, narrow)
+        problem = _difference(found, probe, probe.narrow_tolerance, "bfloat16")
+    if not part.everywhere(problem is None):
+        if problem is None:
+            raise TrainerFailed("other_model", "another device of this computer does so")
+        here = _library(str(manifest.model["model_type"]))
+        kind = next(model.parameters()).device.type
+        raise TrainerFailed(
+            "other_model",
+            f"{problem}, with {here} and torch {torch.__version__} on {kind}; the founder used "
+            f"{probe.library}",
+        )
 
 
 @torch.no_grad()
@@ -108,7 +126,7 @@ def probe_losses(
     task: HasProbe,
     model: PreTrainedModel,
     lengths: Sequence[int],
-    context: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    context: Narrow = contextlib.nullcontext,
 ) -> list[float]:
     """The mean loss of each of the probe's samples, of so many tokens, with a model's parameters."""
     device = next(model.parameters()).device
@@ -126,23 +144,14 @@ def probe_losses(
     return losses
 
 
-def _difference(
-    session: TrainingSession, task: HasProbe, probe: ProbeSpec, *, narrow: bool
-) -> str | None:
+def _difference(found: Sequence[float], probe: ProbeSpec, allowed: float, kind: str) -> str | None:
     """What is wrong with the losses that are computed here; None if nothing is."""
-    context = session.autocast if narrow else contextlib.nullcontext
-    found = probe_losses(task, session.model, probe.lengths, context)
-    allowed = probe.narrow_tolerance if narrow else probe.tolerance
+    off = [abs(a - b) for a, b in zip(found, probe.losses, strict=True)]
     # Written so that what is no number is too far off.
-    if all(abs(a - b) <= allowed for a, b in zip(found, probe.losses, strict=True)):
+    if all(each <= allowed for each in off):
         return None
-    off = max(abs(a - b) for a, b in zip(found, probe.losses, strict=True))
-    kind = "bfloat16" if narrow else "float32"
-    here = _library(str(session.manifest.model["model_type"]))
     return (
-        f"its test losses differ by up to {off:.2g} in {kind}, where {allowed:.2g} is allowed, with "
-        f"{here} and torch {torch.__version__} on {session.device.type}; the founder used "
-        f"{probe.library}"
+        f"its test losses differ by up to {max(off):.2g} in {kind}, where {allowed:.2g} is allowed"
     )
 
 

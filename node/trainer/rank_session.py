@@ -58,6 +58,8 @@ class RankSession(TrainingSession):
         self._rooms = rooms
         work = replace(Workload.of(manifest), ranks=ranks.size)
         self.in_shards = in_shards(work, ranks.device.type, rooms, micro_batch, options, split)
+        # Shards on GPUs are cast as they are gathered.
+        self.computes_exactly = not self.in_shards or ranks.device.type != "cuda"
         self._sharded: list[int] = []
         super().__init__(manifest, store, ranks.device, micro_batch, memory, options, ways)
         self.memory += (
@@ -65,11 +67,6 @@ class RankSession(TrainingSession):
             if ranks.device.type == "cpu"
             else f", on each of {ranks.size} devices"
         )
-
-    @property
-    def computes_exactly(self) -> bool:
-        # Shards on GPUs are cast as they are gathered.
-        return not self.in_shards or self.device.type != "cuda"
 
     def _workload(self) -> Workload:
         return replace(Workload.of(self.manifest), ranks=self._ranks.size, shards=self.in_shards)

@@ -64,6 +64,9 @@ class TrainingSession:
     Every method raises `TrainerFailed`.
     """
 
+    computes_exactly = True
+    """Whether the model can compute in float32."""
+
     def __init__(
         self,
         manifest: Manifest,
@@ -112,15 +115,12 @@ class TrainingSession:
         self._loaded = False
         self._whole = manifest.adapter is None
 
-    @property
-    def computes_exactly(self) -> bool:
-        """Whether the model can compute in float32 here."""
-        return True
-
     def prove(self) -> None:
         """Show that the manifest's model is computed here (`probe`), before parameters are loaded."""
         self._loaded = False
-        prove(self)
+        narrow = self.autocast if self.device.type == "cuda" else None
+        exactly = self.computes_exactly
+        prove(self.manifest, self.model, self.task, self.part, exactly=exactly, narrow=narrow)
         self._read_base()
 
     def _read_base(self) -> None:

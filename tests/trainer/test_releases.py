@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.export import export
 from distro_node.node.trainer.probe import make_probe
+from distro_node.node.trainer.probe_parameters import ParameterFill
+from distro_node.node.trainer.session import TrainingSession
+from safetensors.torch import save_file
 from trainer.releases import run_older
-from trainer.support import make_manifest
+from trainer.small_models import SMALL_MODELS
+from trainer.support import CPU, make_manifest
 from trainer.test_probe import GEMMA2, SMALL
 
 pytestmark = pytest.mark.slow
@@ -62,3 +70,58 @@ def test_a_member_with_transformers_4_does_not_train_another_model(tmp_path: Pat
     found = json.loads(run_older(MEMBER, tmp_path))
     assert found.pop("release").startswith("4.")
     assert found == dict.fromkeys(CONFIGURATIONS, "other_model") | dict.fromkeys(SAME, "same")
+
+
+OPENED = """
+import json, sys, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+import torch, transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+tokens = torch.tensor([json.loads(sys.argv[2])])
+found = {"release": transformers.__version__}
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    kind = AutoModelForMaskedLM if path.name in ("bert", "roberta") else AutoModelForCausalLM
+    # It is the reader's choice, and the default of one release leaves Gemma's soft-capping out.
+    model = kind.from_pretrained(path, attn_implementation="eager").float().eval()
+    with torch.no_grad():
+        logits = model(input_ids=tokens).logits
+    meant = load_file(path / "meant.logits")["logits"]
+    found[path.name] = float((logits - meant).abs().max())
+    AutoTokenizer.from_pretrained(path)
+print(json.dumps(found))
+"""
+TOKENS = [(7 * i * i + 3) % 256 for i in range(40)]
+
+
+def exported(root: Path) -> Path:
+    """An export of every architecture, each with the logits that it is to compute."""
+    for name, config in SMALL_MODELS.items():
+        task: dict[str, Any] = {}
+        if name in ("bert", "roberta"):
+            task = {"task": "masked_lm", "task_settings": {"mask_token": 3}}
+        manifest, chunks = make_manifest(root / "blobs", config, **task)
+        session = TrainingSession(manifest, BlobStore(root / "blobs"), CPU)
+        session.load(chunks)
+        # Parameters that attend to something.
+        session.part.fill(ParameterFill(manifest.parameters))
+        export(session, BlobStore(root / "blobs"), root / "exports" / name)
+        session.model.eval()
+        with torch.no_grad():
+            logits = session.model(input_ids=torch.tensor([TOKENS])).logits
+        save_file({"logits": logits.contiguous()}, root / "exports" / name / "meant.logits")
+    return root / "exports"
+
+
+def test_an_export_is_the_same_model_in_both_releases(tmp_path: Path) -> None:
+    exports = exported(tmp_path)
+    found = json.loads(run_older(OPENED, exports, json.dumps(TOKENS)))
+    assert found.pop("release").startswith("4.")
+    assert found.keys() == SMALL_MODELS.keys()
+    assert {name: off for name, off in found.items() if off > 1e-4} == {}
+    command = [sys.executable, "-c", OPENED, str(exports), json.dumps(TOKENS)]
+    here = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert here.pop("release").startswith("5.")
+    assert {name: off for name, off in here.items() if off > 1e-4} == {}

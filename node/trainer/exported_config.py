@@ -1,0 +1,66 @@
+"""A model's configuration as everybody reads it: each value under its new name and its old one.
+
+transformers 5 keeps what it knows of rotary positions in `rope_parameters`. Release 4, and programs that
+convert checkpoints, look for `rope_theta` and `rope_scaling`, take a default for what they do not find,
+and compute another model. What equals a default is written, too: defaults differ between releases.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+# Phi-3's class in release 4 wants these and no other.
+_LONG_ROPE = ("short_factor", "long_factor")
+
+
+def complete_config(config: PretrainedConfig) -> dict[str, Any]:
+    """All that shapes the model, with its defaults, in both spellings."""
+    plain = config.to_dict()
+    common = PretrainedConfig().to_dict()
+    kept = {key: value for key, value in plain.items() if value is not None and key not in common}
+    # What every model has is said where it is not the default, and for the tokens and the head always.
+    differing = {key: plain[key] for key in common if key in plain and plain[key] != common[key]}
+    always = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
+    return both_spellings(differing | kept | {key: plain.get(key) for key in always})
+
+
+def both_spellings(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration as transformers 5 writes it, with the names of release 4 beside it."""
+    spelled = dict(config)
+    if spelled.get("dtype") is not None:
+        spelled["torch_dtype"] = spelled["dtype"]
+    # The older name that a class keeps as an alias.
+    if spelled.get("num_local_experts") is not None and "num_experts" not in spelled:
+        spelled["num_experts"] = spelled["num_local_experts"]
+    rope = spelled.get("rope_parameters")
+    if isinstance(rope, dict) and rope:
+        kinds = {kind: each for kind, each in rope.items() if isinstance(each, dict)}
+        spelled |= _older_rope(spelled.get("model_type"), kinds.get("full_attention", rope))
+        if "sliding_attention" in kinds and spelled.get("model_type") == "gemma3_text":
+            spelled["rope_local_base_freq"] = kinds["sliding_attention"]["rope_theta"]
+    return spelled
+
+
+def _older_rope(model_type: str | None, rope: dict[str, Any]) -> dict[str, Any]:
+    rest = {key: value for key, value in rope.items() if value is not None}
+    theta = rest.pop("rope_theta", None)
+    part = rest.pop("partial_rotary_factor", None)
+    kind = rest.get("rope_type", "default")
+    older: dict[str, Any] = {"rope_theta": theta, "rope_scaling": None}
+    if kind != "default":
+        older["rope_scaling"] = rest
+        if model_type == "phi3":
+            scaling = {key: rest[key] for key in _LONG_ROPE if key in rest}
+            older["rope_scaling"] = {"type": kind, **scaling}
+            if "original_max_position_embeddings" in rest:
+                key = "original_max_position_embeddings"
+                older[key] = rest[key]
+    if part is not None:
+        older["partial_rotary_factor"] = part
+    if model_type == "gpt_neox":
+        older |= {"rotary_emb_base": theta}
+        if part is not None:
+            older["rotary_pct"] = part
+    return older
