@@ -28,6 +28,7 @@ from .network.discovery.introductions import IntroductionService
 from .network.exchange.update_relay import UpdateRelay
 from .network.nat.dial_back import DialBack
 from .network.network import Network, NetworkSettings, open_network
+from .services import keep_running
 from .settings import DaemonSettings, RelayLimits
 from .storage.carried import Carried
 from .telemetry.bootstrap_metrics import BootstrapMetrics
@@ -110,7 +111,7 @@ async def _serve(
         page = settings.metrics_address and serve_page(metrics.registry, settings.metrics_address)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(keep_count, network, carried)
+                nursery.start_soon(keep_running, partial(keep_count, network, carried))
                 if settings.socket is not None:
                     status = partial(_status, network, carried, registry, observer, time.time())
                     handlers = {

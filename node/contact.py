@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import trio
 
@@ -20,6 +21,7 @@ from .network.discovery.mdns import LocalDiscovery
 from .network.exchange.blobs import BlobFetcher
 from .network.exchange.relays import Relays
 from .network.network import Network
+from .services import keep_running
 from .settings import DaemonSettings
 from .storage.blob_store import BlobStore
 from .storage.carried import Carried
@@ -88,9 +90,10 @@ class Contact:
         """Be found and find others, for as long as the nursery is open."""
         if self._looks_around:
             suggest = self.introducer.suggest
-            nursery.start_soon(LocalDiscovery(self._network, self._settings.swarm, suggest).run)
-        nursery.start_soon(self.introducer.run)
-        nursery.start_soon(keep_count, self._network, self._carried)
+            local = LocalDiscovery(self._network, self._settings.swarm, suggest)
+            nursery.start_soon(keep_running, local.run)
+        nursery.start_soon(keep_running, self.introducer.run)
+        nursery.start_soon(keep_running, partial(keep_count, self._network, self._carried))
 
     def keep_to(self, limits: Limits) -> None:
         """Take no more of the line than that from now on."""

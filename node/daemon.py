@@ -34,6 +34,7 @@ from .network.circuit_relay import MEMBER_CIRCUITS
 from .network.errors import BadAddress, PortInUse
 from .network.explain import explain_network
 from .network.network import Network, NetworkSettings, open_network
+from .services import keep_running
 from .settings import DaemonSettings
 from .stay import Stay
 from .storage.data_dir import DataDir, open_identity
@@ -192,7 +193,7 @@ def _check_listening(settings: DaemonSettings) -> None:
 async def _kept(keeper: EnergyKeeper) -> AsyncIterator[None]:
     """Keep account while it lasts; a GPU has its own power limit back at the end."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.run)
+        nursery.start_soon(keep_running, keeper.run)
         yield
         nursery.cancel_scope.cancel()
 

@@ -55,6 +55,7 @@ class ExitCode(IntEnum):
     UNANCHORED = 58
     FALSE_RECEIPT = 59
     ADDRESS_MISSING = 60
+    SYSTEM_LIMIT = 61
     INTERRUPTED = 130
 
 

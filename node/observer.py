@@ -31,6 +31,7 @@ from .joining import fetch_ledger, find_manifest, follow_ledger
 from .network.network import Network
 from .network.scopes import open_scope
 from .outdated import change_status
+from .services import keep_running
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.swarm_store import SwarmStore
@@ -121,7 +122,7 @@ class Observation:
         telemetry.enter("observing")
         if self._hosts:
             self._host = Host(means, manifest, store, ledger, shared=self._shared)
-            nursery.start_soon(self._host.run)
+            nursery.start_soon(keep_running, self._host.run)
         self._tell(ledger, len(ledger) - 1)
         looks, rests = 0, Rests()
         while True:

@@ -44,6 +44,7 @@ from .network.scopes import open_scope
 from .outdated import change_status, check_version
 from .own_data.own import OwnTraining, check_choices, prepare
 from .runner import Runner
+from .services import keep_running
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.swarm_store import SwarmStore
@@ -149,8 +150,8 @@ class Stay:
 
     def _keep_in_touch(self, nursery: trio.Nursery) -> None:
         """Be found and find others, for as long as the nursery is open."""
-        nursery.start_soon(self._update_metrics)
-        nursery.start_soon(self._relays.run)
+        nursery.start_soon(keep_running, self._update_metrics)
+        nursery.start_soon(keep_running, self._relays.run)
         if self._settings.relay is not None:
             UpdateRelay(self._network, self._settings.relay)
         self._contact.keep(nursery)
@@ -290,7 +291,8 @@ class Stay:
             known = runner.ledger().truncated(len(runner.ledger()))
             return partial(upcoming_samples, known, me, rounds)
 
-        self._network.spawn(work.prefetch.run, upcoming, lambda: runner.ledger().head)
+        prefetch = partial(work.prefetch.run, upcoming, lambda: runner.ledger().head)
+        self._network.spawn(keep_running, prefetch)
         settings = self._settings
         await runner.run(
             work.trainer, until_round=settings.until_round, serve_result=settings.serve_result

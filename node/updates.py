@@ -33,6 +33,7 @@ from .network.exchange.relays import Relays
 from .network.network import Network
 from .sheets import Sheets
 from .storage.blob_store import BlobStore
+from .system_errors import is_shortage, note_shortage
 from .telemetry.telemetry import Telemetry
 from .trainer.client import Trained as Made
 
@@ -103,8 +104,14 @@ class Updates:
             return
         try:
             while self._fetching.goes_on(wanted, self._member.applied_round):
-                if await self._try(wanted):
-                    return
+                try:
+                    if await self._try(wanted):
+                        return
+                except OSError as error:
+                    if not is_shortage(error):
+                        raise
+                    note_shortage(error)
+                    await trio.sleep(FETCH_PAUSE_SECONDS)
         finally:
             self._fetching.end(wanted)
 

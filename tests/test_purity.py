@@ -35,7 +35,8 @@ EXCEPTIONS = {
 # there is no circle.
 _SHARED = (
     *("node/errors", "node/harmless", "node/hours", "node/settings", "node/config"),
-    *("node/field_docs", "node/versions", "node/host_names"),
+    *("node/field_docs", "node/versions", "node/host_names", "node/system_errors"),
+    "node/services",
 )
 ARROWS: dict[str, tuple[str, ...]] = {
     "crypto": (),
@@ -54,6 +55,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/harmless": (),
     "node/field_docs": (),
     "node/host_names": (),
+    "node/system_errors": ("node/errors",),
+    "node/services": ("node/errors", "node/system_errors"),
     "node/versions": ("node/errors", "protocol/wire"),
     "node/hours": ("node/errors",),
     "node/settings": ("node/errors", "node/hours", "protocol/wire"),

@@ -15,6 +15,7 @@ import traceback
 from ..errors import ExitCode, UserError, leaves
 from ..harmless import harmless
 from ..storage.disk_faults import explain_disk
+from ..system_errors import explain_shortage
 
 DEBUG_VARIABLE = "DISTRO_NODE_DEBUG"
 
@@ -28,6 +29,9 @@ def explain(error: BaseException) -> int:
     for fault in map(explain_disk, found):
         if fault is not None:
             return _tell(fault)
+    for shortage in map(explain_shortage, found):
+        if shortage is not None:
+            return _tell(shortage)
     mistakes = [leaf for leaf in found if isinstance(leaf, UserError)]
     # A bug beside a user's mistake would be lost if the mistake alone were told.
     if mistakes and len(mistakes) == len(found):

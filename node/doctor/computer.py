@@ -24,6 +24,9 @@ import psutil
 
 from ..energy.processor import Processor
 from ..fitting import Survey, Workload, fit_workload
+from ..network.descriptors import RESERVED, raise_limit, room_under
+from ..network.doorway import MAX_HANDSHAKES
+from ..network.network import NetworkSettings
 from ..settings import DEFAULT_METRICS_ADDRESS
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
 from .findings import Finding, Subject, good
@@ -62,6 +65,7 @@ def examine_computer(data: DataDir, work: Workload | None) -> Iterator[Finding]:
     yield from examine_disk(data, None if work is None else work.elements)
     yield from examine_clock(data, time.time())
     yield from examine_ports(data)
+    yield examine_open_files()
     yield from examine_energy(Processor(), has_nvidia=_has_nvidia())
 
 
@@ -296,6 +300,24 @@ def examine_ports(data: DataDir) -> Iterator[Finding]:
         )
     else:
         yield good("ports", f"one can listen here, and {host}:{port} is free for metrics")
+
+
+def examine_open_files() -> Finding:
+    """Whether the system gives a node as many descriptors as its connections may take."""
+    wished = NetworkSettings().max_connections
+    limit = raise_limit(wished + MAX_HANDSHAKES + RESERVED)
+    room = room_under(limit, wished, MAX_HANDSHAKES)
+    if limit is None or room.connections == wished:
+        most = "any number" if limit is None else f"{limit}"
+        return good("open files", f"a program may open {most}: enough for {wished} connections")
+    return Finding(
+        subject="open files",
+        severity="hurts",
+        what=f"a program may open {limit}: a node takes {room.connections} connections instead of "
+        f"{wished}",
+        remedy=f"raise the hard limit to {wished + MAX_HANDSHAKES + RESERVED} (`ulimit -Hn`, "
+        "LimitNOFILE= of a service)",
+    )
 
 
 def _cannot_listen(host: str, port: int) -> str | None:

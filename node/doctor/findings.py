@@ -16,6 +16,7 @@ Subject = Literal[
     "memory",
     "clock",
     "ports",
+    "open files",
     "energy",
     "bootstrap",
     "reach",

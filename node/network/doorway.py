@@ -22,7 +22,8 @@ its turn for six at most."""
 class Doorway:
     """The handshakes that are under way at one node."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_HANDSHAKES) -> None:
+        self._most = most
         # By address, the longest under way first: what gives each of them up.
         self._waiting: dict[str, dict[int, Callable[[], None]]] = defaultdict(dict)
 
@@ -36,7 +37,7 @@ class Doorway:
         """
         household, number = household_of(host), id(give_up)
         self._waiting[household][number] = give_up
-        if len(self) > MAX_HANDSHAKES:
+        if len(self) > self._most:
             most = max(self._waiting, key=lambda household: len(self._waiting[household]))
             oldest = next(iter(self._waiting[most]))
             self._waiting[most].pop(oldest)()

@@ -46,6 +46,7 @@ from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 from libp2p.tools.anyio_service.exceptions import TooManyChildrenException
 from libp2p.tools.anyio_service.trio_manager import TrioManager
 
+from ..system_errors import Seldom
 from .connection import GuardedConnection, UnreadByStream, abandon
 from .credit import Announced, grant_credit
 from .doorway import Doorway
@@ -99,6 +100,9 @@ class Guard:
         """What is replaced, as it is called in the library."""
         return f"{self.owner.__name__.rpartition('.')[2]}.{self.name}"
 
+
+DOORWAY = "_doorway"
+"""The attribute of a libp2p swarm with its `Doorway`; without one it gets the usual."""
 
 ORIGINALS: dict[str, Any] = {}
 """What the library had at each target, once `install` has replaced it; None: nothing."""
@@ -214,7 +218,7 @@ async def _inbound_connection(self: Swarm, stream: Any, address: Any) -> None:
     # The library gives an inbound connection's slot back when the host ends rather than when the
     # connection does: after `max_connections` visitors a host is deaf for good. And whoever opens as
     # many connections and says nothing keeps everybody else out for six seconds at a time.
-    doorway: Doorway = vars(self).setdefault("_doorway", Doorway())
+    doorway: Doorway = vars(self).setdefault(DOORWAY, Doorway())
     remote = stream.get_remote_address()
     connection = RawConnection(stream, False)
     handshake = open_scope()
@@ -269,6 +273,8 @@ def _quieten() -> None:
             child.setLevel(logging.NOTSET)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    # A line with a traceback ten times a second, for as long as there are no descriptors.
+    logging.getLogger("trio.serve_listeners").addFilter(Seldom())
     # This module logs through the root logger, and the first such call installs a handler that
     # prints on the terminal.
     module: Any = libp2p.network.connection.swarm_connection

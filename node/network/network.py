@@ -10,7 +10,7 @@ import ipaddress
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import trio
@@ -35,11 +35,13 @@ from .addresses import (
 )
 from .circuit_relay import CircuitLimits, CircuitRelay
 from .circuits import Circuits, is_relayed
+from .descriptors import make_room
 from .dialling import answers, dial_from, dial_reason, telling_failure
-from .doorway import choose_to_leave
+from .doorway import MAX_HANDSHAKES, Doorway, choose_to_leave
 from .errors import DialError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, open_gossip
+from .guards import DOORWAY
 from .happy_eyeballs import Candidates, race
 from .hearsay import Hearsay, Word, household_of, scope_of
 from .host import MAX_CONNECTIONS_PER_PEER, build_host, start_listening
@@ -91,7 +93,10 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
     announce = [parse_announce(text) for text in settings.announce]
     for address in listen:
         check_free(address)
+    room = make_room(settings.max_connections, MAX_HANDSHAKES)
+    settings = replace(settings, max_connections=room.connections)
     host, swarm = build_host(identity, max_connections=settings.max_connections, announce=announce)
+    vars(swarm)[DOORWAY] = Doorway(room.handshakes)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         traffic = Traffic(Rate(settings.max_upload), Rate(settings.max_download))

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from ...crypto.hashing import ContentId, content_from_text, content_text
 from ...protocol.wire.blobs import MAX_BLOB_BYTES
+from ..system_errors import FULL
 from .atomic_write import write_atomically
-from .disk_faults import FULL
 
 _log = logging.getLogger(__name__)
 

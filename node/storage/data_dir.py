@@ -22,8 +22,9 @@ from ...crypto.identity import Identity
 from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text, swarm_text
 from ..errors import ExitCode, UserError
+from ..system_errors import FULL
 from .atomic_write import sync
-from .disk_faults import FULL, disk_full
+from .disk_faults import disk_full
 
 # Enough for records, logs and a few updates; what a command will need on top it asks for by name.
 MINIMUM_FREE_BYTES = 64 << 20

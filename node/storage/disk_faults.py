@@ -6,22 +6,12 @@ explained here, at the end of a command. Everything stored before stays good.
 
 from __future__ import annotations
 
-import errno
 import re
 from pathlib import Path
 
 from ..errors import ExitCode, UserError
+from ..system_errors import FULL, is_broken_disk
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# A disk, a cable, a file server, a file system that was mounted anew to save what is left of it.
-BROKEN = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ESTALE, errno.EFBIG})
-# Denied at a path; without a name in the error it may as well be a socket that was refused.
-_DENIED = frozenset(
-    {
-        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENODEV),
-        *(errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
-    }
-)
 # How libraries written in Rust pass on what the system said.
 _RUST = re.compile(r"\(os error (\d+)\)")
 
@@ -32,7 +22,7 @@ def explain_disk(error: BaseException) -> UserError | None:
         return None
     if error.errno in FULL:
         return disk_full(error.filename)
-    if error.errno in BROKEN or (error.errno in _DENIED and error.filename is not None):
+    if is_broken_disk(error):
         return disk_broken(error.strerror or str(error), error.filename)
     return None
 

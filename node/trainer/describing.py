@@ -6,7 +6,8 @@ import errno
 import logging
 import traceback
 
-from ..storage.disk_faults import BROKEN, FULL, error_number
+from ..storage.disk_faults import error_number
+from ..system_errors import BROKEN, FULL
 from .device import is_out_of_memory
 from .errors import FailureKind, TrainerFailed
 

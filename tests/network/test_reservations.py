@@ -20,6 +20,8 @@ from distro_node.protocol.wire.manifest import SwarmId
 from network.homes import Bootstrap, Home, home
 from network.support import relay_and, until
 
+# Private here: `_ask`: a call has to come at the very moment of a renewal.
+
 
 async def test_homes_find_each_other_through_a_relay_and_survive_its_restart() -> None:
     bootstrap = Bootstrap()

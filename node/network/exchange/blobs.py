@@ -21,6 +21,7 @@ from ....protocol.wire.blobs import MAX_BLOB_BYTES
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.relay_requests import RelayRequest
 from ...storage.blob_files import BlobFiles
+from ...system_errors import is_shortage, note_shortage
 from ..errors import RequestError
 from ..network import Network
 from ..scopes import open_scope
@@ -374,7 +375,11 @@ class BlobFetcher:
                 # No liar for certain (whoever told us the size may be one), but of no use.
                 download.excluded.add(peer)
         except OSError as error:
-            download.error = error
+            if is_shortage(error):
+                note_shortage(error)
+                download.failed(peer, "failed")
+            else:
+                download.error = error
         finally:
             seconds = trio.current_time() - attempt.started
             if download.tried.get(peer) not in _LACKING:

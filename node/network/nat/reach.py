@@ -7,6 +7,7 @@ import ipaddress
 import trio
 
 from ....crypto.identity import PeerId
+from ...services import keep_running
 from ..addresses import versions_of
 from ..discovery.introductions import Introducer
 from ..network import Network
@@ -40,11 +41,11 @@ class Reach:
     async def run(self) -> None:
         """Learn who can dial us, hold reservations at relays, replace circuits; for ever."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._reachability.run)
-            nursery.start_soon(self._reservations.run)
-            nursery.start_soon(self._upgrades.run)
+            nursery.start_soon(keep_running, self._reachability.run)
+            nursery.start_soon(keep_running, self._reservations.run)
+            nursery.start_soon(keep_running, self._upgrades.run)
             if self._upnp:
-                nursery.start_soon(self._mapping.run)
+                nursery.start_soon(keep_running, self._mapping.run)
             while True:
                 # A node that nobody can call can carry nobody.
                 self._network.carries = self._reachability.verdict in ("reachable", "local")

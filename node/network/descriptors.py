@@ -1,0 +1,66 @@
+"""File descriptors: the limit of this process, and the connections that fit under it.
+
+Every connection takes one. macOS gives a program 256 and Linux 1,024, as a soft limit that the program
+may raise by itself up to the hard one. Where that is too low for the connections that were wished for,
+fewer are taken: strangers who open as many as they can must never leave the node without a file to open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+from dataclasses import dataclass
+
+_log = logging.getLogger(__name__)
+
+RESERVED = 96
+"""Descriptors that connections do not take: files, the trainer's pipes, the page, the event loop, calls
+that are under way."""
+
+
+@dataclass(frozen=True)
+class ConnectionRoom:
+    """The inbound load that fits under the limit of descriptors."""
+
+    connections: int
+    handshakes: int
+
+
+def raise_limit(wanted: int) -> int | None:
+    """Raise the soft limit to `wanted` descriptors if it is lower, as far as the system allows.
+
+    Returns the limit that holds now; None if there is none.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft not in (resource.RLIM_INFINITY,) and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        # macOS refuses more than `kern.maxfilesperproc`, whatever the hard limit says.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def room_under(limit: int | None, connections: int, handshakes: int) -> ConnectionRoom:
+    """Return how many of the wished-for connections and handshakes fit under a limit."""
+    free = connections + handshakes if limit is None else max(2, limit - RESERVED)
+    if connections + handshakes <= free:
+        return ConnectionRoom(connections, handshakes)
+    fewer = min(handshakes, max(1, free // 4))
+    return ConnectionRoom(min(connections, free - fewer), fewer)
+
+
+def make_room(connections: int, handshakes: int) -> ConnectionRoom:
+    """Raise the limit for so many connections and handshakes, and return how many of them fit."""
+    limit = raise_limit(connections + handshakes + RESERVED)
+    room = room_under(limit, connections, handshakes)
+    if room.connections < connections:
+        _log.warning(
+            "this program may open %d files, so it takes %d connections instead of %d; "
+            "raise the limit with `ulimit -n`",
+            limit,
+            room.connections,
+            connections,
+        )
+    return room
