@@ -33,6 +33,7 @@ from .network.addresses import check_free, parse_dial, parse_listen
 from .network.circuit_relay import MEMBER_CIRCUITS
 from .network.errors import BadAddress, PortInUse
 from .network.explain import explain_network
+from .network.ip_families import with_family
 from .network.network import Network, NetworkSettings, open_network
 from .services import keep_running
 from .settings import DaemonSettings
@@ -183,8 +184,8 @@ def _listen(settings: DaemonSettings) -> tuple[str, ...]:
 def _check_listening(settings: DaemonSettings) -> None:
     """Raise `UserError` if one of the addresses cannot be listened on."""
     try:
-        for address in _listen(settings):
-            check_free(parse_listen(address))
+        for address in with_family([parse_listen(text) for text in _listen(settings)]):
+            check_free(address)
     except (BadAddress, PortInUse) as error:
         raise explain_network(error) from None
 
