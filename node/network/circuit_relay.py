@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,15 +221,14 @@ class CircuitRelay:
             if answer.status != Status.OK or is_relayed(other):
                 return self._refusal(Status.CONNECTION_FAILED, "unreachable")
             await _send(stream, HopMessage(type=HopMessage.STATUS, status=Status.OK))
-            left = _Budget(self._limits.circuit_bytes)
-            address = _address(stream)
             limit = self._limits.bytes_per_second_per_address
-            own = self._by_address.setdefault(address, Rate(limit))
+            own = self._by_address.setdefault(_address(stream), Rate(limit))
+            budget = _Budget(self._limits.circuit_bytes, (own, self._all_circuits, self._rate))
             with trio.move_on_after(self._limits.circuit_seconds):
                 async with trio.open_nursery() as nursery:
                     for source, target in ((stream, other), (other, stream)):
                         nursery.start_soon(
-                            self._carry, source, target, left, own, nursery.cancel_scope
+                            self._carry, source, target, budget, nursery.cancel_scope
                         )
             return None
         finally:
@@ -237,7 +236,7 @@ class CircuitRelay:
                 await reset(other)
 
     async def _carry(
-        self, source: Any, target: Any, left: _Budget, own: Rate, both: trio.CancelScope
+        self, source: Any, target: Any, budget: _Budget, both: trio.CancelScope
     ) -> None:
         # What a source sends ahead lies in our memory until the target takes it: the first window
         # (256 KiB) has to do. 40 Mbit/s at 50 ms is more than a home's upload.
@@ -246,12 +245,12 @@ class CircuitRelay:
             while True:
                 with trio.fail_after(_IDLE_SECONDS):
                     data = await source.read(self._piece())
-                if not data or not left.spend(len(data)):
+                if not data:
                     break
                 self._sending += 1
                 try:
-                    for rate in (own, self._all_circuits, self._rate):
-                        await rate.spend(len(data))
+                    if not await budget.spend(len(data)):
+                        break
                     await write_patiently(target, data)
                 finally:
                     self._sending -= 1
@@ -279,12 +278,20 @@ class CircuitRelay:
 
 
 class _Budget:
-    def __init__(self, size: int) -> None:
-        self._left = size
+    """What one circuit may carry, and the rates that it shares with others."""
 
-    def spend(self, size: int) -> bool:
+    def __init__(self, size: int, rates: Sequence[Rate]) -> None:
+        self._left = size
+        self._rates = rates
+
+    async def spend(self, size: int) -> bool:
+        """Wait until it is the turn of so many bytes; False if they are too many."""
         self._left -= size
-        return self._left >= 0
+        if self._left < 0:
+            return False
+        for rate in self._rates:
+            await rate.spend(size)
+        return True
 
 
 async def _send(stream: Any, message: HopMessage) -> None:
