@@ -195,5 +195,5 @@ async def _reach(reach: Reach) -> Finding:
                 subject="reach",
                 severity="hurts",
                 what="others cannot reach this computer: a relay will carry its connections",
-                remedy=f"forward {port} in your router, and give it with --listen and --announce",
+                remedy=f"forward {port} in your router, and give it with --listen",
             )

@@ -31,7 +31,7 @@ from distro_node.node.network.nat.dial_back import (
     encode_ports,
 )
 from distro_node.node.network.nat.port_mapping import Mapping
-from distro_node.node.network.nat.punching import decode_endpoint, encode_endpoint
+from distro_node.node.network.nat.punching import decode_endpoints, encode_endpoints
 from distro_node.node.trainer.architectures import ARCHITECTURES, DENOISERS, check_configuration
 from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decode_settings
 from distro_node.protocol.chain.entries import decode_decided
@@ -387,12 +387,16 @@ def _nat() -> Iterator[Target]:
         most=64,
     )
     yield Target(
-        "punching place",
-        decode_endpoint,
-        (encode_endpoint(("93.184.216.34", 4001)), encode_endpoint(("2606:2800::1", 65535)), b""),
-        ("node.network.nat.punching:decode_endpoint",),
+        "punching places",
+        decode_endpoints,
+        (
+            encode_endpoints((("93.184.216.34", 4001), ("2606:2800::1", 65535))),
+            encode_endpoints((("2606:2800::1", 65535),)),
+            b"",
+        ),
+        ("node.network.nat.punching:decode_endpoints",),
         structured=False,
-        most=64,
+        most=128,
     )
 
 

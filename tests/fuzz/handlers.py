@@ -34,7 +34,7 @@ from distro_node.node.network.exchange.relays import PROTOCOL as RELAY
 from distro_node.node.network.exchange.update_relay import UpdateRelay
 from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
 from distro_node.node.network.nat.dial_back import DialBack, encode_ports
-from distro_node.node.network.nat.punching import NOW, WHERE, Punching, encode_endpoint
+from distro_node.node.network.nat.punching import NOW, WHERE, Punching, encode_endpoints
 from distro_node.node.network.nat.punching import PROTOCOL as PUNCH
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.storage.blob_store import BlobStore
@@ -76,6 +76,8 @@ class Line:
         self.peer = identity(0).peer
         self.unsent_bytes = 0
         self.listening_ports = [4001]
+        self.listening_port = lambda version: 4001
+        self.knows: Callable[[PeerId], bool] = lambda peer: True
         self.served: dict[str, Callable[[PeerId, bytes], Awaitable[Any]]] = {}
         self._nursery = nursery
 
@@ -172,11 +174,11 @@ def targets() -> Iterator[Target]:
     yield handler(
         "punching",
         PUNCH,
-        lambda line: Punching(line, lambda: "93.184.216.34"),
-        WHERE + encode_endpoint(("93.184.216.34", 4001)),
+        lambda line: Punching(line, {4: "93.184.216.34"}.get),
+        WHERE + encode_endpoints((("93.184.216.34", 4001), ("2606:2800::1", 65535))),
         WHERE,
         NOW,
-        most=64,
+        most=128,
         structured=False,
     )
     addresses = [f"/ip4/93.184.216.34/tcp/4001/p2p/{peer_text(ASKER.peer)}"]

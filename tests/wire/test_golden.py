@@ -25,7 +25,7 @@ from distro_node.node.network.nat.dial_back import (
     encode_finding,
     encode_ports,
 )
-from distro_node.node.network.nat.punching import NOW, WHERE, decode_endpoint, encode_endpoint
+from distro_node.node.network.nat.punching import NOW, WHERE, decode_endpoints, encode_endpoints
 from distro_node.protocol.wire.messages import MESSAGE_TYPES
 from simulation.formats import FORMATS, MANIFEST, RECORD
 
@@ -42,6 +42,7 @@ class Spelt:
 
 
 PORTS = [4001, 1, 65535]
+ENDPOINTS = (("7.7.0.1", 4001), ("2600::1", 65535))
 SPELT = {
     "dial_back_question": Spelt(encode_ports(PORTS), PORTS, decode_ports),
     "dial_back_answer": Spelt(
@@ -50,13 +51,11 @@ SPELT = {
         lambda data: decode_finding(data, PORTS),
     ),
     "punch_where": Spelt(
-        WHERE + encode_endpoint(("7.7.0.1", 4001)),
-        ("7.7.0.1", 4001),
-        lambda data: decode_endpoint(data.removeprefix(WHERE)),
+        WHERE + encode_endpoints(ENDPOINTS),
+        ENDPOINTS,
+        lambda data: decode_endpoints(data.removeprefix(WHERE)),
     ),
-    "punch_answer": Spelt(
-        encode_endpoint(("2600::1", 65535)), ("2600::1", 65535), lambda data: decode_endpoint(data)
-    ),
+    "punch_answer": Spelt(encode_endpoints(ENDPOINTS[1:]), ENDPOINTS[1:], decode_endpoints),
     "punch_now": Spelt(NOW, NOW, bytes),
 }
 ALL: dict[str, Any] = {**FORMATS, **SPELT}

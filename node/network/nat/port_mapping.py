@@ -41,10 +41,9 @@ class Mapping:
         """Wait until a mapping is wanted, then keep one, for ever."""
         while not self._wanted():  # noqa: ASYNC110  (whoever knows has no event for it)
             await trio.sleep(_CHECK_SECONDS)
-        ports = self._network.listening_ports
-        if not ports:
+        port, mapped = self._network.listening_port(4), None
+        if port is None:
             return
-        port, mapped = ports[0], None
         try:
             while True:
                 # Anew each time: the router may have gone, or another one come.

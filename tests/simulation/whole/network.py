@@ -55,6 +55,7 @@ class SimulatedNetwork:
         self.traffic = Traffic()
         self.announcements = 0
         self.carries = False
+        self.knows: Callable[[PeerId], bool] = lambda peer: True
         self.unsent_bytes = 0
         self.favours: Callable[[PeerId], bool] = lambda peer: False
         self.is_open = False
@@ -105,6 +106,9 @@ class SimulatedNetwork:
     @property
     def listening_ports(self) -> list[int]:
         return [_PORT]
+
+    def listening_port(self, version: int) -> int | None:
+        return _PORT if version == 4 else None
 
     def connected(self) -> frozenset[PeerId]:
         return frozenset(self._ends)
