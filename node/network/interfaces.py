@@ -2,19 +2,23 @@
 
 A record holds eight addresses, and a machine with containers has more bridges than that. The address
 that the default route sends from comes first; then the rest of its interface, other interfaces that
-carry packets, bridges, and interfaces without a carrier. The order follows the machine: it is asked
-each time.
+carry packets, bridges, and interfaces without a carrier. The machine is asked again every other second:
+addresses come and go.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
+import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
 import psutil
+
+log = logging.getLogger(__name__)
 
 # Addresses that no route but the default one leads to (RFC 5737, RFC 3849). No packet is sent.
 _ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
@@ -24,11 +28,38 @@ _LIKELY_PER_INTERFACE = 2
 _BRIDGES = ("bridge", "docker", "vboxnet", "veth", "virbr", "vmnet", "vnic")
 
 
-def reachable_hosts() -> list[str]:
-    """Return the addresses of both families that mean something on another machine, in that order.
+# Several parts of a node look every second, and it takes the system milliseconds to say.
+_FRESH_SECONDS = 2.0
 
-    Loopback addresses and those that hold on one link alone are left out.
-    """
+
+class HostAddresses:
+    """The addresses of this machine as they were a moment ago."""
+
+    def __init__(self) -> None:
+        self._hosts: list[str] = []
+        self._looked = float("-inf")
+
+    def __call__(self) -> list[str]:
+        """Return the addresses of both families that mean something on another machine, in order.
+
+        Loopback addresses and those that hold on one link alone are left out. As long as the system
+        cannot say (no descriptor is left), those that it said last still hold.
+        """
+        now = time.monotonic()
+        if now - self._looked >= _FRESH_SECONDS:
+            self._looked = now
+            try:
+                self._hosts = look_for_hosts()
+            except OSError as error:
+                log.debug("the system does not say which addresses it has: %s", error)
+        return list(self._hosts)
+
+
+reachable_hosts = HostAddresses()
+
+
+def look_for_hosts() -> list[str]:
+    """Likewise, as they are now. Raises `OSError`."""
     sources = _default_sources()
     statuses = psutil.net_if_stats()
     ranked: list[tuple[bool, int, str]] = []

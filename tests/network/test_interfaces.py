@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from distro_node.node.network import interfaces
-from distro_node.node.network.interfaces import reachable_hosts
+from distro_node.node.network.interfaces import HostAddresses, look_for_hosts
 from namespaces import available, run
 
 # Private here: `_default_sources`, `_is_bridge`: what this machine has would decide the test.
@@ -49,7 +50,7 @@ def test_the_default_route_comes_first_and_what_is_unplugged_last(
         "wan": ["10.0.0.9", "10.0.0.5", "fe80::1%wan", "2a02:77::5"],
     }
     machine(monkeypatch, hosts, default={"10.0.0.5", "2a02:77::5"}, down={"dock"})
-    assert reachable_hosts() == [
+    assert look_for_hosts() == [
         *("10.0.0.5", "2a02:77::5"),
         *("10.0.0.9", "192.168.1.7", "172.17.0.1", "192.168.9.9"),
     ]
@@ -60,13 +61,36 @@ def test_temporary_addresses_crowd_out_no_other_interface(monkeypatch: pytest.Mo
     hosts = {"wan": [*many, "7.7.0.1"], "lan": ["192.168.1.7"]}
     machine(monkeypatch, hosts, default={"2a02:77::9", "7.7.0.1"})
     # The one that the machine calls from; another one; and then the rest of the machine.
-    assert reachable_hosts()[:4] == ["2a02:77::9", "7.7.0.1", "2a02:77::1", "192.168.1.7"]
-    assert set(many) <= set(reachable_hosts())
+    assert look_for_hosts()[:4] == ["2a02:77::9", "7.7.0.1", "2a02:77::1", "192.168.1.7"]
+    assert set(many) <= set(look_for_hosts())
 
 
 def test_a_machine_without_a_route_tells_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, {"lan": ["192.168.1.7"], "br0": ["10.0.0.1"]}, default=set())
-    assert reachable_hosts() == ["192.168.1.7", "10.0.0.1"]
+    assert look_for_hosts() == ["192.168.1.7", "10.0.0.1"]
+
+
+def test_what_was_known_holds_while_the_system_does_not_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[list[str] | OSError] = [
+        *(["7.7.0.1"], OSError(errno.EMFILE, "Too many open files"), ["7.7.0.2"]),
+    ]
+
+    def look() -> list[str]:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    now = [0.0]
+    monkeypatch.setattr(interfaces.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(interfaces, "look_for_hosts", look)
+    hosts = HostAddresses()
+    told = []
+    for now[0] in (100.0, 100.5, 103.0, 106.0):
+        told.append(hosts())
+    assert told == [["7.7.0.1"]] * 3 + [["7.7.0.2"]]
 
 
 _TELL = """
