@@ -159,7 +159,7 @@ class Telemetry:
             self.metrics.updates_late.inc()
         elif kind == "refunded":
             self.metrics.updates_refunded.inc()
-        elif kind == "skipped":
+        elif kind in ("skipped", "incomplete"):
             self.metrics.slots_skipped.inc()
         elif kind == "expelled":
             self.metrics.members_expelled.inc()

@@ -85,6 +85,8 @@ _EVENTS = {
     "late": "the update of {who} came after round {round} was decided",
     "refunded": "our update missed round {round}; it goes back into the momentum",
     "skipped": "{who} led round {round} and was too slow; another member takes over",
+    "incomplete": "{who} led round {round} and proposed a record that leaves out updates which are "
+    "here, or changes what was announced; another member takes over",
     "mismatch": "different parameters were found: {detail}",
     "forked": "the swarm followed another chain after a partition; this node rejoins it",
     "apart": "{who} is on another chain, which parts from ours before the end of round {detail}: "

@@ -139,7 +139,9 @@ class Agreement:
         votes: Votes,
         model: FaultModel,
         me: PeerId,
+        leaders: Leaders | None = None,
     ) -> None:
+        """`leaders`: as the chain says; by default as one says by which nobody is passed over."""
         self.round = round
         self.parent = parent
         self.membership = membership
@@ -152,7 +154,7 @@ class Agreement:
         """Members that contradicted themselves in this round, each with a proof of it."""
         self._model: FaultModel = model
         self._me = me
-        self._leaders = Leaders(swarm, round, membership, votes)
+        self._leaders = leaders or Leaders(swarm, round, membership, votes)
         self._slots: dict[int, _SlotState] = {}
         # Where votes are certified, and the last slot that has ended: asked for with every message.
         self._certified: dict[int, Certificate] = {}

@@ -1,9 +1,15 @@
-"""Proof that a member contradicted itself: two ballots of one slot that it may not both have signed.
+"""Proof that a member contradicted itself: two ballots of one slot that it may not both have signed, or
+two announcements of one round.
 
 A member that hears both keeps them, tells the others, and puts them into a record when it leads; the
-record expels the member for good. Anybody can check such a proof with the chain alone. Only ballots
+record expels the member for good. Anybody can check such a proof with the chain alone. Only messages
 that build on one and the same record contradict each other: after a partition a member may change
 chains, and has signed on both.
+
+Of two announcements of a round some members hear the one and some the other, so neither can be agreed
+on; and a leader that has two of its own to choose from chooses its record's id. Two signatures under the
+same words are two announcements as well: Ed25519 signatures are deterministic (RFC 8032), so an honest
+member makes one.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from ...crypto.identity import PeerId
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.membership import REQUEST_WINDOW, Membership
-from ..wire.messages import BallotKind, Evidence, RecordId, Testimony
+from ..wire.messages import BallotKind, Evidence, RecordId, SignedAnnouncement, Testimony
 from .certificates import Verify
 
 EVIDENCE_WINDOW = REQUEST_WINDOW
@@ -45,6 +51,15 @@ def accuse(
     return Evidence(peer, round, parent, slot, first, second)
 
 
+def accuse_of_announcements(
+    peer: PeerId, one: SignedAnnouncement, other: SignedAnnouncement
+) -> Evidence:
+    """The proof that `peer` announced two things in a round."""
+    round_, parent = one.announcement.round, one.announcement.parent
+    first, second = sorted((one, other), key=encode)
+    return Evidence(peer, round_, parent, 1, None, None, (first, second))
+
+
 def check_evidence(
     evidence: Evidence,
     *,
@@ -58,16 +73,36 @@ def check_evidence(
     `accused_in` is the membership of the evidence's round. Raises `ProtocolError` with the reason
     `evidence`.
     """
-    first, second = evidence.first, evidence.second
     if evidence.parent != parent:
-        raise ProtocolError("evidence", "ballots that build on another chain")
+        raise ProtocolError("evidence", "messages that build on another chain")
     if evidence.peer not in accused_in:
         raise ProtocolError("evidence", "the accused was no member")
+    if evidence.announcements:
+        _check_announcements(evidence, swarm, verify)
+        return
+    first, second = evidence.first, evidence.second
+    if first is None or second is None:
+        raise ProtocolError("evidence", "it shows nothing")
     if not contradict(first, second) or _order(first) > _order(second):
         raise ProtocolError("evidence", "ballots that do not contradict each other")
     for testimony in (first, second):
         body = encode(evidence.ballot(testimony))
         if not verify(testimony.kind, swarm, evidence.peer, body, testimony.signature):
+            raise ProtocolError("evidence", "a signature does not hold")
+
+
+def _check_announcements(evidence: Evidence, swarm: bytes, verify: Verify) -> None:
+    spelling = (evidence.slot, evidence.first, evidence.second, len(evidence.announcements))
+    if spelling != (1, None, None, 2):
+        raise ProtocolError("evidence", "not two announcements and nothing else")
+    if not encode(evidence.announcements[0]) < encode(evidence.announcements[1]):
+        raise ProtocolError("evidence", "announcements that do not contradict each other")
+    for said in evidence.announcements:
+        place = said.announcement.round, said.announcement.parent
+        if place != (evidence.round, evidence.parent):
+            raise ProtocolError("evidence", "announcements of another round")
+        body = encode(said.announcement)
+        if not verify("announcement", swarm, evidence.peer, body, said.signature):
             raise ProtocolError("evidence", "a signature does not hold")
 
 

@@ -36,6 +36,7 @@ from .dealing import Dealing
 from .entries import Entries, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
 from .finality import Finality
+from .leaders import Leaders, LeadsByRound
 from .memberships import Memberships
 from .snapshot_rounds import snapshot_round
 from .speaking import speaking_of
@@ -78,6 +79,7 @@ class Ledger:
         """Who computes what."""
         self.work = checked_work(manifest, self.dealing, self._memberships, self._record)
         """What is known of everybody's work; None where it is not checked."""
+        self._leads = LeadsByRound(manifest.swarm)
         self.versions = VersionsByRound(manifest, speaks)
         """Which version of the protocol the swarm speaks."""
         # By round, and by who was admitted there first: with these nothing needs all entries again.
@@ -112,6 +114,14 @@ class Ledger:
         if self.work is None:
             return Votes.one_each(members)
         return Votes.of(self.work.earned(round), members)
+
+    def leaders(self, round: int) -> Leaders:
+        """Who leads which slot of a round, at most the next one."""
+        return self._leads.leaders(round, self._memberships[round], self.votes(round))
+
+    def passed_over(self, round: int) -> frozenset[PeerId]:
+        """Who leads none of its first slots: too many that it led were skipped."""
+        return self._leads.passed_over(round, self._memberships[round])
 
     def counts(self, record: Record) -> tuple[int, ...]:
         """How often each update of a record counts in the step, in their order: 0 is not at all, and so
@@ -269,10 +279,14 @@ class Ledger:
             verify=self.verify,
         )
         check_record(record, self)
+        if record.slot > decided.certificate.slot:
+            raise ProtocolError("record", "decided in a slot before it was proposed")
+        votes = self.votes(round_)
         at = self.checkpoint
         if at is not None and round_ == at.round and record.id != at.record:
             raise ProtocolError("checkpoint", f"round {round_} is not that of the chain we know")
         self._memberships.follow(record)
+        self._leads.follow(record, membership, votes, self._memberships[-1])
         self.dealing.follow(record)
         self._entries.append(decided)
         self._ids.append(record.id)
@@ -305,6 +319,7 @@ class Ledger:
         copy._entries = self._entries.before(length)
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships.before(length + 1)
+        copy._leads = self._leads.before(length)
         if self.speaking is not None:
             parts = copy._memberships, copy.parent, copy._record
             copy.speaking = self.speaking.before(length, *parts)

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
+from ..chain.evidence import accuse_of_announcements
 from ..chain.ledger import Ledger
 from ..wire.membership import Votes
-from ..wire.messages import Announcement, Record, UpdateEntry
+from ..wire.messages import Announcement, Evidence, Record, SignedAnnouncement, UpdateEntry
 from .effects import Effect, FetchUpdate
 
 
@@ -25,7 +26,7 @@ class Collection:
         counts."""
         self._others = others
         self._shared = shared
-        self._announced: dict[PeerId, tuple[Announcement, bytes]] = {}
+        self._announced: dict[PeerId, SignedAnnouncement] = {}
         # The members that each update is from: with a thousand, one is held every few milliseconds.
         self._makers: dict[ContentId, list[PeerId]] = {}
         self._fingerprints: Counter[int] = Counter()
@@ -33,14 +34,23 @@ class Collection:
         self._failed: set[PeerId] = set()
         self.last_announced: float | None = None
         """When the latest announcement came."""
+        self.contradictions: dict[PeerId, Evidence] = {}
+        """Members that announced two things, each with a proof of it. Some members heard the one, some
+        the other, so no leader names either, and no voter asks for one."""
 
     def announce(
         self, peer: PeerId, announcement: Announcement, signature: bytes, now: float = 0.0
     ) -> bool:
-        """Take in an announcement; the first of a member counts. Returns whether it was new."""
-        if peer in self._announced:
-            return False
-        self._announced[peer] = (announcement, signature)
+        """Take in an announcement whose signature was checked. The first of a member counts; of another
+        one a proof is kept. Returns whether it is no other."""
+        said, known = SignedAnnouncement(announcement, signature), self._announced.get(peer)
+        if known is not None:
+            if said != known and peer not in self.contradictions:
+                self.contradictions[peer] = accuse_of_announcements(peer, known, said)
+                if peer not in self._arrivals:
+                    self._failed.add(peer)
+            return said == known
+        self._announced[peer] = said
         self.last_announced = now
         self._makers.setdefault(announcement.update, []).append(peer)
         self._fingerprints[announcement.fingerprint] += self._others[peer]
@@ -52,11 +62,26 @@ class Collection:
 
     def said(self, peer: PeerId) -> tuple[Announcement, bytes] | None:
         """The member's announcement and the signature under it."""
-        return self._announced.get(peer)
+        said = self._announced.get(peer)
+        return None if said is None else (said.announcement, said.signature)
 
     def announcements(self) -> list[tuple[PeerId, Announcement]]:
         """All announcements, each with its member."""
-        return [(peer, announcement) for peer, (announcement, _) in self._announced.items()]
+        return [(peer, said.announcement) for peer, said in self._announced.items()]
+
+    def take_in(self, record: Record, now: float) -> None:
+        """Take in the announcements that a record names, whose signatures were checked."""
+        for entry in record.updates:
+            self.announce(entry.peer, record.announcement(entry), entry.signature, now)
+
+    def contradicted_by(self, record: Record) -> set[PeerId]:
+        """Those of whom a record names another announcement than they made here."""
+        return {
+            entry.peer
+            for entry in record.updates
+            if self._announced.get(entry.peer)
+            != SignedAnnouncement(record.announcement(entry), entry.signature)
+        }
 
     def contradicts(self, fingerprint: int) -> bool:
         """Whether most of the other members, by their votes, trained from the same other parameters than
@@ -90,22 +115,34 @@ class Collection:
         """How long after `start` each update was held, in seconds."""
         return [max(0.0, at - start) for at in self._arrivals.values()]
 
+    def held_by(self, until: float) -> set[PeerId]:
+        """Those whose update was held at that time."""
+        return {peer for peer, at in self._arrivals.items() if at <= until}
+
     def missed_by(self, record: Record, until: float) -> set[PeerId]:
         """Those whose update, trained from the parameters of a record, was held at that time, and is
-        missing there."""
+        missing there. Not missed is what the record says of: who is silent or expelled; and a copy."""
         named = {entry.peer: entry.update for entry in record.updates}
+        ids = {*named.values()}
+        gone = {entry.peer for entry in record.departed if entry.reason == "silent"}
+        gone |= {proof.peer for proof in record.evidence if proof.announcements}
         return {
             peer
-            for peer, at in self._arrivals.items()
-            if at <= until
-            and self._announced[peer][0].fingerprint == record.fingerprint
-            and named.get(peer) != self._announced[peer][0].update
+            for peer in self.held_by(until) - gone - self.contradictions.keys()
+            for said in (self._announced[peer].announcement,)
+            if said.fingerprint == record.fingerprint
+            and named.get(peer) != said.update
+            and (self._shared or said.update not in ids)
         }
+
+    def awaited(self) -> set[PeerId]:
+        """Those whose update was announced and is still to come."""
+        return self.outstanding({*self._announced})
 
     @property
     def updates(self) -> set[ContentId]:
         """The ids of all announced updates."""
-        return {announcement.update for announcement, _ in self._announced.values()}
+        return {said.announcement.update for said in self._announced.values()}
 
     @property
     def last_arrival(self) -> float | None:
@@ -120,8 +157,8 @@ class Collection:
         where those who speak for one section announce what they agree on.
         """
         first: dict[ContentId, PeerId] = {}
-        for peer, (announcement, _) in self._announced.items():
-            if announcement.fingerprint == fingerprint:
+        for peer, announcement in self.announcements():
+            if announcement.fingerprint == fingerprint and peer not in self.contradictions:
                 first.setdefault(announcement.update, peer)
         return [
             UpdateEntry(
@@ -130,13 +167,15 @@ class Collection:
                 size=announcement.size,
                 tokens=announcement.tokens,
                 loss=announcement.loss,
-                signature=signature,
+                signature=said.signature,
                 capacity=announcement.capacity,
                 speaks=announcement.speaks,
                 commitment=announcement.commitment,
             )
-            for peer, (announcement, signature) in sorted(self._announced.items())
+            for peer, said in sorted(self._announced.items(), key=lambda item: item[0])
+            for announcement in (said.announcement,)
             if peer in self._arrivals
+            and peer not in self.contradictions
             and announcement.fingerprint == fingerprint
             and (self._shared or first[announcement.update] == peer)
         ]

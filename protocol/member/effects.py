@@ -178,6 +178,7 @@ NoteKind = Literal[
     "expelled",
     "late",
     "skipped",
+    "incomplete",
     "mismatch",
     "forked",
     "moved_on",

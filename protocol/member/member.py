@@ -415,7 +415,11 @@ class Member(MemberParts):
                 return question
         fingerprint = self.fingerprint if self.at_tip else None
         standing = Standing(fingerprint, self._replica.snapshot, self._holdings.held)
+        slot = self._current.agreement.slot
         step = self._current.step(standing, now)
+        if self._current.agreement.slot > slot:
+            # The leader lacked what others had, or one of us did: soon another one leads.
+            self._divergence.behind()
         effects: list[Effect] = [Remember(envelope) for envelope in step.remember]
         effects += [*step.notes, *self._holdings.fetch_all(self.round, step.fetch)]
         return effects + self._say_all(step.say, now)
@@ -423,7 +427,9 @@ class Member(MemberParts):
     def _accuse(self, now: float) -> list[Effect]:
         """Tell the others who has contradicted itself, once each: one of us will lead."""
         effects: list[Effect] = []
-        for peer, evidence in self._current.agreement.contradictions.items():
+        current = self._current
+        known = {**current.agreement.contradictions, **current.collection.contradictions}
+        for peer, evidence in known.items():
             if self.is_member and peer != self._me and self._accusations.wants(peer):
                 effects += self._say("evidence", evidence, now)
         return effects

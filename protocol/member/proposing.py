@@ -127,6 +127,7 @@ def compose_record(
     manifest: Manifest,
     ledger: Ledger,
     fingerprint: int,
+    slot: int,
     updates: list[UpdateEntry],
     joins: JoinRequests,
     accusations: Accusations,
@@ -184,6 +185,7 @@ def compose_record(
         looks=looks,
         looks_again=looks_again,
         contributions=root_due(ledger.work, snapshot),
+        slot=slot,
     )
 
 

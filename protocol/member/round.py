@@ -34,8 +34,8 @@ from ..wire.messages import (
 from .capacity import Capacity
 from .collection import Collection, Holdings
 from .company import Company
+from .completeness import Completeness, judge_completeness
 from .effects import Effect, Note
-from .hiding import hides_tallies
 from .listening import Listening
 from .looking import Looking
 from .pacing import Pacing
@@ -48,6 +48,9 @@ from .step import NOTHING, Standing, Step, say
 _REPEAT_PATIENCE = 0.25
 # A leader whose connection broke gets this part of the slot's time.
 _MISSING_PATIENCE = 0.25
+# A leader of a later slot waits so long, as a part of the slot, for updates that it knows of: a leader
+# that lacked what others hold may be why the slot before was skipped.
+_FETCH_PATIENCE = 0.5
 # How long a decision is doubted while others seem to be at work who can do without it, in leases, or in
 # collect deadlines if those are longer: a member that was just started has no measure of either, and
 # takes the limits. Where members come and go all the time it takes them minutes to decide something, and
@@ -103,6 +106,7 @@ class Round:
             votes=self.votes,
             model=manifest.fault_model,
             me=me,
+            leaders=ledger.leaders(self.number),
         )
         self.created = now
         """When the round before it was decided."""
@@ -129,6 +133,11 @@ class Round:
         self._letters: dict[RecordId, Envelope] = {}
         self._remembered: set[RecordId] = set()
         self._fetched: set[ContentId] = set()
+        # When each slot's proposal came, whether a record names what was announced here, and the slots
+        # whose proposal this member refuses.
+        self._proposed: dict[int, float] = {}
+        self._as_announced: dict[RecordId, bool] = {}
+        self._refused: set[int] = set()
         self._company = Company(self.number, self.parent, now)
         self._listening = listening
         # Whether it could decide without the others, who may have gone on as heirs meanwhile.
@@ -187,6 +196,7 @@ class Round:
             self._presence.took_leave(sender, message, envelope.signature)
         elif isinstance(message, Proposal):
             self.agreement.add_proposal(sender, message.slot, message.record)
+            self._proposed.setdefault(message.slot, now)
             if sender != self._me and message.record.id in self.agreement.records:
                 self._letters.setdefault(message.record.id, envelope)
         elif isinstance(message, Ballot):
@@ -359,11 +369,12 @@ class Round:
             patience = self._pacing.slot(self.agreement.slot) * _REPEAT_PATIENCE
             if now >= self._slot_entered + patience:
                 record = self.agreement.records.get(repeat)
-        elif self.ready_since is not None and standing.fingerprint is not None:
+        elif self._may_compose(now) and standing.fingerprint is not None:
             record = compose_record(
                 manifest=self._manifest,
                 ledger=self._ledger,
                 fingerprint=standing.fingerprint,
+                slot=self.agreement.slot,
                 updates=self.collection.entries(standing.fingerprint),
                 joins=self._joins,
                 accusations=self._accusations,
@@ -379,7 +390,7 @@ class Round:
 
     def _vote(self, standing: Standing, now: float) -> Step:
         record = self.agreement.votable()
-        if record is None:
+        if record is None or self.agreement.slot in self._refused:
             return NOTHING
         new = record.id not in self._checked
         if not self.is_valid(record) or record.snapshot != standing.snapshot:
@@ -394,12 +405,15 @@ class Round:
             self._pacing.lease, now
         ) and not self.agreement.certified(record.id):
             return NOTHING
-        if self._hides_tallies(record):
-            return NOTHING
+        complete = self._is_complete(record, now)
+        slot, leader = self.agreement.slot, self.agreement.leader(self.agreement.slot)
+        if complete == "incomplete":
+            self._refused.add(slot)
+            return Step([], [Note("incomplete", self.number, leader)], [])
         needed = record.updates if self._needs_updates else ()
         missing = [entry for entry in needed if entry.update not in standing.held]
-        if not missing:
-            step = say(self._ballot("vote", self.agreement.slot, record.id, now))
+        if not missing and complete == "complete":
+            step = say(self._ballot("vote", slot, record.id, now))
             # If all who heard it were restarted and its leader's disk were lost, nobody could repeat
             # the certified record, and the round would never end.
             letter = self._letters.get(record.id)
@@ -411,20 +425,40 @@ class Round:
         self._fetched |= {entry.update for entry in unasked}
         return Step([], [], unasked)
 
-    def _hides_tallies(self, record: Record) -> bool:
-        if not self._manifest.speaks(self.number) or self.agreement.certified(record.id):
-            return False
-        slot, start, collect = self.agreement.slot, self.start, self._pacing.collect
-        ready = self.ready_since is not None
-        return hides_tallies(
-            record, slot, self.collection, start=start, collect=collect, is_ready=ready
+    def _is_complete(self, record: Record, now: float) -> Completeness:
+        """Whether a proposed record, valid and from this member's parameters, names what it should, as
+        it was announced here. A certified block has to be repeated, and a quorum agreed to it."""
+        slot, collection = self.agreement.slot, self.collection
+        if self.agreement.certified(record.id):
+            return "complete"
+        if record.id not in self._as_announced:
+            collection.take_in(record, now)
+            self._as_announced[record.id] = not collection.contradicted_by(record)
+        if record.slot != slot or not self._as_announced[record.id]:
+            return "incomplete"
+        if not self._trains:
+            return "complete"
+        return judge_completeness(
+            record,
+            slot,
+            collection,
+            me=self._me,
+            members=len(self.membership),
+            due=self._contributors,
+            model=self._manifest.fault_model,
+            start=self.start,
+            collect=self._pacing.collect,
+            proposed=self._proposed.get(slot, now),
+            ready=self.ready_since is not None,
+            knows_pace=self._pacing.round_seconds is not None,
         )
 
     def _skip(self, now: float) -> Step:
         slot = self.agreement.slot
         # Timers differ: a member that was restarted knows nothing of the swarm's pace.
         deadline = self._slot_deadline(now)
-        late = now >= deadline or self.agreement.hopeless()
+        refused = slot in self._refused and self.ready_since is not None
+        late = now >= deadline or refused or self.agreement.hopeless()
         gap = self.agreement.gap() if late else None
         if gap is not None:
             return say(self._ballot("skip", gap, NO_BLOCK, now))
@@ -439,7 +473,8 @@ class Round:
                 self.agreement.concede()
             return NOTHING
         step = say(self._ballot("skip", slot, NO_BLOCK, now))
-        step.notes.append(Note("skipped", self.number, self.agreement.leader(slot)))
+        if not refused:
+            step.notes.append(Note("skipped", self.number, self.agreement.leader(slot)))
         return step
 
     def _ballot(
@@ -460,11 +495,14 @@ class Round:
             waiting = len(self._joins.admissible(self._manifest, self._ledger, now))
             return waiting + 1 >= self._manifest.rounds.start_members
         presence = self._presence
-        gone = presence.silent(self._pacing.lease, now) | presence.leaving() | presence.missing(now)
+        silent = presence.silent(self._pacing.lease, now)
+        gone = silent | presence.leaving() | presence.missing(now)
         # Asked with every message. What follows takes time in the number of members.
         waited = now >= self.start + self._pacing.collect
         if not waited and self.collection.settled + len(gone) + 1 < len(self._contributors):
             return False
+        # What was announced others may have, even if its author is gone.
+        gone = {peer for peer in gone if peer in silent or not self.collection.announced(peer)}
         expected = self._contributors - gone
         if self.collection.announced(self._me) and now >= self.start + _OWN_SECONDS:
             expected.discard(self._me)
@@ -472,6 +510,13 @@ class Round:
         if now < self._earliest or (self.collection.last_arrival is None and outstanding):
             return False
         return not outstanding or waited
+
+    def _may_compose(self, now: float) -> bool:
+        """Whether it may make a record of its own for the slot that it leads."""
+        slot = self.agreement.slot
+        if self.ready_since is None or slot == 1 or not self.collection.awaited():
+            return self.ready_since is not None
+        return now >= self._slot_entered + _FETCH_PATIENCE * self._pacing.slot(slot)
 
     @property
     def _earliest(self) -> float:

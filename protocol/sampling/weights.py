@@ -2,14 +2,15 @@
 
 A member states its capacity with each update: how many sequences it could train in a day. Its weight
 follows that slowly upwards and at once downwards, and is halved whenever an update that was due does not
-count. So it is a function of the chain: all members have the same weights without a word about them, and
-a claim that its member can't live up to makes the share smaller.
+count; but not the first time, where a third of the round's updates are missing at once. So it is a
+function of the chain: all members have the same weights without a word about them, and a claim that its
+member can't live up to makes the share smaller.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ...crypto.identity import PeerId
@@ -48,6 +49,8 @@ class Weight:
     """Half of the weight with which an update came late, above which it grows carefully; 0 if none."""
     missed: int = 0
     """How many updates in a row were due and did not count."""
+    spared: bool = False
+    """Whether the last one that was due did not count in a round that lacked much (`is_thin`)."""
 
     @property
     def why(self) -> Why:
@@ -79,6 +82,20 @@ class Weight:
         limit = self.limit if self.missed else self.value // 2
         return Weight(value, self.capacity, limit, self.missed + 1)
 
+    def missed_in_thin_round(self, floor: int) -> Weight:
+        """After an update that was due and did not count in a round that lacked much: the first time,
+        that was hardly up to its member."""
+        if self.spared or self.missed:
+            return self.late(floor)
+        return replace(self, spared=True)
+
+
+def is_thin(due: Collection[PeerId], counted: Collection[PeerId]) -> bool:
+    """Whether a third of the updates that were due, and more than one, do not count: it was the network,
+    or a leader that left them out."""
+    missing = sum(peer not in counted for peer in due)
+    return missing > 1 and 3 * missing >= len(due)
+
 
 def next_weights(
     weights: Mapping[PeerId, Weight],
@@ -98,6 +115,7 @@ def next_weights(
     together = median * len(weights)
     floor, most = max(1, together // (_FLOOR_ROUNDS * lanes)), _MOST * together
     after: dict[PeerId, Weight] = {}
+    thin = is_thin(due, stated)
     for peer in members:
         weight = weights.get(peer)
         if weight is None:
@@ -105,7 +123,7 @@ def next_weights(
         elif peer in stated:
             after[peer] = weight.counted(stated[peer], most)
         elif peer in due and median:
-            after[peer] = weight.late(floor)
+            after[peer] = weight.missed_in_thin_round(floor) if thin else weight.late(floor)
         else:
             after[peer] = weight
     return weights if after == weights else after

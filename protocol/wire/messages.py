@@ -195,18 +195,31 @@ class Testimony:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Two ballots that `peer` signed in one slot and may not both have signed.
+class SignedAnnouncement:
+    """An announcement and its sender's signature."""
 
-    The one with the lesser (kind, block) comes first, so that a contradiction has one spelling.
+    announcement: Announcement
+    signature: Signature
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Two ballots that `peer` signed in one slot and may not both have signed, or two announcements that
+    it made in one round.
+
+    The ballot with the lesser (kind, block) comes first, and the announcement with the lesser encoding,
+    so that a contradiction has one spelling. For announcements the slot is 1.
     """
 
     peer: PeerId
     round: U63
     parent: RecordRef
     slot: Slot
-    first: Testimony
-    second: Testimony
+    first: Testimony | None
+    second: Testimony | None
+    announcements: Annotated[tuple[SignedAnnouncement, ...], Length(0, 2)] = field(
+        default=(), metadata=ADDITION
+    )
 
     def ballot(self, testimony: Testimony) -> Ballot:
         """The ballot as the accused signed it."""
@@ -289,6 +302,8 @@ class Record:
     )
     contributions: Root = field(default=b"", metadata=ADDITION)
     """Beside a snapshot, where work is checked: what everybody has done in the rounds before."""
+    slot: Slot = field(default=1, metadata=ADDITION)
+    """In which it was proposed first: all slots before were skipped (`chain/leaders`)."""
 
     @cached_property
     def id(self) -> RecordId:

@@ -27,7 +27,6 @@ from distro_node.crypto.identity import Identity, PeerId
 from distro_node.node import cli, stay
 from distro_node.node.network.addresses import peer_of
 from distro_node.node.runner import Runner
-from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import (
@@ -256,7 +255,7 @@ class LyingRunner(Runner):
     def _long_proposal(self, fingerprint: int) -> Proposal:
         ledger = self.member.ledger
         members = ledger.membership(len(ledger))
-        leaders = Leaders(ledger.swarm, len(ledger), members, ledger.votes(len(ledger)))
+        leaders = ledger.leaders(len(ledger))
         slot = next((n for n in range(1, 1 + len(members)) if leaders[n] != self.member.me), 1)
         entry = UpdateEntry(self.member.me, content_id(b"none"), 1000, 100, 2.0, bytes(64))
         updates = (entry,) * _LONG_RECORD_UPDATES

@@ -25,7 +25,6 @@ from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.sync import ask_any, catch_up
-from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL
 from distro_node.protocol.wire.encoding import encode
@@ -124,8 +123,8 @@ class Tamperer:
         return dataclasses.replace(skip, sender=others[0])
 
     def proposal_out_of_turn(self, round_: int) -> Envelope:
-        ledger, members = self.ledger, self.ledger.membership(round_)
-        leaders = Leaders(ledger.swarm, round_, members, ledger.votes(round_))
+        ledger = self.ledger
+        leaders = ledger.leaders(round_)
         slot = next(s for s in (1, 2) if leaders[s] != self.identity.peer)
         record = Record(round_, self.ledger.head, self.fingerprint or 0, (), (), (), None)
         return self.sealed("proposal", Proposal(slot, record))

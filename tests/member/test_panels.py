@@ -95,7 +95,7 @@ def test_it_needs_one_of_each_tally_to_take_the_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slot", "late", "votes"), [(1, False, 0), (3, False, 0), (4, False, 1), (1, True, 1)]
+    ("slot", "late", "votes"), [(1, False, 0), (4, False, 0), (5, False, 1), (1, True, 1)]
 )
 def test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time(
     slot: int, late: bool, votes: int
@@ -121,7 +121,7 @@ def test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time(
         for peer in chain.leaders[:-1]:
             skip = chain.ballot(NO_BLOCK, slot=number)
             seat.member.handle(Heard(chain.envelope(peer, "skip", skip)), now)
-    record = chain.record(updates=[entry for entry in entries if entry is not hidden])
+    record = chain.record(updates=[e for e in entries if e is not hidden], slot=slot)
     envelope = chain.envelope(chain.leaders[slot - 1], "proposal", Proposal(slot, record))
     effects = [*seat.member.handle(Heard(envelope), now), *seat.member.handle(Tick(), now)]
     said = [effect.envelope.kind for effect in of(Publish, effects)]

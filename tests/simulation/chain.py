@@ -11,7 +11,6 @@ from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.protocol.chain.comparing import Comparison, Rests
-from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import Answer, Question, answer_to
@@ -96,8 +95,7 @@ class Chain:
     @property
     def leaders(self) -> tuple[PeerId, ...]:
         """Of the slots of this round, as many as there are members."""
-        votes = self.ledger.votes(self.round)
-        leaders = Leaders(self.manifest.swarm, self.round, self.membership, votes)
+        leaders = self.ledger.leaders(self.round)
         return tuple(leaders[slot] for slot in range(1, 1 + len(self.membership)))
 
     @property

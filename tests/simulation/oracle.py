@@ -183,6 +183,9 @@ class Chains:
         self._home: dict[RecordId, tuple[Ledger, int]] = {fresh.head: (fresh, 0)}
         self._judged: dict[tuple[RecordId, Certificate], Judgement] = {}
         self._leaders: dict[RecordId, list[PeerId]] = {}
+        # By record: how many slots in a row that each member led were skipped, and until when it is
+        # passed over for that.
+        self._skipped: dict[RecordId, dict[PeerId, tuple[int, int]]] = {fresh.head: {}}
         self._counts: dict[RecordId, tuple[int, ...]] = {}
         founder = _Set(frozenset({manifest.founder}), fresh.votes(0))
         self._finality = {fresh.head: Finality(-1, -1, founder, founder, 0)}
@@ -268,26 +271,56 @@ class Chains:
 
     def leader(self, parent: RecordId, slot: int) -> PeerId | None:
         """Who leads a slot of the round after a record."""
+        membership = self.membership(parent)
+        if membership is None:
+            return None
+        members, swarm, round_ = len(membership), self._manifest.swarm, self._home[parent][1]
         if parent not in self._leaders:
-            membership = self.membership(parent)
-            if membership is None:
-                return None
-            swarm, round_ = self._manifest.swarm, self._home[parent][1]
             circle = sorted(membership.since, key=lambda peer: content_id(swarm + peer))
-            self._leaders[parent] = circle[round_ % len(circle) :] + circle[: round_ % len(circle)]
-        leaders, votes = self._leaders[parent], self.votes(parent)
+            self._leaders[parent] = circle[round_ % members :] + circle[: round_ % members]
+        out = self._passed_over(parent, round_, membership)
+        circle, votes = self._leaders[parent], self.votes(parent)
+        first = [peer for peer in circle if peer not in out]
+        in_turn = [
+            *first,
+            *(circle[turn % members] for turn in range(len(first), len(first) + slot)),
+        ]
         if votes.equal:
-            return leaders[(slot - 1) % len(leaders)]
+            return in_turn[slot - 1]
         if slot % 2 == 0:
-            return leaders[(slot // 2 - 1) % len(leaders)]
-        seed = self._manifest.swarm + self._home[parent][1].to_bytes(8, "big")
+            return in_turn[slot // 2 - 1]
+        line = {p: v for p, v in votes.by_peer.items() if p not in out or slot > 2 * len(first)}
+        line = line or dict(votes.by_peer)
+        seed = swarm + round_.to_bytes(8, "big")
         drawn = int.from_bytes(content_id(seed + slot.to_bytes(8, "big")), "big")
-        behind = drawn * sum(votes.by_peer.values()) >> 256
-        for peer in sorted(votes.by_peer, key=lambda peer: content_id(seed + peer)):
-            behind -= votes[peer]
+        behind = drawn * sum(line.values()) >> 256
+        for peer in sorted(line, key=lambda peer: content_id(seed + peer)):
+            behind -= line[peer]
             if behind < 0:
                 return peer
         return None
+
+    def _passed_over(self, parent: RecordId, round_: int, membership: Membership) -> set[PeerId]:
+        """The members of the round after a record who lead none of its first slots: a third of all at
+        most, those of whom most slots were skipped."""
+        out = [
+            (-skipped, peer)
+            for peer, (skipped, until) in self._skipped[parent].items()
+            if until > round_ and peer in membership.since
+        ]
+        return {peer for _, peer in sorted(out)[: (len(membership.since) - 1) // 3]}
+
+    def _skipped_after(self, record: Record, now: Membership) -> dict[PeerId, tuple[int, int]]:
+        found = dict(self._skipped[record.parent])
+        members = len(self._home[record.parent][0].membership(record.round).since)
+        if record.round:
+            wasted = {self.leader(record.parent, slot) for slot in range(1, record.slot)}
+            for peer in wasted - {None}:
+                skipped = found.get(peer, (0, 0))[0] + 1
+                rest = members * 2 ** min(skipped - 2, 3) if skipped > 1 else 0
+                found[peer] = skipped, record.round + 1 + rest if rest else 0
+            found.pop(self.leader(record.parent, record.slot), None)
+        return {peer: entry for peer, entry in found.items() if peer in now.since}
 
     def add(self, decided: Decided) -> Judgement:
         """Take in an entry of somebody's chain, whose parent must be known.
@@ -407,6 +440,8 @@ class Chains:
                 ledger.append(decided)
                 self._home[record.id] = (ledger, len(ledger))
                 self._votes[record.id] = ledger.votes(len(ledger))
+                now = ledger.membership(len(ledger))
+                self._skipped[record.id] = self._skipped_after(record, now)
                 self.records[record.id] = decided
             siblings = self.children.setdefault(record.parent, {})
             siblings.setdefault(record.id, []).append(judgement)
