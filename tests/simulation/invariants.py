@@ -9,6 +9,8 @@
 - *record*: each record on an honest chain passes a fresh ledger, checked from the entries alone.
 - *available*: a member that votes holds every update listed; when a record is decided, its updates are
   held by a quorum of those whom its voters heard, liars not counted. Sheets are for panels alone.
+- *complete*: in the first slots a member votes only for a record that names, as it was announced, all
+  that the member held in good time of others, unless they announced two things.
 - *ballots*: no honest member says two things: two votes, finalizes or proposals for a slot, a finalize
   and a skip, two updates for a round. It votes for what the slot's leader proposed, on its own chain.
 - *fork choice*: nobody changes to a chain that the rules put behind its own, as the oracle reads them.
@@ -57,6 +59,7 @@ from .oracle import Chains, Judgement, least_quorum, may_be_quorum
 from .samples import Samples
 from .toy import INITIAL
 
+# Private here: `_pacing`, `_arrivals`: what a member held in good time, it knows alone.
 # Private here: `_inbox`, `_mailbox`, `_bytes`, `_rounds`, `_current`, `_slots`, `_joins`, `_waiting`,
 # `_holdings`: what others can make a member keep is bounded inside it, table by table.
 # Private here: `_leaving`: whoever takes leave follows any decision.
@@ -109,6 +112,8 @@ class Watch:
         self._followed: dict[RecordId, set[RecordId]] = {}
         # By the record before: what honest members followed that had long been there.
         self._held: dict[ContentId, set[int]] = {}
+        # By the record before and member, what it announced, by the signatures.
+        self._announced: dict[tuple[RecordId, PeerId], dict[bytes, Announcement]] = {}
         self._voted: set[tuple[PeerId, RecordId, int]] = set()
         # Who proposed it: a liar may, before anybody honest has decided what it builds on.
         self._proposed: dict[tuple[RecordId, int, RecordId], set[PeerId]] = {}
@@ -193,6 +198,8 @@ class Watch:
             message = read(envelope)
             assert isinstance(message, Announcement)
             self._update_of[message.update] = message.parent
+            place = (message.parent, envelope.sender)
+            self._announced.setdefault(place, {})[envelope.signature] = message
 
     def told(self, envelope: Envelope) -> None:
         """A message is on its way to everybody."""
@@ -280,8 +287,8 @@ class Watch:
             place, said = (envelope.sender, record.round, record.parent, message.slot), record.id
         elif isinstance(message, Announcement):
             place = (envelope.sender, message.round, message.parent)
-            # With another secret it would choose at whom it looks.
-            said = message.update, message.commitment
+            # Two are evidence, whatever they differ in.
+            said = envelope.body
         else:
             return
         before = self._said.setdefault((envelope.kind, *place), said)
@@ -315,6 +322,35 @@ class Watch:
             raise Violation("available", f"node {node.index} votes without the data", block)
         if record.parent != parent:
             raise Violation("ballots", f"node {node.index} votes for another chain's record", block)
+        self._check_complete(node, ballot, record)
+
+    def _check_complete(self, node: Node, ballot: Ballot, record: Record) -> None:
+        parent, current = ballot.parent, node.member._current
+        if record.slot != ballot.slot:
+            earlier = range(1, ballot.slot)
+            if not any(self._may_be_quorum(parent, s, "vote", ballot.block) for s in earlier):
+                text = f"node {node.index} votes for a record that names another slot"
+                raise Violation("complete", text, ballot.block)
+            return
+        model, members = self._swarm.manifest.fault_model, len(current.membership)
+        liars = (members - 1) // 3 if model == "byzantine" else 0
+        if ballot.slot > 3 + liars or self._swarm.manifest.speakers is not None:
+            return
+        until = current.start + 0.75 * node.member._pacing.collect
+        said = {entry.peer: record.announcement(entry) for entry in record.updates}
+        named = {entry.update for entry in record.updates}
+        silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
+        for peer, at in current.collection._arrivals.items():
+            announced = self._announced.get((parent, peer), {})
+            if at > until or peer in silent or peer == node.peer or len(announced) != 1:
+                continue
+            (own,) = announced.values()
+            left_out = own.update not in named and own.fingerprint == record.fingerprint
+            if left_out or (peer in said and said[peer] != own):
+                text = (
+                    f"node {node.index} votes for a record without what {peer.hex()[:8]} announced"
+                )
+                raise Violation("complete", text, ballot.block)
 
     def _well_founded(self, ballot: Ballot) -> bool:
         """Whether enough was ever signed for the slots before this one to end as the vote says."""

@@ -78,6 +78,17 @@ LIES = (
     "false ids",
 )
 
+LEADING = (
+    "censors",
+    "leaves one out",
+    "varies its entry",
+    "announces to some",
+    "abstains from others",
+)
+"""The lies of a leader: it names the liars' updates alone, leaves somebody out, or changes its own
+announcement after it has seen the others'. And those of who would have honest leaders fail: it lets some
+alone hear of its update, or votes for nothing that others propose."""
+
 HISTORY = "another history"
 """The founder's lie: it leaves, and writes the history anew from the time when it was alone."""
 
@@ -155,6 +166,18 @@ def draw_strangers(liars: Liars, chance: random.Random, share: float = 1 / 3) ->
     # Who has left or was expelled was one of those that may lie.
     place = chance.randrange(len(liars))
     return (*liars[:place], (liars[place][0], (*answers, manner)), *liars[place + 1 :])
+
+
+def draw_leading(liars: Liars, chance: random.Random, share: float = 0.3) -> Liars:
+    """The same liars, of whom in so many cases each tells lies of leaders, too."""
+    if chance.random() >= share:
+        return liars
+    return tuple(
+        (index, (*lies, *sorted(chance.sample(LEADING, chance.randrange(1, 3)))))
+        if index < FIRST_STRANGER and not {HISTORY, CONSPIRACY}.intersection(lies)
+        else (index, lies)
+        for index, lies in liars
+    )
 
 
 def draw_founder(liars: Liars, chance: random.Random, share: float = 0.05) -> Liars:
@@ -374,6 +397,8 @@ class Liar(Node):
             one, other = self._halves()
             self._tell(envelope, one)
             self._say("announcement", self._missized(said), other)
+        elif "announces to some" in self.tells:
+            self._tell(envelope, {node.index for node in self.swarm.alive if node.index % 2})
         else:
             self._tell(envelope)
 
@@ -395,6 +420,14 @@ class Liar(Node):
             self._say("announcement", self._missized(said) if "wrong size" in self.tells else said)
 
     def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
+        record = self._censored(proposal.record)
+        if record is not None:
+            # It has to vote for the lie itself, or there would be no quorum.
+            agreement = self._current.agreement
+            agreement.records[record.id] = record
+            agreement._slots[proposal.slot].proposal = record.id
+            self._say("proposal", Proposal(proposal.slot, record))
+            return
         record = self._forged(proposal.record)
         if record is not None:
             self._say("proposal", Proposal(proposal.slot, record))
@@ -404,6 +437,30 @@ class Liar(Node):
             self._say("proposal", Proposal(proposal.slot, self._variant(proposal.record)), other)
         else:
             self._tell(envelope)
+
+    def _censored(self, record: Record) -> Record | None:
+        """A sound record that names less than there is, or something else of its own."""
+        if record.slot != self._current.agreement.slot:
+            return None
+        swarm, entries = self.swarm, record.updates
+        liars = tuple(e for e in entries if swarm.number(e.peer) in swarm.watch.liars)
+        others = [entry for entry in entries if entry not in liars]
+        if "censors" in self.tells and liars and others:
+            entries = liars
+        elif "leaves one out" in self.tells and others:
+            victim = self._chance.choice(others)
+            entries = tuple(entry for entry in entries if entry != victim)
+        elif "varies its entry" in self.tells:
+            entries = tuple(self._varied(entry, record) for entry in entries)
+        left = dataclasses.replace(record, updates=entries)
+        return left if left.id != record.id else None
+
+    def _varied(self, entry: UpdateEntry, record: Record) -> UpdateEntry:
+        if entry.peer != self.peer:
+            return entry
+        varied = dataclasses.replace(entry, tokens=entry.tokens + self._chance.randrange(1, 1000))
+        body = encode(record.announcement(varied))
+        return dataclasses.replace(varied, signature=self.sign("announcement", body).signature)
 
     def _variant(self, record: Record) -> Record:
         if record.updates:
@@ -456,6 +513,10 @@ class Liar(Node):
             return
         if CONSPIRACY in self.tells:
             self._conspire(kind, ballot)
+            return
+        if "abstains from others" in self.tells and kind != "skip":
+            if self._current.agreement.leader(ballot.slot) == self.peer:
+                self._tell(envelope)
             return
         if "false silence" in self.tells:
             others = set(self.member.members) - {self.peer}

@@ -30,6 +30,7 @@ from .liars import (
     LIES,
     Liars,
     draw_founder,
+    draw_leading,
     draw_liars,
     draw_strangers,
 )
@@ -167,6 +168,7 @@ def draw_scenario(
         liars = draw_strangers(_on_both_sides(liars, later), later, 0.2)
     else:
         liars = draw_founder(draw_strangers(liars, later), later)
+    liars = draw_leading(liars, random.Random(f"leading {seed} {family}"))
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
     schedule = draw_schedule("liars" if liars and not cut else family, count, LEASE_SECONDS, chance)
     # Whoever lost its disk may contradict itself, so it counts among those that may lie.
@@ -210,6 +212,7 @@ def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Sc
         (index, (chance.choice(LIES), *(("solo rounds",) if chance.random() < 0.7 else ())))
         for index in nodes
     )
+    liars = draw_leading(liars, random.Random(f"leading {seed} down"))
     return Scenario(
         say=draw_say(seed, "down"),
         seed=seed,
