@@ -5,8 +5,8 @@ members or more who hear the same sheets and so come to the same tally, to the l
 says counts if nobody in it says anything else, and two of it say it at least (one, where it is alone in
 the swarm). So a lone liar can make its panel say nothing in a step, but nothing wrong: that takes two
 liars in a panel of which nobody honest is heard, since there is none, or a leader leaves them out
-(`member/hiding`). Where one of a panel is left in the swarm, honest or not, its section stays as it is
-until the next term.
+(`member/completeness`). Where one of a panel is left in the swarm, honest or not, its section stays as
+it is until the next term.
 
 Panels are drawn anew for each *term* of so many steps, by the id of a record that nobody knows before it
 is decided. Who said something else than most of its panel is *struck*, and is not drawn for two terms;

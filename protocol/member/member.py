@@ -211,7 +211,9 @@ class Member(MemberParts):
     def _trained(self, made: Trained, now: float) -> list[Effect]:
         self._training.capacity.trained(made.sequences, made.computing, made.encoding)
         said = self._current.collection.announced(self._me)
-        if made.round != self.round or not self.at_tip or not self.is_member:
+        # In an earlier life it may have announced another update for this round.
+        recalls = not self._vote_recovery.complete
+        if made.round != self.round or not self.at_tip or not self.is_member or recalls:
             self._training.keep(made, self.round)
         elif not said and self._training.owes(made.round, made.dealt, self._ledger):
             return self._announce(made, now) + self._step(now)
@@ -355,7 +357,8 @@ class Member(MemberParts):
         effects: list[Effect] = []
         if self.at_tip and self.is_member:
             self._ledger.binding = True
-            made = self._training.due(self._ledger)
+            recalled = self._vote_recovery.complete
+            made = self._training.due(self._ledger) if recalled else None
             if made is not None and not self._current.collection.announced(self._me):
                 effects += self._announce(made, now)
         while True:

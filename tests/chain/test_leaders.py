@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from distro_node.protocol.chain.leaders import Leaders
+from distro_node.protocol.chain.leaders import Lead, Leaders, LeadsByRound
 from distro_node.protocol.wire.membership import Membership, Votes
+from distro_node.protocol.wire.messages import Record, RecordId
 from simulation.swarm import identity
 
 SWARM = bytes(32)
@@ -54,3 +55,66 @@ def test_no_identity_stands_where_many_points_fall() -> None:
     led = Counter(Leaders(SWARM, round_, MEMBERS, votes)[1] for round_ in range(600))
     assert set(led) == set(PEERS)
     assert max(led.values()) < 100
+
+
+def leads(*slots: int) -> LeadsByRound:
+    """After records from round 0 on that were proposed first in these slots."""
+    found = LeadsByRound(SWARM)
+    for round_, slot in enumerate(slots):
+        record = Record(round_, RecordId(bytes(32)), 0, (), (), (), None, slot=slot)
+        found.follow(record, MEMBERS, MEMBERS.one_each, MEMBERS)
+    return found
+
+
+def test_who_had_two_slots_skipped_in_a_row_is_passed_over_for_a_while() -> None:
+    """Twelve take turns: who leads the first slot of round 1 does so in round 13 as well."""
+    slow = MEMBERS.circle(SWARM, 1)[0]
+    wasted = [2 if round_ in (1, 13) else 1 for round_ in range(14)]
+    assert leads(*wasted[:13]).passed_over(13, MEMBERS) == frozenset()
+    found = leads(*wasted, *[1] * 12)
+    assert all(found.passed_over(round_, MEMBERS) == {slow} for round_ in range(14, 26))
+    leaders = found.leaders(25, MEMBERS, MEMBERS.one_each)
+    assert leaders[1] == MEMBERS.circle(SWARM, 26)[0]
+    # Once each of the others has led, it does as well.
+    assert [leaders[slot] for slot in range(12, 24)] == [
+        MEMBERS.circle(SWARM, 25)[turn % 12] for turn in range(11, 23)
+    ]
+    assert found.passed_over(26, MEMBERS) == frozenset()
+
+
+def test_each_further_skipped_slot_doubles_that_up_to_a_bound_and_a_record_ends_it() -> None:
+    lead, waits = Lead(0), []
+    for _ in range(8):
+        lead = lead.skipped_again(0, 12)
+        waits.append(max(0, lead.back - 1))
+    assert waits == [0, 12, 24, 48, 96, 96, 96, 96]
+    slow = MEMBERS.circle(SWARM, 1)[0]
+    # In round 13 it leads to a record, so that what was skipped before counts no more.
+    assert (
+        leads(*[2 if round_ in (1, 25) else 1 for round_ in range(27)]).passed_over(26, MEMBERS)
+        == frozenset()
+    ), slow
+
+
+def test_no_more_than_a_third_are_passed_over() -> None:
+    """However many slots come to nothing: in a bad time, or since liars see to it."""
+    found = leads(1, *[10] * 40)
+    assert len(found.passed_over(41, MEMBERS)) == 3
+    assert all(len(found.passed_over(round_, MEMBERS)) <= 3 for round_ in range(41))
+
+
+def test_where_votes_differ_who_is_passed_over_draws_no_slot() -> None:
+    leaders = Leaders(SWARM, 3, MEMBERS, VOTES, {PEERS[0]})
+    assert {leaders[slot] for slot in range(1, 23, 2)} <= {PEERS[1], PEERS[2]}
+    assert PEERS[0] not in [leaders[slot] for slot in range(2, 23, 2)]
+    # Unless nobody else has votes.
+    assert Leaders(SWARM, 3, MEMBERS, Votes({PEERS[0]: 5}), {PEERS[0]})[1] == PEERS[0]
+    assert PEERS[0] in [leaders[slot] for slot in range(25, 90, 2)]
+
+
+def test_a_shorter_chain_has_what_it_had() -> None:
+    found = leads(1, *[3] * 20)
+    again = found.before(12)
+    assert [again.passed_over(r, MEMBERS) for r in range(13)] == [
+        found.passed_over(r, MEMBERS) for r in range(13)
+    ]

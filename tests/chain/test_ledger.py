@@ -11,7 +11,7 @@ import msgpack
 import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.admissions import admission_problem
-from distro_node.protocol.chain.evidence import EVIDENCE_WINDOW
+from distro_node.protocol.chain.evidence import EVIDENCE_WINDOW, accuse_of_announcements
 from distro_node.protocol.chain.ledger import (
     Ledger,
     leave_is_current,
@@ -27,9 +27,11 @@ from distro_node.protocol.wire.messages import (
     Certificate,
     Decided,
     DepartureEntry,
+    Evidence,
     JoinRequest,
     Record,
     RecordId,
+    SignedAnnouncement,
     SnapshotEntry,
 )
 from simulation.chain import Chain, by_invitation, ticket
@@ -360,6 +362,8 @@ def test_evidence_is_good_for_a_while_on_its_own_chain(chain: Chain) -> None:
 def test_evidence_that_proves_nothing(chain: Chain) -> None:
     proof = chain.evidence(2)
     first, second = proof.first, proof.second
+    assert first is not None
+    assert second is not None
     vote, skip = chain.testimony(2, "vote", first.block), chain.testimony(2, "skip", NO_BLOCK)
     for wrong in (
         dataclasses.replace(proof, second=first),
@@ -380,6 +384,44 @@ def test_evidence_that_proves_nothing(chain: Chain) -> None:
         assert "expulsion" in problem(chain, chain.record(evidence=(wrong,)))
     finalize = chain.testimony(2, "finalize", first.block)
     chain.grow(evidence=(dataclasses.replace(proof, first=finalize, second=skip),))
+
+
+def two_announcements(chain: Chain, **changes: object) -> Evidence:
+    """Of member 2: one as usual, one with these changes, or with another signature."""
+    one, other = chain.announcement(2), chain.announcement(2, **changes)
+    said = SignedAnnouncement(one, chain.signature(2, "announcement", one))
+    again = SignedAnnouncement(other, chain.signature(2, "announcement", other))
+    return accuse_of_announcements(peer(2), said, again)
+
+
+def test_two_announcements_of_a_round_expel_their_author(chain: Chain) -> None:
+    proof = two_announcements(chain, tokens=501)
+    chain.grow(evidence=(proof,))
+    assert peer(2) in chain.membership.expelled
+
+
+def test_announcements_that_prove_nothing(chain: Chain) -> None:
+    proof = two_announcements(chain, tokens=501)
+    one, other = proof.announcements
+    ballots = chain.evidence(2)
+    elsewhere = two_announcements(chain, tokens=501, parent=RecordId(bytes(32)))
+    for wrong in (
+        dataclasses.replace(proof, announcements=(one,)),
+        dataclasses.replace(proof, announcements=(one, one)),
+        # Another order, or another slot, would be another spelling.
+        dataclasses.replace(proof, announcements=(other, one)),
+        dataclasses.replace(proof, slot=2),
+        dataclasses.replace(proof, first=ballots.first, second=ballots.second),
+        dataclasses.replace(proof, announcements=()),
+        # Not signed, or by somebody else; of different rounds or chains.
+        dataclasses.replace(
+            proof, announcements=(dataclasses.replace(one, signature=bytes(64)), other)
+        ),
+        dataclasses.replace(proof, peer=peer(1)),
+        dataclasses.replace(elsewhere, parent=chain.ledger.head),
+        two_announcements(chain, round=chain.round - 1),
+    ):
+        assert "expulsion" in problem(chain, chain.record(evidence=(wrong,)))
 
 
 def test_who_is_expelled_is_nothing_else_in_the_record(chain: Chain) -> None:

@@ -53,6 +53,7 @@ def _proposed(chain: Chain, *, now: float = 0.0, **known: object) -> Record:
         manifest=chain.manifest,
         ledger=chain.ledger,
         fingerprint=FINGERPRINT,
+        slot=1,
         presence=watch,
         lease=20.0,
         snapshot=None,

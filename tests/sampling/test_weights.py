@@ -15,6 +15,7 @@ from distro_node.protocol.chain.shares import first_shares, next_shares
 from distro_node.protocol.member.pacing import Pacing
 from distro_node.protocol.sampling.assignment import Terms
 from distro_node.protocol.sampling.sampler import Order
+from distro_node.protocol.sampling.weights import Weight, next_weights
 from distro_node.protocol.wire.manifest import RoundSpec
 from distro_node.protocol.wire.membership import Membership
 from distro_node.protocol.wire.messages import Record, RecordId, UpdateEntry
@@ -243,3 +244,34 @@ def test_fifty_of_sixty_who_claim_everything_and_do_nothing() -> None:
     assert max(max(each.values()) for each in played.lanes) <= 200
     # From one round to the next they are gone when they are found out: what they had is halved.
     assert max(play([4.0] * 60, few, lanes=600, rounds=60).lanes[-1].values()) <= 40
+
+
+def after(weights: dict[PeerId, Weight], *counted: int) -> dict[PeerId, Weight]:
+    """The weights after a round in which the updates of all were due and these count."""
+    peers = [*weights]
+    updates = tuple(
+        UpdateEntry(peers[n], ContentId(bytes(32)), 1, 1, 1.0, bytes(64), capacity=1000)
+        for n in counted
+    )
+    record = Record(1, RecordId(bytes(32)), 0, updates, (), (), None)
+    return dict(next_weights(weights, peers, record, peers, 64))
+
+
+def test_nobody_is_late_the_first_time_where_a_third_is_missing_at_once() -> None:
+    """It is the network, or a leader that names its own update alone; a member that is slow is still
+    so in the next round."""
+    before = {PeerId(bytes([n]) * 32): Weight(1000, 1000) for n in range(6)}
+    values = lambda weights: [weight.value for weight in weights.values()]  # noqa: E731
+    assert values(after(before, 0, 1, 2, 3, 4)) == [1000] * 5 + [500]
+    spared = after(before, 0, 1, 2, 3)
+    assert values(spared) == [1000] * 6
+    # In the next round they are late, whether that lacks as much or less.
+    assert values(after(spared, 0, 1, 2, 3)) == [1000] * 4 + [500] * 2
+    assert values(after(spared, 0, 1, 2, 3, 4)) == [1000] * 5 + [500]
+    # Who counts again has a clean record.
+    assert values(after(after(spared, *range(6)), 0, 1)) == [1000] * 6
+
+
+def test_a_single_one_is_late_however_small_the_swarm() -> None:
+    before = {PeerId(bytes([n]) * 32): Weight(1000, 1000) for n in range(2)}
+    assert [weight.value for weight in after(before, 0).values()] == [1000, 500]

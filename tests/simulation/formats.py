@@ -57,6 +57,7 @@ from distro_node.protocol.wire.messages import (
     Record,
     RecordId,
     Score,
+    SignedAnnouncement,
     SignedBallot,
     SnapshotEntry,
     Testimony,
@@ -181,6 +182,21 @@ EVIDENCE = Evidence(
     Testimony("finalize", RecordId(_id("record 49")), b"\x00", _signature(8)),
     Testimony("skip", NO_BLOCK, b"\x02", _signature(9)),
 )
+_SAID = Announcement(
+    49, EVIDENCE.parent, _id("update"), 2_800_000, 4096, 2.75, 2**64 - 2, 86_400, 4
+)
+TWO_ANNOUNCEMENTS = Evidence(
+    _peer(7),
+    49,
+    EVIDENCE.parent,
+    1,
+    None,
+    None,
+    (
+        SignedAnnouncement(_SAID, _signature(12)),
+        SignedAnnouncement(dataclasses.replace(_SAID, tokens=4097), _signature(13)),
+    ),
+)
 RECORD = Record(
     round=51,
     parent=RecordId(_id("record 50")),
@@ -271,6 +287,7 @@ FORMATS: dict[str, Format] = {
     "skip": _message("skip", _SKIP),
     "finalize": _message("finalize", _BALLOT),
     "evidence": _message("evidence", EVIDENCE),
+    "evidence_announcements": _message("evidence", TWO_ANNOUNCEMENTS),
     "record": Format(RECORD, lambda data: decode(Record, data, max_bytes=1 << 20)),
     **{
         name: Format(record, lambda data: decode(Record, data, max_bytes=1 << 20))
@@ -279,6 +296,7 @@ FORMATS: dict[str, Format] = {
             "record_first_looks": FIRST_LOOKS,
             "record_second_looks": SECOND_LOOKS,
             "record_halves": HALVED,
+            "record_of_slot": dataclasses.replace(RECORD, evidence=(TWO_ANNOUNCEMENTS,), slot=4),
         }.items()
     },
     "certificate": Format(CERTIFICATE, lambda data: decode(Certificate, data, max_bytes=1 << 20)),

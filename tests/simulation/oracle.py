@@ -315,11 +315,12 @@ class Chains:
         members = len(self._home[record.parent][0].membership(record.round).since)
         if record.round:
             wasted = {self.leader(record.parent, slot) for slot in range(1, record.slot)}
-            for peer in wasted - {None}:
+            for peer in filter(None, wasted):
                 skipped = found.get(peer, (0, 0))[0] + 1
                 rest = members * 2 ** min(skipped - 2, 3) if skipped > 1 else 0
                 found[peer] = skipped, record.round + 1 + rest if rest else 0
-            found.pop(self.leader(record.parent, record.slot), None)
+            leader = self.leader(record.parent, record.slot)
+            found = {peer: entry for peer, entry in found.items() if peer != leader}
         return {peer: entry for peer, entry in found.items() if peer in now.since}
 
     def add(self, decided: Decided) -> Judgement:
