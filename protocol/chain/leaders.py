@@ -51,7 +51,8 @@ class Leaders:
         self._circle = membership.circle(swarm, round)
         self._first = tuple(peer for peer in self._circle if peer not in passed_over)
         self._votes = votes
-        self._passed_over = passed_over
+        self.passed_over = frozenset(passed_over)
+        """Who leads none of the first slots."""
 
     def __getitem__(self, slot: int) -> PeerId:
         if self._votes.equal:
@@ -85,7 +86,7 @@ class Leaders:
     @cached_property
     def _first_line(self) -> tuple[list[PeerId], list[int]] | None:
         """The same of those who are not passed over; None if none of them has votes."""
-        voters = [peer for peer in self._votes.by_peer if peer not in self._passed_over]
+        voters = [peer for peer in self._votes.by_peer if peer not in self.passed_over]
         return self._line_of(voters) if voters else None
 
     def _line_of(self, peers: Collection[PeerId]) -> tuple[list[PeerId], list[int]]:

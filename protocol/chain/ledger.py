@@ -119,10 +119,6 @@ class Ledger:
         """Who leads which slot of a round, at most the next one."""
         return self._leads.leaders(round, self._memberships[round], self.votes(round))
 
-    def passed_over(self, round: int) -> frozenset[PeerId]:
-        """Who leads none of its first slots: too many that it led were skipped."""
-        return self._leads.passed_over(round, self._memberships[round])
-
     def counts(self, record: Record) -> tuple[int, ...]:
         """How often each update of a record counts in the step, in their order: 0 is not at all, and so
         it is with sheets, of which nothing but the panels' tallies takes a step. The record must have
@@ -434,21 +430,12 @@ def _check_admissions(record: Record, ledger: Ledger, membership: Membership) ->
         raise ProtocolError("record", "a record that leaves nobody")
     for admission in record.admitted:
         problem = admission_problem(
-            admission.peer,
-            admission.request,
-            record.round,
-            manifest,
-            membership,
-            verify,
-            ledger.work,
+            *(admission.peer, admission.request, record.round, manifest),
+            *(membership, verify, ledger.work),
         )
-        if problem is None and not verify(
-            "join",
-            manifest.swarm,
-            admission.peer,
-            encode(admission.request),
-            admission.signature,
-        ):
+        said = encode(admission.request)
+        swarm, peer, signature = manifest.swarm, admission.peer, admission.signature
+        if problem is None and not verify("join", swarm, peer, said, signature):
             problem = "the request's signature does not hold"
         if problem is not None:
             raise ProtocolError("record", f"an admission that may not be: {problem}")

@@ -24,17 +24,92 @@ from collections.abc import Set
 from typing import Literal
 
 from ...crypto.identity import PeerId
-from ..wire.membership import FaultModel, most_liars
-from ..wire.messages import Record
+from ..wire.membership import FaultModel, Membership, most_liars
+from ..wire.messages import Record, RecordId
 from .collection import Collection
+from .pacing import Pacing
 
 # In so many slots of a round a record has to name everything, and in one more for each possible liar.
 _WHOLE_SLOTS = 3
+# A leader of a later slot waits so long, as a part of the slot, for updates that it knows of: a leader
+# that lacked what others hold may be why the slot before was skipped.
+_FETCH_PATIENCE = 0.5
 # What is held later, as a part of the time that a leader waits for updates, it need not have.
 _IN_TIME = 0.75
 
 Completeness = Literal["complete", "incomplete", "unknown"]
 """Of a proposed record, as a member sees it; "unknown" while it waits for updates itself."""
+
+
+class ProposalReview:
+    """One member's review of the fresh proposals of a round, its own and those of others."""
+
+    def __init__(
+        self,
+        model: FaultModel,
+        me: PeerId,
+        membership: Membership,
+        due: Set[PeerId],
+        collection: Collection,
+    ) -> None:
+        """`due`: the members of which an update is due; none where nobody trains."""
+        self.refused: set[int] = set()
+        """The slots whose proposal is incomplete. They are as good as skipped."""
+        self._model: FaultModel = model
+        self._me = me
+        self._members = len(membership)
+        self._due = due
+        self._collection = collection
+        # When each slot's proposal came, and whether a record names what was announced here.
+        self._came: dict[int, float] = {}
+        self._as_announced: dict[RecordId, bool] = {}
+
+    def came(self, slot: int, now: float) -> None:
+        """A proposal for a slot is here."""
+        self._came.setdefault(slot, now)
+
+    def may_propose(self, slot: int, entered: float, pacing: Pacing, now: float) -> bool:
+        """Whether this member, which leads a slot that it `entered` and is ready, waits no longer for
+        updates that are on their way."""
+        if slot == 1 or not self._collection.awaited():
+            return True
+        return now >= entered + _FETCH_PATIENCE * pacing.slot(slot)
+
+    def is_complete(
+        self, record: Record, slot: int, start: float, pacing: Pacing, now: float, *, ready: bool
+    ) -> bool:
+        """Whether a record, proposed for a slot, valid and from this member's parameters, names what it
+        should, as it was announced, in a round that began at `start`. If it never will, the slot is
+        `refused`."""
+        if record.id not in self._as_announced:
+            self._collection.take_in(record, now)
+            self._as_announced[record.id] = not self._collection.contradicted_by(record)
+        judged: Completeness = "incomplete"
+        if record.slot == slot and self._as_announced[record.id]:
+            judged = (
+                "complete" if not self._due else self._judge(record, slot, start, pacing, ready)
+            )
+        if judged == "incomplete":
+            self.refused.add(slot)
+        return judged == "complete"
+
+    def _judge(
+        self, record: Record, slot: int, start: float, pacing: Pacing, ready: bool
+    ) -> Completeness:
+        return judge_completeness(
+            record,
+            slot,
+            self._collection,
+            me=self._me,
+            members=self._members,
+            due=self._due,
+            model=self._model,
+            start=start,
+            collect=pacing.collect,
+            proposed=self._came.get(slot, start),
+            ready=ready,
+            knows_pace=pacing.round_seconds is not None,
+        )
 
 
 def judge_completeness(

@@ -34,7 +34,7 @@ from ..wire.messages import (
 from .capacity import Capacity
 from .collection import Collection, Holdings
 from .company import Company
-from .completeness import Completeness, judge_completeness
+from .completeness import ProposalReview
 from .effects import Effect, Note
 from .listening import Listening
 from .looking import Looking
@@ -48,9 +48,6 @@ from .step import NOTHING, Standing, Step, say
 _REPEAT_PATIENCE = 0.25
 # A leader whose connection broke gets this part of the slot's time.
 _MISSING_PATIENCE = 0.25
-# A leader of a later slot waits so long, as a part of the slot, for updates that it knows of: a leader
-# that lacked what others hold may be why the slot before was skipped.
-_FETCH_PATIENCE = 0.5
 # How long a decision is doubted while others seem to be at work who can do without it, in leases, or in
 # collect deadlines if those are longer: a member that was just started has no measure of either, and
 # takes the limits. Where members come and go all the time it takes them minutes to decide something, and
@@ -133,11 +130,9 @@ class Round:
         self._letters: dict[RecordId, Envelope] = {}
         self._remembered: set[RecordId] = set()
         self._fetched: set[ContentId] = set()
-        # When each slot's proposal came, whether a record names what was announced here, and the slots
-        # whose proposal this member refuses.
-        self._proposed: dict[int, float] = {}
-        self._as_announced: dict[RecordId, bool] = {}
-        self._refused: set[int] = set()
+        self._review = ProposalReview(
+            manifest.fault_model, me, self.membership, self._contributors, self.collection
+        )
         self._company = Company(self.number, self.parent, now)
         self._listening = listening
         # Whether it could decide without the others, who may have gone on as heirs meanwhile.
@@ -196,7 +191,7 @@ class Round:
             self._presence.took_leave(sender, message, envelope.signature)
         elif isinstance(message, Proposal):
             self.agreement.add_proposal(sender, message.slot, message.record)
-            self._proposed.setdefault(message.slot, now)
+            self._review.came(message.slot, now)
             if sender != self._me and message.record.id in self.agreement.records:
                 self._letters.setdefault(message.record.id, envelope)
         elif isinstance(message, Ballot):
@@ -364,17 +359,19 @@ class Round:
         if not self.agreement.may_propose():
             return NOTHING
         record: Record | None = None
-        repeat = self.agreement.repeatable()
+        repeat, slot = self.agreement.repeatable(), self.agreement.slot
         if repeat is not None:
-            patience = self._pacing.slot(self.agreement.slot) * _REPEAT_PATIENCE
+            patience = self._pacing.slot(slot) * _REPEAT_PATIENCE
             if now >= self._slot_entered + patience:
                 record = self.agreement.records.get(repeat)
-        elif self._may_compose(now) and standing.fingerprint is not None:
+        elif self.ready_since is None or standing.fingerprint is None:
+            return NOTHING
+        elif self._review.may_propose(slot, self._slot_entered, self._pacing, now):
             record = compose_record(
                 manifest=self._manifest,
                 ledger=self._ledger,
                 fingerprint=standing.fingerprint,
-                slot=self.agreement.slot,
+                slot=slot,
                 updates=self.collection.entries(standing.fingerprint),
                 joins=self._joins,
                 accusations=self._accusations,
@@ -386,11 +383,11 @@ class Round:
             )
         if record is None:
             return NOTHING
-        return say(("proposal", Proposal(self.agreement.slot, record)))
+        return say(("proposal", Proposal(slot, record)))
 
     def _vote(self, standing: Standing, now: float) -> Step:
-        record = self.agreement.votable()
-        if record is None or self.agreement.slot in self._refused:
+        record, slot = self.agreement.votable(), self.agreement.slot
+        if record is None or slot in self._review.refused:
             return NOTHING
         new = record.id not in self._checked
         if not self.is_valid(record) or record.snapshot != standing.snapshot:
@@ -399,20 +396,18 @@ class Round:
             notes = [Note("mismatch", self.number, None, "other parameters proposed")]
             return Step([], notes if new else [], [])
         accused = {entry.peer for entry in record.departed if entry.reason == "silent"}
-        # A certified block must be repeated until it is decided. A quorum agreed about the silence
-        # then; that the accused are heard again would otherwise stop the round for good.
-        if not accused <= self._presence.silent(
-            self._pacing.lease, now
-        ) and not self.agreement.certified(record.id):
+        # A certified block must be repeated until it is decided. A quorum has judged it and agreed about
+        # silence; that the accused are heard again would otherwise stop the round for good.
+        certified = self.agreement.certified(record.id)
+        if not certified and not accused <= self._presence.silent(self._pacing.lease, now):
             return NOTHING
-        complete = self._is_complete(record, now)
-        slot, leader = self.agreement.slot, self.agreement.leader(self.agreement.slot)
-        if complete == "incomplete":
-            self._refused.add(slot)
-            return Step([], [Note("incomplete", self.number, leader)], [])
+        ready, times = self.ready_since is not None, (self.start, self._pacing, now)
+        complete = certified or self._review.is_complete(record, slot, *times, ready=ready)
+        if slot in self._review.refused:
+            return Step([], [Note("incomplete", self.number, self.agreement.leader(slot))], [])
         needed = record.updates if self._needs_updates else ()
         missing = [entry for entry in needed if entry.update not in standing.held]
-        if not missing and complete == "complete":
+        if not missing and complete:
             step = say(self._ballot("vote", slot, record.id, now))
             # If all who heard it were restarted and its leader's disk were lost, nobody could repeat
             # the certified record, and the round would never end.
@@ -425,39 +420,11 @@ class Round:
         self._fetched |= {entry.update for entry in unasked}
         return Step([], [], unasked)
 
-    def _is_complete(self, record: Record, now: float) -> Completeness:
-        """Whether a proposed record, valid and from this member's parameters, names what it should, as
-        it was announced here. A certified block has to be repeated, and a quorum agreed to it."""
-        slot, collection = self.agreement.slot, self.collection
-        if self.agreement.certified(record.id):
-            return "complete"
-        if record.id not in self._as_announced:
-            collection.take_in(record, now)
-            self._as_announced[record.id] = not collection.contradicted_by(record)
-        if record.slot != slot or not self._as_announced[record.id]:
-            return "incomplete"
-        if not self._trains:
-            return "complete"
-        return judge_completeness(
-            record,
-            slot,
-            collection,
-            me=self._me,
-            members=len(self.membership),
-            due=self._contributors,
-            model=self._manifest.fault_model,
-            start=self.start,
-            collect=self._pacing.collect,
-            proposed=self._proposed.get(slot, now),
-            ready=self.ready_since is not None,
-            knows_pace=self._pacing.round_seconds is not None,
-        )
-
     def _skip(self, now: float) -> Step:
         slot = self.agreement.slot
         # Timers differ: a member that was restarted knows nothing of the swarm's pace.
         deadline = self._slot_deadline(now)
-        refused = slot in self._refused and self.ready_since is not None
+        refused = slot in self._review.refused and self.ready_since is not None
         late = now >= deadline or refused or self.agreement.hopeless()
         gap = self.agreement.gap() if late else None
         if gap is not None:
@@ -507,20 +474,10 @@ class Round:
         if self.collection.announced(self._me) and now >= self.start + _OWN_SECONDS:
             expected.discard(self._me)
         outstanding = self.collection.outstanding(expected)
-        if now < self._earliest or (self.collection.last_arrival is None and outstanding):
+        earliest = self.start + self._manifest.rounds.min_seconds
+        if now < earliest or (self.collection.last_arrival is None and outstanding):
             return False
         return not outstanding or waited
-
-    def _may_compose(self, now: float) -> bool:
-        """Whether it may make a record of its own for the slot that it leads."""
-        slot = self.agreement.slot
-        if self.ready_since is None or slot == 1 or not self.collection.awaited():
-            return self.ready_since is not None
-        return now >= self._slot_entered + _FETCH_PATIENCE * self._pacing.slot(slot)
-
-    @property
-    def _earliest(self) -> float:
-        return self.start + self._manifest.rounds.min_seconds
 
     def _slot_deadline(self, now: float) -> float:
         """When to give up on the current slot."""

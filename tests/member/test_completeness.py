@@ -16,6 +16,8 @@ from distro_node.protocol.wire.messages import Announcement, Proposal, Record, U
 from simulation.chain import Chain
 from simulation.letters import read
 
+# Private here: `_current`: what a round has collected shows only in what its member proposes.
+
 COLLECT = 20.0
 
 
@@ -48,7 +50,7 @@ class Voter:
         ]
 
     def answers(self, record: Record, slot: int = 1, now: float = 0.5) -> list[Effect]:
-        leader = self.member._current.agreement.leader(slot)
+        leader = self.chain.leaders[slot - 1]
         envelope = self.chain.envelope(leader, "proposal", Proposal(slot, record))
         return self.member.handle(Heard(envelope), now)
 

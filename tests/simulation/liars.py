@@ -42,7 +42,7 @@ from .keys import identity
 from .letters import read
 from .node import Node
 
-# Private here: `_current`, `_replica`: a liar starts from what an honest member knows.
+# Private here: `_current`, `_replica`, `_slots`: a liar starts from what an honest member knows.
 # Private here: `_entries`, `_ids`: a chain that no ledger accepts.
 
 LIES = (

@@ -81,9 +81,9 @@ def test_who_changes_its_announcement_after_the_others_is_expelled() -> None:
 def test_a_leader_whose_slots_come_to_nothing_is_passed_over() -> None:
     swarm = ran(4, "censors")
     ledger, liar = swarm.nodes[0].member.ledger, swarm.nodes[3].peer
-    over = [liar in ledger.passed_over(number) for number in range(4, len(ledger))]
+    over = [liar in ledger.leaders(number).passed_over for number in range(4, len(ledger))]
     assert sum(over) > len(over) / 2
     # Nobody honest ever is, and from time to time the liar is given another try.
-    assert all(ledger.passed_over(number) <= {liar} for number in range(len(ledger)))
+    assert all(ledger.leaders(number).passed_over <= {liar} for number in range(len(ledger)))
     wasted = [ledger[number].record.slot > 1 for number in range(4, len(ledger))]
     assert 2 < sum(wasted) < len(wasted) / 8
