@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import trio
+from distro_node.crypto.identity import PeerId
 from distro_node.node.network.errors import RequestError
-from distro_node.node.network.nat import dial_back
-from distro_node.node.network.nat.dial_back import PROTOCOL, DialBack, ask_dial_back, ports_of
+from distro_node.node.network.nat import dial_back, reachability
+from distro_node.node.network.nat.dial_back import (
+    PROTOCOL,
+    DialBack,
+    Finding,
+    Outcome,
+    ask_dial_back,
+    ports_of,
+)
+from distro_node.node.network.network import Network
+from distro_node.node.network.remotes import Remote
 from distro_node.protocol.wire.errors import ProtocolError
 from network.homes import Bootstrap, home
 from network.support import relayed_pair, star, until
@@ -86,3 +98,47 @@ async def test_a_relayed_peer_is_not_called_back() -> None:
     async with relayed_pair() as (_, a, b):
         DialBack(b)
         assert await ask_dial_back(a, b.peer, ports_of(a.addresses)) is None
+
+
+async def test_where_a_node_was_reached_it_can_be_dialled_and_what_was_not_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a router that forwards the port: no interface has the address that others dial."""
+    outcome: Outcome = "reached"
+
+    async def ask(network: Network, peer: PeerId, ports: Sequence[int]) -> Finding:
+        return Finding("7.7.0.9", dict.fromkeys(ports, outcome))
+
+    monkeypatch.setattr(reachability, "ask_dial_back", ask)
+    monkeypatch.setattr(reachability, "_RENEW_SECONDS", 0.0)
+    bootstrap = Bootstrap()
+    async with trio.open_nursery() as nursery:
+        addresses = await nursery.start(bootstrap.run)
+        async with home(1, addresses, hidden=False) as node:
+            (own,) = node.network.own_addresses
+            found = own.replace("127.0.0.1", "7.7.0.9")
+            await until(lambda: node.network.addresses == [own, found])
+            assert node.reach.verdict == "reachable"
+            await until(lambda: not node.reach.relays)
+            outcome = "failed"
+            await until(lambda: found not in node.network.addresses)
+            assert node.reach.verdict == "unreachable"
+            await until(lambda: bool(node.reach.relays))
+        bootstrap.scope.cancel()
+
+
+async def test_who_is_at_an_address_of_one_link_is_not_called_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with star(2) as (caller, a):
+        DialBack(caller)
+        there = Remote(host="fe80::1", port=4001, dialled=False)
+        monkeypatch.setattr(caller, "remote", lambda peer: there)
+        assert await ask_dial_back(a, caller.peer, ports_of(a.addresses)) is None
+
+
+def test_ports_by_family() -> None:
+    addresses = ["/ip4/7.7.0.1/tcp/1", "/ip6/2a02::1/tcp/2", "/dns/a.example/tcp/3"]
+    assert ports_of(addresses) == [1, 2, 3]
+    assert ports_of(addresses, 4) == [1, 3]
+    assert ports_of(addresses, 6) == [2, 3]
