@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distro_node.node.control.command_socket import ask
@@ -95,3 +100,45 @@ def test_a_node_that_waits_for_its_address_can_be_told_to_leave(lan: Lan, tmp_pa
 def test_a_misspelt_address_is_not_waited_for(lan: Lan, tmp_path: Path) -> None:
     program = join(tmp_path, lan, "one", "--listen", "/ip4/10.8.0.256/tcp/4001", "--wait")
     assert program.wait() == ExitCode.BAD_ADDRESS, program.stderr
+
+
+class LocalNode:
+    """A node without training that knows nobody and looks around in its network."""
+
+    def __init__(self, lan: Lan, host: str, number: int, folder: Path) -> None:
+        self._out, self._err = folder / f"{host}.out", folder / f"{host}.err"
+        program = Path(__file__).with_name("home_program.py")
+        command = (sys.executable, program, str(number), "/ip4/0.0.0.0/tcp/4001", "local")
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen([*lan.inside(host), *command], stdout=out, stderr=err)
+
+    def told(self) -> dict[str, Any]:
+        """The last line that it printed."""
+        lines = self._out.read_text().splitlines()
+        assert self.process.poll() is None, self._err.read_text()
+        return json.loads(lines[-1]) if lines else {"echoes": [], "addresses": []}
+
+
+def test_local_discovery_follows_the_addresses_of_the_machine(lan: Lan, tmp_path: Path) -> None:
+    """The network comes after one of the nodes; then both get other addresses, as by DHCP."""
+    lan.address("one", "192.168.50.1/24")
+    with contextlib.ExitStack() as stack:
+        nodes = [LocalNode(lan, host, n, tmp_path) for n, host in ((1, "one"), (2, "other"))]
+        for node in nodes:
+            stack.callback(node.process.wait)
+            stack.callback(node.process.kill)
+
+        def meet(network: str) -> bool:
+            told = [node.told() for node in nodes]
+            return [each["echoes"] for each in told] == [[2], [1]] and all(
+                each["addresses"] and all(network in text for text in each["addresses"])
+                for each in told
+            )
+
+        wait_for(lambda: nodes[1].told().get("verdict"), "both to run")
+        assert not nodes[0].told()["echoes"]
+        lan.address("other", "192.168.50.2/24")
+        wait_for(lambda: meet("/ip4/192.168.50."), "them to meet")
+        lan.address("one", "192.168.60.1/24")
+        lan.address("other", "192.168.60.2/24")
+        wait_for(lambda: meet("/ip4/192.168.60."), "them to meet at their new addresses")

@@ -67,6 +67,8 @@ _NEXT_ADDRESS_SECONDS = 0.25
 # If two hear of each other at once, the one with the larger id waits for the other's call.
 _POLITE_SECONDS = 1.0
 _POLL_SECONDS = 0.25
+# How often to look whether this machine has other addresses.
+_LOOK_SECONDS = 3.0
 # Suggestions come from the local network, by whoever is in it; `local` takes only addresses in it.
 _LOCAL_WORD = Word(None, Scope.MACHINE)
 _OUTDONE = (
@@ -326,7 +328,7 @@ class Introducer:
     async def _dial_missing(self, nursery: trio.Nursery) -> None:
         for record in self._remembered:
             self._heard[record.peer] = _Heard(record, trio.current_time(), None)
-        announced = self._network.announcements
+        announced, machine, looked = self._network.announcements, (), float("-inf")
         while True:
             now = trio.current_time()
             connected = self._network.connected()
@@ -335,6 +337,12 @@ class Introducer:
                 # We have a new address to tell.
                 announced = self._network.announcements
                 self._tell_news()
+            if now - looked >= _LOOK_SECONDS:
+                before, machine, looked = machine, tuple(self._network.own_addresses), now
+                if before and machine != before:
+                    # In another network: the others have to know, and may be within reach there.
+                    self._turns.clear()
+                    self._tell_news()
             for peer, record in self._by_turn():
                 if len(connected) + len(self._dialling) >= MAX_CONNECTED:
                     break

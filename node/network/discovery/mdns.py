@@ -36,8 +36,9 @@ _RESOLVE_MILLISECONDS = 2000
 # Multicast gets lost, and whoever did not answer may do so later. Doubled each time.
 _FIRST_REPEAT_SECONDS = 1.0
 _LAST_REPEAT_SECONDS = 20.0
-# The network may come later than the node.
 _AGAIN_SECONDS = 30.0
+# How often to look whether the machine has other addresses.
+_LOOK_SECONDS = 3.0
 _CLOSE_SECONDS = 3.0
 _TAG_CHARACTERS = 24
 
@@ -59,19 +60,34 @@ class LocalDiscovery:
         self._questions = trio.CapacityLimiter(_MAX_FOUND)
 
     async def run(self) -> None:
-        """Tell and listen, for ever. Returns if nobody in the network could dial this node."""
-        own = own_service(self._network, self._tag)
-        while own is not None:
-            try:
-                zeroconf = await trio.to_thread.run_sync(Zeroconf)
+        """Announce this node and listen, for ever, at the addresses that the machine has at the time.
+
+        A network may come after the node, or give it other addresses: then all begins again there, and
+        the old addresses are taken back. Returns at once if the node listens on loopback alone.
+        """
+        while self._network.listening_ports:
+            own = own_service(self._network, self._tag)
+            pause = float("inf")
+            if own is not None:
                 try:
-                    await self._look_around(zeroconf, own)
-                finally:
-                    with shielded(_CLOSE_SECONDS):
-                        await trio.to_thread.run_sync(zeroconf.close)
-            except (OSError, Error) as error:
-                log.info("members in this network are not looked for: %s", error)
-            await trio.sleep(_AGAIN_SECONDS)
+                    zeroconf = await trio.to_thread.run_sync(Zeroconf)
+                    try:
+                        await self._look_around(zeroconf, own)
+                    finally:
+                        with shielded(_CLOSE_SECONDS):
+                            await trio.to_thread.run_sync(zeroconf.close)
+                except (OSError, Error) as error:
+                    log.info("members in this network are not looked for: %s", error)
+                    pause = _AGAIN_SECONDS
+            with trio.move_on_after(pause):
+                await self._wait_for_change(own)
+
+    async def _wait_for_change(self, own: ServiceInfo | None) -> None:
+        """Return once the machine has other addresses than those announced."""
+        announced = _places(own)
+        # No system but Linux reports a change by itself.
+        while _places(own_service(self._network, self._tag)) == announced:  # noqa: ASYNC110
+            await trio.sleep(_LOOK_SECONDS)
 
     async def _look_around(self, zeroconf: Zeroconf, own: ServiceInfo) -> None:
         failure: OSError | Error | None = None
@@ -79,7 +95,9 @@ class LocalDiscovery:
         async with trio.open_nursery() as self._nursery:
             try:
                 await trio.to_thread.run_sync(_open, zeroconf, own, self._listener(zeroconf))
-                await trio.sleep_forever()
+                await self._wait_for_change(own)
+                log.info("the addresses of this machine have changed: announcing the new ones")
+                self._nursery.cancel_scope.cancel()
             except (OSError, Error) as error:
                 # Carried past the nursery, which would wrap it into a group.
                 failure = error
@@ -160,6 +178,11 @@ def own_service(network: Network, tag: str) -> ServiceInfo | None:
         server=f"{name}.local.",
         parsed_addresses=hosts[:_MAX_ADDRESSES],
     )
+
+
+def _places(own: ServiceInfo | None) -> tuple[int | None, frozenset[str]]:
+    """Return the port and the addresses of an announcement."""
+    return (None, frozenset()) if own is None else (own.port, frozenset(own.parsed_addresses()))
 
 
 def dialable(info: Any, own: PeerId) -> tuple[str, ...]:
