@@ -132,6 +132,7 @@ async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_ta
 ) -> None:
     heard: list[Sequence[str]] = []
     neighbourhood = Neighbourhood(monkeypatch)
+    monkeypatch.setattr(mdns, "_MAX_FOUND", 64)
     tag = swarm_tag(SWARM)
     async with open_network(NetworkSettings(), identity(1)) as network, trio.open_nursery() as all_:
         discovery = LocalDiscovery(network, SWARM, heard.append)
@@ -146,6 +147,8 @@ async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_ta
         for number in range(100):
             await neighbourhood.tell(f"{tag}-{number}", ServiceStateChange.Added)
         await until(lambda: len(discovery._followed) == 64)
+        # The oldest have made room.
+        assert f"{tag}-99.{SERVICE}" in discovery._followed
         for name in ("one", *map(str, range(100))):
             await neighbourhood.tell(f"{tag}-{name}", ServiceStateChange.Removed)
         await until(lambda: not discovery._followed)
@@ -154,6 +157,29 @@ async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_ta
     await neighbourhood.tell(f"{tag}-late", ServiceStateChange.Added)
     await trio.testing.wait_all_tasks_blocked()
     assert not discovery._followed
+
+
+async def test_a_thousand_invented_names_keep_no_member_from_being_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: whoever was first with 64 names kept all others unheard."""
+    heard: list[Sequence[str]] = []
+    neighbourhood = Neighbourhood(monkeypatch)
+    tag = swarm_tag(SWARM)
+
+    def nobody_but_one(service: str, name: str, milliseconds: int) -> Any:
+        return told() if name.startswith(f"{tag}-honest") else None
+
+    monkeypatch.setattr(neighbourhood, "get_service_info", nobody_but_one)
+    async with open_network(NetworkSettings(), identity(1)) as network, trio.open_nursery() as all_:
+        all_.start_soon(LocalDiscovery(network, SWARM, heard.append).run)
+        await neighbourhood.up.wait()
+        for number in range(1000):
+            await neighbourhood.tell(f"{tag}-{number}", ServiceStateChange.Added)
+        await neighbourhood.tell(f"{tag}-honest", ServiceStateChange.Added)
+        await until(lambda: bool(heard))
+        assert set(heard) == {dialable(told(), network.peer)}
+        all_.cancel_scope.cancel()
 
 
 async def test_addresses_at_which_nobody_speaks_keep_no_suggestion_waiting() -> None:

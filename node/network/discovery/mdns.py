@@ -29,8 +29,10 @@ log = logging.getLogger(__name__)
 
 SERVICE = "_distro-node._tcp.local."
 
-# Anybody in the network can invent any number of names.
-_MAX_FOUND = 64
+# Anybody in the network can invent any number of names. Beyond these the oldest is forgotten.
+_MAX_FOUND = 1024
+# Those behind which nobody stands take two seconds each.
+_ASKED_AT_ONCE = 64
 _MAX_ADDRESSES = 4
 _RESOLVE_MILLISECONDS = 2000
 # Multicast gets lost, and whoever did not answer may do so later. Doubled each time.
@@ -56,8 +58,8 @@ class LocalDiscovery:
         # Those told of, by name; cancelled when the name is taken back.
         self._followed: dict[str, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
-        # Threads of their own: names that nobody stands behind keep no others waiting.
-        self._questions = trio.CapacityLimiter(_MAX_FOUND)
+        # Threads of their own, by turns: names without anybody behind them keep none waiting long.
+        self._questions = trio.CapacityLimiter(_ASKED_AT_ONCE)
 
     async def run(self) -> None:
         """Announce this node and listen, for ever, at the addresses that the machine has at the time.
@@ -116,7 +118,9 @@ class LocalDiscovery:
             followed = self._followed.pop(name, None)
             if followed is not None:
                 followed.cancel()
-            if self._nursery is not None and not gone and len(self._followed) < _MAX_FOUND:
+            if self._nursery is not None and not gone:
+                if len(self._followed) >= _MAX_FOUND:
+                    self._followed.pop(next(iter(self._followed))).cancel()
                 self._followed[name] = open_scope()
                 self._nursery.start_soon(self._follow, zeroconf, name, self._followed[name])
 

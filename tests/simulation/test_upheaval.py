@@ -1,0 +1,113 @@
+"""Members that leave and come back in every round, a third of all, and disks of voters set back."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from distro_node.crypto.envelope import Envelope
+from distro_node.protocol.member.inputs import Goodbye
+from distro_node.protocol.wire.messages import Ballot
+from simulation.faults import Action, Schedule
+from simulation.letters import read
+from simulation.node import Node
+from simulation.swarm import Swarm
+from simulation.test_swarm import everybody_at, start
+from simulation.whole.scenario import Scenario, run
+
+# A lease that has run out, and admission: what a member that was killed costs at most.
+_PATIENCE_SECONDS = 600.0
+
+
+def _leave(swarm: Swarm, node: Node, *, politely: bool) -> None:
+    if politely:
+        node.tell(Goodbye())
+        swarm.run_for(1.0)
+    node.stop()
+
+
+@pytest.mark.parametrize("politely", [True, False])
+@pytest.mark.parametrize("seed", range(2))
+def test_three_of_ten_leave_and_come_back_in_every_round(seed: int, politely: bool) -> None:
+    swarm, nodes = start(10, seed)
+    swarm.run_until(everybody_at(swarm, 3), limit=60)
+    for _ in range(12):
+        before = max(node.member.round for node in swarm.alive)
+        for node in swarm.random.sample(swarm.alive, 3):
+            _leave(swarm, node, politely=politely)
+            swarm.nodes.remove(node)
+            swarm.add(node.index, node.disk)
+        swarm.run_until(
+            lambda before=before: max(n.member.round for n in swarm.alive) > before,
+            limit=_PATIENCE_SECONDS,
+        )
+    target = max(node.member.round for node in swarm.alive) + 4
+    swarm.run_until(everybody_at(swarm, target), limit=_PATIENCE_SECONDS)
+    assert swarm.forks == 0
+    assert set(swarm.alive[0].member.members) == {node.peer for node in nodes}
+
+
+@pytest.mark.parametrize("politely", [True, False])
+def test_two_of_seven_whole_nodes_do_so(politely: bool) -> None:
+    what = "leave" if politely else "crash"
+    actions = tuple(
+        Action(10.0 + 4.0 * number, what, 1 + (2 * number + other) % 6, 0.5)
+        for number in range(12)
+        for other in range(2)
+    )
+    outcome = run(Scenario(1, "crash", 7, 12, "byzantine", (), Schedule(actions, cut_off=False)))
+    assert outcome.failure is None, outcome.failure
+    assert outcome.starts > 20
+
+
+class Words:
+    """The ballots that go through a swarm, to be held against each other."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self.contradictions = 0
+        self._said: dict[tuple[object, ...], object] = {}
+        self._published = swarm.watch.published
+        swarm.watch.published = self._note  # type: ignore[method-assign]
+
+    def _note(self, node: Node, envelope: Envelope) -> None:
+        self._published(node, envelope)
+        message = read(envelope)
+        if isinstance(message, Ballot):
+            place = (envelope.kind, envelope.sender, message.round, message.parent, message.slot)
+            said = self._said.setdefault(place, message.block)
+            self.contradictions += said != message.block
+
+
+def set_back(seed: int, back: int, times: int = 4) -> tuple[Swarm, Words]:
+    """Kill three of ten at any moment, and start them from copies of their disks that were made so many
+    rounds before; again and again."""
+    swarm, _ = start(10, seed)
+    words = Words(swarm)
+    swarm.run_until(everybody_at(swarm, 4), limit=60)
+    for _ in range(times):
+        chosen = swarm.random.sample(swarm.alive, 3)
+        copies = {node.index: copy.deepcopy(node.disk) for node in chosen}
+        target = max(node.member.round for node in swarm.alive) + back
+        swarm.run_until(everybody_at(swarm, target), limit=_PATIENCE_SECONDS)
+        swarm.run_for(swarm.random.random() * 2.0)
+        for node in chosen:
+            node.stop()
+            swarm.watch.forgets(node)
+            swarm.nodes.remove(node)
+            swarm.add(node.index, copies[node.index])
+        target = max(node.member.round for node in swarm.alive) + 3
+        swarm.run_until(everybody_at(swarm, target), limit=_PATIENCE_SECONDS)
+    return swarm, words
+
+
+@pytest.mark.parametrize("back", [0, 1, 4])
+@pytest.mark.parametrize("seed", range(2))
+def test_voters_whose_disks_are_set_back_split_nothing_and_are_not_expelled(
+    seed: int, back: int
+) -> None:
+    """Of what they have signed since, the disk knows nothing; the others do, and are asked."""
+    swarm, words = set_back(seed, back)
+    assert swarm.forks == 0
+    ledger = swarm.alive[0].member.ledger
+    assert not any(ledger[round_].record.evidence for round_ in range(len(ledger)))
+    assert words.contradictions == 0
