@@ -312,4 +312,5 @@ def _snapshot(ledger: Ledger, round_: int) -> str | None:
 def _plain(text: str) -> str:
     """Without what Markdown or a terminal would take for more than text."""
     shown = "".join(c if c.isprintable() else " " for c in text)
-    return re.sub(r"([\\`*_{}\[\]<>()#|!])", r"\\\1", " ".join(shown.split()))
+    # Addresses too, of which many pages make links by themselves.
+    return re.sub(r"([\\`*_{}\[\]<>()#|!&~:@]|(?<=www)\.)", r"\\\1", " ".join(shown.split()))
