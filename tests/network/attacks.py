@@ -361,7 +361,7 @@ async def long_prefixes(me: Attacker, peer: Hostile) -> None:
 
     async def announce(protocol: str) -> None:
         stream = await peer.open(protocol)
-        await stream.write(_ONE_GB[protocol] + bytes(50_000))
+        await stream.write(ONE_GB[protocol] + bytes(50_000))
         await stream.read(1)
 
     await _on_each_protocol(me, peer, announce, at_once=2)
@@ -382,9 +382,9 @@ PROTOCOLS = (
     *(str(HOP), str(STOP), str(GOSSIP)),
 )
 """All that a node serves."""
-# Of ours four bytes; a varint of the library's.
-_ONE_GB = dict.fromkeys(PROTOCOLS, (1 << 30).to_bytes(4, "big"))
-_ONE_GB |= dict.fromkeys(map(str, (HOP, STOP, GOSSIP)), encode_uvarint(1 << 30))
+ONE_GB = dict.fromkeys(PROTOCOLS, (1 << 30).to_bytes(4, "big"))
+ONE_GB |= dict.fromkeys(map(str, (HOP, STOP, GOSSIP)), encode_uvarint(1 << 30))
+"""By protocol, a length of so much: of ours four bytes, a varint of the library's."""
 # The beginnings of a frame that has more.
 _BEGUN = dict.fromkeys(PROTOCOLS, (100).to_bytes(4, "big") + bytes(90))
 _BEGUN |= dict.fromkeys(map(str, (HOP, STOP, GOSSIP)), encode_uvarint(100) + bytes(90))
