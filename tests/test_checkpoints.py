@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from distro_node.crypto.hashing import content_id
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.joining import _check_point, _load_ledger
 from distro_node.node.storage.data_dir import SwarmDir
@@ -13,6 +14,7 @@ from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.checkpoint import Checkpoint
+from distro_node.protocol.wire.messages import RecordId
 from simulation.chain import Chain, answers, identity
 
 ROUNDS = 20
@@ -111,6 +113,24 @@ def test_a_link_that_contradicts_the_disk_alone_is_refused(
     store = stored(directory, chain.ledger.truncated(3), point(chain, 10))
     with pytest.raises(UserError, match=r"same record of round 10$"):
         _load_ledger(store, store.final(), point(forged, 10))
+
+
+@pytest.mark.parametrize("round_", [0, 10, ROUNDS + 5, 2**62])
+def test_a_link_to_a_record_that_nobody_has_moves_nothing(chain: Chain, round_: int) -> None:
+    """A hostile link: a newcomer waits for a chain that has the record, and takes no other."""
+    ledger = Ledger(chain.manifest)
+    ledger.checkpoint = Checkpoint(round_, RecordId(content_id(b"nobody's")))
+    machine = CatchingUp(ledger)
+    peers = {identity(100 + number).peer: answers(chain.ledger) for number in range(5)}
+    asked = 0
+    while not machine.done:
+        for question in machine.questions(peers, 0.0):
+            machine.answered(question.peer, peers[question.peer](question), 0.0)
+            asked += 1
+    assert not ledger.anchored
+    assert len(ledger) == 0
+    # One question to each, until it is looked again.
+    assert asked <= 2 * len(peers)
 
 
 def test_a_link_without_a_record_works_as_before(chain: Chain, directory: SwarmDir) -> None:

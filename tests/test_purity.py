@@ -154,6 +154,7 @@ NODE_SIDE_OF_TRAINER = {
         "replay",
         "sandbox",
         "second_looks",
+        "start_report",
         "survey",
         "system_calls",
         "task_names",

@@ -57,6 +57,7 @@ _DEATH_SECONDS = 5.0
 _HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory?)",
     signal.SIGXCPU: " (the swarm's model or tokenizer kept it busy for longer than it may)",
+    signal.SIGABRT: " (a library gave up: the swarm's model or tokenizer asked for too much memory?)",
 }
 
 

@@ -38,7 +38,7 @@ from .client import (
 )
 from .counted import counted_bodies
 from .explain import explain_trainer
-from .sandbox import sandbox_words
+from .start_report import report_start
 from .task_names import DIFFUSION
 
 _log = logging.getLogger(__name__)
@@ -207,16 +207,7 @@ class TrainerSupervisor:
                 await self._base_ready()
             try:
                 async with self._start(self._spec) as trainer:
-                    self._telemetry.device = trainer.device
-                    self._telemetry.gpus = trainer.gpus
-                    self._telemetry.memory_use = trainer.memory_use
-                    self._telemetry.sandbox = trainer.sandbox
-                    self._telemetry.recent.sequence_flops = trainer.sequence_flops
-                    self._telemetry.recent.reached_flops = trainer.reached_flops
-                    _log.info("the trainer takes %s", trainer.memory_use)
-                    if trainer.compiled is not None:
-                        _log.info("%s", trainer.compiled)
-                    _log.info("%s", sandbox_words(trainer.sandbox))
+                    report_start(trainer, self._telemetry)
                     await self._serve(trainer, reports, certified_only)
             except TrainerDied as death:
                 reason = str(death)
@@ -389,6 +380,11 @@ class TrainerSupervisor:
                 raise
             _log.warning("the model writes no sample: %s", failure)
             self._sample_prompt = None
+        except TrainerDied:
+            # A tokenizer may be built to end its process. It does so once.
+            _log.warning("the trainer ended over a sample: the model writes none any more")
+            self._sample_prompt = None
+            raise
         if text:
             self._telemetry.sampled(round_, text[:MAX_SAMPLE_CHARACTERS])
 

@@ -113,6 +113,8 @@ class FakeTrainer:
         self._shop.prompts.append(prompt)
         if prompt == "too long":
             raise TrainerFailed("bad_data", "the beginning has 9 tokens, the model takes 1 to 7")
+        if prompt == "bomb":
+            raise TrainerDied("the trainer was ended by signal 6")
         self._pieces = iter(self._shop.pieces)
 
     async def next_text(self) -> str | None:
@@ -481,6 +483,16 @@ async def test_what_is_to_be_done_comes_before_the_rest_of_a_sample(
     shop.while_writing = decide
     await run_until(shop, lambda: LOADED_ROUND + 6 in shop.applied_rounds)
     assert sampled(tmp_path / "history") == {LOADED_ROUND + 5: "and "}
+
+
+async def test_a_tokenizer_that_ends_its_process_does_so_once(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = FakeSupervisor(tmp_path, "bomb", evaluate_every=1)
+    shop.heldout = 2.5
+    await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
+    assert shop.prompts == ["bomb"]
+    assert "ended over a sample" in caplog.text
 
 
 async def test_a_beginning_that_the_model_cannot_take_is_tried_once(

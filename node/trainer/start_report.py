@@ -1,0 +1,23 @@
+"""A trainer's start, as status and log say it."""
+
+from __future__ import annotations
+
+import logging
+
+from ..telemetry.telemetry import Telemetry
+from .client import TrainerClient
+from .sandbox import sandbox_words
+
+_log = logging.getLogger(__name__)
+
+
+def report_start(trainer: TrainerClient, telemetry: Telemetry) -> None:
+    """Say what a trainer that has started computes on, what it takes and what confines it."""
+    telemetry.device, telemetry.gpus = trainer.device, trainer.gpus
+    telemetry.memory_use, telemetry.sandbox = trainer.memory_use, trainer.sandbox
+    telemetry.recent.sequence_flops = trainer.sequence_flops
+    telemetry.recent.reached_flops = trainer.reached_flops
+    for words in (f"the trainer takes {trainer.memory_use}", trainer.compiled):
+        if words is not None:
+            _log.info("%s", words)
+    _log.info("%s", sandbox_words(trainer.sandbox))
