@@ -59,8 +59,9 @@ mutants: $(INSTALLED) ## changes to protocol/ and crypto/ that no test notices; 
 	$(BIN)/python benchmarks/mutants.py --json benchmarks/results/$$(date +%F)-mutants.json $(ARGS)
 
 # A hundred seeds at a time are added to the file, so a soak can be stopped and continued.
-soak: $(INSTALLED) ## the long fuzz runs, and 10,000 seeds of the simulator, 1,000 of whole nodes
+soak: $(INSTALLED) ## the long fuzz runs, many more examples, and 10,000 seeds of the simulator, 1,000 of whole nodes
 	$(BIN)/pytest -m soak $(ARGS)
+	$(BIN)/pytest -m "hypothesis and not soak" --hypothesis-profile soak --timeout 7200 $(ARGS)
 	$(BIN)/python benchmarks/simulate.py --soak $(VENV)/soak.jsonl --seeds 0:10000 \
 		--commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 	$(BIN)/python benchmarks/simulate.py --summarise $(VENV)/soak.jsonl

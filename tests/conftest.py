@@ -21,11 +21,13 @@ from trio.testing import MockClock
 # few processors, and threads of OpenMP that wait for each other burn the time of those that compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# An example that takes long says something of the machine, and nothing of what is tested.
+# An example that takes long says something of the machine, and nothing of what is tested. `make soak`
+# looks for rare ones with the profile `soak`; tests that say how many they try do so in both.
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "usual", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("any machine")
+settings.register_profile("soak", settings.get_profile("usual"), max_examples=2000)
+settings.load_profile("usual")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,7 +11,7 @@ import pytest
 from distro_node.node.cli.main import COMMANDS
 from distro_node.node.config import command_options, load_defaults
 from distro_node.node.errors import ExitCode, UserError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 OPTIONS = {name: command_options(command) for name, command in COMMANDS.items()}
@@ -135,7 +135,6 @@ def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
         load_defaults(tmp_path, OPTIONS, {})
 
 
-@settings(max_examples=200)
 @given(
     st.lists(
         st.sampled_from(["[join]", "[", "]", "=", "\n", "threads", "data-dir", "'a'", "1", "{}"])

@@ -14,7 +14,7 @@ from distro_node.protocol.chain.agreement import SLOT_WINDOW, Agreement
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import FaultModel, Membership, quorum
 from distro_node.protocol.wire.messages import NO_BLOCK, Ballot, BallotKind, Record, RecordId
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulation.swarm import identity
 
@@ -587,7 +587,6 @@ class Player:
             pass
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**64), st.integers(1, 7), st.sampled_from(["byzantine", "crash"]))
 def test_honest_members_never_decide_two_records(seed: int, count: int, model: FaultModel) -> None:
     """Members act at random, liars say everything to everybody, messages arrive in any order or not

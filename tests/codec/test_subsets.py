@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from distro_node.protocol.codec.subsets import Positions, subset_numbers, subsets
 from distro_node.protocol.wire.errors import ProtocolError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 
@@ -55,7 +55,6 @@ def test_the_sets_have_the_numbers_from_zero_on(elements: int, top_k: int) -> No
 
 
 @given(st.integers(1, 4096), st.integers(1, 96), st.data())
-@settings(max_examples=60, deadline=None)
 def test_any_number_gives_its_set_and_back(elements: int, top_k: int, data: st.DataObject) -> None:
     top_k = min(top_k, elements)
     last = math.comb(elements, top_k) - 1

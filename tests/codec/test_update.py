@@ -17,7 +17,7 @@ from distro_node.protocol.codec.update import (
 )
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import ParameterSpec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "update_3.bin"
@@ -88,7 +88,6 @@ def test_small_blocks_send_at_most_an_eighth_and_full_ones_top_k() -> None:
 
 
 @given(SHAPES, st.integers(1, 64), st.integers(1, 40), st.integers(0, 2**32), st.floats(0, 60))
-@settings(max_examples=150, deadline=None)
 def test_round_trip(
     shapes: list[tuple[int, ...]], chunk: int, top_k: int, seed: int, skew: float
 ) -> None:
@@ -219,7 +218,6 @@ def test_every_flipped_bit_is_seen_or_gives_another_update() -> None:
 
 
 @given(st.binary(max_size=LAYOUT.body_bytes + 8))
-@settings(max_examples=300, deadline=None)
 def test_random_bytes(data: bytes) -> None:
     decode_or_refuse(LAYOUT, data)
     decode_or_refuse(LAYOUT, (bytes([FORMAT]) + data).ljust(LAYOUT.body_bytes, b"\0"))

@@ -35,7 +35,7 @@ from distro_node.node.create.documents import (
 from distro_node.node.create.files import Source, find_files
 from distro_node.node.create.rows import BadRow
 from distro_node.node.errors import ExitCode, UserError
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 ROWS = [
@@ -326,7 +326,6 @@ def test_broken_json_is_refused(tmp_path: Path, content: bytes, words: str) -> N
     refused(tmp_path / "a.json", words)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.dictionaries(st.sampled_from(["text", "b"]), st.text(max_size=9)), max_size=8),
     size=st.integers(1, 12),
@@ -514,7 +513,6 @@ def test_other_encodings_are_text_to_bytes_alone(tmp_path: Path) -> None:
     assert item == Document("Zeile\nähnlich\n".encode("latin-1"))
 
 
-@settings(max_examples=60, deadline=None)
 @given(text=st.text(st.sampled_from("a\né€😀"), min_size=1, max_size=90), size=st.integers(8, 40))
 @example(text="aaaé😀aaé\n", size=8)
 def test_long_texts_come_in_parts_that_lose_nothing(

@@ -20,7 +20,7 @@ from distro_node.node.create.rates import rate_warning, usual_rate
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.protocol.wire.manifest import ChecksSpec, ScheduleSpec
 from distro_node.protocol.wire.structure import StructureError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 SMALL = """
@@ -117,7 +117,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         assert caught.value.code == ExitCode.MANIFEST
 
 
-@settings(max_examples=200)
 @given(
     st.lists(
         st.sampled_from([SMALL, "[data]", "name", "=", "\n", "1", "'a'", "[rounds]", "[", "{}"])

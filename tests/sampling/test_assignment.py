@@ -89,7 +89,6 @@ def test_shares_are_together_exactly_the_round(
     assert max(counts) - min(counts) <= 1
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     st.integers(1, 300),
     st.lists(st.integers(1, 2**40), min_size=1, max_size=24),
@@ -117,7 +116,6 @@ def test_every_lane_is_dealt_once_whatever_the_weights(
     assert all(work.dealt == round_ for work in assignment.works)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 60), st.lists(st.integers(1, 50), min_size=1, max_size=8))
 def test_nobody_could_be_done_sooner(lanes: int, values: list[int]) -> None:
     """Giving one by one, from nothing on, comes to the same; and no lane moved makes the last sooner."""
@@ -250,7 +248,6 @@ def test_a_weight_that_changes_moves_no_more_lanes_than_it_must() -> None:
         assert moved(again, assigned(order, everybody, 101, values, before=again)) >= 240
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
 def test_lanes_move_as_little_as_can_be_with_any_changes(seed: int) -> None:
     chance = random.Random(seed)

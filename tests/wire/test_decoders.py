@@ -18,7 +18,7 @@ from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList, decode_blob_l
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.structure import Length, Range
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulation.formats import FORMATS, Format
 from simulation.hostile import hostile
@@ -146,7 +146,6 @@ def test_round_trip(name: str) -> None:
 
     anew = isinstance(format_.value, BlobList)
 
-    @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
     @given(instances(BlobList) if anew else changed(format_.value))
     def check(value: Any) -> None:
         data = encode(value, named=format_.named)
