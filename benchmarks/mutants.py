@@ -121,13 +121,14 @@ def try_module(module: str, work: Path, options: argparse.Namespace) -> dict[str
         encoding="utf-8",
     )
     program = str(Path(sys.executable).with_name("cosmic-ray"))
-    for arguments in (["init"], ["exec"]):
-        subprocess.run(
-            [program, *arguments, str(config), str(session)], cwd=work, env=environment, check=True
-        )
-        if arguments == ["init"]:
-            source = (copy / module).read_text(encoding="utf-8")
-            there, drawn = draw(session, source, options.most, options.seed)
+    subprocess.run(
+        [program, "init", str(config), str(session)], cwd=work, env=environment, check=True
+    )
+    source = (copy / module).read_text(encoding="utf-8")
+    there, drawn = draw(session, source, options.most, options.seed)
+    subprocess.run(
+        [program, "exec", str(config), str(session)], cwd=work, env=environment, check=True
+    )
     found = outcomes(session)
     counts = Counter(outcome.rpartition(".")[2].lower() for outcome, *_ in found)
     return {

@@ -1,4 +1,4 @@
-"""Some seeds of every family of faults, and that a seed is a run, byte for byte. `make soak` runs
+"""One seed of every family of faults, and that a seed is a run, byte for byte. `make soak` runs
 thousands.
 
 A seed that once showed a fault in the protocol stays here, in the family that it was found with; where
@@ -50,9 +50,9 @@ FOUND: tuple[tuple[Family, int, int, int], ...] = (
 """Family, seed, members, rounds."""
 
 FAULTY: list[Family] = ["all", "liars", "network", "crash", "cut", "down", "looks", "speakers"]
-LOOKS = (6, 10, 17, 26, 36, 8793)
-"""With crowds, false verdicts and looks, and the founder away while it alone has votes. In the last one
-a single high score, of a member with most of the votes, was held against all."""
+LOOKS = (6, 8793)
+"""With crowds, false verdicts and looks. In the last one a single high score, of a member with most of
+the votes, was held against all."""
 
 FAR = Links(latency_min=0.01, latency_max=0.12, up=1.25e6, down=1.25e7, spread=0.5)
 
@@ -124,9 +124,8 @@ def test_what_was_found_with_the_lies_of_then(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut", "down", "speakers"])
-def test_seeds(family: Family) -> None:
-    for seed in range(10):
-        assert_sound(draw_scenario(seed, family))
+def test_one_seed_of_each_family(family: Family) -> None:
+    assert_sound(draw_scenario(0, family))
 
 
 @pytest.mark.slow
@@ -136,9 +135,8 @@ def test_seeds_of_looks(seed: int) -> None:
     assert_sound(draw_scenario(seed, "looks"))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_nothing_goes_wrong_where_nothing_is_wrong(seed: int) -> None:
-    assert_sound(draw_scenario(seed, "none"))
+def test_nothing_goes_wrong_where_nothing_is_wrong() -> None:
+    assert_sound(draw_scenario(0, "none"))
 
 
 @pytest.mark.parametrize("family", FAULTY)

@@ -7,6 +7,8 @@ from distro_node.protocol.member.inputs import Goodbye
 from distro_node.protocol.wire.manifest import OptimizerSpec, Say
 from simulation.swarm import Node, Swarm, peers, toy_manifest
 
+SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 12)))
+
 
 def everybody_at(swarm: Swarm, round_: int):
     return lambda: all(node.member.applied_round >= round_ for node in swarm.alive)
@@ -114,7 +116,7 @@ def test_a_frozen_member_that_wakes_up_is_admitted_again() -> None:
     swarm.run_until(lambda: len(nodes[2].counted) > contributed + 2, limit=60)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_gossip_that_loses_a_third_of_everything(seed: int) -> None:
     swarm, _ = start(5, seed, loss=0.33)
     swarm.run_until(everybody_at(swarm, 10), limit=300)
@@ -126,7 +128,7 @@ def test_a_slow_member_is_waited_for_or_refunded_but_never_stops_the_swarm() -> 
     swarm.run_until(everybody_at(swarm, 10), limit=400)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_churn(seed: int) -> None:
     """Members come and go at random; whatever happens, parameters agree and rounds go on."""
     swarm, _ = start(5, seed, loss=0.05)
