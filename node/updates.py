@@ -183,8 +183,12 @@ class Updates:
             )
         except FetchFailed as failure:
             _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
+            member = self._member
+            if wanted.round < member.round:
+                # It is decided, so this node is behind and replays.
+                what = f"waiting for a peer that has the updates of round {wanted.round}"
+                self._telemetry.report(what, 0, 0)
             if failure.is_vain:
-                member = self._member
                 for report in self._fetching.in_vain(wanted, member.ledger, member.applied_round):
                     self._tell(report)
             await trio.sleep(FETCH_PAUSE_SECONDS)

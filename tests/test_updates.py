@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 from distro_node.crypto.hashing import ContentId
+from distro_node.node.content.downloads import Downloads
+from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.updates import Updates
 from distro_node.protocol.member.effects import FetchUpdate
+from distro_node.protocol.member.inputs import Input, UpdatesGone
 from distro_node.protocol.wire.bounded import Bounded
 from simulation.chain import Chain
+from trio.testing import MockClock
 
 # Private here: `_fetching`: a fetch is under way without a network.
 
@@ -80,3 +84,51 @@ async def test_an_update_that_missed_its_round_goes(store: BlobStore) -> None:
     updates.keep(3, update)
     await updates.sweep(3)
     assert not store.has(update)
+
+
+async def test_the_status_says_which_updates_are_waited_for(
+    store: BlobStore, autojump_clock: MockClock
+) -> None:
+    """It said "replaying rounds" for minutes, whatever was in the way."""
+    chain = grown(ContentId(bytes(32)), counts_in=3)
+    peer = chain.membership.peers[0]
+    reported: list[tuple[str, int, int]] = []
+    told: list[Input] = []
+
+    async def fetch(cid: ContentId, **_: Any) -> bytes:
+        if told:
+            # The member loads a snapshot, and asks no more.
+            member.applied_round = ROUNDS
+        raise FetchFailed(cid, {peer: "not found"})
+
+    member: Any = SimpleNamespace(
+        ledger=chain.ledger, round=ROUNDS, applied_round=2, announcement=lambda *_: None
+    )
+    updates = Updates(
+        manifest=chain.manifest,
+        member=member,
+        network=SimpleNamespace(connected=lambda: {peer}),  # type: ignore[arg-type]  # no more is used
+        store=store,
+        fetcher=SimpleNamespace(fetch=fetch),  # type: ignore[arg-type]  # likewise
+        relays=Any,  # type: ignore[arg-type]  # not used
+        telemetry=SimpleNamespace(report=lambda *what: reported.append(what)),  # type: ignore[arg-type]
+        ids=Bounded(100),
+        tell=told.append,
+    )
+    await updates.fetch(FetchUpdate(3, peer, ContentId(bytes(32)), 9))
+    assert told[0] == UpdatesGone(3)
+    assert reported[0] == ("waiting for a peer that has the updates of round 3", 0, 0)
+
+
+async def test_the_status_says_that_a_state_is_fetched_before_its_first_byte() -> None:
+    reported: list[tuple[str, int, int]] = []
+
+    async def fetch(cid: ContentId, **_: Any) -> bytes:
+        assert reported == [("the state of round 300", 0, 12)]
+        raise FetchFailed(cid, {})
+
+    unused: Any = None
+    fetcher: Any = SimpleNamespace(fetch=fetch)
+    downloads = Downloads(unused, fetcher, unused, list, lambda *what: reported.append(what))
+    cid, name = ContentId(bytes(32)), "the state of round 300"
+    assert await downloads.listed("snapshot", cid, 12, name, wanted=lambda: False) is None

@@ -69,6 +69,9 @@ class Downloads:
         Raises `ProtocolError` if the list is not what it should be, which no peer can cause: its
         content id comes from the manifest or from a certified record.
         """
+        if kind == "snapshot":
+            # Before the first byte: peers may not have it, and what was reported until now is over.
+            self._report(what, 0, size)
         data = await self._blob(blob, what, wanted)
         if data is None:
             return None
