@@ -187,10 +187,13 @@ def main() -> None:
                 stdout=subprocess.PIPE,
             )
             (folder / name).unlink()
-            results[kind] = json.loads(made.stdout)
-            print(f"{kind:<14}{results[kind]['peak_bytes'] / 1e6:>8.0f} MB", flush=True)
+            measured = json.loads(made.stdout)
+            results[kind] = {"megabytes": options.megabytes, **measured}
+            print(f"{kind:<14}{measured['peak_bytes'] / 1e6:>8.0f} MB", flush=True)
     if options.json:
-        figures = {"megabytes": options.megabytes, "workers": WORKERS, "kinds": results}
+        # Other kinds, or the same of other sizes, are measured in other runs.
+        there = json.loads(options.json.read_text("utf-8")) if options.json.exists() else {}
+        figures = {"workers": WORKERS, "kinds": there.get("kinds", {}) | results}
         options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 

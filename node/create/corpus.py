@@ -36,9 +36,11 @@ from .dealing import (
 )
 from .files import HUB, File, Skipped, Source, find_files, matches
 from .filling import rows
+from .formats import Format, unpacked_bytes
 from .images import ImageColumns, ImageTokenizer
 from .manifest_file import DataTable, ManifestFile, SourceTable, bad_manifest
 from .parts import Parts, Tally, remove_others
+from .room import Room
 from .shards import SHARD_BYTES, ShardWriter
 from .shortages import missing, no_conversations, no_images, too_short
 from .summary import DataSummary, SourceSummary
@@ -53,9 +55,6 @@ Wanted = Literal["both", "training", "heldout"]
 """What is made of the texts: of private data a founder's are all held out, and a member's none."""
 
 _PARTS = {"training": "training", "heldout": "held-out"}
-# Compressed text is some four times as long; nobody knows before it is read.
-_UNPACKED = 4
-_COMPRESSED = frozenset({".gz", ".zst", ".xz", ".bz2", ".parquet"})
 _CUT_ENDING = "-cut"
 # Fewer of them say little about a loss.
 _HELDOUT_SEQUENCES = 64
@@ -410,14 +409,18 @@ def _tokenise(
 ) -> None:
     total, before, seen = sum(each.size for each in found), 0, Tally()
     elsewhere = any(isinstance(file.path, str) for each in found for file in each.files)
-    with workers(how.tokenizer, None if elsewhere else sum(map(_text_bytes, found))) as pool:
+    sources = [(each.files, own) for each, own in zip(found, parts, strict=True)]
+    room = Room(data, sources, min(2, how.tokenizer.token_bytes))
+    # Of an array of tokens nothing is to be tokenised.
+    text = None if elsewhere else sum(_text_bytes(each, but="tokens") for each in found)
+    with workers(how.tokenizer, text) as pool:
         for each, own in zip(found, parts, strict=True):
 
             def advance(done: int, start: int = before) -> None:
                 progress("reading the training data", start + done, total)
 
             try:
-                tokenise(each.source, each.files, how, own, pool, seen, advance)
+                tokenise(each.source, each.files, how, own, pool, seen, advance, room)
             except UserError:
                 _report_bad_rows(seen, data)
                 raise
@@ -486,9 +489,6 @@ def _needed(found: Sequence[Found], parts: Sequence[Parts], token_bytes: int) ->
     return max(0, 2 * text * each_byte - there)
 
 
-def _text_bytes(found: Found) -> int:
-    """About how much text a source has."""
-    return sum(
-        file.size * (_UNPACKED if Path(file.path).suffix.lower() in _COMPRESSED else 1)
-        for file in found.files
-    )
+def _text_bytes(found: Found, but: Format | None = None) -> int:
+    """About how much text a source has, without files of one format."""
+    return sum(unpacked_bytes(file.path, file.size) for file in found.files if file.format != but)

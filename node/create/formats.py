@@ -48,6 +48,9 @@ _MAGIC = {
     ".xz": b"\xfd7zXZ\x00",
     ".bz2": b"BZh",
 }
+# Compressed text is some four times as long.
+_UNPACKED = 4
+_COMPRESSED = frozenset({*_MAGIC, ".parquet"})
 # A window of 2 GB is what `zstd --long=31` takes; dumps of forums come so.
 _ZSTD_WINDOW = 1 << 31
 # Little at a time: what it unpacks to may be a thousand times as much, and is held at once.
@@ -89,6 +92,11 @@ def format_of(name: PurePath) -> Format | None:
 def is_image(name: PurePath) -> bool:
     """Whether a file's name speaks of an image: one of no known ending, where text is learned from."""
     return name.suffix.lower() in _IMAGE_ENDINGS
+
+
+def unpacked_bytes(path: Path | str, size: int) -> int:
+    """About how much text a file of this size has; nobody knows before it is read."""
+    return size * (_UNPACKED if Path(path).suffix.lower() in _COMPRESSED else 1)
 
 
 def bare(name: PurePath) -> PurePath:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +23,7 @@ from .documents import WHOLE_FILE, Document, Empty, NoText, Reading, TokenDocume
 from .files import File, Source
 from .images import ImageTokenizer
 from .parts import SECTION, Parts, Position, Tally
+from .room import Room
 from .rows import BadRow
 from .tokens import Tokenizer
 from .workers import Workers
@@ -41,6 +43,7 @@ _MOST_SECTION_BYTES = 1 << 20
 _BYTES_A_TOKEN = 4
 _CUT_WINDOW = 1 << 14
 _SHOW_SECONDS = 0.1
+_ROOM_SECONDS = 0.5
 _MEND_ROW = (
     "mend the row, say with `text` or `template` in [data] where the text is, or leave some bad rows "
     "out with `max_bad`"
@@ -112,6 +115,8 @@ class _Batch:
     lines: list[tuple[str, int]] = field(default_factory=list)
     """Of each conversation: file, and line or row."""
     size: int = 0
+    read: dict[int, int] = field(default_factory=dict)
+    """Of each file, bytes of it that were read for this batch."""
     tally: Tally = field(default_factory=Tally)
     position: Position = field(default_factory=Position)
 
@@ -124,14 +129,15 @@ def tokenise(
     workers: Workers,
     seen: Tally,
     advance: Callable[[int], None],
+    room: Room,
 ) -> None:
     """Bring the parts of a source to its end; `advance` hears how many bytes have been read in all,
-    and `seen` counts what was read.
+    `seen` counts what was read, and `room` what it becomes.
 
     Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, and as soon as `seen` has more
     bad rows than `max_bad`.
     """
-    writer = _PartWriter(parts, how)
+    writer = _PartWriter(parts, how, files, room)
     shown = 0.0
     seen.add(parts.tally)
     _check_bad(seen, how.max_bad)
@@ -160,17 +166,20 @@ def _batches(
     for number in range(position.file, len(files)):
         file = files[number]
         skip = position.items if number == position.file else 0
-        count = 0
+        count = counted = 0
         for line, item, read in items(file, source, how.reading):
             count += 1
             if count <= skip:
                 continue
             _add_item(batch, item, number, str(file.name), line, how)
             batch.position = Position(number, count, before + read)
+            batch.read[number] = batch.read.get(number, 0) + read - counted
+            counted = read
             if batch.size >= _BATCH_BYTES or len(batch.rows) >= _BATCH_SECTIONS or batch.tally.bad:
                 yield batch
                 batch = _Batch()
         before += file.size
+        batch.read[number] = batch.read.get(number, 0) + file.size - counted
         batch.position = Position(number + 1, 0, before)
     yield batch
 
@@ -218,8 +227,11 @@ def _add_item(
 class _PartWriter:
     """Gathers batches until a part is full."""
 
-    def __init__(self, parts: Parts, how: Tokenising) -> None:
+    def __init__(self, parts: Parts, how: Tokenising, files: Sequence[File], room: Room) -> None:
         self._parts = parts
+        self._files = files
+        self._room = room
+        self._checked = time.monotonic()
         self._end = np.array(how.end, parts.dtype)
         self._length = how.sequence_length
         self._conversations = how.conversations
@@ -228,7 +240,7 @@ class _PartWriter:
     def add(self, batch: _Batch, encoded: list[np.ndarray]) -> None:
         if self._conversations is not None:
             encoded = self._fit(batch, encoded, self._conversations.learned)
-        texts = iter(encoded)
+        texts, made = iter(encoded), Counter[int]()
         sections = np.zeros(len(batch.rows), SECTION)
         for row, (document, check, file, first, ends, known) in enumerate(batch.rows):
             tokens = next(texts) if known is None else known.astype(self._parts.dtype)
@@ -237,7 +249,10 @@ class _PartWriter:
                 self._tokens.append(self._end)
             count = len(tokens) + ends * len(self._end)
             sections[row] = (document, check, count, file, first)
-            self._size += count * self._parts.dtype.itemsize
+            made[file] += count * self._parts.dtype.itemsize
+        self._size += made.total()
+        for number, read in batch.read.items():
+            self._room.add(self._files[number], read, made[number])
         self._sections.append(sections)
         self._count += len(sections)
         self._tally.add(batch.tally)
@@ -246,6 +261,9 @@ class _PartWriter:
         # is made anew, and comes out as if it had not been.
         if self._size >= _PART_BYTES or self._count >= _PART_SECTIONS:
             self._put(batch.position)
+        if batch.read and time.monotonic() - self._checked > _ROOM_SECONDS:
+            self._checked = time.monotonic()
+            self._room.check(self._files[max(batch.read)], self._size)
 
     def _fit(self, batch: _Batch, encoded: list[np.ndarray], learned: int) -> list[np.ndarray]:
         """Conversations no longer than a sequence; what is cut or left out is counted and named."""

@@ -110,13 +110,17 @@ class DataDir:
             ) from error
         self.require_free(MINIMUM_FREE_BYTES)
 
+    def free(self) -> int:
+        """Bytes that may still be written."""
+        return shutil.disk_usage(self.root).free
+
     def require_free(self, needed: int, what: str = "the node's own files") -> None:
         """Check that `needed` bytes are free. Raises `UserError` (`DISK_FULL`)."""
-        free = shutil.disk_usage(self.root).free
+        free = self.free()
         if free < needed:
             raise UserError(
                 ExitCode.DISK_FULL,
-                f"{what} need {_size(needed)} in {self.root}, and {_size(free)} are free",
+                f"{what} need {size_text(needed)} in {self.root}, and {size_text(free)} are free",
                 "free some space, or give a directory on a larger disk with --data-dir",
             )
 
@@ -204,5 +208,5 @@ def open_identity(data: DataDir, passphrase: str | None, *, create: bool = True)
         raise UserError(code, error.problem, error.remedy) from None
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

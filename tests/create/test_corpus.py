@@ -3,6 +3,7 @@ when it is interrupted."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -13,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 import psutil
+import pyarrow
+import pyarrow.parquet
 import pytest
 from distro_node.node.create import dealing, tokenising
 from distro_node.node.create import workers as worker_processes
@@ -597,3 +600,59 @@ def test_a_tokenizer_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 def test_columns_are_text_by_default() -> None:
     assert Columns(None, None).names == ("text",)
+
+
+# --- room on the disk ------------------------------------------------------------------------------
+
+
+def giant_parquet(file: Path) -> None:
+    """A hundred thousand rows of a megabyte each, all the same: one entry of a dictionary."""
+    text = "a line of a very long text\n" * 40_000
+    rows_ = pyarrow.DictionaryArray.from_arrays(np.zeros(100_000, np.int32), [text])
+    pyarrow.parquet.write_table(pyarrow.table({"text": rows_}), file, compression="zstd")
+    assert file.stat().st_size < 100_000
+
+
+def giant_gzip(file: Path) -> None:
+    """A hundred megabytes of text in a tenth of one."""
+    line = b'{"text": "' + b"a long text " * 10_000 + b'"}\n'
+    with gzip.open(file, "wb", compresslevel=9) as packed:
+        for _ in range(100):
+            packed.write(line * 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("a.parquet", giant_parquet), ("a.jsonl.gz", giant_gzip)]
+)
+def test_a_disk_that_will_not_do_is_foreseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, make: Any
+) -> None:
+    founder = Founder(tmp_path, ByteTokenizer())
+    make(tmp_path / name)
+    rows(tmp_path / "b.jsonl", ["a short text"])
+    monkeypatch.setattr(DataDir, "free", lambda self: 40 << 20)
+    monkeypatch.setattr(tokenising, "_ROOM_SECONDS", 0)
+    with pytest.raises(UserError) as caught:
+        founder.read(paths=(name, "b.jsonl"))
+    assert caught.value.code == ExitCode.DISK_FULL
+    assert "the training data will take about" in caught.value.problem
+    assert name in caught.value.problem
+    assert caught.value.remedy
+    assert [path for path in founder.data.making.rglob("*") if path.is_file()] == []
+
+
+def test_a_disk_that_will_do_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read first is packed a hundred times as well as the rest."""
+    founder = Founder(tmp_path, ByteTokenizer())
+    monkeypatch.setattr(tokenising, "_PART_BYTES", 1 << 18)
+    monkeypatch.setattr(tokenising, "_ROOM_SECONDS", 0)
+    text = "one line of many\n" * 200_000
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
+    noise = np.random.default_rng(0).integers(32, 127, 6 << 20, np.uint8).tobytes()
+    (tmp_path / "noise.txt").write_bytes(noise)
+    needed = 2 * (len(noise) + len(text))
+    monkeypatch.setattr(DataDir, "free", lambda self: needed + (1 << 20))
+    corpus = founder.read(paths=("a.txt.gz", "noise.txt"))
+    assert corpus.summary.tokens + corpus.summary.heldout_tokens >= needed // 2

@@ -1,0 +1,86 @@
+"""Whether the disk has room for what the files will become, foreseen while they are read.
+
+The size of a packed or columnar file says little: a kilobyte of Parquet may hold a hundred gigabytes of
+text. What the files of each kind have become so far says how much the rest of them will, long before the
+disk is full of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ..errors import ExitCode, UserError
+from ..storage.data_dir import DataDir, size_text
+from .files import File
+from .formats import unpacked_bytes
+from .parts import Parts
+
+# Fewer bytes of tokens say little of a kind of file.
+_FEWEST = 1 << 20
+# As long as less than this share of a kind has been read it counts with half of what it promises.
+_KNOWN_FROM = 0.1
+
+
+class Room:
+    """The room that parts, and the shards made of them, will take below the data directory."""
+
+    def __init__(
+        self, data: DataDir, sources: Sequence[tuple[Sequence[File], Parts]], each_byte: int
+    ) -> None:
+        """`each_byte`: bytes of tokens that a byte of text becomes at most."""
+        self._data = data
+        self._parts = [parts for _, parts in sources]
+        self._each_byte = each_byte
+        self._left: Counter[str] = Counter()
+        """By the kind of file: bytes that are not read yet, …"""
+        self._text: Counter[str] = Counter()
+        """… about how much text they are, …"""
+        self._read: Counter[str] = Counter()
+        """… bytes that were read here, …"""
+        self._made: Counter[str] = Counter()
+        """… and the bytes of tokens that came of them."""
+        for files, parts in sources:
+            for file in files[parts.position.file :]:
+                self._left[_kind(file)] += file.size
+                self._text[_kind(file)] += unpacked_bytes(file.path, file.size)
+
+    def add(self, file: File, read: int, made: int) -> None:
+        """Count what has come of `read` more bytes of a file."""
+        kind = _kind(file)
+        self._read[kind] += read
+        self._left[kind] -= read
+        self._made[kind] += made
+
+    def check(self, file: File, pending: int) -> None:
+        """Raise `UserError` (`DISK_FULL`), and remove what was made so far, if there will not be enough;
+        `pending`: bytes of tokens, of `file` and others, that are in no part yet."""
+        there = sum(own.dtype.itemsize * tokens for own in self._parts for _, tokens in own.counts)
+        to_come = pending + sum(map(self._to_come, self._left))
+        # Shards are made while the parts are still there.
+        needed, free = to_come + there + to_come, self._data.free()
+        if needed <= free:
+            return
+        for own in self._parts:
+            own.remove()
+        raise UserError(
+            ExitCode.DISK_FULL,
+            f"the training data will take about {size_text(needed + there)} in {self._data.root}, and "
+            f"{size_text(free + there)} are free: so much do its files become, as {file.name} does",
+            "leave files out with `exclude` in [data], free some space, or give a directory on a larger "
+            "disk with --data-dir; nothing was left behind",
+        )
+
+    def _to_come(self, kind: str) -> int:
+        left, read, made = self._left[kind], self._read[kind], self._made[kind]
+        usual = self._text[kind] * self._each_byte
+        if made < _FEWEST or read <= 0:
+            return usual
+        promised = max(0, left) * made // read
+        known = read >= _KNOWN_FROM * (read + left)
+        return promised if known else min(promised, max(usual, promised // 2))
+
+
+def _kind(file: File) -> str:
+    """Files of one kind become about as much."""
+    return f"{file.format} {file.name.suffix.lower()}"
