@@ -812,17 +812,24 @@ def creating() -> Iterator[Figure]:
     """How fast text becomes tokens."""
     measured = results("create")
     speeds = (measured["tokens_per_second"], measured["tokens_per_processor_second"])
-    memory = measured["memory_bytes"]
     yield Figure(
         "docs/data.md",
         "`create` made {:.2f} times as many tokens a second as the `tokenizers` library alone, and "
         "{:.2f} times as many a second of a processor",
         tuple(speed["ours"] / speed["library"] for speed in speeds),
     )
+    kinds = results("create-memory")["kinds"]
     yield Figure(
         "docs/data.md",
-        "it held {:.0f} MB for a quarter of the text and {:.0f} MB for all of it",
-        (memory["quarter"] / 1e6, memory["whole"] / 1e6),
+        "With two workers it held {:.0f} MB at most for one text of {:.0f} MB, and {:.0f} to {:.0f} MB for "
+        "{:.0f} MB of other kinds",
+        (
+            kinds["text"]["peak_bytes"] / 1e6,
+            kinds["text"]["megabytes"],
+            min(kind["peak_bytes"] for name, kind in kinds.items() if name != "text") / 1e6,
+            max(kind["peak_bytes"] for name, kind in kinds.items() if name != "text") / 1e6,
+            kinds["jsonl-long"]["megabytes"],
+        ),
     )
 
 
