@@ -821,8 +821,8 @@ def creating() -> Iterator[Figure]:
     kinds = results("create-memory")["kinds"]
     yield Figure(
         "docs/data.md",
-        "With two workers it held {:.0f} MB at most for one text of {:.0f} MB, and {:.0f} to {:.0f} MB for "
-        "{:.0f} MB of other kinds",
+        "With two workers it held {:.0f} MB at most for one text of {:.0f} MB, and {:.0f} to {:.0f} MB "
+        "for {:.0f} MB of other kinds",
         (
             kinds["text"]["peak_bytes"] / 1e6,
             kinds["text"]["megabytes"],
