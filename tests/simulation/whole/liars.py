@@ -38,6 +38,7 @@ from distro_node.protocol.wire.messages import (
     Decided,
     DepartureEntry,
     Leave,
+    Proposal,
     Record,
     RecordId,
     SignedBallot,
@@ -53,6 +54,8 @@ from .network import SimulatedNetwork
 if TYPE_CHECKING:
     from .process import Machine
     from .swarm import WholeSwarm
+
+# Private here: `_current`, `_slots`: a liar starts from what its own process knows.
 
 LIES = (
     "two sizes",
@@ -175,6 +178,24 @@ class LyingNetwork(SimulatedNetwork):
             self.pass_on(topic, self.peer, data, None, one)
             block = RecordId(content_id(b"none" + message.block))
             self._say(topic, "vote", dataclasses.replace(message, block=block), other)
+        elif (
+            isinstance(message, Ballot)
+            and "abstains from others" in tells
+            and envelope.kind != "skip"
+            and self._current.agreement.leader(message.slot) != self.peer
+        ):
+            pass
+        elif isinstance(message, Announcement) and "announces to some" in tells:
+            self.pass_on(topic, self.peer, data, None, frozenset(sorted(others)[::2]))
+        elif (
+            isinstance(message, Proposal)
+            and (record := Liar._censored(self, message.record)) is not None  # type: ignore[arg-type]
+        ):
+            # It votes for it as well, or there would be no quorum.
+            agreement = self._current.agreement
+            agreement.records[record.id] = record
+            agreement._slots[message.slot].proposal = record.id
+            self._say(topic, "proposal", Proposal(message.slot, record))
         elif isinstance(message, Ballot) and "false silence" in tells:
             membership = self._machine.member.ledger.membership(message.round)
             mask = membership.mask(set(membership.peers) - {self.peer})
@@ -374,6 +395,17 @@ class LyingNetwork(SimulatedNetwork):
     @property
     def member(self) -> Any:
         return self._machine.member
+
+    @property
+    def swarm(self) -> WholeSwarm:
+        return self._swarm
+
+    @property
+    def _current(self) -> Any:
+        return self.member._current
+
+    def _varied(self, entry: UpdateEntry, record: Record) -> UpdateEntry:
+        return Liar._varied(self, entry, record)  # type: ignore[arg-type]
 
     @property
     def _chance(self) -> random.Random:

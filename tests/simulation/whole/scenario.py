@@ -19,7 +19,7 @@ from distro_node.protocol.wire.work_specs import SpeakersSpec
 
 from ..faults import Family, Schedule, draw_absences
 from ..invariants import Violation
-from ..liars import FALSE_TALLY, Liars
+from ..liars import FALSE_TALLY, Liars, draw_leading
 from ..scenario import CUT_SECONDS, LEASE_SECONDS, RECOVERY_ROUNDS, draw_say, lacking
 from . import loop
 from .faults import Faults, draw_schedule
@@ -115,6 +115,7 @@ def draw_scenario(seed: int, family: Family) -> Scenario:
     # What was added later has a stream of its own, or all older seeds were others.
     later = random.Random(f"whole later {seed} {family}")
     liars = on_both_sides(liars, later) if cut else draw_strangers(liars, later)
+    liars = draw_leading(liars, random.Random(f"whole leading {seed} {family}"), 0.4)
     say = draw_say(seed, family)
     return Scenario(seed, family, count, 6, model, liars, schedule, overlap, say)
 
