@@ -142,6 +142,7 @@ NODE_SIDE_OF_TRAINER = {
         "environment",
         "errors",
         "explain",
+        "foreign_keys",
         "frames",
         "initial_model",
         "landlock",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...protocol.wire.structure import StructureError
+from .foreign_keys import is_inert, is_neutral, nearest, quantised, shown
 
 # The largest published models have 126 layers, 16,384 wide; a vocabulary of 262,144; contexts of 10
 # million tokens. Layers are also held against the number of parameter tensors.
@@ -39,9 +40,9 @@ own default and is not asked about."""
 def _whole(low: int, high: int) -> Check:
     def check(value: Any) -> str | None:
         if type(value) is not int:
-            return f"expected a whole number, got {_shown(value)}"
+            return f"expected a whole number, got {shown(value)}"
         if not low <= value <= high:
-            return f"expected a whole number from {low} to {high}, got {_shown(value)}"
+            return f"expected a whole number from {low} to {high}, got {shown(value)}"
         return None
 
     return check
@@ -50,28 +51,26 @@ def _whole(low: int, high: int) -> Check:
 def _number(value: Any) -> str | None:
     # Booleans are numbers to Python, and infinities are to JSON's reader.
     if type(value) not in (int, float) or not math.isfinite(value) or abs(value) > 1e12:
-        return f"expected a number, got {_shown(value)}"
+        return f"expected a number, got {shown(value)}"
     return None
 
 
 def _switch(value: Any) -> str | None:
-    return None if type(value) is bool else f"expected true or false, got {_shown(value)}"
+    return None if type(value) is bool else f"expected true or false, got {shown(value)}"
 
 
 def _off(value: Any) -> str | None:
-    return None if value is False else f"expected false, got {_shown(value)}"
+    return None if value is False else f"expected false, got {shown(value)}"
 
 
 def _none_at_all(value: Any) -> str | None:
-    return (
-        None if type(value) in (int, float) and value == 0 else f"expected 0, got {_shown(value)}"
-    )
+    return None if type(value) in (int, float) and value == 0 else f"expected 0, got {shown(value)}"
 
 
 def _one_of(words: frozenset[str]) -> Check:
     def check(value: Any) -> str | None:
         known = isinstance(value, str) and value in words
-        return None if known else f"expected one of {', '.join(sorted(words))}, got {_shown(value)}"
+        return None if known else f"expected one of {', '.join(sorted(words))}, got {shown(value)}"
 
     return check
 
@@ -79,7 +78,7 @@ def _one_of(words: frozenset[str]) -> Check:
 def _list_of(each: Check, most: int) -> Check:
     def check(value: Any) -> str | None:
         if not isinstance(value, list) or len(value) > most:
-            return f"expected a list of at most {most}, got {_shown(value)}"
+            return f"expected a list of at most {most}, got {shown(value)}"
         return next((problem for item in value if (problem := each(item))), None)
 
     return check
@@ -110,13 +109,24 @@ _ROPE: dict[str, Check] = {
 
 def _rope(value: Any) -> str | None:
     if not isinstance(value, dict):
-        return f"expected a table, got {_shown(value)}"
+        return f"expected a table, got {shown(value)}"
     for key, item in value.items():
         if key not in _ROPE:
-            return f"{_shown(key)} is not known here"
+            return f"{shown(key)} is not known here"
         problem = None if item is None else _ROPE[key](item)
         if problem:
             return f"{key}: {problem}"
+    return None
+
+
+def _ropes(value: Any) -> str | None:
+    """One table for all layers, or one for each kind of layer."""
+    if not isinstance(value, dict) or not set(value) & _LAYER_KINDS:
+        return _rope(value)
+    for kind, table in value.items():
+        problem = f"{shown(kind)} is no kind of layer" if kind not in _LAYER_KINDS else _rope(table)
+        if problem:
+            return f"{kind}: {problem}" if kind in _LAYER_KINDS else problem
     return None
 
 
@@ -154,6 +164,19 @@ _SLIDING = {
     "layer_types": _list_of(_one_of(_LAYER_KINDS), _MOST_LAYERS),
 }
 _BIAS: dict[str, Check] = {"attention_bias": _switch}
+# The largest published models have 512 experts.
+_experts = _whole(1, 4096)
+_MIXTURE: dict[str, Check] = {
+    "num_experts": _experts,
+    "num_local_experts": _experts,
+    "num_experts_per_tok": _experts,
+    "norm_topk_prob": _switch,
+}
+_SPARSE: dict[str, Check] = _MIXTURE | {
+    "moe_intermediate_size": _width,
+    "decoder_sparse_step": _layers,
+    "mlp_only_layers": _list_of(_whole(0, _MOST_LAYERS), _MOST_LAYERS),
+}
 _LAYER_NORM: dict[str, Check] = {
     "layer_norm_eps": _number,
     "partial_rotary_factor": _number,
@@ -248,6 +271,37 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
         "scale_attn_by_inverse_layer_idx": _switch,
         "reorder_and_upcast_attn": _switch,
     },
+    "gemma3_text": _RMS
+    | _BIAS
+    | {
+        "hidden_activation": _activation,
+        "use_bidirectional_attention": _off,
+        "sliding_window": _positions,
+        "sliding_window_pattern": _layers,
+        "layer_types": _SLIDING["layer_types"],
+        "query_pre_attn_scalar": _number,
+        "attn_logit_softcapping": _number,
+        "final_logit_softcapping": _number,
+        "cache_implementation": _one_of(frozenset({"hybrid"})),
+        "rope_local_base_freq": _number,
+        "rope_parameters": _ropes,
+    },
+    "mixtral": _RMS
+    | _MIXTURE
+    | {"sliding_window": _positions, "router_jitter_noise": _none_at_all},
+    "qwen2_moe": _RMS
+    | _SLIDING
+    | _SPARSE
+    | {"shared_expert_intermediate_size": _width, "qkv_bias": _switch},
+    "qwen3_moe": _RMS | _SLIDING | _BIAS | _SPARSE,
+    "olmoe": _RMS | _BIAS | _MIXTURE | {"clip_qkv": _number},
+    "olmo3": _RMS
+    | _BIAS
+    | {
+        "sliding_window": _positions,
+        "layer_types": _SLIDING["layer_types"],
+        "rope_parameters": _ropes,
+    },
     "bert": _ENCODER,
     "roberta": _ENCODER,
 }
@@ -294,27 +348,6 @@ DENOISERS: Mapping[str, Mapping[str, Check]] = {
 # They see what follows a token, too, and so learn to fill gaps and not to write on.
 _BOTH_WAYS = frozenset({"bert", "roberta"})
 
-# How somebody else ran, saved or classified with the model: nothing of it changes its training.
-INERT_KEYS = frozenset(
-    {"architectures", "dtype", "torch_dtype", "transformers_version", "attn_implementation"}
-    | {"id2label", "label2id", "problem_type", "is_encoder_decoder", "chunk_size_feed_forward"}
-    | {"output_attentions", "output_hidden_states", "return_dict", "task_specific_params"}
-    | {"summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
-    | {
-        "gradient_checkpointing",
-        "summary_use_proj",
-        "add_cross_attention",
-        "is_decoder",
-        "torchscript",
-        "model_max_length",
-    }
-)
-
-
-def is_inert(key: str) -> bool:
-    """Whether a key says nothing about the model that is trained."""
-    return key in INERT_KEYS or key.startswith("_")
-
 
 def sees_both_ways(model_type: str) -> bool:
     """Whether a model looks at all of a sequence, and not at what came before alone."""
@@ -353,19 +386,25 @@ def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
         raise StructureError("model", "the key 'model_type' is missing (for example \"llama\")")
     known = {**ARCHITECTURES, **DENOISERS}
     if not isinstance(model_type, str) or model_type not in known:
+        near = nearest(model_type, known) if isinstance(model_type, str) else ""
         raise StructureError(
             "model.model_type",
-            f"{_shown(model_type)} cannot be trained here; these can: {', '.join(known)}",
+            f"{shown(model_type)} cannot be trained here{near and f' ({near})'}; these can: "
+            f"{', '.join(known)}",
         )
     checks = known[model_type]
     kept: dict[str, Any] = {"model_type": model_type}
     for key, value in config.items():
         if key == "model_type" or is_inert(key):
             continue
+        if key == "quantization_config" and value is not None:
+            raise StructureError("model.quantization_config", quantised(value))
+        if key not in checks and is_neutral(model_type, key, value):
+            continue
         if key not in checks:
             near = difflib.get_close_matches(key[:100], checks, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise StructureError("model", f"{model_type} has no key {_shown(key)}{hint}")
+            raise StructureError("model", f"{model_type} has no key {shown(key)}{hint}")
         problem = None if value is None else checks[key](value)
         if problem:
             raise StructureError(f"model.{key}", problem)
@@ -410,15 +449,3 @@ def _check_levels(config: Mapping[str, Any]) -> None:
             f"has {levels} levels, which halve images {levels - 1} times, and "
             f"{config['sample_size']} pixels are no multiple of {halved}",
         )
-
-
-def _shown(value: Any) -> str:
-    """A value for an error message, never longer than a line."""
-    # Numbers of a million digits and lists of a million items are told by their kind.
-    if isinstance(value, (str, float, bool)) or (type(value) is int and abs(value) < 10**20):
-        text = repr(value[:60] if isinstance(value, str) else value)
-    else:
-        text = {dict: "a table", list: "a list", int: "a huge number"}.get(
-            type(value), type(value).__name__
-        )
-    return text

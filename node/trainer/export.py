@@ -20,6 +20,7 @@ from ...protocol.wire.structure import StructureError
 from ..errors import UserError
 from ..storage.blob_store import BlobStore
 from .adapters import merged_model, peft_config
+from .architectures import longest_sequence
 from .chat import BadConversation, BadTemplate, ChatTemplate
 from .denoisers import Denoiser, write_denoiser
 from .errors import TrainerFailed
@@ -86,7 +87,8 @@ def export(
     else:
         _write_adapter(session, adapter, directory)
     (directory / "tokenizer.json").write_bytes(definition)
-    table = tokenizer_table(settings, session.manifest.data.sequence_length)
+    known = longest_sequence(session.model.config.to_dict())
+    table = tokenizer_table(settings, known or session.manifest.data.sequence_length)
     (directory / "tokenizer_config.json").write_text(
         json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )
@@ -236,7 +238,7 @@ def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettin
 
 
 def tokenizer_table(settings: TokenizerSettings, longest: int) -> dict[str, Any]:
-    """What `tokenizer_config.json` says; `longest`: tokens in a sequence."""
+    """What `tokenizer_config.json` says; `longest`: how many tokens the model takes."""
     named = {role: getattr(settings, role) for role in ROLES}
     return {
         # Without it AutoTokenizer would guess a class from the model's type.

@@ -50,6 +50,34 @@ SMALL_MODELS: dict[str, dict[str, Any]] = {
     "stablelm": _GROUPED | _THETA | {"partial_rotary_factor": 0.5, "use_qkv_bias": True},
     "gpt_neox": _SIZES | {"rotary_pct": 0.5, "rotary_emb_base": 50_000.0},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 256},
+    "gemma3_text": _GROUPED
+    | _THETA
+    | _WINDOW
+    | {
+        "head_dim": 16,
+        "query_pre_attn_scalar": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_local_base_freq": 1000.0,
+    },
+    "olmo3": _GROUPED
+    | _THETA
+    | _WINDOW
+    | {"pad_token_id": 0, "layer_types": ["sliding_attention", "full_attention"]},
+    "mixtral": _GROUPED | _THETA | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": _GROUPED
+    | _THETA
+    | {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 24,
+    },
+    "qwen3_moe": _GROUPED
+    | _THETA
+    | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 16},
+    "olmoe": _GROUPED
+    | _THETA
+    | {"pad_token_id": 0, "num_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 16},
     "bert": _SIZES,
     "roberta": _SIZES | {"max_position_embeddings": 66, "pad_token_id": 1},
 }

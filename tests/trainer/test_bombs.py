@@ -49,7 +49,6 @@ def tiny(model_type: str) -> dict[str, Any]:
         {"model_type": "reformer", "axial_pos_shape": [65_536, 65_536]},
         {"model_type": "gpt2", "n_positions": 50_000},
         {"attribute_map": {"zz": "_attn_implementation"}, "zz": "flash_attention_2"},
-        {"auto_map": {"AutoModelForCausalLM": "evil/repo--modeling.Evil"}},
         {"rope_parameters": {"rope_type": "yarn", "factor": float("inf")}},
         {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0] * 5000}},
         {"rope_scaling": {"rope_type": "default", "more": {"nested": 1}}},

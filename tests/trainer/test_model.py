@@ -74,7 +74,6 @@ class TestConfiguration:
             {"num_attention_heads": 0},
             {"num_hidden_layers": 10**9},
             {"hidden_size": 10**9},
-            {"auto_map": {"AutoModelForCausalLM": "evil--modeling.Evil"}},
             {"quantization_config": {"quant_method": "gptq"}},
         ],
     )

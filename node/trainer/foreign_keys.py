@@ -1,0 +1,130 @@
+"""What published configurations say besides the model: keys that mean nothing here, and near relations.
+
+Both processes use it, so nothing here imports torch or transformers.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+# How somebody else ran, saved or classified with the model: nothing of it changes its training. The
+# code that `auto_map` names is never loaded.
+INERT_KEYS = frozenset(
+    {"architectures", "dtype", "torch_dtype", "transformers_version", "attn_implementation"}
+    | {"id2label", "label2id", "problem_type", "is_encoder_decoder", "chunk_size_feed_forward"}
+    | {"output_attentions", "output_hidden_states", "return_dict", "task_specific_params"}
+    | {"summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
+    | {
+        "gradient_checkpointing",
+        "summary_use_proj",
+        "add_cross_attention",
+        "is_decoder",
+        "torchscript",
+        "model_max_length",
+    }
+    | {"auto_map", "is_llama_config", "unsloth_fixed", "unsloth_version", "tokenizer_class"}
+    | {"bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping"}
+    | {"encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task"}
+    | {"forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length"}
+    | {"max_new_tokens", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "suppress_tokens"}
+    | {"num_return_sequences", "output_scores", "prefix", "remove_invalid_values", "top_k", "top_p"}
+    | {"repetition_penalty", "return_dict_in_generate", "temperature", "typical_p", "use_bfloat16"}
+    | {"decoder_start_token_id", "sep_token_id", "tf_legacy_loss", "directionality", "num_labels"}
+    | {"output_past", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"}
+    | {"pooler_size_per_head", "pooler_type", "output_router_logits", "router_aux_loss_coef"}
+)
+
+# Keys with which others switch on what no architecture here has, at the value that leaves it off.
+_NEUTRAL: Mapping[str, Any] = {
+    "attention_bias": False,
+    "attn_logit_softcapping": None,
+    "cross_attention_hidden_size": None,
+    "full_attn_mod": 1,
+    "interpolate_factor": 1,
+    "lm_head_bias": False,
+    "mlp_bias": False,
+    "pretraining_tp": 1,
+    "pruned_heads": {},
+    "qk_layernorm": False,
+    "rope_interleaved": False,
+    "tie_encoder_decoder": False,
+    "use_bidirectional_attention": False,
+    "use_mrope": False,
+    "use_sliding_window": False,
+}
+# Always with a bias in attention: False would not be neutral.
+_BIASED = frozenset({"bert", "gpt2", "phi", "qwen2", "qwen2_moe", "roberta"})
+
+
+def is_inert(key: str) -> bool:
+    """Whether a key says nothing about the model that is trained, whatever its value."""
+    return key in INERT_KEYS or key.startswith("_")
+
+
+def is_neutral(model_type: str, key: str, value: Any) -> bool:
+    """Whether a key that an architecture does not have says no more than that."""
+    if value is None:
+        return True
+    if key == "attention_bias" and model_type in _BIASED:
+        return False
+    neutral = _NEUTRAL.get(key)
+    return key in _NEUTRAL and type(value) is type(neutral) and value == neutral
+
+
+def quantised(value: Any) -> str:
+    """What is said of a checkpoint whose configuration has a `quantization_config`."""
+    method = value.get("quant_method") if isinstance(value, dict) else None
+    kind = f" ({shown(method)})" if isinstance(method, str) else ""
+    return (
+        f"the checkpoint is quantised{kind}, and what is trained has to be numbers: take the original "
+        "weights, or write them out dequantised (transformers: model.dequantize(), then "
+        "save_pretrained)"
+    )
+
+
+# What is missing for models that are often asked for.
+_FAMILIES: Mapping[str, str] = {
+    "gemma3": "the nearest is 'gemma3_text', its language model alone: images are not trained",
+    "gemma3n": "the nearest is 'gemma3_text'; embeddings of each layer are missing",
+    "llama4": "the nearest is 'llama'; its experts and images are missing",
+    "mistral3": "the nearest is 'mistral', its language model alone: images are not trained",
+    "qwen2_vl": "the nearest is 'qwen2', its language model alone: images are not trained",
+    "qwen2_5_vl": "the nearest is 'qwen2', its language model alone: images are not trained",
+    "qwen3_next": "the nearest is 'qwen3_moe'; linear attention is missing",
+    "deepseek_v2": "the nearest is 'qwen2_moe'; latent attention is missing",
+    "deepseek_v3": "the nearest is 'qwen3_moe'; latent attention is missing",
+    "gpt_oss": "the nearest is 'mixtral'; attention sinks are missing",
+    "gpt_neo": "the nearest is 'gpt_neox'; local attention is missing",
+    "gptj": "the nearest is 'gpt_neox'; interleaved rotary positions are missing",
+    "opt": "the nearest is 'gpt2'; learned positions with an offset are missing",
+    "bloom": "the nearest is 'gpt2'; positions as a bias of attention (ALiBi) are missing",
+    "falcon": "the nearest is 'gpt_neox'; one key for all heads is missing",
+    "mamba": "there is nothing near: state spaces are missing",
+    "mamba2": "there is nothing near: state spaces are missing",
+    "distilbert": "the nearest is 'bert'; its own names of layers are missing",
+    "modernbert": "the nearest is 'bert'; rotary positions without padding are missing",
+    "t5": "there is nothing near: encoders with decoders are missing",
+}
+
+
+def nearest(model_type: str, known: Iterable[str]) -> str:
+    """The known architecture closest to an unknown one, in words for a message; "" if none is near."""
+    family = _FAMILIES.get(model_type)
+    if family is not None:
+        return family
+    near = difflib.get_close_matches(model_type[:60], list(known), n=1, cutoff=0.5)
+    return f"the nearest is {near[0]!r}" if near else ""
+
+
+def shown(value: Any) -> str:
+    """A value for an error message, never longer than a line."""
+    # Numbers of a million digits and lists of a million items are told by their kind.
+    if isinstance(value, (str, float, bool)) or (type(value) is int and abs(value) < 10**20):
+        text = repr(value[:60] if isinstance(value, str) else value)
+    else:
+        text = {dict: "a table", list: "a list", int: "a huge number"}.get(
+            type(value), type(value).__name__
+        )
+    return text

@@ -1,0 +1,85 @@
+"""Published configurations are taken as they are, and what is not known is told with what is nearest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distro_node.node.create.model_config import complete_model
+from distro_node.node.trainer.model import model_config
+from distro_node.protocol.wire.structure import StructureError
+from trainer.support import TINY_LLAMA
+
+PATH = Path(__file__).with_name("data") / "published_configs.json"
+PUBLISHED: dict[str, dict[str, Any]] = json.loads(PATH.read_text())["configurations"]
+GENERATION = {
+    "max_length": 4096,
+    "do_sample": True,
+    "temperature": 0.6,
+    "top_p": 0.9,
+    "num_beams": 1,
+    "bad_words_ids": None,
+    "tie_encoder_decoder": False,
+    "pruned_heads": {},
+}
+
+
+def refusal(config: dict[str, Any]) -> StructureError:
+    with pytest.raises(StructureError) as caught:
+        complete_model(config, vocabulary=256, sequence_length=32)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_configuration_is_taken(name: str) -> None:
+    config = PUBLISHED[name]
+    known = complete_model(config, vocabulary=1000, sequence_length=512)
+    built = model_config(known)
+    assert built.vocab_size == config["vocab_size"]
+    theta = config.get("rope_theta")
+    if theta is not None and config["model_type"] != "gemma3_text":
+        assert built.rope_parameters["rope_theta"] == theta
+
+
+def test_twenty_of_them_are_looked_at() -> None:
+    assert len(PUBLISHED) >= 20
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        GENERATION,
+        {"unsloth_fixed": True, "unsloth_version": "2025.1"},
+        {"quantization_config": None},
+        {"use_mrope": False, "rope_interleaved": False},
+        {"a_key_of_somebody": None},
+        {"auto_map": {"AutoModelForCausalLM": "somebody--modeling.Model"}},
+    ],
+)
+def test_keys_that_mean_nothing_are_left_out(more: dict[str, Any]) -> None:
+    plain = complete_model(TINY_LLAMA, vocabulary=256, sequence_length=32)
+    assert complete_model(TINY_LLAMA | more, vocabulary=256, sequence_length=32) == plain
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"use_mrope": True}, "use_mrope"),
+        ({"rope_interleaved": True}, "rope_interleaved"),
+        ({"rope_interleaved": 0}, "rope_interleaved"),
+        ({"hiden_size": 32}, "did you mean 'hidden_size'"),
+        ({"model_type": "qwen2", "attention_bias": False}, "attention_bias"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantised ('fp8').*original weights"),
+        ({"quantization_config": {}}, "quantised"),
+        ({"model_type": "gemma3"}, "nearest is 'gemma3_text'.*images"),
+        ({"model_type": "deepseek_v3"}, "nearest is 'qwen3_moe'.*latent attention"),
+        ({"model_type": "qwen4"}, "the nearest is 'qwen[23]'"),
+        ({"model_type": "mixtral", "num_local_experts": 2**31 - 1}, "num_local_experts"),
+    ],
+)
+def test_keys_that_mean_something_are_not(more: dict[str, Any], words: str) -> None:
+    import re
+
+    assert re.search(words.replace("(", r"\(").replace(")", r"\)"), str(refusal(TINY_LLAMA | more)))
