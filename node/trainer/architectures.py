@@ -292,7 +292,12 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
     "qwen2_moe": _RMS
     | _SLIDING
     | _SPARSE
-    | {"shared_expert_intermediate_size": _width, "qkv_bias": _switch},
+    | {
+        "shared_expert_intermediate_size": _width,
+        "qkv_bias": _switch,
+        # 0 where it is off.
+        "sliding_window": _whole(0, _LONGEST),
+    },
     "qwen3_moe": _RMS | _SLIDING | _BIAS | _SPARSE,
     "olmoe": _RMS | _BIAS | _MIXTURE | {"clip_qkv": _number},
     "olmo3": _RMS

@@ -31,7 +31,7 @@ INERT_KEYS = frozenset(
     | {"max_new_tokens", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "suppress_tokens"}
     | {"num_return_sequences", "output_scores", "prefix", "remove_invalid_values", "top_k", "top_p"}
     | {"repetition_penalty", "return_dict_in_generate", "temperature", "typical_p", "use_bfloat16"}
-    | {"decoder_start_token_id", "sep_token_id", "tf_legacy_loss", "directionality", "num_labels"}
+    | {"decoder_start_token_id", "sep_token_id", "tf_legacy_loss", "directionality"}
     | {"output_past", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"}
     | {"pooler_size_per_head", "pooler_type", "output_router_logits", "router_aux_loss_coef"}
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,4 @@ def test_keys_that_mean_nothing_are_left_out(more: dict[str, Any]) -> None:
     ],
 )
 def test_keys_that_mean_something_are_not(more: dict[str, Any], words: str) -> None:
-    import re
-
     assert re.search(words.replace("(", r"\(").replace(")", r"\)"), str(refusal(TINY_LLAMA | more)))
