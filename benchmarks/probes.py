@@ -3,9 +3,9 @@
     python -m distro_node.benchmarks.probes --json benchmarks/results/probes.json
 
 For each model: how far the losses of the probe (docs/protocol.md) are from those of float32 with the
-usual attention, with another attention, with one thread, in bfloat16 (on the CPU, with float32 sums), and
-with a configuration that somebody else reads otherwise. And the same with new parameters in the place of
-the probe's, which is why the probe has its own.
+usual attention, if they are computed with another attention, with one thread, in bfloat16 (on the CPU,
+with float32 sums), and of a configuration that somebody else reads otherwise. And the same with new
+parameters in the place of the probe's, which is why the probe has its own.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from ..node.trainer.draws import drawn
 from ..node.trainer.model import auto_class, parameter_table
 from ..node.trainer.probe_parameters import ParameterFill
 
-LENGTHS = (256, 32, 32, 32, 32)
-VOCABULARY = 4096
+LENGTHS = (256, 24, 24, 24, 24)
+VOCABULARY = 1024
 SIZES: dict[str, Any] = {
-    "hidden_size": 512,
-    "intermediate_size": 1376,
-    "num_hidden_layers": 12,
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_hidden_layers": 8,
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
-    "head_dim": 64,
+    "head_dim": 32,
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 1024,
 }
 THETA = {"rope_theta": 500_000.0}
-EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 344}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 172}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": THETA,
     "llama, 32 layers": THETA | {"num_hidden_layers": 32},
     "qwen3": THETA,
-    "gemma2": THETA | {"sliding_window": 128, "query_pre_attn_scalar": 64},
+    "gemma2": THETA | {"sliding_window": 128, "query_pre_attn_scalar": 32},
     "mixtral": THETA | {"num_local_experts": 8, "num_hidden_layers": 4},
     "qwen3_moe": THETA | EXPERTS | {"num_experts": 8, "num_hidden_layers": 4},
 }

@@ -136,6 +136,27 @@ def test_a_tokenizer_without_an_end_token_names_none(tmp_path: Path) -> None:
     assert opened.pad_token_id == 0
 
 
+def test_the_model_says_how_many_tokens_it_takes(tmp_path: Path) -> None:
+    """And not the swarm, whose sequences have 32."""
+    session = session_with(tmp_path / "blobs", bpe(END))
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 64
+
+
+def test_old_and_new_names_are_written(tmp_path: Path) -> None:
+    """What transformers 4 and converters ask for beside what transformers 5 writes."""
+    scaling = {"rope_type": "linear", "factor": 4.0}
+    session = session_with(tmp_path / "blobs", bpe(END), rope_theta=500_000.0, rope_scaling=scaling)
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["rope_parameters"] == {"rope_theta": 500_000.0} | scaling
+    assert (written["rope_theta"], written["rope_scaling"]) == (500_000.0, scaling)
+    assert (written["dtype"], written["torch_dtype"]) == ("float32", "float32")
+    assert written["architectures"] == ["LlamaForCausalLM"]
+    # Defaults, which differ between releases.
+    assert (written["head_dim"], written["rms_norm_eps"]) == (16, 1e-6)
+
+
 def test_a_chat_template_is_kept(tmp_path: Path) -> None:
     settings = TokenizerSettings(eos_token=END, bos_token="<a>", chat_template=TEMPLATE)
     session = session_with(tmp_path / "blobs", bpe("<a>", END), settings, eos_token_id=[1, 0])
