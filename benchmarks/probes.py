@@ -1,6 +1,6 @@
 """What separates another model from another precision: losses of the probe, computed in many ways.
 
-    python -m distro_node.benchmarks.probes --json benchmarks/results/probes.json
+    python -m distro_node.benchmarks.probes --json FILE
 
 For each model: how far the losses of the probe (docs/protocol.md) are from those of float32 with the
 usual attention, if they are computed with another attention, with one thread, in bfloat16 (on the CPU,

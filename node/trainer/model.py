@@ -6,6 +6,7 @@ bounds that are written there. It cannot name code to download, kernels, or a qu
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -53,7 +54,8 @@ def model_config(config: dict[str, Any]) -> PretrainedConfig:
     if makes_images(model_type):
         return DenoiserConfig(known)
     try:
-        return AutoConfig.for_model(model_type, **known)
+        # The library writes into the tables that it is given.
+        return AutoConfig.for_model(model_type, **copy.deepcopy(known))
     # Architectures check their keys in ways of their own.
     except Exception as error:
         raise _bad(f"the configuration of a {model_type!r} is refused: {error}") from None
