@@ -138,8 +138,7 @@ class TrainerStatus:
     memory_use: str | None
     """What it takes of the memory there, how it keeps its state and activations, and what that costs."""
     sandbox: tuple[str, ...] | None
-    """What its sandbox holds, of `files`, `network`, `sockets`, `processes`, `signals`, `kernel` and
-    `privileges`; empty where nothing is enforced, None before it has started."""
+    """What its sandbox holds (operations.md); empty: nothing; None: it has not started."""
     restarts: int
     """How often it had to be started again."""
     idle: float | None

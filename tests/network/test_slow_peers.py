@@ -24,7 +24,7 @@ from network.attacks import ONE_GB, PROTOCOLS
 from network.hostile import GOSSIP, Hostile, hostile
 from network.support import ECHO, LOOPBACK, PATIENCE_SECONDS, echo, identity, networks
 
-# Private here: `_REQUEST_SECONDS`, `_UPGRADE_SECONDS`: nobody waits for twenty seconds in a test.
+# Nobody waits for twenty seconds in a test.
 _SOON = 0.5
 
 
