@@ -2,11 +2,11 @@
 
     python benchmarks/slow_looks.py [--swarms 20] [--rounds 400] [--json FILE]
 
-A dispute is settled when nearly all second looks at it say the same, and is dropped after sixteen
-rounds. One of a swarm's members does not work, and has votes all the same. Each round two of the others,
-who are drawn, find its work low; whoever is called (`protocol/checks/disputes.py`) looks again, one
-dispute after the other, and takes so many rounds for each, one more or less. The accounts are the
-program's own.
+A dispute is settled when second looks with enough votes say the same, and is dropped sixteen rounds
+after members are called to it. One of a swarm's members does not work, and has votes all the same. Each
+round two of the others, who are drawn, find its work low; whoever is called
+(`protocol/checks/disputes.py`) looks again, one dispute after the other, and takes so many rounds for
+each, one more or less. The accounts are the program's own.
 
 Beside the order in which members take disputes (`node/trainer/next_look.py`) stands the one that comes
 to mind first: everybody takes the newest that it knows.
@@ -26,7 +26,7 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.trainer.next_look import next_look
 from distro_node.protocol.checks.accounts import TERM, Accounts, Facts, FirstLook, SecondLook
-from distro_node.protocol.checks.disputes import chance_to_be_called
+from distro_node.protocol.checks.disputes import LAG
 from distro_node.protocol.checks.standing import level_test
 
 GOOD, LOW, SHARE = 15_000, 500, 4
@@ -51,7 +51,8 @@ ORDERS: dict[str, Choose] = {"the same": next_look, "the newest": newest}
 class CheckedSwarm:
     """Members who all have votes, and what the records of their rounds say; the last one is a cheat."""
 
-    def __init__(self, members: int) -> None:
+    def __init__(self, members: int, seed: int = 0) -> None:
+        self.seed = seed
         self.peers = [PeerId(content_id(b"member %d" % number)) for number in range(members)]
         founder, *others = self.peers
         self.cheat = self.peers[-1]
@@ -74,17 +75,18 @@ class CheckedSwarm:
     def close(self, looks: Iterable[FirstLook] = (), again: Iterable[SecondLook] = ()) -> None:
         """The next record."""
         shares = dict.fromkeys(self.peers, SHARE) if self.round else {}
-        self.accounts.close(Facts(self.round, shares, tuple(looks), tuple(again)), self.peers)
+        lot = content_id(b"%d of %d" % (self.round, self.seed))
+        facts = Facts(self.round, shares, tuple(looks), tuple(again), lot)
+        self.accounts.close(facts, self.peers)
         self.round += 1
 
-    def called(self, first: FirstLook, chance: random.Random) -> list[PeerId]:
-        """Who is asked to look again at what the last record holds."""
-        votes = self.accounts.votes
-        everybody, possible = sum(votes.values()), self.accounts.others(first)
+    def called(self) -> list[tuple[FirstLook, PeerId]]:
+        """Who is asked since the last record to look again, and at what."""
         return [
-            peer
-            for peer in sorted(possible)
-            if chance.random() < chance_to_be_called(votes[peer], everybody, len(possible))
+            (first, peer)
+            for first, dispute in self.accounts.disputes.items()
+            if dispute.since + LAG == self.round - 1
+            for peer in sorted(self.accounts.waits_for(first))
         ]
 
 
@@ -92,7 +94,7 @@ def rounds_until_left_out(
     choose: Choose, takes: int, *, members: int = 6, seed: int = 0, most: int = 400
 ) -> int | None:
     """In how many rounds the cheat is out of the step; None: in more than `most`."""
-    swarm, chance = CheckedSwarm(members), random.Random(seed)
+    swarm, chance = CheckedSwarm(members, seed), random.Random(seed)
     honest = swarm.peers[:-1]
     busy: dict[PeerId, tuple[int, FirstLook]] = {}
     waiting: dict[PeerId, list[FirstLook]] = {peer: [] for peer in honest}
@@ -116,9 +118,8 @@ def rounds_until_left_out(
         checkers = chance.sample(honest, _LOW_LOOKS)
         looks = [swarm.look(checker, swarm.cheat, LOW) for checker in checkers]
         swarm.close(looks, again)
-        for look in looks:
-            for peer in swarm.called(look, chance) if look in swarm.accounts.disputes else ():
-                waiting[peer].append(look)
+        for first, peer in swarm.called():
+            waiting[peer].append(first)
     return swarm.round - began
 
 

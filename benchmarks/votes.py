@@ -28,10 +28,11 @@ from typing import Any
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.checks.accounts import Accounts, Facts, FirstLook, SecondLook
-from distro_node.protocol.checks.disputes import LASTS, MOST_SEQUENCES, chance_to_be_called
-from distro_node.protocol.checks.draw import SECRET_BYTES, drawn_look, is_called
+from distro_node.protocol.checks.disputes import LAG, LASTS, MOST_SEQUENCES
+from distro_node.protocol.checks.draw import SECRET_BYTES, drawn_look
 from distro_node.protocol.checks.standing import level_test
 from distro_node.protocol.checks.verdict import failed
+from distro_node.protocol.sampling.say import by_share
 
 HONEST, SHARE, CROWD = 20, 16, 1000
 EVERY = 5
@@ -108,8 +109,6 @@ class Swarm:
         self._waiting = honest[1:]
         self._crowd = crowd
         self._round = 0
-        # Who is called to look again, and has not yet.
-        self._called: dict[FirstLook, set[PeerId]] = {}
         self._updates: dict[tuple[PeerId, int], Update] = {}
 
     def step(self) -> None:
@@ -124,7 +123,8 @@ class Swarm:
         # What is seen of a round's updates stands in the next record.
         looks, self._seen = self._seen, self._first_looks(shares)
         again = [look for first in list(accounts.disputes) for look in self._second_looks(first)]
-        accounts.close(Facts(now, shares, tuple(looks), tuple(again)), self.members)
+        facts = Facts(now, shares, tuple(looks), tuple(again), self.random.randbytes(32))
+        accounts.close(facts, self.members)
         self.looks += len(looks)
         self.again += len(again)
         self._forget()
@@ -163,6 +163,7 @@ class Swarm:
                 record,
                 peer,
                 shares,
+                by_share(shares),
                 self.accounts.votes,
                 self.accounts.chance_to_look(peer, self.every),
             )
@@ -173,11 +174,8 @@ class Swarm:
         return looks
 
     def _second_looks(self, first: FirstLook) -> list[SecondLook]:
-        if first not in self._called:
-            self._called[first] = self._call(first)
-        called = self._called[first]
         looks = []
-        for peer in sorted(called & self.members.keys()):
+        for peer in sorted(self.accounts.waits_for(first) & self.members.keys()):
             if first.peer not in self.members:
                 break
             scores = [
@@ -186,30 +184,11 @@ class Swarm:
             ]
             low = failed(first.score, scores, self.accounts.bound(first.share))
             looks.append(SecondLook(peer, first, low))
-        called.clear()
         return looks
 
-    def _call(self, first: FirstLook) -> set[PeerId]:
-        votes = self.accounts.votes
-        others = votes.keys() - {first.checker, first.peer}
-        if not others:
-            return {first.checker}
-        name, total, possible = self.random.randbytes(32), sum(votes.values()), len(others)
-        return {
-            peer
-            for peer in sorted(others)
-            if is_called(
-                self.random.randbytes(SECRET_BYTES),
-                name,
-                chance_to_be_called(votes[peer], total, possible),
-            )
-        }
-
     def _forget(self) -> None:
-        for key in [key for key in self._updates if key[1] <= self._round - 2 * LASTS]:
+        for key in [key for key in self._updates if key[1] <= self._round - 2 * LASTS - LAG]:
             del self._updates[key]
-        open_ = self.accounts.disputes
-        self._called = {first: called for first, called in self._called.items() if first in open_}
 
     def _show_the_door(self) -> None:
         for peer, agent in list(self.members.items()):

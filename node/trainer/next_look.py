@@ -1,8 +1,8 @@
 """Which open dispute a member looks at next: the one that all others choose, too.
 
-A dispute is settled when nearly all second looks at it say the same, and is dropped when its rounds are
-over. Where looks take longer than rounds do, members that each took the dispute that is the newest *to
-them* would look at a different one each, and none would ever be settled. So all go by what the chain
+A dispute is settled when second looks with enough votes say the same, and is dropped when its rounds
+are over. Where looks take longer than rounds do, members that each took the dispute that is the newest
+*to them* would look at a different one each, and none would ever be settled. So all go by what the chain
 says. Nobody has to: whoever chooses otherwise helps less.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
 from ...protocol.checks.accounts import Accounts, FirstLook
-from ...protocol.checks.disputes import LASTS, outcome
+from ...protocol.checks.disputes import OPEN, outcome
 from ...protocol.wire.encoding import encode
 
 
@@ -34,12 +34,12 @@ def next_look(
 
 
 def _can_be_settled(accounts: Accounts, first: FirstLook) -> bool:
-    """Whether it would be, if all who have not looked agreed. One liar can see to it that it is not,
-    where all have to."""
-    said, possible = accounts.disputes[first].again, accounts.others(first)
-    missing = possible - said.keys()
-    return any(
-        outcome({**said, **dict.fromkeys(missing, low)}, len(possible)) != "open"
+    """Whether it would be, if all who have not looked agreed."""
+    dispute = accounts.disputes[first]
+    missing = accounts.waits_for(first)
+    return dispute.called is not None and any(
+        outcome(dispute.called, {**dispute.again, **dict.fromkeys(missing, low)}, first.peer)
+        != "open"
         for low in (True, False)
     )
 
@@ -50,6 +50,6 @@ def _order(accounts: Accounts, first: FirstLook, now: int, takes: int) -> tuple[
     # to its end. Of the rest the hash decides: the best of all that are open seldom changes while
     # somebody is still busy, so who is ready sooner and who is ready later choose the same. It leaves
     # the score out, which its author may choose.
-    late = now + takes >= dispute.since + LASTS
+    late = now + takes >= dispute.since + OPEN
     name = content_id(encode([first.round, first.checker, first.peer]))
     return late, -len(dispute.again), name

@@ -23,7 +23,7 @@ from ...crypto.identity import PeerId
 from ...protocol.chain.ledger import Ledger
 from ...protocol.checks.accounts import FirstLook
 from ...protocol.checks.agreement import Agreement
-from ...protocol.checks.disputes import LASTS
+from ...protocol.checks.disputes import OPEN
 from ...protocol.member.effects import LookAgain
 from ...protocol.member.inputs import LookedAgain
 from ...protocol.wire.manifest import Manifest
@@ -39,7 +39,7 @@ from .replay import NotKept, Past, Replayed
 _log = logging.getLogger(__name__)
 
 # More are never open: so many looks are in the records of the rounds that a dispute lasts.
-_MAX_WAITING = LASTS * MAX_LOOKS
+_MAX_WAITING = OPEN * MAX_LOOKS
 # A trainer that has nothing to do stays for so long: it takes memory, and a new one takes time.
 _STAYS_SECONDS = 60.0
 # Of others' samples, whose gradient is taken off; about as many as a share has.

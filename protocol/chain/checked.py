@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...crypto.hashing import CONTENT_ID_BYTES, ContentId, content_id
 from ...crypto.identity import PeerId
 from ..checks.accounts import TERM, Accounts, Facts, FirstLook, SecondLook, chance_to_look, held
 from ..checks.agreement import Agreement
 from ..checks.contributions import Contributions
-from ..checks.disputes import MOST_SEQUENCES, chance_to_be_called
-from ..checks.draw import Look, commitment, drawn_look, drawn_sequences, is_called
+from ..checks.disputes import LAG, MOST_SEQUENCES
+from ..checks.draw import Look, commitment, drawn_look, drawn_sequences
 from ..checks.standing import level_test
 from ..checks.verdict import failed
 from ..sampling.say import of_checked
@@ -29,8 +28,8 @@ from ..wire.messages import (
     RecordId,
     Score,
     SnapshotEntry,
-    UpdateEntry,
 )
+from .beacon import Beacon
 from .dealing import Dealing
 from .memberships import Memberships
 
@@ -49,6 +48,7 @@ class CheckedWork:
         dealing: Dealing,
         memberships: Memberships,
         records: Callable[[int], Record],
+        beacon: Beacon,
     ) -> None:
         """All but the manifest and its `spec` are the ledger's, and grow before this does."""
         self.spec = spec
@@ -60,6 +60,7 @@ class CheckedWork:
         self._dealing = dealing
         self._memberships = memberships
         self._records = records
+        self._beacon = beacon
         self._length = 0
         self._kept = {0: self.accounts.copy()}
         # What everybody has earned, by term; whose updates do not count, by round.
@@ -105,11 +106,13 @@ class CheckedWork:
         dealing: Dealing,
         memberships: Memberships,
         records: Callable[[int], Record],
+        beacon: Beacon,
     ) -> CheckedWork:
         """That of the first `length` records, in a ledger with these parts."""
         copy = CheckedWork.__new__(CheckedWork)
         vars(copy).update(vars(self))
         copy._dealing, copy._memberships, copy._records = dealing, memberships, records
+        copy._beacon = beacon
         # At once: another thread may add to it.
         kept = list(self._kept.items())
         copy._kept = {round_: accounts for round_, accounts in kept if round_ <= length}
@@ -126,33 +129,39 @@ class CheckedWork:
 
     def counts(self, record: Record, counts: Mapping[PeerId, int]) -> dict[PeerId, int]:
         """How often each update of a record counts in the step, where work is not checked as `counts`
-        says. The record is the next one at most."""
+        says; what nobody can look at does not count. The record is the next one at most."""
         round_ = record.round
-        out = self._left_out[round_]
+        seen = self.dealt(round_)
+        out = {peer for peer in counts if peer in self._left_out[round_] or peer not in seen}
         voters = self.votes(round_).keys()
-        return of_checked(counts, voters, out, self._swarm + round_.to_bytes(8, "big"))
+        return of_checked(counts, voters, out, self._beacon[round_ - 1])
 
     # First looks
+
+    def bound_in(self, round: int) -> int:
+        """The round whose secret draws what its author looks at in a `round`; below 1 there is none."""
+        return round - self._ahead - LAG
 
     def drawn(self, checker: PeerId, secret: bytes, round: int) -> Look | None:
         """What a member with this secret looks at in a round; None if at nothing, or if it was not this
         secret to which it had bound itself. The record that draws it must be decided."""
-        base = round - self._ahead
+        base, drawing = self.bound_in(round), round - self._ahead
         if base < 1 or not self._bound_to(checker, secret, base):
             return None
-        votes = self.votes(base + 1)
+        dealt, votes = self.dealt(round), self.votes(drawing + 1)
         return drawn_look(
             secret,
-            self._records(base).id,
+            self._beacon[drawing],
             checker,
-            self.dealt(round),
+            dealt,
+            self._dealing.say(dealt),
             votes,
             chance_to_look(votes, checker, self.spec.every),
         )
 
     def dealt(self, round: int) -> dict[PeerId, int]:
         """How many sequences a round deals to each member whose update is due in it. Who has several
-        rounds for one has seen other parameters, and is not looked at."""
+        rounds for one has seen other parameters, and can't be looked at."""
         runs = self._dealing.assignment(round).runs
         return {peer: sum(map(len, lanes)) for peer, lanes in runs.items()}
 
@@ -164,7 +173,7 @@ class CheckedWork:
         look = self.drawn(entry.checker, entry.secret, entry.round)
         if look is None:
             raise ProtocolError("look", "a look that was not drawn")
-        if update_of(look.peer, self._records(entry.round)) is None:
+        if self._records(entry.round).update_by(look.peer) is None:
             raise ProtocolError("look", "a look at an update that does not count")
         if not self.accounts.takes_look(entry.checker, look.peer, entry.round, now):
             raise ProtocolError("look", "a look that is too old, was recorded, or has no say")
@@ -186,63 +195,47 @@ class CheckedWork:
             None,
         )
 
-    def sequences_again(
-        self, looker: PeerId, secret: bytes, first: FirstLook
-    ) -> tuple[int, ...] | None:
-        """Which sequences of the share a member with this secret looks at again; None if it is not
-        called, or was not bound to the secret."""
-        since = self.accounts.disputes[first].since
-        if not self._bound_to(looker, secret, since):
+    def sequences_again(self, looker: PeerId, first: FirstLook) -> tuple[int, ...] | None:
+        """Which sequences of the share a member is to look at again; None if it is not called, or has
+        looked."""
+        if looker not in self.accounts.waits_for(first):
             return None
-        name = _name(self._records(since).id, first)
-        votes = self.votes(since + 1)
-        possible = len(self.accounts.others(first))
-        called = chance_to_be_called(votes.get(looker, 0), sum(votes.values()), possible)
-        if not is_called(secret, name, called):
-            return None
-        return drawn_sequences(secret, name, first.share, MOST_SEQUENCES)
+        lot = self._beacon[self.accounts.disputes[first].since + LAG]
+        return drawn_sequences(first.name + lot + looker, first.share, MOST_SEQUENCES)
 
-    def second_look(self, entry: LookAgainEntry, now: int) -> SecondLook:
-        """What a second look comes to. Raises `ProtocolError` (`look`) if the record of round `now` may
-        not hold it."""
+    def second_look(self, entry: LookAgainEntry) -> SecondLook:
+        """What a second look comes to. Raises `ProtocolError` (`look`) if the next record may not hold
+        it."""
         first = self.dispute(entry.checker, entry.round)
         if first is None:
             raise ProtocolError("look", "a second look where there is no dispute")
-        dispute = self.accounts.disputes[first]
-        if not self.may_be_told(first, now):
-            raise ProtocolError("look", "a second look that gives away what else is looked at")
         if not self.accounts.may_look_again(entry.looker, first):
-            raise ProtocolError("look", "a second look that has no say")
-        sequences = self.sequences_again(entry.looker, entry.secret, first)
+            raise ProtocolError(
+                "look", "a second look of somebody who is not called, or has no say"
+            )
+        sequences = self.sequences_again(entry.looker, first)
         if sequences is None or len(sequences) != len(entry.scores):
-            raise ProtocolError("look", "a second look that was not drawn")
-        low = failed(first.score, [thousandths(score) for score in entry.scores], dispute.bound)
+            raise ProtocolError("look", "a second look at other sequences than were drawn")
+        bound = self.accounts.disputes[first].bound
+        low = failed(first.score, [thousandths(score) for score in entry.scores], bound)
         return SecondLook(entry.looker, first, low)
-
-    def may_be_told(self, first: FirstLook, now: int) -> bool:
-        """Whether the record of round `now` may hold second looks of this dispute.
-
-        The secret behind a second look also draws a first one, in the round `_ahead` of the dispute's:
-        whoever knew that before the round is decided could still do that one sequence.
-        """
-        dispute = self.accounts.disputes.get(first)
-        return dispute is not None and now > dispute.since + self._ahead
 
     # Private
 
     def _bound_to(self, peer: PeerId, secret: bytes, round: int) -> bool:
         if not 0 < round < self._length:
             return False
-        entry = update_of(peer, self._records(round))
+        entry = self._records(round).update_by(peer)
         return entry is not None and entry.commitment == commitment(secret)
 
     def _facts(self, record: Record) -> Facts:
-        sizes = self._dealing.shares(record.round).sequences if record.updates else {}
+        sizes = self.dealt(record.round) if record.updates else {}
         return Facts(
             record.round,
-            {entry.peer: sizes[entry.peer] for entry in record.updates},
+            {entry.peer: sizes[entry.peer] for entry in record.updates if entry.peer in sizes},
             tuple(self.first_look(entry, record.round) for entry in record.looks),
-            tuple(self.second_look(entry, record.round) for entry in record.looks_again),
+            tuple(self.second_look(entry) for entry in record.looks_again),
+            self._beacon[record.round],
         )
 
 
@@ -251,10 +244,13 @@ def checked_work(
     dealing: Dealing,
     memberships: Memberships,
     records: Callable[[int], Record],
+    beacon: Beacon | None,
 ) -> CheckedWork | None:
     """That of a new ledger; None where work is not checked."""
     spec = manifest.checks
-    return None if spec is None else CheckedWork(manifest, spec, dealing, memberships, records)
+    if spec is None or beacon is None:
+        return None
+    return CheckedWork(manifest, spec, dealing, memberships, records, beacon)
 
 
 def turned_away(peer: PeerId, work: CheckedWork | None) -> bool:
@@ -267,25 +263,6 @@ def thousandths(score: Score) -> int:
     return Agreement(score.total, score.squares).thousandths
 
 
-def _name(record: RecordId, first: FirstLook) -> ContentId:
-    """What draws who looks again: nobody knows it before the record is decided."""
-    return content_id(
-        b"distro-node dispute\0" + record + first.checker + first.round.to_bytes(8, "big")
-    )
-
-
-def update_of(peer: PeerId, record: Record) -> UpdateEntry | None:
-    """The update of a member that counts by a record; None if none does."""
-    return next((entry for entry in record.updates if entry.peer == peer), None)
-
-
-def check_commitment(bound_to: bytes, work: CheckedWork | None) -> None:
-    """Check what an update binds its author to: a secret where work is checked, and nothing elsewhere.
-    Raises `ProtocolError` (`look`)."""
-    if len(bound_to) != (0 if work is None else CONTENT_ID_BYTES):
-        raise ProtocolError("look", f"an update that binds its author to {len(bound_to)} bytes")
-
-
 def check_looks(
     record: Record,
     work: CheckedWork | None,
@@ -296,8 +273,6 @@ def check_looks(
 
     `parent` gives the id of the record before a round; `signed` says whether a signature holds.
     """
-    for update in record.updates:
-        check_commitment(update.commitment, work)
     if work is None:
         if record.looks or record.looks_again:
             raise ProtocolError("look", "looks where no work is checked")
@@ -313,7 +288,7 @@ def check_looks(
         if not signed("check", look.checker, look.said(parent(look.round)), look.signature):
             raise ProtocolError("record", "a look that its member did not sign")
     for entry in record.looks_again:
-        work.second_look(entry, record.round)
+        work.second_look(entry)
         if not signed("recheck", entry.looker, entry.said(parent(entry.round)), entry.signature):
             raise ProtocolError("record", "a second look that its member did not sign")
 

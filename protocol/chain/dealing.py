@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +19,11 @@ from .memberships import Memberships
 from .shares import Lost, Shares, SharesByRound
 from .speaking import Speaking
 from .turns import Turns
+
+# One of so many lanes may go to those who have several rounds' time for one. Where work is checked
+# theirs does not count, as nobody can look at it: it only shows that they have become faster.
+_LENT = 2
+_LENT_CHECKED = 16
 
 
 class Dealing:
@@ -37,7 +42,8 @@ class Dealing:
         self._speaking = speaking
         rounds = manifest.rounds
         self._turns = Turns(manifest)
-        self.terms = Terms(order, rounds.max_share, self._turns.trains)
+        lent = _LENT if manifest.checks is None else _LENT_CHECKED
+        self.terms = Terms(order, rounds.max_share, self._turns.trains, lent)
         self._order = order
         self._overlap = rounds.overlap
         self._say = manifest.optimizer.say
@@ -120,11 +126,12 @@ class Dealing:
     def counts(self, record: Record) -> dict[PeerId, int]:
         """How often each update of a record counts in the step (`say`), or in the sums of the panels
         that speak in the next round. The record must have been checked, and is the next one at most."""
-        peers = [entry.peer for entry in record.updates]
-        if self._say == "equal":
-            return once(peers)
         sequences = self.shares(record.round).sequences if self._turns.deals(record.round) else {}
-        return by_share({peer: sequences.get(peer, 0) for peer in peers})
+        return self.say({entry.peer: sequences.get(entry.peer, 0) for entry in record.updates})
+
+    def say(self, shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
+        """How often updates of so many sequences each count beside each other."""
+        return once(shares) if self._say == "equal" else by_share(shares)
 
     def follow(self, record: Record) -> None:
         """Add what comes after the last `record`, which must have been checked."""

@@ -21,16 +21,16 @@ from typing import Protocol, TypeVar
 
 from ...crypto.hashing import ContentId
 from ..checks.accounts import FRESH
-from ..checks.disputes import LASTS
+from ..checks.disputes import OPEN
 from ..wire.manifest import Manifest
 from .ledger import Ledger
 from .replaying import KEPT_ROUNDS
 
 KEPT_SNAPSHOTS = 2
-# A look is recorded within `FRESH` rounds of its own and may be disputed for `LASTS` more. With
+# A look is recorded within `FRESH` rounds of its own and may be disputed for `OPEN` more. With
 # `overlap` the update is of the parameters two rounds before its own; the rest is time to make them
 # again.
-_LOOKED_BACK = FRESH + LASTS + 8
+_LOOKED_BACK = FRESH + OPEN + 8
 
 
 class Snapshot(Protocol):

@@ -30,6 +30,7 @@ from ..wire.messages import (
     WitnessEntry,
 )
 from .admissions import admission_problem
+from .beacon import beacon_of, check_reveal
 from .certificates import Verify, check_certificate
 from .checked import check_looks, check_root, checked_work, turned_away
 from .dealing import Dealing
@@ -73,11 +74,15 @@ class Ledger:
         self._ids: list[RecordId] = []
         self._memberships = Memberships(founding(manifest.founder))
         self._finality = Finality(manifest.fault_model, self._memberships[0])
-        self.speaking = speaking_of(manifest, self._memberships, self.parent)
+        self.beacon = beacon_of(manifest, self._record)
+        """What draws; None where nothing is drawn."""
+        self.speaking = speaking_of(manifest, self._memberships, self.beacon)
         """Who speaks for the others; None where everybody speaks of everything."""
         self.dealing = Dealing(manifest, self.order, self._memberships, self._record, self.speaking)
         """Who computes what."""
-        self.work = checked_work(manifest, self.dealing, self._memberships, self._record)
+        self.work = checked_work(
+            manifest, self.dealing, self._memberships, self._record, self.beacon
+        )
         """What is known of everybody's work; None where it is not checked."""
         self._leads = LeadsByRound(manifest.swarm)
         self.versions = VersionsByRound(manifest, speaks)
@@ -286,6 +291,8 @@ class Ledger:
         self.dealing.follow(record)
         self._entries.append(decided)
         self._ids.append(record.id)
+        if self.beacon is not None:
+            self.beacon.follow(record)
         if self.work is not None:
             self.work.follow(record)
         if self.speaking is not None:
@@ -316,13 +323,16 @@ class Ledger:
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships.before(length + 1)
         copy._leads = self._leads.before(length)
-        if self.speaking is not None:
-            parts = copy._memberships, copy.parent, copy._record
+        if self.beacon is not None:
+            copy.beacon = self.beacon.before(length, copy._record)
+        if self.speaking is not None and copy.beacon is not None:
+            parts = copy._memberships, copy.beacon, copy._record
             copy.speaking = self.speaking.before(length, *parts)
         copy.dealing = self.dealing.before(length, copy._memberships, copy._record, copy.speaking)
         copy._bytes = self._bytes[: length + 1]
-        if self.work is not None:
-            copy.work = self.work.before(length, copy.dealing, copy._memberships, copy._record)
+        if self.work is not None and copy.beacon is not None:
+            parts = copy.dealing, copy._memberships, copy._record, copy.beacon
+            copy.work = self.work.before(length, *parts)
         copy.versions = self.versions.before(length, self._record)
         copy._snapshots = [known for known in self._snapshots if known[0] < length]
         copy._finality = self._finality.before(length, self._record, copy._memberships, copy.votes)
@@ -412,6 +422,7 @@ def check_record(record: Record, ledger: Ledger) -> None:
         _check_expulsion(evidence, record, ledger)
     for witness in record.witnesses:
         _check_witness(witness, record, ledger, signed)
+    check_reveal(record, ledger.beacon, ledger.leaders(record.round)[record.slot])
     check_looks(record, ledger.work, ledger.parent, signed)
     check_root(record, ledger.work)
     _check_admissions(record, ledger, membership)

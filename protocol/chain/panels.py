@@ -8,11 +8,11 @@ liars in a panel of which nobody honest is heard, since there is none, or a lead
 (`member/completeness`). Where one of a panel is left in the swarm, honest or not, its section stays as
 it is until the next term.
 
-Panels are drawn anew for each *term* of so many steps, by the id of a record that nobody knows before it
-is decided. Who said something else than most of its panel is *struck*, and is not drawn for two terms;
-the next time for four, and so on. Two liars beside an honest member have that one struck; but where most
-members are honest, liars are struck many times as often, and soon hardly ever drawn. Each term in which
-somebody speaks and is not struck takes one strike away.
+Panels are drawn anew for each *term* of so many steps, by the beacon, which nobody can choose. Who said
+something else than most of its panel is *struck*, and is not drawn for two terms; the next time for
+four, and so on. Two liars beside an honest member have that one struck; but where most members are
+honest, liars are struck many times as often, and soon hardly ever drawn. Each term in which somebody
+speaks and is not struck takes one strike away.
 
 All of this follows from the records, so everybody knows the same panels.
 """

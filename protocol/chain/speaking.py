@@ -1,8 +1,8 @@
 """The panels of a chain: who speaks in each of its rounds, and which tallies of a record count.
 
 A step takes two rounds (`SpeakersSpec`): members tell what they found in an odd one, and panels speak in
-the even one behind it. Panels are drawn for a term of steps, when its first round begins, by the record
-before that. How members stand follows from the records of the terms before.
+the even one behind it. Panels are drawn for a term of steps, when its first round begins, by the beacon
+of the one before. How members stand follows from the records of the terms before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ..codec.sheet import step_of
 from ..codec.tally import SAID_NOTHING
 from ..wire.manifest import Manifest, SpeakersSpec
 from ..wire.membership import Membership
-from ..wire.messages import Record, RecordId
+from ..wire.messages import Record
+from .beacon import Beacon
 from .panels import (
     Panel,
     Standing,
@@ -55,14 +56,13 @@ class Speaking:
         manifest: Manifest,
         spec: SpeakersSpec,
         memberships: Sequence[Membership],
-        parent: Callable[[int], RecordId],
+        beacon: Beacon,
     ) -> None:
-        """`memberships` and `parent`, the record before a round, are the ledger's, and grow before this
-        does."""
+        """`memberships` and `beacon` are the ledger's, and grow before this does."""
         self._manifest = manifest
         self._spec = spec
         self._memberships = memberships
-        self._parent = parent
+        self._beacon = beacon
         self._most = most_sections(manifest_layout(manifest))
         # The terms that have begun.
         self._terms: list[Term] = []
@@ -148,13 +148,13 @@ class Speaking:
         self,
         length: int,
         memberships: Sequence[Membership],
-        parent: Callable[[int], RecordId],
+        beacon: Beacon,
         records: Callable[[int], Record],
     ) -> Speaking:
         """That of the first `length` records, in a ledger with these parts."""
         copy = Speaking.__new__(Speaking)
         vars(copy).update(vars(self))
-        copy._memberships, copy._parent = memberships, parent
+        copy._memberships, copy._beacon = memberships, beacon
         # The term of the next round has begun if that is a first one; its own records are read again.
         begun = 0 if length == 0 else min(self._number(length) + 1, len(self._terms))
         copy._terms = self._terms[:begun]
@@ -209,7 +209,7 @@ class Speaking:
             may_speak(members, standings, number),
             size=self._spec.panel,
             most=self._most,
-            seed=self._parent(round),
+            seed=self._beacon[round - 1],
         )
         return Term(panels, standings)
 
@@ -245,8 +245,10 @@ def _said(record: Record) -> dict[PeerId, ContentId]:
 
 
 def speaking_of(
-    manifest: Manifest, memberships: Sequence[Membership], parent: Callable[[int], RecordId]
+    manifest: Manifest, memberships: Sequence[Membership], beacon: Beacon | None
 ) -> Speaking | None:
     """That of a new ledger; None where everybody speaks of everything."""
     spec = manifest.speakers
-    return None if spec is None else Speaking(manifest, spec, memberships, parent)
+    if spec is None or beacon is None:
+        return None
+    return Speaking(manifest, spec, memberships, beacon)

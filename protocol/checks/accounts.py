@@ -39,7 +39,7 @@ from fractions import Fraction
 
 from ...crypto.identity import PeerId
 from .contributions import Contributions
-from .disputes import LASTS, Outcome, outcome
+from .disputes import LAG, OPEN, Called, Outcome, call, outcome
 from .sequential import LevelTest
 from .standing import Standings, halves_test
 from .tally import Ending, Tally
@@ -73,6 +73,11 @@ class FirstLook:
     """The same of the sequence's first half alone; None where it has none."""
 
     @property
+    def name(self) -> bytes:
+        """What tells it from all others: a member looks once at a round at most."""
+        return self.checker + self.round.to_bytes(8, "big")
+
+    @property
     def seen(self) -> Seen:
         """As it counts for what is usual."""
         return Seen(self.score, self.share, self.beginning)
@@ -94,9 +99,11 @@ class Facts:
 
     round: int
     shares: Mapping[PeerId, int]
-    """Of each update that counts: the sequences that were dealt for it."""
+    """Of each update that counts, and that could be looked at: the sequences that were dealt for it."""
     looks: tuple[FirstLook, ...] = ()
     again: tuple[SecondLook, ...] = ()
+    lot: bytes = b""
+    """The beacon of the round, which draws who looks again."""
 
 
 @dataclass(slots=True)
@@ -169,6 +176,8 @@ class Dispute:
     """The round whose record holds it."""
     bound: int
     """The lowest score that passes."""
+    called: Called | None = None
+    """Who is to look again; None until that is drawn."""
     again: dict[PeerId, bool] = field(default_factory=dict)
     """Who has looked again, and whether the share is low."""
 
@@ -258,19 +267,15 @@ class Accounts:
 
     def may_look_again(self, looker: PeerId, first: FirstLook) -> bool:
         """Whether this dispute is open, and waits for a second look of `looker`."""
-        dispute = self._disputes.get(first)
-        return (
-            dispute is not None
-            and looker in self.others(first)
-            and looker not in dispute.again
-            and self._may_look(looker, first.peer)
-        )
+        return looker in self.waits_for(first) and self._may_look(looker, first.peer)
 
-    def others(self, first: FirstLook) -> frozenset[PeerId]:
-        """Who may look again: all who have votes, but for the two. Where there is nobody else, the one
-        who looked first looks at the whole share itself."""
-        voters = frozenset(self.votes)
-        return voters - {first.checker, first.peer} or voters & {first.checker}
+    def waits_for(self, first: FirstLook) -> frozenset[PeerId]:
+        """Those who are called to look again and have not: all called but the checked member, the one
+        who looked first among them. Nobody where there is no such dispute."""
+        dispute = self._disputes.get(first)
+        if dispute is None or dispute.called is None:
+            return frozenset()
+        return frozenset(dispute.called.weights) - dispute.again.keys() - {first.peer}
 
     def close(self, facts: Facts, members: Collection[PeerId]) -> None:
         """Take in what the next record says; `members` are those of the round after it. That looks are
@@ -292,13 +297,26 @@ class Accounts:
             if self.may_look_again(look.looker, look.first):
                 self._look_again(look)
         for first, dispute in list(self._disputes.items()):
-            if dispute.since + LASTS <= facts.round:
+            if dispute.since + OPEN <= facts.round:
                 self._end(first, "dropped")
         present = frozenset(members)
         if present != self._members:
             self._members, self.votes = present, held(self.earned, present)
         if (facts.round + 1) % TERM == 0:
             self._begin_term(facts.round + 1)
+        for first, dispute in self._disputes.items():
+            if dispute.since + LAG == facts.round:
+                dispute.called = self._call(first, facts.lot)
+
+    def _call(self, first: FirstLook, lot: bytes) -> Called:
+        """Who is to look again at what this look found low. Whose word is not believed has no part in
+        it."""
+        voters = {
+            peer: votes
+            for peer, votes in self.votes.items()
+            if peer == first.peer or not self[peer].standings.word.accused
+        }
+        return call(voters, first.name + lot)
 
     def _look(self, look: FirstLook, now: int) -> int:
         """Take in a first look. Returns how many sequences it vouches for."""
@@ -327,7 +345,8 @@ class Accounts:
         dispute = self._disputes[look.first]
         dispute.again[look.looker] = look.low
         self.tally = self.tally.looked_again()
-        settled = outcome(dispute.again, len(self.others(look.first)))
+        assert dispute.called is not None
+        settled = outcome(dispute.called, dispute.again, look.first.peer)
         if settled != "open":
             self._end(look.first, settled)
             self._settle(look.first, settled)

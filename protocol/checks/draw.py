@@ -1,10 +1,9 @@
 """Whom a member looks at, and at which sequence: a draw that nobody can foresee or choose.
 
-With each announcement a member commits to a secret. When the round's record is decided, the secret and
-the record's id together say whether it looks at somebody in the next round, at whom, and at which
+With each announcement a member commits to a secret. Some rounds later the secret and the beacon
+(`chain/beacon`) together say whether it looks at somebody in the next round, at whom, and at which
 sequence of their share. Whoever is looked at can't know beforehand, since the secret is told with the
-verdict alone; the member can't choose, since it was bound before there was a record. A leader that
-tries many records to turn a draw has that of one secret, its own.
+verdict alone; the member can't choose, since it was bound before anybody knew the beacon.
 """
 
 from __future__ import annotations
@@ -40,50 +39,47 @@ def commitment(secret: bytes) -> ContentId:
 
 def drawn_look(
     secret: bytes,
-    record: bytes,
+    lot: bytes,
     checker: PeerId,
     shares: Mapping[PeerId, int],
+    counts: Mapping[PeerId, int],
     voters: Container[PeerId],
     chance: Fraction,
 ) -> Look | None:
-    """What the `checker` looks at in the round behind the record with this id; None if nothing.
+    """What the `checker` looks at in the round behind the one whose beacon is the `lot`; None if
+    nothing.
 
-    `shares`: the members that are dealt something there, with the sequences of their share. Half of all
-    looks are at members without votes, where there are any: they wait for it, and nobody knows them.
-    Among these as among the others each sequence is drawn alike, so that many identities with little
-    work have as many looks together as one with all of it. `chance`: how probable a look is.
+    `shares`: the members that are dealt something there, with the sequences of their share; `counts`:
+    how often the update of each counts. Half of all looks are at members without votes, where there are
+    any: they wait for it, and nobody knows them. Among these as among the others looks go by what counts
+    in the step: who does little has no more of a say unseen than who does much, and a crowd has as many
+    looks as it has to say. `chance`: how probable a look is.
     """
-    if not _happens(secret, record, b"whether", chance):
+    if not _happens(secret, lot, b"whether", chance):
         return None
     groups: tuple[list[PeerId], list[PeerId]] = ([], [])
     for peer, sequences in sorted(shares.items()):
         if peer != checker and sequences > 0:
             groups[peer in voters].append(peer)
     known = bool(groups[True]) and (
-        not groups[False] or _happens(secret, record, b"known", Fraction(1, 2))
+        not groups[False] or _happens(secret, lot, b"known", Fraction(1, 2))
     )
-    total = sum(shares[peer] for peer in groups[known])
+    group = groups[known]
+    total = sum(counts[peer] for peer in group)
     if not total:
         return None
-    drawn = _number(secret, record, b"which") % total
-    for peer in groups[known]:
-        if drawn < shares[peer]:
-            return Look(peer, drawn)
-        drawn -= shares[peer]
+    drawn = _number(secret, lot, b"which") % total
+    for peer in group:
+        if drawn < counts[peer]:
+            return Look(peer, _number(secret, lot, b"sequence") % shares[peer])
+        drawn -= counts[peer]
     raise AssertionError("a number below the sum lies in one of its parts")
 
 
-def is_called(secret: bytes, dispute: bytes, chance: Fraction) -> bool:
-    """Whether whoever has this secret is to look again where a first look was low.
-
-    `dispute`: the id of the record that holds the first look, and the first look in it.
-    """
-    return _happens(secret, dispute, b"again", chance)
-
-
-def drawn_sequences(secret: bytes, dispute: bytes, share: int, most: int) -> tuple[int, ...]:
-    """The sequences that a second look takes: all of a share, or as many as `most`, sorted."""
-    ranked = sorted(range(share), key=lambda number: _number(secret, dispute, b"of %d" % number))
+def drawn_sequences(name: bytes, share: int, most: int) -> tuple[int, ...]:
+    """The sequences that a second look with this name takes: all of a share, or as many as `most`,
+    sorted."""
+    ranked = sorted(range(share), key=lambda number: _number(b"", name, b"of %d" % number))
     return tuple(sorted(ranked[:most]))
 
 

@@ -1,10 +1,11 @@
 """One member's looks at the work of others: which it takes, and what it has heard of those of others.
 
 With each announcement a member commits to a secret, which it makes of its key: whoever has not the key
-cannot foresee it, and a restarted member has it again. The record that holds the announcement then draws
-whether the member looks at somebody in the next round (`chain/checked`). The sequence is computed beside
-the own share; when the other one's update is decided and there, it is judged, and the member says what
-came of it. If others found somebody's work low, the member may be called to look at it again.
+cannot foresee it, and a restarted member has it again. A few rounds later it draws whether the member
+looks at somebody (`chain/checked`), and when the member leads a round it reveals one (`chain/beacon`).
+The sequence is computed beside the own share; when the other one's update is decided and there, it is
+judged, and the member says what came of it. If others found somebody's work low, the member may be
+called to look at it again.
 
 What is said so waits until a leader puts it into a record. Everything that is kept is bounded.
 """
@@ -18,10 +19,10 @@ from functools import partial
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
-from ..chain.checked import update_of
+from ..chain.beacon import REVEALED_AFTER
 from ..chain.ledger import Ledger
 from ..checks.accounts import FRESH, FirstLook
-from ..checks.disputes import LASTS
+from ..checks.disputes import LAG, OPEN
 from ..checks.draw import SECRET_BYTES, Look, commitment
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
@@ -46,14 +47,14 @@ Sign = Callable[[str, bytes], Envelope]
 
 
 class Looking:
-    """The looks of one member. It does nothing in a swarm whose work is not checked."""
+    """The looks of one member. In a swarm whose work is not checked it has secrets, and does nothing."""
 
     def __init__(self, me: PeerId, sign: Sign) -> None:
         self._me = me
         self._sign = sign
         # What the trainer looks at, by the round that deals it, until the update is judged.
         self._drawn: dict[int, Look] = {}
-        # Second looks that are under way or done and not told yet, with what came of them.
+        # Second looks that are done and not told yet, with what came of them.
         self._again: dict[FirstLook, tuple[Score, ...]] = {}
         # What was heard and no record holds yet.
         self._firsts: dict[tuple[PeerId, int], LookEntry] = {}
@@ -63,6 +64,14 @@ class Looking:
         """What to announce in a round behind the record `parent`."""
         return commitment(self._secret(round, parent))
 
+    def reveal(self, ledger: Ledger) -> bytes:
+        """The secret to put into the next record if this member leads its slot; empty if none is due."""
+        round_ = len(ledger)
+        if ledger.beacon is None or not ledger.beacon.bound(self._me, round_):
+            return b""
+        base = round_ - REVEALED_AFTER
+        return self._secret(base, ledger.parent(base))
+
     # What to do
 
     def beside(self, effect: Train, ledger: Ledger) -> Train:
@@ -70,7 +79,7 @@ class Looking:
         work = ledger.work
         if work is None or effect.aside or not effect.samples:
             return effect
-        base = effect.round - 1 - ledger.manifest.rounds.overlap
+        base = work.bound_in(effect.round)
         if base < 1:
             return effect
         look = work.drawn(self._me, self._secret(base, ledger.parent(base)), effect.round)
@@ -87,7 +96,7 @@ class Looking:
         look = self._drawn.get(round)
         if look is None or ledger.work is None:
             return []
-        entry = update_of(look.peer, ledger[round].record)
+        entry = ledger[round].record.update_by(look.peer)
         if entry is not None:
             return [Judge(round, entry.update)]
         del self._drawn[round]
@@ -98,14 +107,14 @@ class Looking:
         look = self._drawn.pop(what.round, None)
         if look is None or ledger.work is None or what.squares == 0 or what.round >= len(ledger):
             return []
-        base = what.round - 1 - ledger.manifest.rounds.overlap
+        base = ledger.work.bound_in(what.round)
         secret = self._secret(base, ledger.parent(base))
         parent = ledger.parent(what.round)
         said = Check(what.round, parent, secret, what.total, what.squares, what.beginning)
         return [("check", said)]
 
     def called(self, ledger: Ledger) -> list[Effect]:
-        """The last record is decided: the second looks to which it calls this member."""
+        """The last record is decided: the second looks to which its beacon calls this member."""
         work, now = ledger.work, len(ledger)
         if work is None:
             return []
@@ -113,12 +122,11 @@ class Looking:
         self._again = {first: scores for first, scores in self._again.items() if first in disputes}
         effects: list[Effect] = []
         for first, dispute in disputes.items():
-            if dispute.since != now - 1 or not work.accounts.may_look_again(self._me, first):
+            if dispute.since + LAG != now - 1 or not work.accounts.may_look_again(self._me, first):
                 continue
-            secret = self._secret(dispute.since, ledger.parent(dispute.since))
-            numbers = work.sequences_again(self._me, secret, first)
+            numbers = work.sequences_again(self._me, first)
             dealt = ledger.share(first.round, first.peer)
-            entry = update_of(first.peer, ledger[first.round].record)
+            entry = ledger[first.round].record.update_by(first.peer)
             if numbers is None or dealt is None or entry is None:
                 continue
             samples = tuple(dealt[number] for number in numbers)
@@ -132,17 +140,12 @@ class Looking:
             self._again[what.first] = what.scores
 
     def to_tell(self, ledger: Ledger) -> list[tuple[str, Message]]:
-        """The second looks that may be told by now, once each."""
-        work, said = ledger.work, list[tuple[str, Message]]()
-        for first in list(self._again) if work is not None else ():
-            assert work is not None
-            if not work.may_be_told(first, len(ledger)):
-                continue
-            scores = self._again.pop(first)
-            since = work.accounts.disputes[first].since
-            secret = self._secret(since, ledger.parent(since))
+        """The second looks that are done, once each."""
+        said: list[tuple[str, Message]] = []
+        for first, scores in self._again.items():
             parent = ledger.parent(first.round)
-            said.append(("recheck", Recheck(first.round, parent, first.checker, secret, scores)))
+            said.append(("recheck", Recheck(first.round, parent, first.checker, scores)))
+        self._again.clear()
         return said
 
     # What others say
@@ -153,7 +156,7 @@ class Looking:
         if work is None:
             raise ProtocolError("look", "a look where no work is checked")
         # A dispute may begin with a look that is no more than fresh, and goes on from there.
-        lasts = FRESH if isinstance(message, Check) else FRESH + LASTS
+        lasts = FRESH if isinstance(message, Check) else FRESH + OPEN
         if not now - lasts < message.round < now:
             raise ProtocolError("other_round", f"a look at round {message.round} in {now}")
         if message.parent != ledger.parent(message.round):
@@ -164,7 +167,7 @@ class Looking:
             known = self._firsts.get((sender, message.round))
         else:
             entry = _second_entry(sender, message, bytes(64))
-            work.second_look(entry, now)
+            work.second_look(entry)
             known = self._seconds.get((sender, message.checker, message.round))
         if known is not None and replace(known, signature=entry.signature) != entry:
             # Else one secret would be worth as many messages to everybody as there are numbers.
@@ -203,7 +206,7 @@ class Looking:
         self._seconds = {
             key: entry
             for key, entry in self._seconds.items()
-            if _holds(partial(work.second_look, entry, now))
+            if _holds(partial(work.second_look, entry))
         }
 
     def start_over(self) -> None:
@@ -225,7 +228,7 @@ def _first_entry(checker: PeerId, said: Check, signature: bytes) -> LookEntry:
 
 
 def _second_entry(looker: PeerId, said: Recheck, signature: bytes) -> LookAgainEntry:
-    return LookAgainEntry(looker, said.round, said.checker, said.secret, said.scores, signature)
+    return LookAgainEntry(looker, said.round, said.checker, said.scores, signature)
 
 
 def _holds(look: Callable[[], object]) -> bool:

@@ -340,7 +340,7 @@ class Member(MemberParts):
         self._holdings.held.add(made.update)
         able = self._training.capacity.stated(self._pacing.round_seconds)
         commitment = b""
-        if self._ledger.work is not None:
+        if self._ledger.beacon is not None:
             commitment = self._looking.commitment(made.round, self._ledger.head)
         said = announcement_of(made, self._ledger, self.fingerprint, able, commitment)
         effects = self._say("announcement", said, now)

@@ -137,7 +137,8 @@ def compose_record(
     snapshot: SnapshotEntry | None,
     now: float,
 ) -> Record:
-    """The record that a leader proposes for the next round, from what it knows at `now`."""
+    """The record that the leader of a `slot` proposes for the next round, from what it knows at
+    `now`."""
     round_ = len(ledger)
     membership = ledger.membership(round_)
     departed: list[DepartureEntry] = []
@@ -186,6 +187,7 @@ def compose_record(
         looks_again=looks_again,
         contributions=root_due(ledger.work, snapshot),
         slot=slot,
+        secret=looking.reveal(ledger),
     )
 
 

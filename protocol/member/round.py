@@ -11,8 +11,8 @@ from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..chain.agreement import Agreement
+from ..chain.beacon import check_commitment
 from ..chain.certificates import check_certificate, silenced
-from ..chain.checked import check_commitment
 from ..chain.ledger import Ledger, check_record
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
@@ -179,7 +179,7 @@ class Round:
             if sender not in self._due:
                 raise ProtocolError("not_due", "an update for which nothing was dealt")
             # Whoever leads would else propose what nobody may vote for.
-            check_commitment(message.commitment, self._ledger.work)
+            check_commitment(message.commitment, self._ledger.beacon)
             if not self.collection.announce(sender, message, envelope.signature, now):
                 raise ProtocolError("equivocation", "a second update for one round")
             if message.update in holdings.held:

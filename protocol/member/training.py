@@ -30,7 +30,7 @@ def announcement_of(
     made: Trained, ledger: Ledger, fingerprint: int, capacity: int, commitment: bytes
 ) -> Announcement:
     """What is said of an own update by a member whose parameters, at the tip of `ledger`, have this
-    fingerprint, and that has this capacity; `commitment` is empty where work is not checked."""
+    fingerprint, and that has this capacity; `commitment` is empty where nothing is drawn."""
     return Announcement(
         round=made.round,
         parent=ledger.head,

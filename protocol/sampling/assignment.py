@@ -27,9 +27,6 @@ each is kept by everybody until it is due."""
 Lanes = tuple[range, ...]
 """Some lanes, in order."""
 
-# Which part of the lanes may go to those who have several rounds' time.
-_LENT = 2
-
 
 @dataclass(frozen=True)
 class Work:
@@ -78,6 +75,8 @@ class Terms:
     the same."""
     trains: Callable[[int], bool]
     """Whether anybody trains in a round."""
+    lent: int = 2
+    """Which part of the lanes may go to those who have several rounds' time: one of so many."""
 
 
 def assign(
@@ -157,7 +156,7 @@ def _lend(
     # If they are too many for one round, not always the same ones wait.
     shift = round % len(slow) if slow else 0
     lent: list[tuple[int, int, int]] = []
-    for index, rounds in [*slow[shift:], *slow[:shift]][: max(1, terms.order.lanes // _LENT)]:
+    for index, rounds in [*slow[shift:], *slow[:shift]][: max(1, terms.order.lanes // terms.lent)]:
         lender = max(
             range(len(given)), key=lambda at: (given[at] and time_of(given[at], weights[at]), -at)
         )

@@ -32,7 +32,9 @@ Slot = Annotated[int, Range(1, 1 << 20)]
 Capacity = Annotated[int, Range(0, 1 << 40)]
 Version = Annotated[int, Range(0, 1 << 16)]
 Secret = Annotated[bytes, Length(16, 16)]
-# A content id, or nothing where work is not checked.
+# One that a leader reveals; nothing if it was bound to none.
+Revealed = Annotated[bytes, Length(0, 16)]
+# A content id, or nothing where nothing is drawn.
 Commitment = Annotated[bytes, Length(0, 32)]
 # The hash of all contributions (`checks/contributions`), or nothing.
 Root = Annotated[bytes, Length(0, 32)]
@@ -48,7 +50,7 @@ MAX_EVIDENCE = 16
 MAX_LOOKS = 64
 """First looks in one record. There is one in some rounds of each member with votes."""
 
-MAX_LOOKS_AGAIN = 32
+MAX_LOOKS_AGAIN = 64
 """Second looks in one record: those of a few disputes."""
 
 MAX_SEQUENCES = 8
@@ -136,12 +138,11 @@ class Check:
 @dataclass(frozen=True)
 class Recheck:
     """ "I was called to look again at what `checker` found low in `round`: the share's sequences score
-    so." Which ones, the secret says, in order."""
+    so." Who is called, and to which sequences, everybody knows (`chain/checked`); they are in order."""
 
     round: U63
     parent: RecordRef
     checker: PeerId
-    secret: Secret
     scores: Annotated[tuple[Score, ...], Length(1, MAX_SEQUENCES)]
 
 
@@ -263,13 +264,12 @@ class LookAgainEntry:
     looker: PeerId
     round: U63
     checker: PeerId
-    secret: Secret
     scores: Annotated[tuple[Score, ...], Length(1, MAX_SEQUENCES)]
     signature: Signature
 
     def said(self, parent: RecordId) -> Recheck:
         """The second look as its sender signed it; `parent` is that of its round."""
-        return Recheck(self.round, parent, self.checker, self.secret, self.scores)
+        return Recheck(self.round, parent, self.checker, self.scores)
 
 
 @dataclass(frozen=True)
@@ -304,11 +304,17 @@ class Record:
     """Beside a snapshot, where work is checked: what everybody has done in the rounds before."""
     slot: Slot = field(default=1, metadata=ADDITION)
     """In which it was proposed first: all slots before were skipped (`chain/leaders`)."""
+    secret: Revealed = field(default=b"", metadata=ADDITION)
+    """Where something is drawn: that to which the slot's leader was bound (`chain/beacon`)."""
 
     @cached_property
     def id(self) -> RecordId:
         """The record's id: what votes are for and what the next record names as its parent."""
         return RecordId(content_id(encode(self)))
+
+    def update_by(self, peer: PeerId) -> UpdateEntry | None:
+        """The update of a member that counts; None if none does."""
+        return next((entry for entry in self.updates if entry.peer == peer), None)
 
     def announcement(self, entry: UpdateEntry) -> Announcement:
         """The announcement that `entry` reports, as its sender signed it."""

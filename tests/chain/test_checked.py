@@ -13,11 +13,11 @@ from distro_node.protocol.chain import checked
 from distro_node.protocol.chain.checked import CheckedWork
 from distro_node.protocol.chain.ledger import check_record
 from distro_node.protocol.checks.accounts import FRESH, TERM, FirstLook
-from distro_node.protocol.checks.disputes import LASTS
+from distro_node.protocol.checks.disputes import LAG, OPEN, SEATS
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import LookAgainEntry, LookEntry, Record
 from simulation.chain import Chain
-from simulation.checked_chain import GOOD, LOW, CheckedChain
+from simulation.checked_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
 from simulation.swarm import identity
 
 SINCE_ALL_VOTE = 3 * TERM
@@ -59,19 +59,19 @@ def refused_again(chain: CheckedChain, *looks: LookAgainEntry) -> str:
 
 def test_a_look_is_recorded_and_vouches() -> None:
     """Of all members the founder alone has votes, and so it alone looks."""
-    chain = CheckedChain().grow_until(3)
+    chain = CheckedChain().grow_until(FIRST_DRAWN + 1)
     (entry,) = chain.looks()
     assert entry.checker == chain.manifest.founder
-    look = chain.drawn(entry.checker, 2)
+    look = chain.drawn(entry.checker, FIRST_DRAWN)
     assert look is not None
     chain.grow(looks=(entry,))
     account = chain.work.accounts[look.peer]
     assert account.checks == 1
     (seen,) = account.scores
-    dealt = chain.work.dealt(2)[look.peer]
-    assert (seen.score, seen.share) == (1000 * GOOD, dealt)
+    dealt = [chain.work.dealt(round_)[look.peer] for round_ in range(1, FIRST_DRAWN + 1)]
+    assert (seen.score, seen.share) == (1000 * GOOD, dealt[-1])
     # All that was done until the round that was looked at.
-    assert account.work == chain.work.dealt(1)[look.peer] + dealt
+    assert account.work == sum(dealt)
 
 
 def test_whoever_was_vouched_for_votes_and_looks(chain: CheckedChain) -> None:
@@ -88,7 +88,7 @@ def _secret(chain: CheckedChain, who: PeerId) -> LookEntry:
 
 
 def _secret_of_another_round(chain: CheckedChain, who: PeerId) -> LookEntry:
-    return chain.look(who, secret=chain.secret(who, chain.round - 3))
+    return chain.look(who, secret=chain.secret(who, chain.round - 3 - LAG))
 
 
 def _too_old(chain: CheckedChain, who: PeerId) -> LookEntry:
@@ -150,13 +150,13 @@ def test_a_record_holds_no_other_look(
 
 def test_a_look_that_its_secret_does_not_draw_is_refused() -> None:
     """The founder has the only vote and looks once in ten thousand rounds."""
-    chain = CheckedChain(every=10_000).grow_until(3)
-    assert chain.drawn(chain.manifest.founder, 2) is None
+    chain = CheckedChain(every=10_000).grow_until(FIRST_DRAWN + 1)
+    assert chain.drawn(chain.manifest.founder, FIRST_DRAWN) is None
     assert "was not drawn" in refused_look(chain, chain.look(chain.manifest.founder))
 
 
 def test_whoever_has_no_votes_looks_at_nobody() -> None:
-    chain = CheckedChain().grow_until(4)
+    chain = CheckedChain().grow_until(FIRST_DRAWN + 2)
     for peer in chain.membership.peers:
         if peer != chain.manifest.founder:
             assert "was not drawn" in refused_look(chain, chain.look(peer))
@@ -180,14 +180,14 @@ def test_every_update_binds_its_author_to_a_secret(chain: CheckedChain) -> None:
 
 
 def lookers(chain: CheckedChain, first: FirstLook) -> list[PeerId]:
-    return sorted(chain.work.accounts.others(first))
+    return sorted(chain.work.accounts.waits_for(first))
 
 
 def test_second_looks_settle_a_dispute(chain: CheckedChain) -> None:
     first = chain.disputed()
-    chain.grow()
     again = tuple(chain.again(who, first) for who in lookers(chain, first))
-    assert len(again) == 2
+    # All but the checked one.
+    assert len(again) == 3
     chain.grow(looks_again=again)
     assert not chain.work.accounts.disputes
     assert chain.work.accounts[first.peer].standings.work.sum > 0
@@ -196,37 +196,32 @@ def test_second_looks_settle_a_dispute(chain: CheckedChain) -> None:
 def test_second_looks_contradict_a_liar(chain: CheckedChain) -> None:
     before = chain.work.accounts.copy()
     first = chain.disputed()
-    chain.grow()
     fine = [GOOD] * 8
-    chain.grow(looks_again=tuple(chain.again(who, first, fine) for who in lookers(chain, first)))
+    others = [peer for peer in lookers(chain, first) if peer != first.checker]
+    chain.grow(looks_again=tuple(chain.again(who, first, fine) for who in others))
     assert not chain.work.accounts.disputes
     word = chain.work.accounts[first.checker].standings.word
     assert word.sum > before[first.checker].standings.word.sum
     assert chain.work.accounts[first.peer].standings.work.sum <= 0
 
 
-def test_a_second_look_is_told_when_its_secret_gives_nothing_away(chain: CheckedChain) -> None:
-    first = chain.disputed()
-    who = lookers(chain, first)[0]
-    assert "gives away" in refused_again(chain, chain.again(who, first))
-    chain.grow()
-    check_record(chain.record(looks_again=(chain.again(who, first),)), chain.ledger)
-
-
-def test_where_rounds_overlap_it_gives_something_away_for_longer() -> None:
-    chain = CheckedChain(overlap=True).grow_until(4)
-    first = chain.disputed()
-    now = chain.round - 1
-    told = [chain.work.may_be_told(first, now + rounds) for rounds in range(5)]
-    assert told == [False, False, False, True, True]
+def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: CheckedChain) -> None:
+    """What the record holds is up to its leader, who does not know that beacon."""
+    chain.grow(looks=chain.looks(LOW)[:1])
+    (first,) = chain.work.accounts.disputes
+    peers = [peer for peer in chain.membership.peers if peer not in (first.checker, first.peer)]
+    for _ in range(LAG):
+        assert lookers(chain, first) == []
+        assert "not called" in refused_again(chain, chain.again(peers[0], first))
+        chain.grow()
+    check_record(chain.record(looks_again=(chain.again(peers[0], first),)), chain.ledger)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"secret": bytes(16)}, "was not drawn"),
-        ({"scores": [LOW] * 7}, "was not drawn"),
-        ({"scores": [LOW] * 1}, "was not drawn"),
+        ({"scores": [LOW] * 7}, "other sequences"),
+        ({"scores": [LOW] * 1}, "other sequences"),
         ({"round": 3}, "no dispute"),
     ],
 )
@@ -234,7 +229,6 @@ def test_a_second_look_is_what_was_drawn(
     chain: CheckedChain, changes: dict[str, object], words: str
 ) -> None:
     first = chain.disputed()
-    chain.grow()
     assert first.share >= 8
     entry = chain.again(lookers(chain, first)[0], first, **changes)  # type: ignore[arg-type]
     assert words in refused_again(chain, entry)
@@ -242,10 +236,8 @@ def test_a_second_look_is_what_was_drawn(
 
 def test_whose_second_looks_have_no_say(chain: CheckedChain) -> None:
     first = chain.disputed()
-    chain.grow()
-    who, other = lookers(chain, first)
-    for not_asked in (first.checker, first.peer):
-        assert "has no say" in refused_again(chain, chain.again(not_asked, first))
+    who, other, _ = lookers(chain, first)
+    assert "has no say" in refused_again(chain, chain.again(first.peer, first))
     unsigned = dataclasses.replace(chain.again(who, first), signature=bytes(64))
     assert "did not sign" in refused_again(chain, unsigned)
     assert "not sorted" in refused_again(chain, chain.again(other, first), chain.again(who, first))
@@ -254,33 +246,79 @@ def test_whose_second_looks_have_no_say(chain: CheckedChain) -> None:
     assert "has no say" in refused_again(chain, said)
 
 
-def test_where_votes_are_many_not_everybody_is_called() -> None:
-    """Of thirty with as many votes each, eight on average."""
-    chain = CheckedChain(30).grow_until(3)
+def test_where_votes_are_many_sixteen_seats_are_drawn() -> None:
+    chain = CheckedChain(30).grow_until(FIRST_DRAWN + 1)
     chain.work.accounts.earned = dict.fromkeys(chain.membership.peers, 1)
     # What was earned is told by the term; the first one is not over.
     chain.work._earned[0] = chain.work.accounts.votes = chain.work.accounts.earned
     first = chain.disputed()
-    chain.grow()
-    problems = []
-    for who in lookers(chain, first):
-        try:
-            chain.work.second_look(chain.again(who, first), chain.round)
-        except ProtocolError as error:
-            problems.append(str(error))
-    assert set(problems) == {"a second look that was not drawn"}
-    assert 14 <= len(problems) <= 26
+    called = lookers(chain, first)
+    assert SEATS - 1 <= len(called) <= SEATS
+    for who in set(chain.membership.peers) - set(called):
+        assert "not called" in refused_again(chain, chain.again(who, first))
+
+
+def test_who_looks_again_at_what_does_not_hang_on_what_a_leader_may_vary(
+    chain: CheckedChain,
+) -> None:
+    """Neither on the record that holds the look nor on any behind it, whatever its leader says of
+    itself."""
+    (look, *_) = chain.looks(LOW)
+    other = copy.copy(chain)
+    other.ledger = chain.ledger.truncated(len(chain.ledger))
+    found = []
+    for number, each in enumerate((chain, other)):
+        for looks in ((look,), *[()] * LAG):
+            updates = [
+                each.update(peer, tokens=500 + number * (peer == each.leaders[0]))
+                for peer in each.membership.peers
+            ]
+            each.grow(looks=looks, updates=updates)
+        (first,) = each.work.accounts.disputes
+        who = lookers(each, first)
+        found.append([each.work.sequences_again(peer, first) for peer in who])
+    assert chain.ledger.head != other.ledger.head
+    assert found[0] == found[1]
 
 
 def test_a_dispute_ends(chain: CheckedChain) -> None:
     first = chain.disputed()
-    since = chain.round - 1
-    chain.grow_until(since + LASTS)
+    since = chain.work.accounts.disputes[first].since
+    chain.grow_until(since + OPEN)
     # The last record that may hold one.
     said = chain.again(lookers(chain, first)[0], first)
     check_record(chain.record(looks_again=(said,)), chain.ledger)
     chain.grow()
     assert "no dispute" in refused_again(chain, said)
+
+
+# What nobody can look at
+
+
+def test_what_nobody_can_look_at_does_not_count_and_earns_nothing() -> None:
+    """Whoever states that it needs several rounds for a sequence."""
+    chain = CheckedChain(4)
+    slow = next(peer for peer in chain.membership.peers if peer != chain.manifest.founder)
+    little = 4_000_000 // (3 * chain.manifest.rounds.sequences)
+    seen = 0
+    while chain.round < 60:
+        due = chain.ledger.dealing.due(chain.round).intersection(chain.membership.peers)
+        stated = {peer: little if peer == slow else 1_000_000 for peer in due}
+        updates = [chain.update(peer, capacity=stated[peer]) for peer in due]
+        record = chain.record(updates=updates, looks=chain.looks())
+        counts = dict(
+            zip((e.peer for e in record.updates), chain.ledger.counts(record), strict=True)
+        )
+        if slow in counts and slow not in chain.work.dealt(chain.round):
+            seen += 1
+            assert counts[slow] == 0
+            # And hardly any lane is lent to it.
+            assert len(chain.ledger.dealing.shares(chain.round).works) <= 2
+        before = chain.work.contributions[slow]
+        chain.ledger.append(chain.decide(record))
+        if counts.get(slow) == 0:
+            assert chain.work.contributions[slow] == before
+    assert seen
 
 
 # At any length
@@ -307,7 +345,7 @@ def test_what_is_known_at_any_length_is_what_was_known_then(
     while chain.round < 5 * TERM + 3:
         gone = [chain.leave(3)] if chain.round == 40 else []
         back = [chain.admission(3)] if chain.round == 45 else []
-        looks = chain.looks(LOW if chain.round % 20 == 19 else GOOD) if chain.round > 2 else ()
+        looks = chain.looks(LOW if chain.round % 20 == 19 else GOOD)
         chain.grow(looks=looks, departed=gone, admitted=back)
         then.append(known(chain.work))
         votes.append(dict(chain.work.votes(chain.round)))
@@ -332,9 +370,9 @@ def test_what_is_known_at_any_length_is_what_was_known_then(
 def test_where_no_work_is_checked_there_are_no_looks(chain: CheckedChain) -> None:
     without = Chain().grow_until(3)
     assert without.ledger.work is None
+    assert without.ledger.beacon is None
     assert "no work is checked" in refused(without, without.record(looks=chain.looks()))
     first = chain.disputed()
-    chain.grow()
     again = chain.again(lookers(chain, first)[0], first)
     assert "no work is checked" in refused(without, without.record(looks_again=(again,)))
     peers = without.membership.peers

@@ -18,7 +18,7 @@ from distro_node.protocol.checks.accounts import (
     FirstLook,
     SecondLook,
 )
-from distro_node.protocol.checks.disputes import AGREEING, LASTS
+from distro_node.protocol.checks.disputes import LAG, LASTS
 from distro_node.protocol.checks.standing import level_test
 from distro_node.protocol.checks.verdict import SAID
 
@@ -64,9 +64,15 @@ class Run:
 
     def settle(self, first: FirstLook, low: bool) -> None:
         """The first look, and then everybody's."""
-        self.close(first)
-        lookers = [peer for peer in self.accounts.votes if peer not in (first.checker, first.peer)]
+        self.call(first)
+        lookers = sorted(self.accounts.waits_for(first))
         self.close(again=tuple(SecondLook(peer, first, low) for peer in lookers))
+
+    def call(self, *firsts: FirstLook) -> None:
+        """The first looks, and then the rounds until others are called."""
+        self.close(*firsts)
+        for _ in range(LAG):
+            self.close()
 
 
 @pytest.fixture
@@ -202,18 +208,47 @@ def test_whoever_accuses_the_honest_is_not_heard_any_more(run: Run) -> None:
     assert ANN in run.accounts.votes
 
 
-def test_one_liar_settles_nothing(run: Run) -> None:
+def test_liars_with_a_third_settle_nothing(run: Run) -> None:
     first = run.look(ANN, BEN, LOW)
-    run.close(first)
-    others = [peer for peer in run.accounts.votes if peer not in (ANN, BEN)]
-    again = tuple(SecondLook(peer, first, True) for peer in others[: AGREEING - 1])
-    # Said twice is said once, and the first one is heard once in all.
-    run.close(again=(*again, *again, SecondLook(ANN, first, True), SecondLook(BEN, first, False)))
+    run.call(first)
+    liars = [ANN, *sorted(run.accounts.votes.keys() - {ANN, BEN})[:1]]
+    again = tuple(SecondLook(peer, first, True) for peer in liars)
+    # Said twice is said once, and the one whose work it is says nothing.
+    run.close(again=(*again, *again, SecondLook(BEN, first, False)))
     assert list(run.accounts.disputes) == [first]
     for _ in range(LASTS):
         run.close()
     assert not list(run.accounts.disputes)
     assert run.accounts[BEN].standings.work.sum <= 0
+
+
+def test_nobody_looks_again_before_it_is_drawn_who_does(run: Run) -> None:
+    first = run.look(ANN, BEN, LOW)
+    run.close(first)
+    for _ in range(LAG):
+        assert not any(run.accounts.may_look_again(peer, first) for peer in PEERS)
+        run.close()
+    assert run.accounts.waits_for(first) == run.accounts.votes.keys() - {BEN}
+
+
+def test_a_dispute_is_settled_when_all_say_so_at_any_time(run: Run) -> None:
+    """Whoever leads may leave them out for as long as it leads."""
+    first = run.look(ANN, BEN, LOW)
+    run.call(first)
+    for _ in range(LASTS - 1):
+        run.close()
+    lookers = sorted(run.accounts.waits_for(first))
+    run.close(again=tuple(SecondLook(peer, first, low=False) for peer in lookers))
+    assert [ending for _, ending in run.accounts.ended] == ["contradicted"]
+
+
+def test_whose_word_is_not_believed_is_not_called(run: Run) -> None:
+    for peer in [peer for peer in PEERS[:8] if peer != ANN]:
+        run.settle(run.look(ANN, peer, LOW), low=False)
+    assert run.accounts[ANN].standings.word.accused
+    first = run.look(FOUNDER, BEN, LOW)
+    run.call(first)
+    assert ANN not in run.accounts.waits_for(first)
 
 
 def test_whoever_is_away_has_no_votes_and_has_them_again(run: Run) -> None:
@@ -250,11 +285,13 @@ def test_a_dispute_about_whoever_goes_is_settled(run: Run) -> None:
     about, of = run.look(ANN, BEN, LOW), run.look(BEN, ANN, LOW)
     run.close(about, of)
     run.away = {BEN}
-    run.close()
-    others = [peer for peer in run.accounts.votes if peer != ANN]
+    for _ in range(LAG):
+        run.close()
     run.close(
         again=tuple(
-            SecondLook(peer, first, first is about) for first in (about, of) for peer in others
+            SecondLook(peer, first, first is about)
+            for first in (about, of)
+            for peer in sorted(run.accounts.waits_for(first))
         )
     )
     assert not run.accounts.disputes
@@ -355,7 +392,7 @@ def test_a_copy_grows_in_another_way(run: Run) -> None:
 def test_the_founder_alone_looks_again_itself() -> None:
     run = Run({FOUNDER: 4, ANN: 4})
     first = run.look(FOUNDER, ANN, LOW)
-    run.close(first)
+    run.call(first)
     run.close(again=(SecondLook(ANN, first, False),))
     assert run.accounts.counts(ANN)
     run.close(again=(SecondLook(FOUNDER, first, True),))

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.checks import accounts, disputes, verdict
+from distro_node.protocol.checks import accounts, verdict
 from distro_node.protocol.checks.accounts import (
     FRESH,
     TERM,
@@ -16,7 +16,7 @@ from distro_node.protocol.checks.accounts import (
     FirstLook,
     SecondLook,
 )
-from distro_node.protocol.checks.disputes import LASTS
+from distro_node.protocol.checks.disputes import LAG, OPEN
 from distro_node.protocol.checks.standing import level_test
 from distro_node.protocol.checks.verdict import SAID, TOLD, Seen, Usual
 
@@ -76,7 +76,8 @@ class _Run:
         """A low look, and what all others say of it."""
         first = self.look(checker, peer, LOW)
         self.close(first)
-        others = sorted(self.accounts.others(first))
+        self.quiet(LAG)
+        others = sorted(self.accounts.waits_for(first))
         self.close(again=tuple(SecondLook(other, first, low) for other in others))
 
     def votes(self, peer: PeerId) -> int:
@@ -231,15 +232,16 @@ def test_what_others_confirm_counts_for_the_level() -> None:
 def test_a_dispute_is_dropped() -> None:
     run = _Run().settled()
     run.close(run.look(ANN, BEN, LOW))
-    run.quiet(LASTS)
+    run.quiet(OPEN)
     assert not run.accounts.disputes
 
 
-def test_neither_of_the_two_looks_again() -> None:
+def test_the_checked_member_does_not_look_again() -> None:
     run = _Run().settled()
     first = run.look(ANN, BEN, LOW)
     run.close(first)
-    assert run.accounts.others(first) == {FOUNDER, CAT}
+    run.quiet(LAG)
+    assert run.accounts.waits_for(first) == {FOUNDER, ANN, CAT}
 
 
 def test_where_nobody_else_votes_the_first_looks_again() -> None:
@@ -247,6 +249,7 @@ def test_where_nobody_else_votes_the_first_looks_again() -> None:
     run.close()
     first = run.look(FOUNDER, ANN, LOW)
     run.close(first)
+    run.quiet(LAG)
     assert run.accounts.may_look_again(FOUNDER, first)
 
 
@@ -254,6 +257,7 @@ def test_each_looks_again_once() -> None:
     run = _Run(6).settled()
     first = run.look(ANN, BEN, LOW)
     run.close(first)
+    run.quiet(LAG)
     for _ in range(5):
         run.close(again=(SecondLook(CAT, first, True),))
     assert len(run.accounts.disputes) == 1
@@ -431,18 +435,3 @@ def test_some_looks_say_what_a_half_is() -> None:
 
 def test_levels_have_a_bound() -> None:
     assert verdict.level(1 << 80, 1) == 1 << 40
-
-
-def test_five_settle_a_dispute() -> None:
-    """The first ones: later ones turn nothing."""
-    again = dict(zip(PEERS, (True, True, False, False, True, True, True, True), strict=False))
-    assert disputes.outcome(again, 9) == "open"
-
-
-def test_four_of_five_agree() -> None:
-    again = dict(zip(PEERS, (True, True, True, False, False), strict=False))
-    assert disputes.outcome(again, 9) == "open"
-
-
-def test_so_many_are_called() -> None:
-    assert disputes.chance_to_be_called(1, 80, 5) == Fraction(1, 10)

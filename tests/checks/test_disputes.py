@@ -1,73 +1,103 @@
-"""A low look is settled by others, of whom nearly all agree; liars with a third seldom are enough."""
+"""A low look is settled by all who are called, by their votes; a third of these is not enough."""
 
 from __future__ import annotations
 
 import itertools
+import random
 from fractions import Fraction
 from math import comb
 
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.checks.disputes import (
-    AGAIN,
-    AGREEING,
-    CALLED,
-    chance_to_be_called,
-    outcome,
-)
+from distro_node.protocol.checks.disputes import SEATS, Called, call, outcome
 
-PEERS = [PeerId(content_id(b"%d" % number)) for number in range(12)]
+PEERS = [PeerId(content_id(b"%d" % number)) for number in range(60)]
+CHECKED = PEERS[0]
+
+
+def lots(count: int) -> list[bytes]:
+    return [random.Random(number).randbytes(32) for number in range(count)]
+
+
+def called(*votes: int) -> Called:
+    return call(dict(zip(PEERS, votes, strict=False)), b"lot")
 
 
 def told(*low: bool) -> dict[PeerId, bool]:
-    return dict(zip(PEERS, low, strict=False))
+    """By all but the checked one, which is the first."""
+    return dict(zip(PEERS[1:], low, strict=False))
 
 
-@pytest.mark.parametrize("low", list(itertools.product((False, True), repeat=AGAIN)))
-def test_nearly_all_must_agree(low: tuple[bool, ...]) -> None:
-    settled = outcome(told(*low), 10)
-    if sum(low) >= AGREEING:
-        assert settled == "failed"
-    elif sum(low) <= AGAIN - AGREEING:
-        assert settled == "contradicted"
-    else:
-        assert settled == "open"
+def test_what_most_of_all_votes_say_is_so() -> None:
+    all_ = called(3, 1, 1, 4)
+    assert not all_.drawn
+    assert outcome(all_, {}, CHECKED) == "open"
+    # Five of nine.
+    assert outcome(all_, told(True, True), CHECKED) == "open"
+    assert outcome(all_, told(True, False, True), CHECKED) == "failed"
+    assert outcome(all_, told(False), CHECKED) == "open"
+    assert outcome(all_, told(False, False), CHECKED) == "contradicted"
 
 
-def test_the_first_five_settle_it() -> None:
-    assert outcome(told(*[True] * 3), 10) == "open"
-    assert outcome(told(*[True] * 3, False, False, True, True), 10) == "open"
-    assert outcome(told(*[True] * 4, *[False] * 8), 10) == "failed"
+@pytest.mark.parametrize("order", list(itertools.permutations(range(1, 6))))
+def test_the_order_is_of_no_account(order: tuple[int, ...]) -> None:
+    low = {1: True, 2: False, 3: True, 4: True, 5: False}
+    said = {PEERS[number]: low[number] for number in order}
+    assert outcome(called(1, 1, 1, 2, 2, 1), said, CHECKED) == "failed"
 
 
-def test_in_a_small_swarm_all_must_agree() -> None:
-    assert outcome({}, 0) == "open"
-    assert outcome(told(True), 1) == "failed"
-    assert outcome(told(False), 1) == "contradicted"
-    assert outcome(told(True, False), 2) == "open"
-    assert outcome(told(True, True, True), 3) == "failed"
+def test_the_checked_member_says_nothing_alone_whatever_its_votes() -> None:
+    most = called(8, 1, 1)
+    assert outcome(most, {}, CHECKED) == "open"
+    assert outcome(most, told(True, True), CHECKED) == "open"
+    assert outcome(most, told(False), CHECKED) == "contradicted"
 
 
-def test_whoever_has_votes_is_called_in_proportion() -> None:
-    assert chance_to_be_called(0, 100, AGAIN) == 0
-    assert chance_to_be_called(1, 100, AGAIN) == Fraction(CALLED, 100)
-    assert chance_to_be_called(100, 100, AGAIN) == 1
-    assert chance_to_be_called(0, 0, AGAIN) == 0
+def test_who_has_no_votes_or_is_not_called_counts_for_nothing() -> None:
+    stranger = {PEERS[40]: True, PEERS[41]: True}
+    assert outcome(called(1, 1, 1), {**told(True), **stranger}, CHECKED) == "open"
 
 
-@pytest.mark.parametrize("possible", range(1, AGAIN))
-def test_where_all_have_to_agree_all_are_called(possible: int) -> None:
-    """Whoever has hardly any votes among them would keep each dispute open."""
-    assert outcome(told(*[True] * (possible - 1)), possible) == "open"
-    assert outcome(told(*[True] * possible), possible) == "failed"
-    assert chance_to_be_called(1, 1_000_000, possible) == 1
+@pytest.mark.parametrize("count", range(3, SEATS + 1))
+def test_up_to_sixteen_a_third_settles_nothing_and_two_thirds_all(count: int) -> None:
+    """The liar who has looked first and the honest member, or the other way round."""
+    liars = (count - 1) // 3
+    all_ = called(*[1] * count)
+    honest_checked = told(*[False] * (count - liars - 1), *[True] * liars)
+    assert outcome(all_, honest_checked, CHECKED) == "contradicted"
+    only_liars = dict(itertools.islice(reversed(honest_checked.items()), liars))
+    assert outcome(all_, only_liars, CHECKED) == "open"
+    if liars:
+        idle_checked = told(*[True] * (count - liars), *[False] * (liars - 1))
+        assert outcome(all_, idle_checked, CHECKED) == "failed"
 
 
-@pytest.mark.parametrize(("liars", "once_in"), [(Fraction(1, 10), 2000), (Fraction(1, 3), 22)])
-def test_how_often_liars_settle_it(liars: Fraction, once_in: int) -> None:
-    often = sum(
-        comb(AGAIN, number) * liars**number * (1 - liars) ** (AGAIN - number)
-        for number in range(AGREEING, AGAIN + 1)
+def test_where_many_have_votes_seats_are_drawn_in_proportion() -> None:
+    votes = dict(zip(PEERS[:30], [1] * 29 + [31], strict=True))
+    seats = [call(votes, lot) for lot in lots(600)]
+    assert all(each.drawn and sum(each.weights.values()) == SEATS for each in seats)
+    assert all(each.needed == 11 for each in seats)
+    # Half of the votes: half of the seats, to one more or less.
+    assert {each.weights[PEERS[29]] for each in seats} <= {8, 9}
+    often = sum(each.weights.get(PEERS[3], 0) for each in seats) / 600
+    # 16 of 60, and a standard deviation of 0.018.
+    assert abs(often - 16 / 60) < 0.08
+    assert len({tuple(sorted(each.weights)) for each in seats}) == 600
+
+
+def test_how_often_liars_with_a_third_have_two_thirds_of_the_seats() -> None:
+    many = sum(
+        comb(SEATS, n) * Fraction(1, 3) ** n * Fraction(2, 3) ** (SEATS - n)
+        for n in range(11, SEATS + 1)
     )
-    assert once_in < 1 / often < 1.1 * once_in
+    assert 240 < 1 / many < 260
+    forty = Fraction(sum(comb(13, n) * comb(27, SEATS - n) for n in range(11, 14)), comb(40, 16))
+    assert 9600 < 1 / forty < 9650
+    votes = dict.fromkeys(PEERS[:40], 1)
+    liars = set(PEERS[:13])
+    won = sum(
+        sum(seat for peer, seat in call(votes, lot).weights.items() if peer in liars) >= 11
+        for lot in lots(3000)
+    )
+    assert won <= 3

@@ -1,9 +1,10 @@
-"""Whom somebody looks at: as the secret and the record have it, in proportion, and never itself."""
+"""Whom somebody looks at: as the secret and the beacon have it, in proportion, and never itself."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Collection
 from fractions import Fraction
 
 import pytest
@@ -15,7 +16,6 @@ from distro_node.protocol.checks.draw import (
     commitment,
     drawn_look,
     drawn_sequences,
-    is_called,
 )
 
 PEERS = [PeerId(content_id(b"%d" % number)) for number in range(6)]
@@ -35,63 +35,64 @@ def test_a_secret_is_bound_by_its_commitment() -> None:
         commitment(one[:-1])
 
 
-def test_a_draw_follows_from_secret_and_record() -> None:
+def draw(
+    secret: bytes,
+    shares: dict[PeerId, int],
+    *,
+    lot: bytes = b"r",
+    counts: dict[PeerId, int] | None = None,
+    voters: Collection[PeerId] = PEERS,
+    chance: Fraction = ALWAYS,
+) -> Look | None:
+    """What the first one looks at; each update counts once unless it is said."""
+    says = dict.fromkeys(shares, 1) if counts is None else counts
+    return drawn_look(secret, lot, PEERS[0], shares, says, voters, chance)
+
+
+def test_a_draw_follows_from_secret_and_beacon() -> None:
     shares = dict.fromkeys(PEERS, 4)
     one, other = secrets()[:2]
-    look = drawn_look(one, b"record", PEERS[0], shares, PEERS, ALWAYS)
-    assert look == drawn_look(one, b"record", PEERS[0], shares, PEERS, ALWAYS)
-    others = {
-        drawn_look(one, b"%d" % number, PEERS[0], shares, PEERS, ALWAYS) for number in range(64)
-    }
-    assert len(others) > 10
-    assert any(
-        drawn_look(other, b"%d" % number, PEERS[0], shares, PEERS, ALWAYS)
-        != drawn_look(one, b"%d" % number, PEERS[0], shares, PEERS, ALWAYS)
-        for number in range(8)
-    )
+    assert draw(one, shares) == draw(one, shares)
+    others = [draw(one, shares, lot=b"%d" % number) for number in range(64)]
+    assert len(set(others)) > 10
+    assert others != [draw(other, shares, lot=b"%d" % number) for number in range(64)]
 
 
-def test_each_sequence_is_drawn_alike_and_never_one_s_own() -> None:
-    shares = {PEERS[0]: 50, PEERS[1]: 1, PEERS[2]: 3, PEERS[3]: 0, PEERS[4]: 6}
-    looks = [drawn_look(secret, b"r", PEERS[0], shares, PEERS, ALWAYS) for secret in secrets()]
-    seen = Counter(looks)
-    assert {look.peer for look in seen if look} == {PEERS[1], PEERS[2], PEERS[4]}
-    assert len(seen) == 1 + 3 + 6
-    assert all(look is not None and look.sequence < shares[look.peer] for look in seen)
-    # Ten sequences: 400 each, and a standard deviation of 19.
-    assert all(abs(count - DRAWS / 10) < 100 for count in seen.values())
+def test_each_count_is_looked_at_alike_whatever_is_behind_it_and_never_one_s_own() -> None:
+    shares = {PEERS[0]: 50, PEERS[1]: 1, PEERS[2]: 3, PEERS[3]: 0, PEERS[4]: 64}
+    counts = {PEERS[0]: 2, PEERS[1]: 1, PEERS[2]: 1, PEERS[3]: 1, PEERS[4]: 2}
+    looks = [draw(secret, shares, counts=counts) for secret in secrets()]
+    assert all(look is not None and look.sequence < shares[look.peer] for look in looks)
+    seen = Counter(look.peer for look in looks if look)
+    assert seen.keys() == {PEERS[1], PEERS[2], PEERS[4]}
+    # 1,000 each for one count, and a standard deviation of 27.
+    assert all(abs(seen[peer] - 1000 * counts[peer]) < 150 for peer in seen)
+    # And each of its sequences.
+    within = Counter(look.sequence for look in looks if look and look.peer == PEERS[2])
+    assert all(abs(within[number] - seen[PEERS[2]] / 3) < 80 for number in range(3))
 
 
 def test_half_of_the_looks_are_at_whoever_has_no_votes() -> None:
     shares = {PEERS[1]: 100, PEERS[2]: 1}
-    looks = [drawn_look(secret, b"r", PEERS[0], shares, {PEERS[1]}, ALWAYS) for secret in secrets()]
+    looks = [draw(secret, shares, voters={PEERS[1]}) for secret in secrets()]
     assert abs(looks.count(Look(PEERS[2], 0)) - DRAWS / 2) < 160
     alone = {PEERS[2]: 1}
-    assert drawn_look(secrets()[0], b"r", PEERS[0], alone, {PEERS[1]}, ALWAYS) == Look(PEERS[2], 0)
-    assert drawn_look(secrets()[0], b"r", PEERS[0], alone, {PEERS[2]}, ALWAYS) == Look(PEERS[2], 0)
+    assert draw(secrets()[0], alone, voters={PEERS[1]}) == Look(PEERS[2], 0)
+    assert draw(secrets()[0], alone, voters={PEERS[2]}) == Look(PEERS[2], 0)
 
 
 def test_looks_are_as_many_as_the_chance_says() -> None:
     shares = dict.fromkeys(PEERS, 1)
-    looks = [
-        drawn_look(secret, b"r", PEERS[0], shares, PEERS, Fraction(1, 10)) for secret in secrets()
-    ]
+    looks = [draw(secret, shares, chance=Fraction(1, 10)) for secret in secrets()]
     assert abs(DRAWS - looks.count(None) - DRAWS / 10) < 100
-    assert all(
-        drawn_look(secret, b"r", PEERS[0], shares, PEERS, Fraction(0)) is None
-        for secret in secrets()[:50]
-    )
-    nobody = {PEERS[0]: 4}
-    assert drawn_look(secrets()[0], b"r", PEERS[0], nobody, PEERS, ALWAYS) is None
-    called = sum(is_called(secret, b"dispute", Fraction(1, 4)) for secret in secrets())
-    assert abs(called - DRAWS / 4) < 140
+    assert all(draw(secret, shares, chance=Fraction(0)) is None for secret in secrets()[:50])
+    assert draw(secrets()[0], {PEERS[0]: 4}) is None
 
 
 def test_of_a_large_share_some_are_looked_at_again() -> None:
-    secret = secrets()[0]
-    assert drawn_sequences(secret, b"d", 3, 8) == (0, 1, 2)
-    drawn = drawn_sequences(secret, b"d", 64, 8)
+    assert drawn_sequences(b"d", 3, 8) == (0, 1, 2)
+    drawn = drawn_sequences(b"d", 64, 8)
     assert len(set(drawn)) == 8
     assert list(drawn) == sorted(drawn)
     assert set(drawn) <= set(range(64))
-    assert drawn != drawn_sequences(secret, b"another", 64, 8)
+    assert drawn != drawn_sequences(b"another", 64, 8)

@@ -318,7 +318,7 @@ def _messages(chain: CheckedChain) -> list[list[Any]]:
     me = identity(0).peer
     look = next(entry for entry in chain.looks() if entry.checker != me)
     (first,) = chain.work.accounts.disputes
-    looker = next(peer for peer in chain.work.accounts.others(first) if peer != me)
+    looker = next(peer for peer in chain.work.accounts.waits_for(first) if peer != me)
     again = chain.again(looker, first)
     parent = chain.ledger.parent
     said: list[tuple[str, int, Message]] = [

@@ -15,6 +15,7 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.checks.accounts import FRESH, TERM, FirstLook
+from distro_node.protocol.checks.disputes import LAG, OPEN
 from distro_node.protocol.checks.draw import commitment
 from distro_node.protocol.member.effects import Effect, Judge, LookAgain, Publish, Train
 from distro_node.protocol.member.inputs import (
@@ -210,44 +211,49 @@ def test_nothing_is_said_where_there_was_nothing_to_compare() -> None:
 # Second looks
 
 
-def test_a_second_look_is_told_when_it_gives_nothing_away() -> None:
-    chain = grown()
+def low_look(chain: CheckedChain) -> tuple[FirstLook, int]:
+    """A low look is recorded: the dispute, and the round whose record holds it."""
     checker = who_looks(chain)
-    look = chain.drawn(checker, chain.round)
-    assert look is not None
-    me = next(peer for peer in chain.membership.peers if peer not in (checker, look.peer))
     chain.grow()
-    seat = Seat(chain, me)
-    seat.loads()
-    effects = seat.decides(looks=(chain.look(checker, score=LOW),))
+    chain.grow(looks=(chain.look(checker, score=LOW),))
     (first,) = chain.work.accounts.disputes
-    share = chain.ledger.share(first.round, first.peer)
-    assert share is not None
-    (again,) = of(LookAgain, effects)
-    assert (again.first, again.update) == (first, update_of(first.peer, first.round))
-    assert (len(again.samples), again.share) == (8, len(share))
-    assert set(again.samples) <= set(share)
-    scores = tuple(Score(LOW, 1) for _ in again.samples)
-    assert not said(Recheck, seat.member.handle(LookedAgain(first, scores), 0.0))
-    effects = seat.decides()
-    (recheck,) = said(Recheck, effects)
-    assert recheck == chain.again(me, first).said(chain.ledger.parent(first.round))
-    # Once, and nobody is called twice.
-    effects = seat.decides()
-    assert not said(Recheck, effects)
-    assert not of(LookAgain, effects)
+    return first, chain.round - 1
 
 
-def test_whoever_looked_first_or_was_looked_at_is_not_called() -> None:
+def test_a_second_look_from_its_call_to_its_word() -> None:
     chain = grown()
-    checker = who_looks(chain)
-    look = chain.drawn(checker, chain.round)
-    assert look is not None
-    chain.grow()
-    seats = [Seat(chain, peer) for peer in (checker, look.peer)]
-    decided = chain.grow(looks=(chain.look(checker, score=LOW),))
-    for seat in seats:
-        assert not of(LookAgain, seat.member.handle(Learned(decided), 0.0))
+    first, since = low_look(chain)
+    # Whoever looked first looks at the whole share as well.
+    for me in (first.checker, next(p for p in chain.membership.peers if p != first.peer)):
+        other = copy.copy(chain)
+        other.ledger = chain.ledger.truncated(chain.round)
+        seat = Seat(other, me)
+        effects = seat.loads()
+        while other.round < since + LAG:
+            effects += seat.decides()
+        assert not of(LookAgain, effects)
+        (again,) = of(LookAgain, seat.decides())
+        share = other.ledger.share(first.round, first.peer)
+        assert share is not None
+        assert (again.first, again.update) == (first, update_of(first.peer, first.round))
+        assert (len(again.samples), again.share) == (8, len(share))
+        assert set(again.samples) <= set(share)
+        scores = tuple(Score(LOW, 1) for _ in again.samples)
+        (recheck,) = said(Recheck, seat.member.handle(LookedAgain(first, scores), 0.0))
+        assert recheck == other.again(me, first).said(other.ledger.parent(first.round))
+        # Once, and nobody is called twice.
+        effects = seat.decides()
+        assert not said(Recheck, effects)
+        assert not of(LookAgain, effects)
+
+
+def test_whoever_was_looked_at_is_not_called() -> None:
+    chain = grown()
+    first, since = low_look(chain)
+    chain.grow_until(since + LAG)
+    seat = Seat(chain, first.peer)
+    seat.loads()
+    assert not of(LookAgain, seat.decides())
 
 
 def test_a_second_look_is_heard_while_the_dispute_lasts() -> None:
@@ -258,8 +264,8 @@ def test_a_second_look_is_heard_while_the_dispute_lasts() -> None:
     chain.grow_until(at + FRESH - 1)
     chain.grow(looks=(chain.look(checker, at, LOW),))
     (first,) = chain.work.accounts.disputes
-    chain.grow()
-    who, me = sorted(chain.work.accounts.others(first))
+    chain.grow_until(at + FRESH + OPEN - 1)
+    who, me, _ = sorted(chain.work.accounts.waits_for(first))
     seat = Seat(chain, me)
     seat.loads()
     seat.hears(who, "recheck", chain.again(who, first).said(chain.ledger.parent(at)))
@@ -306,7 +312,7 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
     checker = who_looks(chain)
     chain.grow()
     parent = chain.ledger.parent
-    looker, *_ = (peer for peer in sorted(chain.work.accounts.others(first)) if peer != checker)
+    looker, *_ = sorted(chain.work.accounts.waits_for(first) - {checker})
     sender, honest = {
         "check": (checker, chain.look(checker).said(parent(at))),
         "recheck": (looker, chain.again(looker, first).said(parent(first.round))),
@@ -363,7 +369,7 @@ def test_what_waits_is_bounded() -> None:
     looking = looking_at(chain)
     parent = chain.ledger.head
     check = Check(3, parent, bytes(16), GOOD, 1)
-    recheck = Recheck(3, parent, chain.manifest.founder, bytes(16), (Score(LOW, 1),))
+    recheck = Recheck(3, parent, chain.manifest.founder, (Score(LOW, 1),))
     for number in range(8 * MAX_LOOKS):
         sender = PeerId(content_id(b"%d" % number))
         looking.put(sender, check, bytes(64))

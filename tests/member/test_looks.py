@@ -11,13 +11,14 @@ from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.checks import draw
 from distro_node.protocol.checks.accounts import TERM, FirstLook
+from distro_node.protocol.checks.disputes import LAG
 from distro_node.protocol.member.effects import Judge, LookAgain, Train
 from distro_node.protocol.member.inputs import Judged, LookedAgain
 from distro_node.protocol.member.looking import Looking
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Check, LookEntry, Recheck, Record
 from simulation.chain import Chain, identity
-from simulation.checked_chain import GOOD, LOW, CheckedChain
+from simulation.checked_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
 
 # Private here: `_kept`, `_drawn`, `_firsts`: what is kept is counted; `_earned`, `_disputes`: they are
 # made up.
@@ -101,7 +102,6 @@ def test_looks_are_signed() -> None:
 
 def test_second_looks_are_signed() -> None:
     chain, first = _disputed()
-    chain.grow()
     (again,) = _seconds(chain, first)[:1]
     again = dataclasses.replace(again, scores=again.scores[::-1], signature=bytes(64))
     assert _refused(lambda: chain.record(looks_again=(again,)), chain)
@@ -109,7 +109,6 @@ def test_second_looks_are_signed() -> None:
 
 def test_second_looks_stand_there_once() -> None:
     chain, first = _disputed()
-    chain.grow()
     again = _seconds(chain, first)[:1] * 2
     assert _refused(lambda: chain.record(looks_again=again), chain)
 
@@ -125,29 +124,21 @@ def test_all_bind_themselves() -> None:
     assert _refused(lambda: chain.record(updates=[chain.update(FOUNDER, commitment=b"")]), chain)
 
 
-def _seconds(chain: CheckedChain, first: FirstLook, now: int | None = None) -> tuple:
-    """The second looks that the next record, or that of round `now`, may hold."""
+def _seconds(chain: CheckedChain, first: FirstLook) -> tuple:
+    """The second looks that the next record may hold."""
     found = []
     for peer in chain.membership.peers:
         entry = chain.again(peer, first)
         try:
-            chain.work.second_look(entry, chain.round if now is None else now)
+            chain.work.second_look(entry)
         except ProtocolError:
             continue
         found.append(entry)
     return tuple(found)
 
 
-def test_second_looks_wait() -> None:
-    """Their secret draws a first look, too."""
-    chain, first = _disputed()
-    assert not _seconds(chain, first)
-    assert len(_seconds(chain, first, chain.round + 1)) > 0
-
-
 def test_second_looks_are_at_the_whole_share() -> None:
     chain, first = _disputed()
-    chain.grow()
     (again,) = _seconds(chain, first)[:1]
     fewer = chain.again(again.looker, first, [LOW] * (len(again.scores) - 1))
     assert _refused(lambda: chain.record(looks_again=(fewer,)), chain)
@@ -158,30 +149,18 @@ def test_of_a_large_share_some_are_looked_at_again() -> None:
     disputes = chain.work.accounts._disputes
     large = dataclasses.replace(first, share=64)
     disputes[large] = disputes[first]
-    secrets = {peer: chain.secret(peer, disputes[first].since) for peer in chain.membership.peers}
-    found = (chain.work.sequences_again(peer, secret, large) for peer, secret in secrets.items())
+    found = (chain.work.sequences_again(peer, large) for peer in chain.membership.peers)
     assert max(len(numbers) for numbers in found if numbers) == 8
 
 
 def test_who_is_not_called_does_not_look_again() -> None:
-    """Beside one with nearly all votes the rest are hardly ever called."""
-    chain = CheckedChain(9).grow_until(3)
+    """Beside one with nearly all votes the rest hardly ever have a seat."""
+    chain = CheckedChain(20).grow_until(FIRST_DRAWN + 1)
     votes = {**dict.fromkeys(chain.membership.peers, 1), FOUNDER: 1 << 40}
     accounts = chain.work.accounts
     accounts.earned = accounts.votes = chain.work._earned[0] = votes
     first = chain.disputed()
-    chain.grow()
-    assert not _seconds(chain, first)
-
-
-def test_who_is_alone_is_called() -> None:
-    """It looked at the only other one with votes, which has nearly all of them."""
-    chain, first = _disputed()
-    chain.grow()
-    votes = {first.checker: 1, first.peer: 1 << 80}
-    chain.work._earned = [votes] * len(chain.work._earned)
-    chain.work.accounts.votes = votes
-    assert [entry.looker for entry in _seconds(chain, first)] == [first.checker]
+    assert [entry.looker for entry in _seconds(chain, first)] == [FOUNDER]
 
 
 def test_old_accounts_are_made_again() -> None:
@@ -338,6 +317,7 @@ def _called() -> tuple[_Looker, list[LookAgain]]:
     while True:
         looks = [e for e in chain.looks(LOW) if e.checker != FOUNDER]
         chain.grow(looks=looks[:1])
+        chain.grow_until(chain.round + LAG)
         looker = _Looker(chain)
         effects = [e for e in looker.looking.called(chain.ledger) if isinstance(e, LookAgain)]
         if effects:
@@ -359,14 +339,11 @@ def test_who_is_called_is_called_once() -> None:
     assert looker.looking.called(looker.ledger) == []
 
 
-def test_a_second_look_is_told_in_time_and_once() -> None:
+def test_a_second_look_is_told_once() -> None:
     looker, (again,) = _called()
     scores = looker.chain.again(FOUNDER, again.first).scores
     looker.looking.looked_again(LookedAgain(again.first, scores), looker.ledger)
-    said = [len(looker.looking.to_tell(looker.ledger))]
-    looker.chain.grow()
-    said += [len(looker.looking.to_tell(looker.ledger)) for _ in range(2)]
-    assert said == [0, 1, 0]
+    assert [len(looker.looking.to_tell(looker.ledger)) for _ in range(2)] == [1, 0]
 
 
 def test_who_could_not_look_again_says_nothing() -> None:
@@ -427,7 +404,7 @@ def test_so_many_second_looks_are_recorded() -> None:
     looker = _looker()
     looker.looking.forget = lambda ledger: None  # type: ignore[method-assign]
     for number in range(100):
-        said = Recheck(number, looker.ledger.head, FOUNDER, bytes(16), ())
+        said = Recheck(number, looker.ledger.head, FOUNDER, ())
         looker.looking.put(FOUNDER, said, bytes(64))
     _, seconds = looker.looking.entries(looker.ledger)
-    assert [entry.round for entry in seconds] == list(range(32))
+    assert [entry.round for entry in seconds] == list(range(64))

@@ -10,6 +10,7 @@ from unittest.mock import patch
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
+from distro_node.protocol.chain.beacon import REVEALED_AFTER
 from distro_node.protocol.chain.comparing import Comparison, Rests
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
@@ -138,7 +139,7 @@ class Chain:
         return content_id(made)[:SECRET_BYTES]
 
     def announcement(self, who: int | PeerId, **changes: Any) -> Announcement:
-        checked = self.ledger.work is not None
+        drawn = self.ledger.beacon is not None
         settings: dict[str, Any] = {
             "round": self.round,
             "parent": self.ledger.head,
@@ -148,7 +149,7 @@ class Chain:
             "loss": 2.5,
             "fingerprint": FINGERPRINT,
             "speaks": self.manifest.version,
-            "commitment": commitment(self.secret(who)) if checked else b"",
+            "commitment": commitment(self.secret(who)) if drawn else b"",
         }
         return Announcement(**(settings | changes))
 
@@ -186,6 +187,7 @@ class Chain:
         updates: Iterable[UpdateEntry] | None = None,
         admitted: Iterable[AdmissionEntry] = (),
         departed: Iterable[DepartureEntry] = (),
+        slot: int = 1,
         **changes: Any,
     ) -> Record:
         """The next record: by default everybody's update, and nobody comes or goes."""
@@ -209,8 +211,17 @@ class Chain:
             "admitted": tuple(sorted(admitted, key=lambda entry: entry.peer)),
             "departed": tuple(departed),
             "snapshot": None if due is None else self.snapshot(due),
+            "secret": self.reveal(slot),
+            "slot": slot,
         }
         return Record(**(settings | changes))
+
+    def reveal(self, slot: int = 1) -> bytes:
+        """The secret that the leader of a slot puts into the next record."""
+        beacon, leader = self.ledger.beacon, self.ledger.leaders(self.round)[slot]
+        if beacon is None or not beacon.bound(leader, self.round):
+            return b""
+        return self.secret(leader, self.round - REVEALED_AFTER)
 
     def snapshot(self, round_: int) -> SnapshotEntry:
         return SnapshotEntry(round_, content_id(b"state"), 4 * self.manifest.elements)

@@ -9,7 +9,7 @@ from typing import Any, Self
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.checked import CheckedWork, root_due
 from distro_node.protocol.checks.accounts import FirstLook
-from distro_node.protocol.checks.disputes import MOST_SEQUENCES
+from distro_node.protocol.checks.disputes import LAG, MOST_SEQUENCES
 from distro_node.protocol.checks.draw import Look
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import ChecksSpec
@@ -19,6 +19,8 @@ from .chain import Chain
 
 SURE, GOOD, LOW = 1000, 15, 0
 """Scores, in standard deviations of chance."""
+FIRST_DRAWN = 2 + LAG
+"""The first round in which anybody looks at anything, without overlap."""
 
 
 class CheckedChain(Chain):
@@ -41,7 +43,7 @@ class CheckedChain(Chain):
 
     def drawn(self, who: PeerId, round_: int) -> Look | None:
         """At what somebody looks in a round."""
-        secret = self.secret(who, round_ - self.ahead)
+        secret = self.secret(who, max(0, self.work.bound_in(round_)))
         return self.work.drawn(who, secret, round_)
 
     def look(
@@ -49,7 +51,7 @@ class CheckedChain(Chain):
     ) -> LookEntry:
         """What somebody says of its look at a round, by default the last one."""
         number = self.round - 1 if round_ is None else round_
-        secret = self.secret(who, max(0, number - self.ahead))
+        secret = self.secret(who, max(0, self.work.bound_in(number)))
         entry = LookEntry(who, number, secret, score, 1, b"")
         entry = dataclasses.replace(entry, **changes)
         parent = self.ledger.head if number >= self.round else self.ledger.parent(number)
@@ -60,20 +62,17 @@ class CheckedChain(Chain):
         self, who: PeerId, first: FirstLook, scores: Sequence[int] | None = None, **changes: Any
     ) -> LookAgainEntry:
         """What somebody says of its second look; by default all is low."""
-        dispute = self.work.accounts.disputes.get(first)
-        secret = self.secret(who, self.round - 1 if dispute is None else dispute.since)
         if scores is None:
             scores = [LOW] * min(first.share, MOST_SEQUENCES)
         said = tuple(Score(score, 1) for score in scores)
-        entry = LookAgainEntry(who, first.round, first.checker, secret, said, b"")
+        entry = LookAgainEntry(who, first.round, first.checker, said, b"")
         entry = dataclasses.replace(entry, **changes)
         message = entry.said(self.ledger.parent(first.round))
         return dataclasses.replace(entry, signature=self.signature(who, "recheck", message))
 
     def looks(self, score: int = GOOD) -> tuple[LookEntry, ...]:
         """All looks at the last round that the next record may hold."""
-        if self.round <= 2:
-            # Nothing was drawn before round 2.
+        if self.round <= FIRST_DRAWN:
             return ()
         entries = [self.look(peer, score=score) for peer in self.membership.peers]
         return tuple(entry for entry in entries if self._holds(entry))
@@ -85,9 +84,10 @@ class CheckedChain(Chain):
         return self
 
     def disputed(self) -> FirstLook:
-        """A low look is recorded: the dispute about it."""
+        """A low look is recorded, and it is drawn who looks again: the dispute about it."""
         self.grow(looks=self.looks(LOW)[:1])
         (first,) = self.work.accounts.disputes
+        self.grow_until(self.round + LAG)
         return first
 
     def _holds(self, entry: LookEntry) -> bool:

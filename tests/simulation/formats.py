@@ -222,14 +222,16 @@ LOOKED = dataclasses.replace(
     RECORD,
     updates=(dataclasses.replace(RECORD.updates[0], commitment=_id("secret")),),
     looks=(LookEntry(PEERS[0], 50, _SECRET, -(2**62), 25, _signature(10)),),
-    looks_again=(LookAgainEntry(PEERS[2], 49, PEERS[1], _SECRET, _SCORES, _signature(11)),),
+    looks_again=(LookAgainEntry(PEERS[2], 49, PEERS[1], _SCORES, _signature(11)),),
+    slot=3,
+    secret=_SECRET,
 )
 FIRST_LOOKS = dataclasses.replace(LOOKED, looks_again=())
 HALVED = dataclasses.replace(
     FIRST_LOOKS,
     looks=(dataclasses.replace(LOOKED.looks[0], beginning=Score(-(2**62), 2**62)),),
 )
-SECOND_LOOKS = dataclasses.replace(LOOKED, looks=())
+SECOND_LOOKS = dataclasses.replace(LOOKED, looks=(), slot=1)
 
 _BALLOT = Ballot(51, RECORD.parent, 3, RECORD.id, b"\x04")
 _SKIP = Ballot(51, RECORD.parent, 2, NO_BLOCK, b"\x00")

@@ -20,6 +20,7 @@ from distro_node.protocol.wire.messages import (
     LookEntry,
     Proposal,
     Recheck,
+    Record,
     Score,
 )
 
@@ -50,8 +51,16 @@ WITHHOLDS_LOOKS = "withholds looks"
 """When it leads it puts nobody's looks into the record."""
 FORGED_LOOKS = "forged looks"
 """When it leads it puts looks into the record that nobody has said."""
+LATE_LOOKS = "late looks"
+"""It tells its looks when it likes, as long as they may be recorded."""
+GRINDS = "grinds"
+"""When it leads it says of itself whatever makes the record's id the one that it likes best."""
+KEEPS_SECRET = "keeps its secret"
+"""When it leads it lets its slot pass, as often as not."""
+TOO_SMALL = "too small to be looked at"
+"""It does nothing, and says that it needs several rounds for a sequence."""
 
-IDLE = (OTHER_DATA, AT_TIMES, BEGINNINGS, UNTIL_VOTES, CROWD, "copycat")
+IDLE = (OTHER_DATA, AT_TIMES, BEGINNINGS, UNTIL_VOTES, CROWD, "copycat", TOO_SMALL)
 UNTRUE = (
     FALSE_VERDICTS,
     FAINT_PRAISE,
@@ -59,9 +68,15 @@ UNTRUE = (
     FALSE_LOOKS,
     WITHHOLDS_LOOKS,
     FORGED_LOOKS,
+    LATE_LOOKS,
+    GRINDS,
+    KEEPS_SECRET,
 )
 
 _CROWD = 3
+_GROUND = 16
+_LATEST_SECONDS = 6.0
+_SLOWER = 20
 
 
 def draw_idlers(count: int, chance: random.Random) -> Liars:
@@ -103,16 +118,28 @@ class Idler(Liar):
             return seen
         return self._chance.choice((None, score(0.0), score(1000 * HONEST)))
 
+    def trained(self, effect: Train, update: ContentId, seconds: float) -> None:
+        super().trained(effect, update, seconds * (_SLOWER if TOO_SMALL in self.tells else 1))
+
     def perform(self, effect: Effect) -> None:
+        told = effect.envelope.kind if isinstance(effect, Publish) else ""
+        if LATE_LOOKS in self.tells and told in ("check", "recheck"):
+            wait = self._chance.uniform(0.0, _LATEST_SECONDS)
+            self.swarm.clock.after(wait, super().perform, effect)
+            return
         super().perform(effect)
-        said = isinstance(effect, Publish) and effect.envelope.kind == "announcement"
-        if said and FALSE_LOOKS in self.tells and self.member.ledger.work is not None:
+        if (
+            told == "announcement"
+            and FALSE_LOOKS in self.tells
+            and self.member.ledger.work is not None
+        ):
             self._say_false_looks()
 
     def _idles(self, round_: int) -> bool:
         tells, work = self.tells, self.member.ledger.work
         return (
             OTHER_DATA in tells
+            or TOO_SMALL in tells
             or (AT_TIMES in tells and round_ % 2 == 1)
             or (UNTIL_VOTES in tells and work is not None and self.peer in work.accounts.earned)
             or (CROWD in tells and (round_ + self.index) % _CROWD != 0)
@@ -120,6 +147,13 @@ class Idler(Liar):
 
     def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
         record = proposal.record
+        if KEEPS_SECRET in self.tells and self._chance.random() < 0.5:
+            return
+        if GRINDS in self.tells:
+            record = min(
+                (self._with_tokens(record, tokens) for tokens in range(_GROUND)),
+                key=lambda ground: ground.id,
+            )
         if WITHHOLDS_LOOKS in self.tells:
             record = dataclasses.replace(record, looks=(), looks_again=())
         if FORGED_LOOKS in self.tells and record.round > 3 and self._chance.random() < 0.5:
@@ -128,6 +162,19 @@ class Idler(Liar):
             super()._propose(envelope, proposal)
         else:
             self._say("proposal", Proposal(proposal.slot, record))
+
+    def _with_tokens(self, record: Record, tokens: int) -> Record:
+        """The same record, in which its own announcement says so many tokens."""
+        updates = []
+        for entry in record.updates:
+            if entry.peer == self.peer:
+                said = dataclasses.replace(entry, tokens=tokens)
+                body = encode(record.announcement(said))
+                signed = self.sign("announcement", body).signature
+                updates.append(dataclasses.replace(said, signature=signed))
+            else:
+                updates.append(entry)
+        return dataclasses.replace(record, updates=tuple(updates))
 
     def _forged_look(self, round_: int) -> LookEntry:
         secret = self._chance.randbytes(SECRET_BYTES)
@@ -140,15 +187,15 @@ class Idler(Liar):
         if len(ledger) < 4:
             return
         round_ = len(ledger) - chance.randrange(1, min(20, len(ledger)))
-        parent, base = ledger.parent(round_), max(0, round_ - 1 - ledger.manifest.rounds.overlap)
+        work = ledger.work
+        assert work is not None
+        parent, base = ledger.parent(round_), max(0, work.bound_in(round_))
         own = self.member._looking._secret(base, ledger.parent(base))
         secret = chance.choice((own, chance.randbytes(SECRET_BYTES)))
         for deviations in (0.0, HONEST):
             seen = score(deviations)
             self._say("check", Check(round_, parent, secret, seen.total, seen.squares))
-        work = ledger.work
-        disputes = list(work.accounts.disputes) if work is not None else []
-        for first in disputes[:1]:
+        for first in list(work.accounts.disputes)[:1]:
             scores = (score(chance.choice((0.0, HONEST))),) * chance.randrange(1, MAX_SEQUENCES + 1)
             parent = ledger.parent(first.round)
-            self._say("recheck", Recheck(first.round, parent, first.checker, secret, scores))
+            self._say("recheck", Recheck(first.round, parent, first.checker, scores))

@@ -6,11 +6,13 @@ They may know everything that they hear and sign whatever they like, with their 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from typing import Any
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.agreement import SLOT_WINDOW
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
@@ -42,7 +44,8 @@ from .keys import identity
 from .letters import read
 from .node import Node
 
-# Private here: `_current`, `_replica`, `_slots`: a liar starts from what an honest member knows.
+# Private here: `_current`, `_replica`, `_slots`, `_looking`: a liar starts from what an honest
+# member knows.
 # Private here: `_entries`, `_ids`: a chain that no ledger accepts.
 
 LIES = (
@@ -185,6 +188,15 @@ def draw_founder(liars: Liars, chance: random.Random, share: float = 0.05) -> Li
     if not liars or chance.random() >= share:
         return liars
     return ((0, (HISTORY,)), *liars[1:])
+
+
+def own_slot(ledger: Ledger, peer: PeerId) -> int:
+    """The first slot of the next round that a member leads; the first of all where it makes no
+    difference."""
+    if ledger.beacon is None:
+        return 1
+    leaders = ledger.leaders(len(ledger))
+    return next(slot for slot in itertools.count(1) if leaders[slot] == peer)
 
 
 class Liar(Node):
@@ -500,7 +512,8 @@ class Liar(Node):
         current, fingerprint = self._current, self.member.fingerprint or 0
         said = Announcement(
             *(current.number, current.parent, entry.update, entry.size),
-            *(entry.tokens, entry.loss, fingerprint, entry.capacity),
+            *(entry.tokens, entry.loss, fingerprint),
+            *(entry.capacity, entry.speaks, entry.commitment),
         )
         said = self._missized(said)
         signature = self.sign("announcement", encode(said)).signature
@@ -578,6 +591,8 @@ class Liar(Node):
             snapshot=self.member._replica.snapshot,
         )
         for slot in range(1, 4):
+            secret = self.member._looking.reveal(self.member.ledger)
+            record = dataclasses.replace(record, slot=slot, secret=secret)
             self._say("proposal", Proposal(slot, record))
 
     def _flood(self) -> None:
@@ -682,11 +697,13 @@ class Liar(Node):
                 admitted=(),
                 departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
                 snapshot=self._snapshot_of(due, fingerprint) if due else None,
+                slot=(slot := own_slot(ledger, self.peer)),
+                secret=self.member._looking.reveal(ledger),
             )
-            ballot = Ballot(round_, record.parent, 1, record.id, membership.mask(others))
+            ballot = Ballot(round_, record.parent, slot, record.id, membership.mask(others))
             signature = self.sign("finalize", encode(ballot)).signature
             signed = SignedBallot(self.peer, ballot.silent, signature)
-            certificate = Certificate("finalize", round_, record.parent, 1, record.id, (signed,))
+            certificate = Certificate("finalize", round_, record.parent, slot, record.id, (signed,))
             ledger.append(Decided(record, certificate))
         return ledger
 
@@ -719,8 +736,13 @@ class Liar(Node):
             said = Announcement(
                 round_, ledger.head, content_id(b"%d forged" % round_), 1000, 100, 2.0, 666
             )
+            if ledger.beacon is not None:
+                bound = self.member._looking.commitment(round_, ledger.head)
+                said = dataclasses.replace(said, commitment=bound)
             signature = self.sign("announcement", encode(said)).signature
-            update = UpdateEntry(self.peer, said.update, 1000, 100, 2.0, signature)
+            update = UpdateEntry(
+                *(self.peer, said.update, 1000, 100, 2.0, signature), commitment=said.commitment
+            )
             due = snapshot_round(round_, self.swarm.manifest.rounds.snapshot_interval)
             size = 4 * self.swarm.manifest.elements
             record = Record(
@@ -734,11 +756,13 @@ class Liar(Node):
                     for entry in (puppets if round_ == 1 else ())
                 ),
                 snapshot=SnapshotEntry(due, content_id(b"forged"), size) if due else None,
+                slot=(slot := own_slot(ledger, self.peer)),
+                secret=self.member._looking.reveal(ledger),
             )
             mask = ledger.membership(round_).mask(entry.peer for entry in puppets)
-            ballot = Ballot(round_, record.parent, 1, record.id, mask)
+            ballot = Ballot(round_, record.parent, slot, record.id, mask)
             signed = SignedBallot(self.peer, mask, self.sign("finalize", encode(ballot)).signature)
-            certificate = Certificate("finalize", round_, record.parent, 1, record.id, (signed,))
+            certificate = Certificate("finalize", round_, record.parent, slot, record.id, (signed,))
             ledger.append(Decided(record, certificate))
         self._history = ledger
         # Whoever builds on another record makes the others look.

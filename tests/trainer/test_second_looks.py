@@ -18,6 +18,7 @@ from distro_node.node.trainer.client import Applied, TrainerDied, TrainerFailed,
 from distro_node.node.trainer.second_looks import SecondLooks, dealt_to_others
 from distro_node.protocol.checks.accounts import Dispute, FirstLook
 from distro_node.protocol.checks.agreement import Agreement
+from distro_node.protocol.checks.disputes import Called
 from distro_node.protocol.member.effects import LookAgain
 from distro_node.protocol.member.inputs import LookedAgain
 from distro_node.protocol.wire.blobs import BlobList
@@ -27,6 +28,9 @@ from simulation.swarm import identity
 
 ME, CHECKER, IDLE = (identity(n).peer for n in range(3))
 ROUND = 4
+
+
+CALLED = Called({ME: 1, CHECKER: 1, IDLE: 1})
 
 
 class World:
@@ -44,7 +48,7 @@ class World:
                 entries.append(self.chain.update(peer, update=update))
             self.chain.grow(updates=entries)
         self.first = FirstLook(CHECKER, IDLE, ROUND, 3, 100)
-        self.disputes = {self.first: Dispute(5, 3000)}
+        self.disputes = {self.first: Dispute(5, 3000, CALLED)}
         body = BlobList("snapshot", 4, (self.store.put(b"1234"),)).encode()
         self.snapshots = [LocalSnapshot(-1, self.store.put(body).hex(), 4)]
         self.did: list[str] = []
@@ -78,7 +82,7 @@ class World:
         accounts = SimpleNamespace(
             disputes=self.disputes,
             may_look_again=lambda _me, first: first in self.disputes,
-            others=lambda _first: frozenset({ME}),
+            waits_for=lambda first: {ME, CHECKER} - self.disputes[first].again.keys(),
         )
         return _Ledger(self.chain.ledger, SimpleNamespace(accounts=accounts))
 
@@ -86,7 +90,7 @@ class World:
         """Open a dispute about the work of each of these rounds, and call for a second look."""
         for round_ in rounds:
             self.first = FirstLook(CHECKER, IDLE, round_, 3, 100)
-            self.disputes[self.first] = Dispute(since, 3000)
+            self.disputes[self.first] = Dispute(since, 3000, CALLED)
             self.looks.put(self.effect)
 
     async def at_hand(self) -> list[LocalSnapshot]:
@@ -317,7 +321,7 @@ async def test_it_ends_with_the_dispute_and_after_its_time(
     assert len(world.specs) == 1
     assert world.heard == []
     monkeypatch.setattr(second_looks, "_LONGEST_SECONDS", 5.0)
-    world.disputes[world.first] = Dispute(5, 3000)
+    world.disputes[world.first] = Dispute(5, 3000, CALLED)
     world.looks.put(world.effect)
     await world.run(20.0)
     assert len(world.specs) == 2

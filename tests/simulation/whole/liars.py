@@ -48,14 +48,14 @@ from distro_node.protocol.wire.messages import (
 )
 
 from ..hostile import hostile
-from ..liars import BOTH_SIDES, FALSE_TALLY, LEAVES, STRANGER, Liar, Liars
+from ..liars import BOTH_SIDES, FALSE_TALLY, LEAVES, STRANGER, Liar, Liars, own_slot
 from .network import SimulatedNetwork
 
 if TYPE_CHECKING:
     from .process import Machine
     from .swarm import WholeSwarm
 
-# Private here: `_current`, `_slots`: a liar starts from what its own process knows.
+# Private here: `_current`, `_slots`, `_looking`: a liar starts from what its own process knows.
 
 LIES = (
     "two sizes",
@@ -442,22 +442,32 @@ class LyingNetwork(SimulatedNetwork):
         said = Announcement(
             round_, ledger.head, content_id(b"%d alone" % round_), 1000, 100, 2.0, 666
         )
+        if ledger.beacon is not None:
+            bound = self.member._looking.commitment(round_, ledger.head)
+            said = dataclasses.replace(said, commitment=bound)
         signature = self._sign("announcement", said).signature
+        slot = own_slot(ledger, self.peer)
         due = snapshot_round(round_, manifest.rounds.snapshot_interval)
         size = 4 * manifest.elements
         record = Record(
             round=round_,
             parent=ledger.head,
             fingerprint=666,
-            updates=(UpdateEntry(self.peer, said.update, 1000, 100, 2.0, signature),),
+            updates=(
+                UpdateEntry(
+                    *(self.peer, said.update, 1000, 100, 2.0, signature), commitment=said.commitment
+                ),
+            ),
             admitted=(),
             departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
             snapshot=SnapshotEntry(due, content_id(b"alone"), size) if due else None,
+            slot=slot,
+            secret=self.member._looking.reveal(ledger),
         )
         mask = membership.mask(others)
-        ballot = Ballot(round_, record.parent, 1, record.id, mask)
+        ballot = Ballot(round_, record.parent, slot, record.id, mask)
         signed = SignedBallot(self.peer, mask, self._sign("finalize", ballot).signature)
-        certificate = Certificate("finalize", round_, record.parent, 1, record.id, (signed,))
+        certificate = Certificate("finalize", round_, record.parent, slot, record.id, (signed,))
         return Decided(record, certificate)
 
 

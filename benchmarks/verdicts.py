@@ -1,0 +1,418 @@
+"""Liars with a third of all votes against verdicts: whom they can have left out, and whom they can save.
+
+    python benchmarks/verdicts.py [--rounds 10000] [--seeds 2] [--rows NAME …] [--json FILE]
+
+All members have votes. The program's own rules decide (`protocol/checks/`, `chain/beacon`,
+`chain/leaders`): who leads, what the beacon is, who looks at whom, who is called to a dispute, what that
+comes to. Scores are drawn as in `votes.py`. Liars act together, know all their secrets, and
+
+- say of the one honest member that they have chosen that its work is low, whenever they draw it, and
+  that all is well with their own; of others they say what they see, or nothing;
+- hold such a look back for as long as it may be recorded, and tell it when three of them can be told
+  in rounds close to each other;
+- leave all looks of the honest out of the records of rounds that they lead;
+- let their slot pass where the secret that they would reveal calls fewer of them, or draws them fewer
+  looks at the chosen one, than what else may come, over all rounds in a row that they lead.
+
+An honest member takes one to five rounds for a second look, and one in twenty it never makes.
+
+`honest`: liars do their work and want honest members out of the step. `idle …`: some do no work, and the
+others stand up for them. The rows that begin with `share` have one member, without friends, that does
+nothing, of so many sequences where the others have sixteen, with votes and without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import random
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.beacon import REVEALED_AFTER, next_value
+from distro_node.protocol.chain.leaders import Leaders
+from distro_node.protocol.checks.accounts import (
+    FRESH,
+    Accounts,
+    Facts,
+    FirstLook,
+    SecondLook,
+    chance_to_look,
+)
+from distro_node.protocol.checks.disputes import LAG, MOST_SEQUENCES, call
+from distro_node.protocol.checks.draw import SECRET_BYTES, Look, drawn_look
+from distro_node.protocol.checks.standing import level_test
+from distro_node.protocol.checks.verdict import failed
+from distro_node.protocol.sampling.say import by_share
+from distro_node.protocol.wire.membership import Membership, Votes
+
+EVERY, SHARE = 5, 16
+SWARM = b"verdicts"
+WORKED, IDLE = (14.6, 3.0), (1.0, 3.4)
+"""Scores at 0.9M parameters, mean and deviation (`votes.py`)."""
+ONE_SEQUENCE, ONE_LOOK = 0.16, 0.71
+FALLS = 0.385
+NEVER = 0.05
+"""The part of second looks that honest members never make."""
+AHEAD = 4
+"""Rounds that liars look ahead, of those that they lead in a row."""
+BLIND = 4
+LEVELS = level_test(250)
+
+SIZES = {8: (2, 23), 16: (5, 17), 40: (13, 16)}
+"""Members: of whom so many lie, each with such a share, which is just below a third of all votes."""
+
+
+class Swarm:
+    """Members that all have votes, of whom the `liars` act together once they do."""
+
+    def __init__(
+        self,
+        seed: int,
+        shares: Iterable[int],
+        liars: Iterable[int] = (),
+        idle: Iterable[int] = (),
+        *,
+        newcomer: bool = False,
+    ) -> None:
+        """Those of the `idle` that are no liars have no friends. `newcomer`: they come when the others
+        have votes."""
+        self.random = random.Random(f"verdicts {seed}")
+        names = [PeerId(content_id(b"%d member %d" % (seed, n))) for n, _ in enumerate(shares)]
+        self.shares = dict(zip(names, shares, strict=True))
+        self.peers = names
+        self.liars = frozenset(names[n] for n in liars)
+        self.idle = frozenset(names[n] for n in idle)
+        self.accounts = Accounts(names[0], LEVELS)
+        self.round = 0
+        self.out: dict[PeerId, int] = {}
+        """Who is out of the step, since when."""
+        self.votes_most = 0.0
+        """The largest part of all votes that liars ever had."""
+        self.passed = 0
+        """How often liars let their slot pass."""
+        self.attack = False
+        self._values: list[bytes] = [next_value(SWARM, b"")]
+        self._secrets: dict[int, dict[PeerId, bytes]] = {}
+        self._leaders: dict[tuple[int, int], Leaders] = {}
+        self._held: list[FirstLook] = []
+        self._said: list[FirstLook] = []
+        self._again: list[tuple[int, SecondLook]] = []
+        self._updates: dict[tuple[PeerId, int], tuple[bool, float, dict[int, float]]] = {}
+        away = self.idle if newcomer else frozenset[PeerId]()
+        self._away = away
+        while self.accounts.votes.keys() != set(names) - away:
+            self.step()
+        self._away = frozenset()
+        self.began = self.round
+        self.attack = True
+
+    @property
+    def target(self) -> PeerId | None:
+        """The honest member that the liars want out of the step."""
+        here = [p for p in self.peers if p not in self.liars and self.accounts.counts(p)]
+        return here[-1] if here else None
+
+    def step(self) -> None:
+        """One round."""
+        now, accounts = self.round, self.accounts
+        members = [peer for peer in self.peers if peer not in self._away]
+        shares = {peer: self.shares[peer] for peer in members} if now else {}
+        for peer in members:
+            works = not (self.attack and peer in self.idle)
+            self._updates[peer, now] = works, self.random.gauss(0, 1), {}
+        self._secrets[now] = {p: self.random.randbytes(SECRET_BYTES) for p in self.peers}
+        hostile, value = self._lead()
+        looks, again = self._of_record(hostile=hostile)
+        accounts.close(Facts(now, shares, tuple(looks), tuple(again), value), members)
+        self._values.append(value)
+        self.round += 1
+        self._leaders = {key: each for key, each in self._leaders.items() if key[0] > now}
+        self._look(now, shares)
+        self._call(now)
+        self._note(now)
+
+    # Who leads, and what is revealed
+
+    def _lead(self) -> tuple[bool, bytes]:
+        """Decide who leads. Returns whether the record is that of a liar, and the beacon behind it."""
+        hostile, honest = self._ways(self._values[-1], self.round)
+        if not hostile:
+            return False, honest
+        worth = [self._worth(way, self.round, AHEAD) for way in hostile]
+        best = max(range(len(hostile)), key=lambda n: worth[n])
+        # What an honest leader reveals nobody knows: it is worth what comes out on average.
+        blind = [next_value(self._values[-1], b"blind %d" % n) for n in range(BLIND)]
+        if sum(self._worth(way, self.round, 1) for way in blind) > BLIND * worth[best]:
+            self.passed += 1
+            return False, honest
+        self.passed += best > 0
+        return True, hostile[best]
+
+    def _ways(self, value: bytes, round_: int) -> tuple[list[bytes], bytes]:
+        """What the beacon behind this one may be: those that liars can choose between, and the one if
+        they let all their slots pass."""
+        key = round_, len(self.accounts.votes)
+        if key not in self._leaders:
+            members = dict.fromkeys(self.peers, 0)
+            votes = Votes(self.accounts.votes)
+            self._leaders = {
+                key: Leaders(SWARM, round_, Membership(members), votes),
+                **self._leaders,
+            }
+        leaders, hostile = self._leaders[key], list[bytes]()
+        secrets = self._secrets.get(round_ - REVEALED_AFTER, {})
+        for slot in range(1, 99):
+            way = next_value(value, secrets.get(leaders[slot], b""))
+            if not self.attack or leaders[slot] not in self.liars:
+                return hostile, way
+            hostile.append(way)
+        raise AssertionError("no honest member leads any slot")
+
+    def _worth(self, value: bytes, round_: int, ahead: int) -> float:
+        """What the liars get of a beacon, and of those behind it that they have in their hands."""
+        worth = self._calls_of(value, round_) + 0.1 * self._looks_of(value, round_ + 1)
+        hostile = self._ways(value, round_ + 1)[0] if ahead > 1 else []
+        return worth + max((self._worth(way, round_ + 1, ahead - 1) for way in hostile), default=0)
+
+    def _calls_of(self, value: bytes, round_: int) -> float:
+        worth = 0.0
+        for first, dispute in self.accounts.disputes.items():
+            if dispute.since + LAG == round_ and first.checker in self.liars:
+                called = call(self.accounts.votes, first.name + value)
+                seats = sum(called.weights.get(peer, 0) for peer in self.liars)
+                worth += 10 * (seats >= called.needed) + seats / called.needed
+        return worth
+
+    def _looks_of(self, value: bytes, round_: int) -> int:
+        target = self.target
+        return sum(
+            (look := self._drawn(peer, value, round_)) is not None and look.peer == target
+            for peer in self.liars & self.accounts.votes.keys()
+        )
+
+    # What a record holds
+
+    def _of_record(self, *, hostile: bool) -> tuple[list[FirstLook], list[SecondLook]]:
+        now, target = self.round, self.target
+        firsts = [look for look in self._said if look.round > now - FRESH]
+        chosen = [look for look in firsts if not hostile or look.checker in self.liars]
+        self._said = [look for look in firsts if look not in chosen]
+        self._held = [
+            look for look in self._held if look.round > now - FRESH and look.peer == target
+        ]
+        oldest = min((look.round for look in self._held), default=now)
+        if len(self._held) >= 3 or oldest <= now - FRESH + 2:
+            chosen += self._held
+            self._held = []
+        ready = [
+            (at, look)
+            for at, look in self._again
+            if at <= now and (not hostile or look.looker in self.liars)
+        ]
+        self._again = [each for each in self._again if each not in ready]
+        return chosen, [look for _, look in ready]
+
+    def _drawn(self, peer: PeerId, lot: bytes, round_: int) -> Look | None:
+        secrets = self._secrets.get(round_ - 1 - LAG)
+        if secrets is None:
+            return None
+        votes = self.accounts.votes
+        shares = {p: share for p, share in self.shares.items() if p not in self._away}
+        counts = _counts(tuple(shares.items()))
+        chance = chance_to_look(votes, peer, EVERY)
+        return drawn_look(secrets[peer], lot, peer, shares, counts, votes, chance)
+
+    def _look(self, now: int, shares: dict[PeerId, int]) -> None:
+        """What members see of the round that was just decided."""
+        for peer in self.accounts.votes if now > LAG + 1 else ():
+            look = self._drawn(peer, self._values[now], now)
+            if look is None or look.peer not in shares:
+                continue
+            share = shares[look.peer]
+            if not self.attack or peer not in self.liars:
+                score = self._score(look.peer, now, look.sequence)
+            elif look.peer in self.liars:
+                score = 15_000
+            elif look.peer == self.target:
+                self._held.append(FirstLook(peer, look.peer, now, share, 0))
+                continue
+            else:
+                score = self._score(look.peer, now, look.sequence)
+            self._said.append(FirstLook(peer, look.peer, now, share, score))
+
+    def _call(self, now: int) -> None:
+        """The beacon of the round calls members to disputes."""
+        for first, dispute in self.accounts.disputes.items():
+            if dispute.since + LAG != now:
+                continue
+            for peer in sorted(self.accounts.waits_for(first)):
+                lies = self.attack and peer in self.liars
+                if not lies and self.random.random() < NEVER:
+                    continue
+                low = first.peer not in self.liars if lies else self._is_low(first)
+                at = now + 1 if lies else now + self.random.randint(2, 6)
+                self._again.append((at, SecondLook(peer, first, low)))
+
+    def _is_low(self, first: FirstLook) -> bool:
+        scores = [
+            self._score(first.peer, first.round, sequence)
+            for sequence in range(min(first.share, MOST_SEQUENCES))
+        ]
+        return failed(first.score, scores, self.accounts.bound(first.share))
+
+    def _score(self, peer: PeerId, round_: int, sequence: int) -> int:
+        worked, common, sequences = self._updates[peer, round_]
+        mean, deviation = WORKED if worked else IDLE
+        falls = (SHARE / self.shares[peer]) ** FALLS if worked else 1.0
+        normal = self.random.gauss
+        parts = (
+            (ONE_SEQUENCE, common),
+            (ONE_LOOK - ONE_SEQUENCE, sequences.setdefault(sequence, normal(0, 1))),
+            (1 - ONE_LOOK, normal(0, 1)),
+        )
+        drawn = mean + deviation * sum(part**0.5 * value for part, value in parts)
+        return round(1000 * falls * drawn)
+
+    def _note(self, now: int) -> None:
+        for key in [(peer, now - 3 * FRESH) for peer in self.peers]:
+            self._updates.pop(key, None)
+        self._secrets.pop(now - 3 * FRESH, None)
+        self._again = [each for each in self._again if each[1].first in self.accounts.disputes]
+        for peer in self.accounts.left_out():
+            self.out.setdefault(peer, now)
+        if self.attack:
+            votes = self.accounts.votes
+            part = sum(votes.get(peer, 0) for peer in self.liars) / sum(votes.values())
+            self.votes_most = max(self.votes_most, part)
+
+
+@functools.lru_cache(maxsize=64)
+def _counts(shares: tuple[tuple[PeerId, int], ...]) -> dict[PeerId, int]:
+    return by_share(dict(shares))
+
+
+def attacked(members: int, seed: int, rounds: int, idle: int = 0) -> dict[str, Any]:
+    """What liars come to who have just below a third of all votes, of whom so many do nothing."""
+    number, share = SIZES[members]
+    shares = [SHARE] * (members - number) + [share] * number
+    liars = range(members - number, members)
+    swarm = Swarm(seed, shares, liars, list(liars)[:idle])
+    first: dict[PeerId, int] = {}
+    while swarm.round < swarm.began + rounds:
+        swarm.step()
+        first = {peer: at - swarm.began for peer, at in swarm.out.items()}
+        if idle and swarm.idle <= swarm.out.keys():
+            break
+    tally = swarm.accounts.tally
+    return {
+        "honest_out": sum(peer not in swarm.liars for peer in first),
+        "idle_out_after": sorted(at for peer, at in first.items() if peer in swarm.idle),
+        "votes_most": swarm.votes_most,
+        "words_accused": sum(swarm.accounts[peer].standings.word.accused for peer in swarm.liars),
+        "honest_words_accused": sum(
+            swarm.accounts[peer].standings.word.accused
+            for peer in swarm.peers
+            if peer not in swarm.liars
+        ),
+        "slots_passed": swarm.passed,
+        "disputes": {
+            "failed": tally.failed,
+            "contradicted": tally.contradicted,
+            "dropped": tally.dropped,
+        },
+        "rounds": swarm.round - swarm.began,
+    }
+
+
+def alone(share: int, seed: int, *, newcomer: bool, members: int = 20, most: int = 2000) -> int:
+    """After how many rounds one of the members is out of the step that does nothing and has such a
+    share."""
+    swarm = Swarm(seed, [SHARE] * (members - 1) + [share], idle=[members - 1], newcomer=newcomer)
+    idler = swarm.peers[-1]
+    while swarm.accounts.counts(idler) and swarm.round < swarm.began + most:
+        swarm.step()
+    return swarm.round - swarm.began
+
+
+def bias(part: float, chance: float, tries: int = 200_000) -> float:
+    """How many times as likely as its `chance` an event of one round's beacon is, if liars lead this
+    part of all slots and let slots pass as suits them best."""
+    draw, happens = random.Random(f"bias {part} {chance}"), 0.0
+    for _ in range(tries):
+        # From the round itself backwards: in how many slots in a row liars lead, until they lead none.
+        found, known = chance, 1
+        while hostile := _in_a_row(draw, part):
+            known *= hostile
+            # One of those that they know, or else they let it pass, and what is behind it decides.
+            found = 1 - (1 - chance) ** known * (1 - found)
+        happens += found
+    return happens / tries / chance
+
+
+def _in_a_row(draw: random.Random, part: float) -> int:
+    count = 0
+    while draw.random() < part:
+        count += 1
+    return count
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description="Liars against verdicts.")
+    parser.add_argument("--rounds", type=int, default=10_000)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--swarms", type=int, default=40, help="for each share of a member alone")
+    parser.add_argument("--members", type=int, nargs="*", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    print(f"{'members':>8}{'liars':>7}{'idle':>6}{'honest out':>12}{'idle out after':>16}"
+          f"{'votes':>8}{'failed':>8}{'contrad.':>9}{'dropped':>9}{'passed':>8}")  # fmt: skip
+    for members in options.members:
+        for idle in (0, 1):
+            runs = [attacked(members, s, options.rounds, idle) for s in range(options.seeds)]
+            row = {"members": members, "liars": SIZES[members][0], "idle": idle, "seeds": runs}
+            rows.append(row)
+            when = [at for run in runs for at in run["idle_out_after"]]
+            disputes = [sum(run["disputes"][how] for run in runs) for how in runs[0]["disputes"]]
+            print(
+                f"{members:8}{SIZES[members][0]:7}{idle:6}{sum(r['honest_out'] for r in runs):12}"
+                f"{(statistics.median(when) if when else '–'):>16}"
+                f"{max(r['votes_most'] for r in runs):8.1%}{disputes[0]:8}{disputes[1]:9}"
+                f"{disputes[2]:9}{sum(r['slots_passed'] for r in runs):8}",
+                flush=True,
+            )
+    shares: list[dict[str, Any]] = []
+    for newcomer in (False, True):
+        for share in (1, 2, 4, 8, 16, 32):
+            took = [alone(share, s, newcomer=newcomer) for s in range(options.swarms)]
+            counts = by_share({0: share} | dict.fromkeys(range(1, 20), SHARE))[0]  # type: ignore[misc]
+            row = {"share": share, "newcomer": newcomer, "counts": counts, "rounds": took}
+            shares.append(row)
+            middle = statistics.median(took)
+            what = "without votes" if newcomer else "with votes"
+            print(f"share {share:3} of 16, {what}: out after {middle:.0f} rounds, "
+                  f"{middle * counts:.0f} counts, at most {max(took)}", flush=True)  # fmt: skip
+    biases = [
+        {"part": part, "chance": chance, "times": bias(part, chance)}
+        for part in (0.1, 0.2, 1 / 3)
+        for chance in (0.1, 0.004, 0.0001)
+    ]
+    for each in biases:
+        print(
+            f"liars lead {each['part']:.0%}: {each['chance']} is {each['times']:.2f} times as likely"
+        )
+    if options.json:
+        written = {"rounds": options.rounds, "every": EVERY, "rows": rows, "shares": shares}
+        written["bias"] = biases
+        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The beacon comes of secrets that leaders were bound to, and of nothing else that is in a record."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.protocol.chain.beacon import REVEALED_AFTER, next_value
+from distro_node.protocol.chain.ledger import Ledger, check_record
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import Record
+from simulation.chain import Chain
+from simulation.checked_chain import CheckedChain
+
+
+@pytest.fixture
+def chain() -> CheckedChain:
+    return CheckedChain().grow_until(REVEALED_AFTER + 4)
+
+
+def refused(chain: Chain, record: Record) -> str:
+    with pytest.raises(ProtocolError) as caught:
+        check_record(record, chain.ledger)
+    assert caught.value.reason in ("look", "record")
+    return str(caught.value)
+
+
+def test_it_is_the_hash_of_all_that_was_revealed(chain: CheckedChain) -> None:
+    beacon = chain.ledger.beacon
+    assert beacon is not None
+    value = next_value(chain.manifest.swarm, b"")
+    assert beacon[-1] == value
+    secrets = []
+    for round_ in range(chain.round):
+        secrets.append(chain.ledger[round_].record.secret)
+        value = next_value(value, secrets[-1])
+        assert beacon[round_] == value
+    # Nobody was bound to anything in round 0, and nobody reveals before that is some rounds ago.
+    assert [bool(secret) for secret in secrets] == [
+        round_ > REVEALED_AFTER for round_ in range(chain.round)
+    ]
+    assert len(set(secrets)) == chain.round - REVEALED_AFTER
+    with pytest.raises(IndexError):
+        beacon[chain.round]
+
+
+def test_nothing_else_that_a_leader_says_is_in_it(chain: CheckedChain) -> None:
+    other = chain.fork()
+    chain.grow(updates=[chain.update(peer, tokens=501) for peer in chain.membership.peers])
+    other.grow(updates=[other.update(peer) for peer in other.membership.peers[1:]])
+    assert chain.ledger.head != other.ledger.head
+    round_ = chain.round - 1
+    assert chain.ledger.beacon is not None
+    assert other.ledger.beacon is not None
+    assert chain.ledger.beacon[round_] == other.ledger.beacon[round_]
+
+
+def test_a_leader_reveals_what_it_was_bound_to_and_nothing_else(chain: CheckedChain) -> None:
+    check_record(chain.record(), chain.ledger)
+    for secret in (
+        b"",
+        bytes(16),
+        chain.secret(chain.leaders[0], chain.round - REVEALED_AFTER - 1),
+    ):
+        record = dataclasses.replace(chain.record(), secret=secret)
+        assert "does not reveal" in refused(chain, record)
+
+
+def test_each_slot_has_its_own_leader_s(chain: CheckedChain) -> None:
+    leaders = chain.leaders
+    slot = next(number for number in range(2, 5) if leaders[number - 1] != leaders[0])
+    assert chain.reveal(slot) != chain.reveal(1)
+    check_record(chain.record(slot=slot), chain.ledger)
+    record = dataclasses.replace(chain.record(), slot=slot)
+    assert "does not reveal" in refused(chain, record)
+
+
+def test_whoever_had_no_update_then_reveals_nothing(chain: CheckedChain) -> None:
+    leader = chain.leaders[0]
+    others = [peer for peer in chain.membership.peers if peer != leader]
+    chain.grow(updates=[chain.update(peer) for peer in others])
+    without = chain.round - 1
+    chain.grow_until(without + REVEALED_AFTER)
+    slot = 1 + chain.leaders.index(leader)
+    assert chain.reveal(slot) == b""
+    check_record(chain.record(slot=slot), chain.ledger)
+    secret = chain.secret(leader, without)
+    record = dataclasses.replace(chain.record(slot=slot), secret=secret)
+    assert "was not bound" in refused(chain, record)
+
+
+def test_at_any_length_it_is_what_it_was(chain: CheckedChain) -> None:
+    beacon = chain.ledger.beacon
+    assert beacon is not None
+    for length in range(chain.round + 1):
+        shorter: Ledger = chain.ledger.truncated(length)
+        assert shorter.beacon is not None
+        assert [shorter.beacon[n] for n in range(-1, length)] == [
+            beacon[n] for n in range(-1, length)
+        ]
+        with pytest.raises(IndexError):
+            shorter.beacon[length]
+
+
+def test_where_nothing_is_drawn_nothing_is_revealed() -> None:
+    chain = Chain().grow_until(3)
+    assert chain.ledger.beacon is None
+    assert chain.record().secret == b""
+    record = dataclasses.replace(chain.record(), secret=bytes(16))
+    assert "was not bound" in refused(chain, record)
+    bound = [chain.update(peer, commitment=content_id(b"")) for peer in chain.membership.peers]
+    assert "binds its author" in refused(chain, chain.record(updates=bound))

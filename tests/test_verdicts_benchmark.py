@@ -1,0 +1,53 @@
+"""Liars with a third of the votes against verdicts, for some hundred rounds (`verdicts.py`)."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def benchmark(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(checkout / "benchmarks")
+    return importlib.import_module("verdicts")
+
+
+@pytest.mark.parametrize(("members", "rounds"), [(8, 600), (16, 600), (40, 60)])
+def test_no_honest_member_is_out_of_the_step(benchmark: Any, members: int, rounds: int) -> None:
+    """With a leader that varies its record, five liars of sixteen had nine of eleven out after 576
+    rounds, when records drew and the first five second looks settled."""
+    found = benchmark.attacked(members, 7, rounds)
+    assert found["rounds"] == rounds
+    assert found["honest_out"] == 0
+    assert found["votes_most"] < 0.4
+    if rounds > 100:
+        assert found["disputes"]["contradicted"] > 10
+        assert found["slots_passed"] > 10
+
+
+def test_an_idle_liar_is_found_whose_friends_stand_up_for_it(benchmark: Any) -> None:
+    found = benchmark.attacked(16, 7, 400, 1)
+    assert len(found["idle_out_after"]) == 1
+    assert found["honest_out"] == 0
+
+
+@pytest.mark.parametrize("share", [1, 32])
+def test_an_idle_member_is_found_whatever_it_says_it_can_do(benchmark: Any, share: int) -> None:
+    assert benchmark.alone(share, 7, newcomer=True, members=8) < 40
+    assert benchmark.alone(share, 7, newcomer=False, members=8) < 200
+
+
+def test_what_the_benchmark_writes(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    written = tmp_path / "verdicts.json"
+    argv = ["--rounds", "30", "--seeds", "1", "--swarms", "1", "--members", "8"]
+    monkeypatch.setattr("sys.argv", ["verdicts.py", *argv, "--json", str(written)])
+    benchmark.main()
+    found = json.loads(written.read_text(encoding="utf-8"))
+    assert [(row["members"], row["idle"]) for row in found["rows"]] == [(8, 0), (8, 1)]
+    assert len(found["shares"]) == 12
