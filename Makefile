@@ -7,6 +7,8 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3
 	&& { echo $$python; break; }; done)
 # More options for pip, for example a package index with CPU builds of torch.
 PIP_ARGS ?=
+# What is installed beside the package itself: `pyproject.toml` says what each extra is for.
+EXTRAS ?= train,create,dev
 # More arguments for the command of a target: `make demo ARGS=--help`.
 ARGS ?=
 
@@ -109,7 +111,7 @@ $(INSTALLED): pyproject.toml constraints.txt __init__.py
 		echo "error: $(PYTHON) cannot make a virtual environment"; \
 		echo "  Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) \
-		-e '.[train,create,dev]' -c constraints.txt || { \
+		-e '.[$(EXTRAS)]' -c constraints.txt || { \
 		echo "error: pip could not install what distro-node needs; its words are above"; \
 		echo "  libp2p needs a C compiler and the headers of Python and GMP to be installed:"; \
 		echo "  Debian and Ubuntu: apt install gcc python3-dev libgmp-dev; macOS: brew install gmp"; \

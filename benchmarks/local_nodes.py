@@ -85,11 +85,13 @@ def timing_manifest(
 class LocalNodes:
     """The nodes of one swarm below `work`, numbered from 0, the founder's."""
 
-    def __init__(self, work: Path, manifest: str, members: int, device: str = "cpu") -> None:
-        """`manifest` is the founder's file."""
+    def __init__(
+        self, work: Path, manifest: str, members: int, device: str | Sequence[str] = "cpu"
+    ) -> None:
+        """`manifest` is the founder's file; `device` that of all nodes, or of each."""
         self._work = work
         self._members = members
-        self._device = device
+        self._devices = [device] * members if isinstance(device, str) else list(device)
         (work / "logs").mkdir(parents=True)
         self._config = work / "config.toml"
         self._config.write_text("")
@@ -133,7 +135,14 @@ class LocalNodes:
         return processes.start(
             f"node-{number}",
             *("join", self._made["invite"], "--data-dir", str(self.data(number).root)),
-            *("--listen", "/ip4/127.0.0.1/tcp/0", "--device", self._device, "--threads", "1"),
+            *(
+                "--listen",
+                "/ip4/127.0.0.1/tcp/0",
+                "--device",
+                self._devices[number],
+                "--threads",
+                "1",
+            ),
             *("--metrics-addr", "off", "--dashboard", "off", "--no-screen", "--no-mdns"),
             *("--no-upnp", "--evaluate-every", "1000000"),
         )

@@ -252,6 +252,7 @@ class Stay:
             split=settings.split,
             launched=settings.launched,
             writable=(means.directory.momentum.parent,),
+            caches=means.directory.caches,
             confined=settings.sandbox,
             ways=OwnWays(stateless=settings.stateless) if own is None else own.ways,
         )

@@ -18,7 +18,7 @@ from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId, short_peer
 from ..protocol.chain.keeping import Arrivals, first_needed, updates_from
 from ..protocol.codec.tally import check_said, longest_tally
-from ..protocol.codec.update import UpdateLayout, decode_update, manifest_layout
+from ..protocol.codec.update import UpdateLayout, check_update, manifest_layout
 from ..protocol.member.effects import FetchUpdate, Train
 from ..protocol.member.fetching import FETCH_PAUSE_SECONDS, FETCH_SECONDS, Fetching
 from ..protocol.member.inputs import Input, Trained, UpdateHeld
@@ -88,7 +88,7 @@ class Updates:
         self._tell = tell
         self._layout = manifest_layout(manifest)
         self._longest = self._layout.body_bytes
-        self._check_body: Callable[[UpdateLayout, bytes], object] = decode_update
+        self._check_body: Callable[[UpdateLayout, bytes], object] = check_update
         self._sheets = sheets
         if sheets is not None:
             self._longest, self._check_body = longest_tally(self._layout), check_said

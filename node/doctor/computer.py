@@ -29,6 +29,7 @@ from ..network.doorway import MAX_HANDSHAKES
 from ..network.network import NetworkSettings
 from ..settings import DEFAULT_METRICS_ADDRESS
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
+from ..trainer.graphics_cards import missing_device_node
 from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
@@ -170,6 +171,13 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
     yield good("torch", f"PyTorch {torch['version']}")
     memory = psutil.virtual_memory()
     free = f"{_size(memory.available)} of {_size(memory.total)} are free"
+    if (node := missing_device_node()) is not None:
+        yield Finding(
+            subject="device",
+            severity="hurts",
+            what=f"NVIDIA's driver is loaded and {node} is missing, which CUDA needs",
+            remedy="run `nvidia-modprobe -u` (package nvidia-modprobe); a confined trainer cannot",
+        )
     if torch["gpus"]:
         name, size = max(torch["gpus"], key=lambda gpu: gpu[1])
         what = f"{name} with {_size(size)}"

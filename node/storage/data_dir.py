@@ -45,6 +45,7 @@ class SwarmDir:
         self.final = root / "final"
         self.votes = root / "votes"
         self.momentum = root / "trainer" / "momentum"
+        self.caches = root / "trainer-caches"
         self.history = root / "history.jsonl"
         self.private = root / "private"
         self.sheets = root / "sheets"

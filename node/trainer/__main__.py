@@ -72,13 +72,18 @@ def main() -> None:
     threading.Thread(target=_read, args=(arguments.requests, requests), daemon=True).start()
 
     answers = _Answers(arguments.answers)
-    worker = _new_worker(answers, arguments if arguments.several else None)
-    worker.sandbox = enforced
-    while (request := requests.get())["method"] != "exit":
-        answer = worker.answer(request)
-        if answer is not None:
-            answers.write(answer)
-    # Threads of torch and its kernels may hang in an orderly exit; there is nothing left to save.
+    # Threads of torch and its kernels may hang in an orderly exit, and in a device's dead context they
+    # do; there is nothing left to save.
+    try:
+        worker = _new_worker(answers, arguments if arguments.several else None)
+        worker.sandbox = enforced
+        while (request := requests.get())["method"] != "exit":
+            answer = worker.answer(request)
+            if answer is not None:
+                answers.write(answer)
+    except BaseException:
+        logging.getLogger(__name__).exception("the trainer ends")
+        _end(1)
     _end(0)
 
 

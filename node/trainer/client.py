@@ -26,9 +26,10 @@ from ...protocol.wire.structure import to_plain
 from ..harmless import MOST_CHARACTERS
 from ..settings import names_several
 from .answers import Applied, Examined, Judgement, SnapshotResult
-from .environment import environment
+from .environment import drop_if_large, environment
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
 from .frames import FrameDecoder, FrameError, Trained, encode_frame
+from .graphics_cards import make_device_node
 from .trainer_spec import PATIENCE_SECONDS, TrainerSpec
 
 __all__ = [
@@ -70,7 +71,10 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
 
     Errors: `TrainerFailed` (`no_device`, `model_too_large`, `bad_model`, …), `TrainerDied`.
     """
-    writable = (spec.blobs, *spec.writable)
+    kept = () if spec.caches is None else (spec.caches,)
+    if spec.caches is not None:
+        await trio.to_thread.run_sync(drop_if_large, spec.caches)
+    writable = (spec.blobs, *spec.writable, *kept)
     own = () if spec.ways.blobs is None else (Path(spec.ways.blobs),)
     async with trainer_process(
         spec.threads,
@@ -79,6 +83,7 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
         confined=spec.confined,
         nice=spec.nice,
         several=_several(spec),
+        caches=spec.caches,
     ) as client:
         answer = await client._call(
             "open",
@@ -393,8 +398,10 @@ async def trainer_process(
     confined: bool = True,
     nice: int = 0,
     several: Sequence[str] = (),
+    caches: Path | None = None,
 ) -> AsyncIterator[TrainerClient]:
-    """A trainer process that has no model yet."""
+    """Start a trainer process that has no model yet. What it compiles is kept in `caches`, if given."""
+    await trio.to_thread.run_sync(make_device_node)
     for folder in writable:
         folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="distro-trainer-", ignore_cleanup_errors=True) as scratch:
@@ -405,7 +412,7 @@ async def trainer_process(
         options += several
         if nice:
             options.append(f"--nice={nice}")
-        async with _spawned(options, environment(threads, scratch)) as client:
+        async with _spawned(options, environment(threads, scratch, caches)) as client:
             yield client
 
 

@@ -1,6 +1,9 @@
-"""Choosing a device, and what memory it has."""
+"""The device of a trainer: choosing it, its memory, and what it can compute in."""
 
 from __future__ import annotations
+
+import importlib
+import platform
 
 import torch
 
@@ -8,9 +11,13 @@ from .errors import TrainerFailed
 from .main_memory import free_main_memory
 from .memory_plan import Room
 
+# Kinds of devices that torch knows by name and computes on only with a package beside it.
+_BACKEND_PACKAGES = {"vulkan": "torchvulkan"}
+
 
 def choose_device(name: str) -> torch.device:
-    """`auto` takes CUDA (or ROCm, which torch calls the same), then MPS, then the CPU.
+    """Return the named device. `auto` takes CUDA (or ROCm, which torch calls the same), then MPS, then
+    the CPU.
 
     Raises `TrainerFailed` with the kind `no_device` for a device that is not there.
     """
@@ -19,8 +26,15 @@ def choose_device(name: str) -> torch.device:
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
+        # First: the package says what torch understands by the name.
+        if (package := _BACKEND_PACKAGES.get(name.partition(":")[0])) is not None:
+            importlib.import_module(package)
         device = torch.device(name)
         torch.zeros(1, device=device)
+    except ImportError as error:
+        raise TrainerFailed(
+            "no_device", f"{name!r} needs a package that is missing: {error}"
+        ) from None
     # Which of the three it is depends on the backend and on how torch was built.
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0][:200]
@@ -28,13 +42,65 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def device_kind(device: torch.device) -> str:
+    """Return what the arithmetic of memory calls the device: torch's name of its kind, and
+    `cuda-float32` for a card whose layers compute in float32."""
+    return "cuda-float32" if device.type == "cuda" and narrow_type(device) is None else device.type
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what was asked of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def copies_while_computing(device: torch.device) -> bool:
+    """Return whether copies to and from the device may be left to run (`non_blocking`).
+
+    CUDA orders a copy before what uses it and keeps its memory until then. On MPS the memory of a tensor
+    that is dropped at once may be overwritten first, so no copy is left to run there or elsewhere.
+    """
+    return device.type == "cuda"
+
+
+def narrow_type(device: torch.device) -> torch.dtype | None:
+    """Return the 16-bit type in which layers compute on the device, None for float32.
+
+    bfloat16 needs no loss scale, so it is first; NVIDIA's cards before Ampere and AMD's RDNA 1 and 2
+    have no units for it and emulate it. Cards before Volta have none for float16 either.
+    """
+    if device.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        # gfx10 is RDNA 1 and 2; gfx906 and older are GCN.
+        name = properties.gcnArchName.split(":")[0]
+        emulated = name.startswith("gfx10") or name in ("gfx803", "gfx900", "gfx906")
+        return torch.float16 if emulated else torch.bfloat16
+    capability = (properties.major, properties.minor)
+    if capability >= (8, 0):
+        return torch.bfloat16
+    return torch.float16 if capability >= (7, 0) else None
+
+
 def free_bytes(device: torch.device) -> int:
-    """The memory that a model may take on the device."""
+    """Return the memory that a model may take on the device, in bytes."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
     return free_main_memory()
+
+
+def available_bytes(device: torch.device) -> int:
+    """Return the memory that this process can still use on the device, in bytes: what is free, and what
+    torch's allocator has taken and not given out."""
+    cached = 0
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return free_bytes(device) + cached
 
 
 def free_room(device: torch.device, limit: int | None = None) -> Room:
@@ -44,8 +110,16 @@ def free_room(device: torch.device, limit: int | None = None) -> Room:
     return Room(device=wanted, host=0 if device.type == "cpu" else free_bytes(torch.device("cpu")))
 
 
+def spills(device: torch.device) -> bool:
+    """Return whether the driver takes main memory where the card's is full, a hundred times slower,
+    instead of refusing: NVIDIA's does so on Windows and in its Linux subsystem (WSL)."""
+    kernel = platform.uname()
+    windows = kernel.system == "Windows" or "microsoft" in kernel.release.lower()
+    return device.type == "cuda" and windows
+
+
 def limit_memory(device: torch.device, limit: int) -> None:
-    """Have no more than so many bytes taken on a GPU; main memory is the owner's own affair."""
+    """Refuse to take more than `limit` bytes on a GPU; main memory is the owner's own affair."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)

@@ -3,14 +3,53 @@
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+# Variables by which libraries multiply float32 with fewer digits than it has, so that the shared step
+# would differ from the swarm's: cuBLAS, torch, hipBLASLt, Metal and oneDNN.
+_INEXACT = (
+    "CUBLAS_EMULATE_*",
+    "CUBLAS_EMULATION_*",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "HIPBLASLT_ALLOW_TF32",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "PYTORCH_MPS_FAST_MATH",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)
 
 _SECRET_WORDS = ("PASSPHRASE", "PASSWORD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
 
+# Caches beyond this are dropped at the next start: compilers never drop anything themselves.
+_CACHES_BYTES = 4 << 30
 
-def environment(threads: int | None, scratch: str) -> dict[str, str]:
-    """The node's own, but for secrets, and with all that libraries write in the folder `scratch`."""
+
+def drop_if_large(caches: Path, limit: int = _CACHES_BYTES) -> None:
+    """Remove a folder of caches that holds more than `limit` bytes. It is made again as it is used."""
+    sizes = (
+        Path(folder, name).lstat().st_size
+        for folder, _, names in os.walk(caches, followlinks=False)
+        for name in names
+    )
+    with suppress(OSError):
+        if sum(sizes) > limit:
+            shutil.rmtree(caches, ignore_errors=True)
+
+
+def environment(threads: int | None, scratch: str, caches: Path | None = None) -> dict[str, str]:
+    """Return the node's own variables, without secrets and without those that change arithmetic; what
+    libraries write goes to the folder `scratch`, and what they compile to `caches`, if that is given."""
+    compiled = scratch if caches is None else str(caches.resolve())
     # A passphrase of the keystore may stand there, and others' secrets; the trainer has no use for them.
-    environment = {k: v for k, v in os.environ.items() if not _names_a_secret(k.upper())}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not _names_a_secret(name.upper())
+        and not any(fnmatchcase(name, pattern) for pattern in _INEXACT)
+    }
     environment |= {
         # Nothing is ever fetched behind the user's back.
         "HF_HUB_OFFLINE": "1",
@@ -22,12 +61,17 @@ def environment(threads: int | None, scratch: str) -> dict[str, str]:
         "TMPDIR": scratch,
         "XDG_CACHE_HOME": scratch,
         "HF_HOME": scratch,
-        "CUDA_CACHE_PATH": scratch,
-        "TRITON_CACHE_DIR": scratch,
-        "TORCHINDUCTOR_CACHE_DIR": scratch,
+        "AMD_COMGR_CACHE_DIR": compiled,
+        "CUDA_CACHE_PATH": compiled,
+        "MIOPEN_CUSTOM_CACHE_DIR": compiled,
+        "MIOPEN_USER_DB_PATH": compiled,
+        "TORCHINDUCTOR_CACHE_DIR": compiled,
+        "TRITON_CACHE_DIR": compiled,
         # A compiler is started here, and not in helpers that would stay.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
+    # Without segments that grow, the memory of a full card is cut into pieces too small to use.
+    environment.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
     return environment

@@ -27,13 +27,13 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from ...protocol.codec.basis import exact_in_float32, integer_basis
+from ...protocol.codec.basis import exact_in_float32
 from ...protocol.codec.scaling import FURTHEST, step_factor
 from ...protocol.codec.schedule import nearest_float32
-from ...protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout, update_layout
-from ...protocol.wire.manifest import ParameterSpec, Step
+from ...protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
+from ...protocol.wire.manifest import Step
 from .blocks import Stripe, inverse_transform_rows, stripes, whole_basis
-from .errors import TrainerFailed
+from .device import copies_while_computing
 
 Basis = Callable[[int, torch.dtype, torch.device], torch.Tensor]
 """Side, float type, device → the matrix of the transform: row = frequency, column = position."""
@@ -119,35 +119,6 @@ def inverse_sums(
     return sums.to(torch.float32).to(device)
 
 
-def check_exactness(device: torch.device) -> None:
-    """Try the largest sums that float32 must hold, against whole numbers.
-
-    A device that multiplies in reduced precision behind our back (TF32, bfloat16) would diverge
-    from the swarm in the first round; it is better refused now.
-
-    Raises `TrainerFailed` with the kind `no_device`.
-    """
-    side = 64
-    generator = np.random.default_rng(0)
-    blocks = 16
-    sign_sums = np.zeros((blocks, side, side), dtype=np.float32)
-    # 130 members × 8 coefficients, all that float32 holds: at once in the lowest frequencies, and
-    # spread at random.
-    sign_sums[0, :8, 0] = 130
-    for block in sign_sums[1:]:
-        block.ravel()[generator.integers(0, side * side, 8)] = generator.integers(-130, 131, 8)
-    basis = integer_basis(side).astype(np.int64)
-    expected = basis.T @ sign_sums.astype(np.int64) @ basis
-    layout = update_layout([ParameterSpec(name="", shape=(blocks * side, side))], side, 8)
-    for in_float32 in (True, False):
-        column = torch.from_numpy(sign_sums).to(device).view(blocks * side, side)
-        sums = inverse_sums(column, layout.tensors[0], in_float32=in_float32)
-        if not np.array_equal(sums.cpu().numpy(), expected.reshape(blocks * side, side)):
-            raise TrainerFailed(
-                "no_device", f"{device} does not multiply float32 exactly and cannot take part"
-            )
-
-
 class _Votes:
     """What all updates together say, on the device."""
 
@@ -222,17 +193,24 @@ def _signed_positions(
     """All updates' positions (int16) and signs times counts (int8), each (members, coefficients), on
     the device.
 
-    They travel there all at once and in their smallest form: three bytes a coefficient.
+    They travel there all at once and in their smallest form, three bytes a coefficient, from memory that
+    a GPU reads by itself.
     """
     shape = (len(updates), layout.coefficients)
-    positions, signs = np.empty(shape, dtype=np.int16), np.empty(shape, dtype=np.int8)
+    pinned = copies_while_computing(device)
+    held = (
+        torch.empty(shape, dtype=torch.int16, pin_memory=pinned),
+        torch.empty(shape, dtype=torch.int8, pin_memory=pinned),
+    )
+    positions, signs = (each.numpy() for each in held)
     said = enumerate(zip(updates, counts, strict=True)) if layout.tensors else ()
     for member, (update, count) in said:
         flat = [positions_BK.reshape(-1) for positions_BK in update.positions]
         np.concatenate(flat, out=positions[member], casting="same_kind")
         np.concatenate([sign.reshape(-1) for sign in update.signs], out=signs[member])
         signs[member] *= np.int8(count)
-    return torch.from_numpy(positions).to(device), torch.from_numpy(signs).to(device)
+    positions_UC, signs_UC = (each.to(device, non_blocking=pinned) for each in held)
+    return positions_UC, signs_UC
 
 
 def _offsets(positions_UC: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:

@@ -16,17 +16,19 @@ import torch
 # 2^64 divided by the golden ratio, made odd: consecutive multiples are spread over all 64 bits.
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
-# Elements at a time, with 8 bytes of temporaries and 8 of weights each: what stays in a CPU's cache,
-# and what keeps a GPU busy.
+# Elements at a time, each with 8 bytes of temporaries: what stays in a CPU's cache, and what keeps a GPU
+# busy.
 _CPU_PIECE = 1 << 16
-_GPU_PIECE = 1 << 22
+_GPU_PIECE = 1 << 24
+# Elements in a row of a piece; even, so that all rows of a piece share their columns' weights.
+_ROW = 1 << 12
 
 
 @torch.no_grad()
 def fingerprint(parameters: Sequence[torch.Tensor]) -> int:
-    """The sum over all elements i of bits_i · ((i · C) | 1), modulo 2^64; 0 ≤ result < 2^64.
+    """Return the sum over all elements i of bits_i · ((i · C) | 1), modulo 2^64; 0 ≤ result < 2^64.
 
-    `bits_i` is the float32's bit pattern as an unsigned number, i counts through the tensors in
+    `bits_i` is the float32's bit pattern as a signed number, i counts through the tensors in
     order. Every weight is odd, so a single flipped bit b changes the sum by ±2^b times an odd
     number, which is never 0 modulo 2^64. Wrapping addition is associative: no order matters.
     """
@@ -36,41 +38,73 @@ def fingerprint(parameters: Sequence[torch.Tensor]) -> int:
 
 @torch.no_grad()
 def fingerprint_pieces(pieces: Iterable[tuple[int, torch.Tensor]]) -> int:
-    """The part of the sum that some elements make: each tensor with the number of its first element.
+    """Return the part of the sum that some elements make: each tensor comes with the number of its first
+    element.
 
     The sums of pieces that make up a model add up, modulo 2^64, to its fingerprint.
     """
-    # One sum a device, read once: a GPU is not waited for in between.
-    totals: dict[torch.device, torch.Tensor] = {}
+    sums: dict[torch.device, _Sums] = {}
     for offset, parameter in pieces:
         bits = parameter.detach().reshape(-1).view(torch.int32)
-        if bits.device not in totals:
-            totals[bits.device] = torch.zeros((), dtype=torch.int64, device=bits.device)
-        size = _CPU_PIECE if bits.device.type == "cpu" else _GPU_PIECE
-        for start in range(0, bits.numel(), size):
-            totals[bits.device] += _weighted_sum(bits[start : start + size], offset + start, size)
-    return sum(int(total) for total in totals.values()) % (1 << 64)
+        if bits.device not in sums:
+            sums[bits.device] = _Sums(bits.device)
+        sums[bits.device].add(bits, offset)
+    return sum(each.total() for each in sums.values()) % (1 << 64)
 
 
-def _weighted_sum(bits: torch.Tensor, first: int, size: int) -> torch.Tensor:
-    """The part of a piece that begins at element `first`.
+class _Sums:
+    """The sums of one device, over columns and over rows of the pieces.
 
-    For an even e, ((e + j) · C) | 1 is e·C + ((j · C) | 1), as e·C is even, too. So the weights of
-    every piece are one table of at most `size` + 1 numbers, and a constant beside it.
+    For an even e, ((e + j) · C) | 1 is e·C + ((j · C) | 1), as e·C is even, too. So of a piece that is
+    cut into rows, the sum of each column is multiplied with the column's weight, and the sum of each row
+    with e·C of its start: two reductions are all that touches the elements, and the rest is done once
+    for all pieces, so a GPU has few kernels to launch and is waited for once.
     """
-    odd = first % 2
-    unsigned = bits.to(torch.int64).bitwise_and_(0xFFFFFFFF)
-    plain = unsigned.sum()
-    weights = _weights(size + 1, bits.device)[odd : odd + bits.numel()]
-    return unsigned.mul_(weights).sum() + plain * _signed((first - odd) * _MULTIPLIER % (1 << 64))
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        piece = _CPU_PIECE if device.type == "cpu" else _GPU_PIECE
+        self._piece = max(1, piece // _ROW) * _ROW
+        # Index 1: of pieces that begin at an odd element, whose columns are one further on.
+        self._columns = torch.zeros(2, _ROW, dtype=torch.int64, device=device)
+        self._row_sums: list[torch.Tensor] = []
+        self._row_weights: list[torch.Tensor] = []
+
+    def add(self, bits: torch.Tensor, offset: int) -> None:
+        """Add a flat tensor whose first element has the number `offset`."""
+        size = bits.numel()
+        whole = size - size % _ROW
+        for start in range(0, whole, self._piece):
+            stop = min(start + self._piece, whole)
+            self._add_rows(bits[start:stop].view(-1, _ROW), offset + start)
+        if whole < size:
+            self._add_rows(bits[whole:].view(1, -1), offset + whole)
+
+    def total(self) -> int:
+        """Return the sum of all that was added, as an unsigned number below 2^64."""
+        total = (self._columns * _column_weights(_ROW, self._device)).sum()
+        if self._row_sums:
+            weights = torch.cat(self._row_weights).to(self._device)
+            total += (torch.cat(self._row_sums) * weights).sum()
+        return int(total) % (1 << 64)
+
+    def _add_rows(self, rows: torch.Tensor, first: int) -> None:
+        odd = first % 2
+        wide = rows.to(torch.int64)
+        self._columns[odd, : rows.shape[1]] += wide.sum(0)
+        self._row_sums.append(wide.sum(1))
+        weights = torch.arange(rows.shape[0]).mul_(_signed(_ROW * _MULTIPLIER))
+        self._row_weights.append(weights.add_(_signed((first - odd) * _MULTIPLIER)))
 
 
 @functools.cache
-def _weights(count: int, device: torch.device) -> torch.Tensor:
-    """(j · C) | 1 for each j below `count`."""
-    return torch.arange(count, device=device).mul_(_signed(_MULTIPLIER)).bitwise_or_(1)
+def _column_weights(count: int, device: torch.device) -> torch.Tensor:
+    """Return (j · C) | 1 of each column j below `count`, and of each j + 1: (2, count)."""
+    columns = torch.arange(count + 1).mul_(_signed(_MULTIPLIER)).bitwise_or_(1)
+    return torch.stack([columns[:-1], columns[1:]]).to(device)
 
 
 def _signed(value: int) -> int:
-    """The int64 with the same 64 bits: torch has no unsigned arithmetic on every device."""
+    """Return the int64 with the same 64 bits: torch has no unsigned arithmetic on every device."""
+    value %= 1 << 64
     return value - (1 << 64) if value >> 63 else value

@@ -14,7 +14,7 @@ from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
 from ..storage.blob_store import BlobStore
 from .adapters import adapter_parameters, adapter_table, add_adapters, draw_adapters, target_names
 from .checkpoint_tensors import check_tensors, tensor_types
-from .device import free_room
+from .device import device_kind, free_room
 from .errors import TrainerFailed
 from .memory_model import Workload
 from .memory_plan import choose
@@ -98,7 +98,7 @@ def _check_fits(
 ) -> None:
     """Raise `TrainerFailed` (`model_too_large`) if the model cannot be trained here in any way."""
     work = Workload(config=config, parameters=table, sequence_length=1, frozen=frozen)
-    choose(work, device.type, free_room(device))
+    choose(work, device_kind(device), free_room(device))
 
 
 def _with_adapters(

@@ -40,7 +40,7 @@ _APPLYING = 5
 # (32 bits) and sign (float32) while its tensor is at hand; decoded, beside it, 32 bits and 8.
 _SENT, _PLACED, _DECODED = 3, 8, 5
 # What the fingerprint holds for each element of a piece, and elements of a piece.
-_CHECKED, _CPU_PIECE, _GPU_PIECE = 32, 1 << 16, 1 << 22
+_CHECKED, _CPU_PIECE, _GPU_PIECE = 8, 1 << 16, 1 << 24
 
 # Of each residual block and each attention of a U-Net: what it keeps for the backward pass, in images of
 # its width.

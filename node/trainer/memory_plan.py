@@ -30,9 +30,9 @@ CPU_TOKENS = 1024
 """Tokens at once on a CPU: with more, what a layer makes no longer stays in its caches
 (`benchmarks/throughput.py` sweeps it)."""
 
-# What an allocator cannot use for its cuts, and what the arithmetic may lack: it is within 5 % of what
-# was measured.
-_SLACK = 1.05
+# What an allocator reserves beyond what it gives out: 7.5 % at the worst that was measured. The
+# arithmetic itself is within 5 % of what was measured.
+_SLACK = 1.075
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from ...protocol.codec.sheet import Signs, heard_in, sign_of_nothing
 from ...protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
 from ...protocol.wire.manifest import OptimizerSpec
 from .blocks import Stripe, block_view, float_basis, forward_transform, stripes
+from .device import narrow_type
 from .memory_options import IN_FLOAT32, StateOptions
 from .state import Noise, StateTensor, new_state
 
@@ -152,7 +153,7 @@ class LocalOptimizer:
         self.refund(round_number)
         while len(self._pending) >= _MAX_PENDING:
             self.refund(min(self._pending))
-        sent = [self._take_tensor(index) for index in range(len(self._layout.tensors))]
+        sent = _on_the_cpu([self._take_tensor(i) for i in range(len(self._layout.tensors))])
         self._pending[round_number] = sent
         values = [amounts.numpy() for _, amounts in sent]
         return Taken(
@@ -251,8 +252,8 @@ class LocalOptimizer:
         """Take a tensor's gradient into its momentum, which fades alone if there is none."""
         tensor, state = self._layout.tensors[index], self.coefficients[index]
         if gradient is not None:
-            # A convolution may leave its kernel's in another order.
-            gradient = gradient.contiguous().view(tensor.rows, tensor.columns)
+            # A convolution may leave its kernel's in another order, and a bfloat16 copy in 16 bits.
+            gradient = gradient.to(torch.float32).contiguous().view(tensor.rows, tensor.columns)
         for stripe in stripes(tensor, state.device):
             momentum = state.read(stripe.blocks).mul_(self._spec.momentum)
             self._smooth(index, stripe, None if gradient is None else gradient[stripe.rows])
@@ -281,7 +282,7 @@ class LocalOptimizer:
         gradient.div_(root_of(second, beta, self.steps))
 
     def _take_tensor(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Positions (int16) and values (float32) of one tensor, both (blocks, k), on the CPU."""
+        """Positions (int16) and values (float32) of one tensor, both (blocks, k), on its device."""
         tensor = self._layout.tensors[index]
         all_positions, all_values = [], []
         state = self.coefficients[index]
@@ -289,11 +290,34 @@ class LocalOptimizer:
             momentum = state.read(stripe.blocks)
             positions = momentum.abs().topk(tensor.top_k, dim=1, sorted=False).indices
             positions = positions.sort(dim=1).values
-            all_values.append(momentum.gather(1, positions).cpu())
+            all_values.append(momentum.gather(1, positions))
             momentum.scatter_(1, positions, 0.0)
             state.write(stripe.blocks, momentum)
-            all_positions.append(positions.to(torch.int16).cpu())
+            all_positions.append(positions.to(torch.int16))
         return torch.cat(all_positions), torch.cat(all_values)
+
+
+def _on_the_cpu(
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return pairs of two-dimensional tensors in main memory: in one copy of each kind from each device,
+    as a GPU is waited for at every copy."""
+    moved: list[tuple[torch.Tensor, torch.Tensor]] = list(pairs)
+    by_device: dict[torch.device, list[int]] = {}
+    for index, (positions, _) in enumerate(pairs):
+        if positions.device.type != "cpu":
+            by_device.setdefault(positions.device, []).append(index)
+    for indices in by_device.values():
+        sizes = [pairs[index][0].numel() for index in indices]
+        flat = [
+            torch.cat([pairs[index][kind].reshape(-1) for index in indices]).cpu().split(sizes)
+            for kind in (0, 1)
+        ]
+        for index, positions, values in zip(indices, *flat, strict=True):
+            shape = pairs[index][0].shape
+            # Copies of their own: each tensor's may be dropped without the others'.
+            moved[index] = positions.view(shape).clone(), values.view(shape).clone()
+    return moved
 
 
 def root_of(second_moment: torch.Tensor, beta: float, steps: int) -> torch.Tensor:
@@ -322,7 +346,7 @@ def transformed_stripe(
     rounds = _QUINTIC_ROUNDS.get(spec.preconditioner)
     if rounds is not None and tensor.sides == 2:
         # The transform is orthogonal on both sides, so it may as well come first.
-        coefficients = orthogonalised(coefficients, rounds)
+        coefficients = orthogonalised(coefficients, rounds, _quintic_type(gradient.device))
     return coefficients.view(stripe.count, -1)
 
 
@@ -336,26 +360,24 @@ def _signs(values: npt.NDArray[np.float32], round_number: int) -> npt.NDArray[np
     return np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
 
 
-def orthogonalised(blocks_NAB: torch.Tensor, rounds: int) -> torch.Tensor:
-    """U·f(S)·Vᵀ for each block U·S·Vᵀ, f close to 1, scaled so that elements are of size 1."""
+def _quintic_type(device: torch.device) -> torch.dtype:
+    """Return bfloat16 where the device has units for it: the rounds only have to come close to 1, Muon's
+    own run in it, and half of the memory traffic is saved. An update's signs are the member's affair."""
+    return torch.bfloat16 if narrow_type(device) is torch.bfloat16 else torch.float32
+
+
+def orthogonalised(
+    blocks_NAB: torch.Tensor, rounds: int, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Return U·f(S)·Vᵀ for each block U·S·Vᵀ, f close to 1, scaled so that elements are of size 1, in
+    float32; the rounds are computed in `dtype`."""
     a, b, c = _QUINTIC
     wide = blocks_NAB if blocks_NAB.shape[1] <= blocks_NAB.shape[2] else blocks_NAB.mT
     norms = wide.square().sum(dim=(1, 2), keepdim=True).sqrt_()
-    result = wide / norms.add_(_EPSILON)
+    result = (wide / norms.add_(_EPSILON)).to(dtype)
     for _ in range(rounds):
         square = result @ result.mT
         polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
         result = torch.baddbmm(result, polynomial, result, beta=a)
-    result *= math.sqrt(result.shape[2])
+    result = result.to(torch.float32).mul_(math.sqrt(result.shape[2]))
     return result if wide is blocks_NAB else result.mT.contiguous()
-
-
-def all_finite(gradients: Sequence[torch.Tensor | None]) -> bool:
-    """Whether no number of them is infinite or none at all."""
-    # The largest magnitude: nothing of a gradient's size is made on the way, and a GPU is read once.
-    sizes = [
-        torch.linalg.vector_norm(each, math.inf)
-        for each in gradients
-        if each is not None and each.numel()
-    ]
-    return not sizes or bool(torch.isfinite(torch.stack(sizes)).all())

@@ -8,7 +8,7 @@ there.
 from __future__ import annotations
 
 import torch
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, masking_utils
 
 from ...protocol.wire.manifest import DataSpec
 from .errors import TrainerFailed
@@ -45,6 +45,14 @@ def document_inputs(
         lowest = torch.finfo(torch.float32).min
         mask = torch.where(mask, 0.0, lowest)
     return {"position_ids": positions - first, "attention_mask": mask}
+
+
+def skip_packing_search() -> None:
+    """Keep the library from looking for packed documents in the positions of every micro-batch, for
+    which a GPU is waited for: here packed documents come with a mask, and then it does not look either.
+    """
+    if hasattr(masking_utils, "find_packed_sequence_indices"):
+        masking_utils.find_packed_sequence_indices = lambda position_ids: None
 
 
 def check_attention(data: DataSpec, config: PretrainedConfig) -> None:

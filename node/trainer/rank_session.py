@@ -22,7 +22,7 @@ from ...protocol.codec.update import manifest_layout
 from ...protocol.wire.manifest import Manifest
 from ..settings import Compile, Split
 from ..storage.blob_store import BlobStore
-from .device import free_room
+from .device import device_kind, free_room, narrow_type
 from .memory_model import Workload
 from .memory_options import MemoryOptions
 from .memory_plan import Room, in_shards
@@ -57,9 +57,11 @@ class RankSession(TrainingSession):
         self._ranks = ranks
         self._rooms = rooms
         work = replace(Workload.of(manifest), ranks=ranks.size)
-        self.in_shards = in_shards(work, ranks.device.type, rooms, micro_batch, options, split)
+        self.in_shards = in_shards(
+            work, device_kind(ranks.device), rooms, micro_batch, options, split
+        )
         # Shards on GPUs are cast as they are gathered.
-        self.computes_exactly = not self.in_shards or ranks.device.type != "cuda"
+        self.computes_exactly = not self.in_shards or narrow_type(ranks.device) is None
         self._sharded: list[int] = []
         super().__init__(manifest, store, ranks.device, micro_batch, memory, options, ways)
         self.memory += (
@@ -122,12 +124,9 @@ def rooms_of(ranks: Ranks, memory: int | None = None) -> list[Room]:
 
 def _cut(model: PreTrainedModel, copied: set[torch.nn.Parameter], ranks: Ranks) -> None:
     """Cut all parameters but those `copied` into shards, and give all of them memory."""
-    gpus = ranks.device.type == "cuda"
     mesh = DeviceMesh(ranks.device.type, list(range(ranks.size)))
     # As `autocast` does on one GPU: the parameters that the step changes stay float32.
-    policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16 if gpus else None, reduce_dtype=torch.float32
-    )
+    policy = MixedPrecisionPolicy(param_dtype=narrow_type(ranks.device), reduce_dtype=torch.float32)
     # A layer is gathered at once.
     for module in (*layers_of(model), model):
         fully_shard(module, mesh=mesh, mp_policy=policy, ignored_params=copied)

@@ -6,7 +6,6 @@ and only `apply`, which is exact, changes the parameters.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import logging
@@ -34,7 +33,18 @@ from .bodies import coefficients_of, make_body, read_bodies
 from .checking import Dealt, at_positions, changes, compared
 from .compiling import compile_if_faster
 from .data import Corpus
-from .device import free_bytes, free_room, is_out_of_memory, limit_memory
+from .device import (
+    available_bytes,
+    copies_while_computing,
+    device_kind,
+    free_bytes,
+    free_room,
+    is_out_of_memory,
+    limit_memory,
+    narrow_type,
+    spills,
+    synchronize,
+)
 from .errors import TrainerFailed
 from .exact import apply_step
 from .frames import Trained
@@ -42,8 +52,9 @@ from .looks import KeptGradient, Looks, changed
 from .memory_model import Workload
 from .memory_options import LOOK_ROOM, MemoryOptions
 from .memory_plan import Room, choose, chosen_line
+from .mixed_precision import MixedPrecision, all_finite
 from .model import check_inputs, compute_twice, layers_of
-from .optimizer import LocalOptimizer, all_finite
+from .optimizer import LocalOptimizer
 from .own_ways import USUAL_WAYS, OwnWays
 from .part import Part, WholeModel
 from .private_gradient import private_gradient
@@ -54,6 +65,11 @@ _log = logging.getLogger(__name__)
 
 # What an announcement can carry; a diverged model's loss is reported as this.
 _LARGEST_LOSS = 1e30
+
+# Computations that fit after memory ran out before a larger micro-batch is tried again. Doubled, up to a
+# bound, each time that this does not fit either.
+_BEFORE_GROWING = 16
+_LONGEST_BEFORE_GROWING = 1024
 
 T = TypeVar("T")
 
@@ -85,10 +101,16 @@ class TrainingSession:
         self.manifest = manifest
         self.device = device
         self._store = store
+        # Clipping works on gradients of single samples, which have no scale.
+        narrow = narrow_type(device)
+        unscaled = ways.clipping is not None
+        self._precision = MixedPrecision(
+            device, None if unscaled and narrow == torch.float16 else narrow
+        )
         room = self._room(memory)
-        choice = choose(self._workload(), device.type, room, micro_batch, options)
-        if memory is not None:
-            limit_memory(device, memory)
+        choice = choose(self._workload(), device_kind(device), room, micro_batch, options)
+        if memory is not None or spills(device):
+            limit_memory(device, room.device)
         self.memory = chosen_line(choice, room)
         """How memory is used, and what that costs, for people."""
         self.options = choice.options
@@ -103,7 +125,10 @@ class TrainingSession:
         self.optimizer = LocalOptimizer(
             self.part.layout, self.part.parameters, own, self.options.state
         )
-        self.micro_batch = choice.micro_batch
+        self.micro_batch = self._planned_micro_batch = choice.micro_batch
+        self._fitted_in_a_row, self._before_growing = 0, _BEFORE_GROWING
+        self._just_grew = False
+        self._computing_bytes = sum(part.device for part in choice.needs.passing[0])
         if self.options.checkpointing:
             compute_twice(self.model)
         self.left_out = 0
@@ -118,7 +143,7 @@ class TrainingSession:
     def prove(self) -> None:
         """Show that the manifest's model is computed here (`probe`), before parameters are loaded."""
         self._loaded = False
-        narrow = self.autocast if self.device.type == "cuda" else None
+        narrow = None if self._precision.dtype is None else self._precision.autocast
         exactly = self.computes_exactly
         prove(self.manifest, self.model, self.task, self.part, exactly=exactly, narrow=narrow)
         self._read_base()
@@ -218,11 +243,31 @@ class TrainingSession:
         return self.part.everywhere(free_bytes(torch.device("cpu")) >= wanted)
 
     def shadow(self) -> TrainingSession:
-        """Another one with the same parameters, which `apply` does not change: for gradients alone."""
+        """Return a session with a copy of the parameters, which `apply` does not change: for gradients
+        alone.
+
+        Where memory has no room for a float32 copy beside what a gradient takes, the copy is in
+        bfloat16, and so is its gradient: together they take what the plan counts for a float32 gradient,
+        which is not there meanwhile. Weights that are not trained are shared.
+        """
         self._need_parameters()
         self._clear_gradients()
+        elements = sum(parameter.numel() for parameter in self.parameters)
+        room = available_bytes(self.device)
+        dtype = torch.float32
+        if room < 4 * elements + self._computing_bytes:
+            dtype = torch.bfloat16
+            _log.info("memory is short: work of several rounds is computed on a bfloat16 copy")
         copied = copy.copy(self)
-        copied.model, copied.parameters = copy.deepcopy((self.model, self.parameters))
+        known: dict[int, object] = {
+            id(each): each for each in self.model.parameters() if not each.requires_grad
+        }
+        for each in self.parameters:
+            known[id(each)] = torch.nn.Parameter(each.detach().to(dtype, copy=True))
+        copied.model, copied.parameters = copy.deepcopy((self.model, self.parameters), known)
+        if dtype is torch.bfloat16:
+            narrow = self._precision.dtype or torch.bfloat16
+            copied._precision = MixedPrecision(self.device, narrow)
         if self._compiled:
             for layer in layers_of(copied.model):
                 # What was compiled serves here as well.
@@ -297,6 +342,8 @@ class TrainingSession:
         heard = [update for index, update in enumerate(own) if index not in left_out]
         loud = [count for index, count in enumerate(often) if index not in left_out]
         part = self.part
+        # Until all of it is done: a step half taken, as when memory runs out, is never built upon.
+        self._loaded = False
         apply_step(
             part.parameters,
             part.layout,
@@ -317,7 +364,9 @@ class TrainingSession:
         self.optimizer.yield_to(heard)
         self.left_out = len(left_out)
         part.spread()
-        return part.fingerprint()
+        found = part.fingerprint()
+        self._loaded = True
+        return found
 
     def snapshot(self) -> BlobList:
         """Store the parameters' chunks; return their list."""
@@ -358,13 +407,17 @@ class TrainingSession:
 
         def whole() -> tuple[float, int]:
             self.model.train()
-            self._clear_gradients()
-            total, counted = torch.zeros((), device=self.device), 0
-            for loss, count in self._losses(round_number, samples, beginning=beginning):
-                loss.backward()
-                total += loss.detach()
-                counted += count
-            return float(total), counted
+            precision = self._precision
+            while True:
+                self._clear_gradients()
+                total, counted = torch.zeros((), device=self.device), 0
+                for loss, count in self._losses(round_number, samples, beginning=beginning):
+                    (loss * precision.scale if precision.needs_scale else loss).backward()
+                    total += loss.detach()
+                    counted += count
+                gradients = [parameter.grad for parameter in self.parameters]
+                if precision.unscale(gradients, self.part.everywhere):
+                    return float(total), counted
 
         total, counted = self.part.summed(lambda: self._within_memory(whole))
         nominal = self._nominal(len(samples))
@@ -420,7 +473,7 @@ class TrainingSession:
 
     def _loss(self, batch: Mapping[str, torch.Tensor]) -> Loss:
         moved = {name: self._moved(tensor) for name, tensor in batch.items()}
-        with self.autocast():
+        with self._precision.autocast():
             return self.task.loss(self.model, moved)
 
     def _compute_nothing(self, sequences: int) -> None:
@@ -431,14 +484,13 @@ class TrainingSession:
         loss = self._loss(self.task.batch([Sample(zeros, 0, 0, False)] * sequences))
         loss.total.backward()
         self._clear_gradients()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         """To the device; a GPU fetches it while it is at something else."""
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)
+        if not copies_while_computing(self.device):
+            return tensor.to(self.device)
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def _nominal(self, samples: int) -> int:
         """Tokens in so many samples."""
@@ -461,19 +513,13 @@ class TrainingSession:
     def _part(self) -> Part:
         return WholeModel(self.layout, self.parameters, self.manifest.parameters)
 
-    def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """The precision in which losses and gradients are computed."""
-        # bfloat16 halves time and memory on CUDA and touches only the local gradient.
-        if self.device.type == "cuda":
-            # Every weight is used once: kept, its cast would only take memory.
-            return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False)
-        return contextlib.nullcontext()
-
     def _within_memory(self, compute: Callable[[], T]) -> T:
         """Run `compute`; while memory runs out, begin it again with half the micro-batch."""
         while True:
             try:
-                return compute()
+                result = compute()
+                self._grow_back()
+                return result
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -482,6 +528,9 @@ class TrainingSession:
             self._clear_gradients()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
+            if self._just_grew:
+                self._before_growing = min(2 * self._before_growing, _LONGEST_BEFORE_GROWING)
+            self._fitted_in_a_row, self._just_grew = 0, False
             if self.micro_batch > 1:
                 self.micro_batch //= 2
                 _log.warning("out of memory: the micro-batch is now %d", self.micro_batch)
@@ -490,6 +539,18 @@ class TrainingSession:
                 _log.warning("out of memory: activations are now computed twice")
             else:
                 raise TrainerFailed("out_of_memory", f"one sequence does not fit: {problem}")
+
+    def _grow_back(self) -> None:
+        """Try the micro-batch that was planned again, step by step: what took the memory, a browser or a
+        game, may have ended."""
+        self._just_grew = False
+        if self.micro_batch >= self._planned_micro_batch:
+            return
+        self._fitted_in_a_row += 1
+        if self._fitted_in_a_row >= self._before_growing:
+            self.micro_batch = min(2 * self.micro_batch, self._planned_micro_batch)
+            self._fitted_in_a_row, self._just_grew = 0, True
+            _log.info("trying a micro-batch of %d again", self.micro_batch)
 
     def _clear_gradients(self) -> None:
         for parameter in self.parameters:

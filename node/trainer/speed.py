@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from ...protocol.wire.manifest import Manifest
 from .denoisers import Denoiser
+from .device import narrow_type, synchronize
 from .model import lay_out
 
 _log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def reached_flops(device: torch.device) -> float | None:
     """Floating-point operations a second of a large matrix product on this device, in the precision of
     training there; the best of a few."""
     side = _SIDES.get(device.type, _OTHER_SIDE)
-    precision = torch.bfloat16 if device.type == "cuda" else torch.float32
+    precision = narrow_type(device) or torch.float32
     try:
         factor = torch.ones(side, side, dtype=precision, device=device)
         seconds = min(_product_seconds(factor) for _ in range(_TRIES))
@@ -75,8 +76,7 @@ def _output(model: PreTrainedModel, manifest: Manifest) -> torch.Tensor:
 
 
 def _product_seconds(factor: torch.Tensor) -> float:
-    if factor.device.type == "cuda":
-        torch.cuda.synchronize(factor.device)
+    synchronize(factor.device)
     started = time.perf_counter()
     # Read back, a product is done on whatever device.
     (factor @ factor)[0, 0].item()

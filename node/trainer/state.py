@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from .device import copies_while_computing, synchronize
 from .memory_options import GROUP, NOISE, SHORTEST_ROW, StateOptions
 
 
@@ -32,6 +33,7 @@ class StateTensor(ABC):
         self.rows = rows
         self.columns = math.prod(shape) // rows
         self.device = device
+        self._lets_copies_run = copies_while_computing(device)
 
     @abstractmethod
     def read(self, rows: slice) -> torch.Tensor:
@@ -68,7 +70,7 @@ class Floats(StateTensor):
 
     def read(self, rows: slice) -> torch.Tensor:
         """A view of the memory where that is possible."""
-        return self._values[rows].to(self.device, torch.float32, non_blocking=True)
+        return self._values[rows].to(self.device, torch.float32, non_blocking=self._lets_copies_run)
 
     def write(self, rows: slice, values: torch.Tensor) -> None:
         """Costs nothing where `read` gave a view."""
@@ -77,11 +79,11 @@ class Floats(StateTensor):
             return
         if target.dtype == torch.bfloat16:
             values = self._noise.rounded(values)
-        target.copy_(values, non_blocking=True)
+        target.copy_(values, non_blocking=self._lets_copies_run)
 
     def parts(self) -> dict[str, torch.Tensor]:
         """One: the values."""
-        _settle(self.device)
+        synchronize(self.device)
         return {"": self._values.view(self.shape)}
 
 
@@ -108,19 +110,19 @@ class Codes(StateTensor):
 
     def read(self, rows: slice) -> torch.Tensor:
         """New memory."""
-        codes = self._codes[rows].to(self.device, non_blocking=True)
-        scales = self._scales[rows].to(self.device, non_blocking=True)
+        codes = self._codes[rows].to(self.device, non_blocking=self._lets_copies_run)
+        scales = self._scales[rows].to(self.device, non_blocking=self._lets_copies_run)
         return decoded(codes, scales)
 
     def write(self, rows: slice, values: torch.Tensor) -> None:
         """Numbers that are not finite make their group zero: they cannot be helped."""
         codes, scales = self._encode(values)
-        self._codes[rows].copy_(codes, non_blocking=True)
-        self._scales[rows].copy_(scales, non_blocking=True)
+        self._codes[rows].copy_(codes, non_blocking=self._lets_copies_run)
+        self._scales[rows].copy_(scales, non_blocking=self._lets_copies_run)
 
     def parts(self) -> dict[str, torch.Tensor]:
         """Two: codes and scales."""
-        _settle(self.device)
+        synchronize(self.device)
         return {"": self._codes.view(self.shape), ".scales": self._scales}
 
     def _encode(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -164,13 +166,19 @@ class Noise:
 
     def __init__(self, device: torch.device) -> None:
         self._places = random.Random(0)
-        self._generator = torch.Generator(device).manual_seed(0)
+        try:
+            self._generator = torch.Generator(device).manual_seed(0)
+        except RuntimeError:
+            # A backend beside torch may have none: its numbers are drawn by the processor.
+            self._generator = torch.Generator().manual_seed(0)
 
     def like(self, values: torch.Tensor) -> torch.Tensor:
         """Uniform in [0, 1), of this shape."""
         count = values.numel()
         if values.device.type != "cpu" or count > NOISE // 2:
-            return torch.rand(values.shape, device=values.device, generator=self._generator)
+            drawn_on = self._generator.device
+            drawn = torch.rand(values.shape, device=drawn_on, generator=self._generator)
+            return drawn.to(values.device)
         start = self._places.randrange(NOISE - count)
         return noise_table()[start : start + count].view(values.shape)
 
@@ -236,12 +244,6 @@ def put(state: StateTensor, parts: Mapping[str, torch.Tensor], values: torch.Ten
             own[name].copy_(part)
     else:
         state.write(slice(0, state.rows), values.to(state.device))
-
-
-def _settle(device: torch.device) -> None:
-    """Wait for a GPU's copies to main memory: the processor reads it without asking."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _grouped(values: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,8 @@ class TrainerSpec:
     """Folders that it writes to beside `blobs`; made if they are not there."""
     readable: tuple[Path, ...] = ()
     """Files and folders that it reads beside those."""
+    caches: Path | None = None
+    """Folder for what compilers and drivers make and use again at the next start; None: none is kept."""
     confined: bool = True
     """Whether it gives up the network and all other files, where the system can do that."""
     patience: float = PATIENCE_SECONDS

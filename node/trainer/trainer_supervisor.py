@@ -20,7 +20,6 @@ import trio
 from ...protocol.codec.schedule import learning_rate
 from ...protocol.member.effects import Apply, Judge, Train
 from ...protocol.member.inputs import Judged
-from ...protocol.wire.backoff import Pause
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import SnapshotEntry
 from ..content.snapshots import Snapshots
@@ -37,17 +36,14 @@ from .client import (
     open_trainer,
 )
 from .counted import counted_bodies
-from .explain import explain_trainer
+from .restart_policy import RestartPolicy
 from .start_report import report_start
 from .task_names import DIFFUSION
 
 _log = logging.getLogger(__name__)
 
-# Between restarts: doubled while the trainer dies before it has done anything.
-_FIRST_PAUSE_SECONDS = 1.0
-_LONGEST_PAUSE_SECONDS = 60.0
-# So often in a row a trainer may fail before it has done a single job.
-_MAX_FALSE_STARTS = 5
+# Before lost data is asked for once more.
+_DATA_PAUSE_SECONDS = 1.0
 
 _HELDOUT_SEQUENCES = 128
 
@@ -57,9 +53,6 @@ _SAMPLE_TEMPERATURE = 0.8
 
 # A gradient that takes several rounds is asked for so often.
 _ASIDE_SECONDS = 0.25
-
-# What a restart may mend; anything else that a trainer reports is for the user to mend.
-_RESTARTABLE = frozenset({"bad_snapshot", "internal"})
 
 Draw = Callable[[TrainerClient, int], Awaitable[tuple[int, ...] | None]]
 """Which sequences of the node's own data are trained where so many are dealt; None: no more ever."""
@@ -151,6 +144,7 @@ class TrainerSupervisor:
         self._manifest = manifest
         self._start = start
         self._spec = spec
+        self._restarts = RestartPolicy(spec)
         self._store = store
         self._snapshots = snapshots
         self._momentum = momentum
@@ -170,7 +164,6 @@ class TrainerSupervisor:
         self._aside: _Train | None = None
         self._wake = trio.Event()
         self._reload = False
-        self._worked = False
         self._applied = -1
 
     def train(self, effect: Train) -> None:
@@ -197,39 +190,18 @@ class TrainerSupervisor:
 
     async def run(self, reports: Reports) -> None:
         """Work for ever. Raises `UserError` for what a restart cannot mend."""
-        pause, false_starts = Pause(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS), 0
-        certified_only = False
         while True:
-            self._worked = False
-            reason = ""
             if self._base_ready is not None:
                 # Before each start: the last one may have found that the disk lost some of it.
                 await self._base_ready()
             try:
-                async with self._start(self._spec) as trainer:
+                async with self._start(self._restarts.spec) as trainer:
                     report_start(trainer, self._telemetry)
-                    await self._serve(trainer, reports, certified_only)
-            except TrainerDied as death:
-                reason = str(death)
-                if death.micro_batch is not None:
-                    self._spec = _smaller(self._spec, death)
-            except TrainerFailed as failure:
-                if failure.kind not in _RESTARTABLE:
-                    raise explain_trainer(failure, self._spec.blobs) from None
-                reason = f"{failure.kind}: {failure}"
-                certified_only = True
-            if self._worked:
-                pause.reset()
-                false_starts, certified_only = 0, False
-            false_starts += 1
-            if false_starts >= _MAX_FALSE_STARTS:
-                raise UserError(
-                    ExitCode.TRAINER,
-                    f"the trainer failed {false_starts} times in a row: {reason}",
-                    "see the log in the data directory; what the node had is safe",
-                )
-            self._telemetry.event("trainer", max(0, self._applied), None, reason)
-            await trio.sleep(pause.after_failure())
+                    await self._serve(trainer, reports, self._restarts.certified_only)
+            except (TrainerDied, TrainerFailed) as failure:
+                reason = self._restarts.after(failure)
+                self._telemetry.event("trainer", max(0, self._applied), None, reason)
+            await trio.sleep(self._restarts.pause_seconds())
 
     async def _serve(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
         while True:
@@ -257,28 +229,32 @@ class TrainerSupervisor:
         reports.loaded(snapshot.round, fingerprint, self._snapshots.entry(snapshot))
 
     async def _do(self, trainer: TrainerClient, reports: Reports, job: _Job) -> None:
+        kind, done = type(job).__name__, True
+        self._restarts.begins(kind)
         match job:
             case _Train():
-                await self._train(trainer, reports, job)
+                done = await self._train(trainer, reports, job)
             case Apply():
                 await self._apply(trainer, reports, job)
             case Judge():
                 await self._judge(trainer, reports, job)
             case _Evaluate():
                 await self._evaluate(trainer)
-        self._worked = True
+        if done:
+            self._restarts.has_done(kind)
 
-    async def _train(self, trainer: TrainerClient, reports: Reports, job: _Train) -> None:
+    async def _train(self, trainer: TrainerClient, reports: Reports, job: _Train) -> bool:
+        """Compute the update; False if the trainer was not asked, or its data was gone."""
         effect = job.effect
         round_, samples = effect.round, effect.samples
         if not job.begun and not await self._have_data(samples):
             self._put_back(job)
-            return
+            return False
         if self._draw is not None:
             found = await self._draw(trainer, len(samples)) if job.drawn is None else job.drawn
             if found is None:
                 reports.may_train_no_more()
-                return
+                return False
             samples, job = found, replace(job, drawn=found)
         looks = self._looked_at is not None and effect.look is not None
         if self._looked_at is not None and effect.look is not None:
@@ -299,12 +275,12 @@ class TrainerSupervisor:
                 ) from None
             # The disk has lost some of it since: it is waited for once more.
             _log.warning("%s", failure)
-            await trio.sleep(_FIRST_PAUSE_SECONDS)
+            await trio.sleep(_DATA_PAUSE_SECONDS)
             self._jobs.appendleft(replace(job, begun=False))
-            return
+            return False
         if trained is None:
             self._aside = replace(job, begun=True)
-            return
+            return True
         times = self._telemetry.round_times(round_)
         times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
         update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens, len(samples))
@@ -314,6 +290,7 @@ class TrainerSupervisor:
         await reports.trained(effect, replace(trained, encode_seconds=encoding))
         if looks:
             await self._look(trainer, effect)
+        return True
 
     async def _look(self, trainer: TrainerClient, effect: Train) -> None:
         """Compute somebody else's sample beside the update that was just handed over, if its data is
@@ -484,15 +461,3 @@ class TrainerSupervisor:
             began = trio.current_time()
             await self._wake.wait()
             self._telemetry.idle(trio.current_time() - began)
-
-
-def _smaller(spec: TrainerSpec, death: TrainerDied) -> TrainerSpec:
-    """With fewer sequences at once than those with which several devices ran out of memory.
-
-    Raises `UserError` where there are none.
-    """
-    if death.micro_batch:
-        _log.warning("out of memory: the micro-batch is now %d", death.micro_batch)
-        return replace(spec, micro_batch=death.micro_batch)
-    problem = TrainerFailed("out_of_memory", f"one sequence does not fit: {death}")
-    raise explain_trainer(problem, spec.blobs)

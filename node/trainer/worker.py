@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,21 +26,25 @@ from .accountant import Spent
 from .aside import Aside
 from .checking import Dealt
 from .describing import describe
-from .device import allocated_bytes, choose_device, free_room
+from .device import allocated_bytes, choose_device, device_kind, free_room
 from .drawing import draw_images
 from .errors import FailureKind, TrainerFailed
-from .exact import check_exactness
+from .exactness import check_exactness
 from .examine import examine
 from .export import export
+from .graphics_cards import card_maker
 from .initial import Lora, initialise
 from .model import lay_out, parameter_table
 from .own_ways import OwnWays
+from .packing import skip_packing_search
 from .probe import make_probe
 from .rank_momentum import load_part, remove_others, save_part
 from .second_look import look_again
 from .session import TrainingSession
 from .speed import reached_flops, sequence_flops
 from .writing import write_text
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -111,14 +117,23 @@ class Worker:
             return {"id": identifier, "result": self._methods[method](**request["arguments"])}
         except Exception as error:
             kind, message = self._failed(error, method)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        # In a context that a driver's reset has ended, this fails as everything does.
+        with suppress(RuntimeError):
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
         return {"id": identifier, "error": {"kind": kind, "message": message}}
 
     def _open(self, **asked: Any) -> dict[str, Any]:
         opening = Opening(**asked)
         self._prepare(opening.threads)
         chosen = choose_device(opening.device)
+        unused = card_maker() if opening.device == "auto" and chosen.type == "cpu" else None
+        if unused is not None:
+            _log.warning(
+                "training on the CPU, though there is a graphics card of %s here that PyTorch cannot "
+                "use: `distro-node doctor` says more",
+                unused,
+            )
         check_exactness(chosen)
         manifest = _decoded(opening.manifest)
         self._store = BlobStore(Path(opening.blobs))
@@ -185,7 +200,7 @@ class Worker:
         table = () if config is None else parameter_table(lay_out(config))
         times = "" if len(names) == 1 else f" × {len(names)}"
         return {
-            "kind": chosen[0].type,
+            "kind": device_kind(chosen[0]),
             "device": _device_text(chosen[0]) + times,
             "free_bytes": min(room.device for room in rooms),
             "host_bytes": min(room.host for room in rooms),
@@ -204,6 +219,7 @@ class Worker:
     def _prepare(self, threads: int | None) -> None:
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
+        skip_packing_search()
         # The exact step relies on it: no TF32, no bfloat16 in float32's clothes.
         torch.set_float32_matmul_precision("highest")
         if threads is not None:

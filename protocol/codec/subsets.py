@@ -64,7 +64,7 @@ def subsets(numbers: Octets, elements: int, top_k: int) -> Positions:
     if len(table) < len(left):
         table = np.pad(table, ((0, len(left) - len(table)), (0, 0)))
     if not _less(left, table[:, -1:]).all():
-        raise ProtocolError("malformed", "a number that no set of positions has")
+        raise _no_set()
     positions = np.empty((top_k, count), dtype=np.int32)
     for rank in range(top_k - 1, -1, -1):
         while len(table) > 1 and not table[-1].any():
@@ -77,6 +77,30 @@ def subsets(numbers: Octets, elements: int, top_k: int) -> Positions:
         table = np.diff(table, axis=1)
         _borrow(table)
     return positions
+
+
+def check_numbers(numbers: Octets, elements: int, top_k: int) -> None:
+    """Check that each is the number of a set of `top_k` out of `elements`: that it is below their count.
+
+    Raises `ProtocolError` (`malformed`).
+    """
+    octets = numbers.shape[1]
+    sets = math.comb(elements, top_k)
+    if sets >= 1 << 8 * octets:
+        return
+    # From the most significant octet on: those that are equal so far are still to be decided.
+    equal = numbers
+    for place, bound in enumerate(sets.to_bytes(octets, "big")):
+        octet = equal[:, place]
+        if (octet > bound).any():
+            raise _no_set()
+        equal = equal[octet == bound]
+    if len(equal):
+        raise _no_set()
+
+
+def _no_set() -> ProtocolError:
+    return ProtocolError("malformed", "a number that no set of positions has")
 
 
 def _ones(elements: int, top_k: int) -> _Limbs:

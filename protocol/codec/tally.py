@@ -33,7 +33,7 @@ from ..wire.manifest import MAX_MEMBERS
 from .layout import UpdateLayout
 from .sections import Section, most_sections, sections
 from .sheet import Signs, heard_in, heard_of
-from .update import DecodedUpdate, decode_update, encode_update
+from .update import DecodedUpdate, check_update, decode_update, encode_update
 
 FORMAT = 4
 SILENCE = bytes([5])
@@ -122,6 +122,12 @@ def decode_tally(layout: UpdateLayout, body: bytes) -> Tally:
 
     Raises `ProtocolError`: `malformed`, or what `decode_update` raises.
     """
+    number, count, counted, section, said = _opened(layout, body)
+    return Tally(number, count, counted, decode_update(section.layout, said))
+
+
+def _opened(layout: UpdateLayout, body: bytes) -> tuple[int, int, tuple[bool, ...], Section, bytes]:
+    """Return what stands before a tally's update, and the update's body, which is not checked yet."""
     if len(body) < _HEADER_BYTES or body[0] != FORMAT:
         raise ProtocolError("malformed", "these bytes are no tally")
     numbers = (int.from_bytes(body[start : start + 2], "big") for start in (1, 3, 5))
@@ -134,14 +140,15 @@ def decode_tally(layout: UpdateLayout, body: bytes) -> Tally:
     if len(bits) < sheets or bits[sheets:].any():
         raise ProtocolError("malformed", "a mask that is no mask of these sheets")
     section = sections(layout, count)[number]
-    said = decode_update(section.layout, body[_HEADER_BYTES + len(mask) :])
-    return Tally(number, count, tuple(bits[:sheets].astype(bool).tolist()), said)
+    counted = tuple(bits[:sheets].astype(bool).tolist())
+    return number, count, counted, section, body[_HEADER_BYTES + len(mask) :]
 
 
 def check_said(layout: UpdateLayout, body: bytes) -> None:
     """Check what a speaker said: a tally of any section, or nothing. Raises as `decode_tally` does."""
     if body != SILENCE:
-        decode_tally(layout, body)
+        *_, section, said = _opened(layout, body)
+        check_update(section.layout, said)
 
 
 def joined(layout: UpdateLayout, tallies: Sequence[Tally]) -> DecodedUpdate:

@@ -38,13 +38,14 @@ from .layout import (
     manifest_layout,
     update_layout,
 )
-from .subsets import Octets, subset_numbers, subsets
+from .subsets import Octets, check_numbers, subset_numbers, subsets
 
 __all__ = [
     "FORMAT",
     "DecodedUpdate",
     "TensorLayout",
     "UpdateLayout",
+    "check_update",
     "decode_update",
     "encode_update",
     "manifest_layout",
@@ -93,15 +94,8 @@ def decode_update(layout: UpdateLayout, body: bytes) -> DecodedUpdate:
     Raises `ProtocolError`: `oversized` for more bytes than a body of this layout has, `malformed` if
     this is no body of this layout.
     """
-    if len(body) > layout.body_bytes:
-        raise ProtocolError("oversized", f"{len(body)} bytes instead of {layout.body_bytes}")
-    if len(body) < layout.body_bytes:
-        raise _malformed(f"{len(body)} bytes instead of {layout.body_bytes}")
-    if body[0] != FORMAT:
-        raise _malformed(f"update format {body[0]}, this program knows {FORMAT}")
-    octets = np.frombuffer(body, np.uint8, offset=1)
-    tails, bits = np.split(octets, [sum(k.blocks * k.tail_octets for k in layout.kinds)])
-    bits = np.unpackbits(bits)
+    tails, packed = _tails_and_bits(layout, body)
+    bits = np.unpackbits(packed)
     positions: dict[int, npt.NDArray[np.int32]] = {}
     for kind in layout.kinds:
         tail, tails = np.split(tails, [kind.blocks * kind.tail_octets])
@@ -119,6 +113,40 @@ def decode_update(layout: UpdateLayout, body: bytes) -> DecodedUpdate:
         [positions[index] for index in range(len(layout.tensors))],
         [sign.reshape(tensor.blocks, tensor.top_k) for tensor, sign in signs],
     )
+
+
+def check_update(layout: UpdateLayout, body: bytes) -> None:
+    """Refuse exactly the bodies that `decode_update` refuses, without finding a position, in a twentieth
+    of the time: every number below C(elements, top_k) is that of a set, and all else is plain.
+
+    Raises `ProtocolError` as `decode_update` does.
+    """
+    tails, packed = _tails_and_bits(layout, body)
+    head_bits = sum(n * kind.group_bits(size) for kind in layout.kinds for n, size in kind.groups())
+    bits = np.unpackbits(packed[: -(-head_bits // 8)])
+    for kind in layout.kinds:
+        tail, tails = np.split(tails, [kind.blocks * kind.tail_octets])
+        heads, bits = _read_heads(kind, bits)
+        numbers = np.concatenate([heads, tail.reshape(kind.blocks, kind.tail_octets)], axis=1)
+        check_numbers(numbers, kind.elements, kind.top_k)
+    padding = 8 * len(packed) - head_bits - layout.coefficients
+    if packed[-1] & ((1 << padding) - 1):
+        raise _malformed("padding is not zero")
+
+
+def _tails_and_bits(
+    layout: UpdateLayout, body: bytes
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Return the octets of all tails, and those that hold the bits behind them."""
+    if len(body) > layout.body_bytes:
+        raise ProtocolError("oversized", f"{len(body)} bytes instead of {layout.body_bytes}")
+    if len(body) < layout.body_bytes:
+        raise _malformed(f"{len(body)} bytes instead of {layout.body_bytes}")
+    if body[0] != FORMAT:
+        raise _malformed(f"update format {body[0]}, this program knows {FORMAT}")
+    octets = np.frombuffer(body, np.uint8, offset=1)
+    tails, packed = np.split(octets, [sum(k.blocks * k.tail_octets for k in layout.kinds)])
+    return tails, packed
 
 
 def _write_heads(kind: BlockKind, heads: Octets) -> list[_Bits]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from distro_node.protocol.codec.update import (
     FORMAT,
     DecodedUpdate,
     UpdateLayout,
+    check_update,
     decode_update,
     encode_update,
     update_layout,
@@ -286,3 +289,50 @@ def test_golden_body() -> None:
     """The bytes are frozen: changing them is a new format number."""
     body = example_body(seed=2026)
     assert body == GOLDEN.read_bytes()
+
+
+def verdict(
+    check: Callable[[UpdateLayout, bytes], object], layout: UpdateLayout, body: bytes
+) -> str:
+    """What is said of a body: why it is refused, or nothing."""
+    try:
+        check(layout, body)
+    except ProtocolError as error:
+        return f"{error.reason}: {error}"
+    return ""
+
+
+@given(SHAPES, st.integers(1, 9), st.randoms(use_true_random=False), st.integers(0, 2**32 - 1))
+def test_a_body_is_refused_without_decoding_exactly_where_it_is_by_decoding(
+    shapes: list[tuple[int, ...]], top_k: int, random: Random, seed: int
+) -> None:
+    layout = layout_of(*shapes, top_k=top_k)
+    update = random_update(layout, np.random.default_rng(seed))
+    honest = encode_update(layout, update.positions, update.signs)
+    assert verdict(check_update, layout, honest) == ""
+    for _ in range(6):
+        body = bytearray(honest)
+        for _ in range(random.choice((1, 2, len(body)))):
+            body[random.randrange(len(body))] = random.choice((0, 255, random.randrange(256)))
+        body[0] = FORMAT if random.random() < 0.9 else body[0]
+        if random.random() < 0.1:
+            body = body[: random.randrange(len(body))] or bytearray(1)
+        told = verdict(decode_update, layout, bytes(body))
+        assert verdict(check_update, layout, bytes(body)) == told
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_the_largest_number_of_a_set_is_the_last_that_is_taken(over: int) -> None:
+    """C(4096, 8) - 1 is a set's, C(4096, 8) is none's: at the very bound both ways agree."""
+    layout = layout_of((64, 64))
+    update = DecodedUpdate(
+        [np.arange(4088, 4096, dtype=np.int32).reshape(1, 8)], [np.ones((1, 8), np.int8)]
+    )
+    body = bytearray(encode_update(layout, update.positions, update.signs))
+    (kind,) = layout.kinds
+    tail = int.from_bytes(body[1 : 1 + kind.tail_octets], "big") + over
+    body[1 : 1 + kind.tail_octets] = tail.to_bytes(kind.tail_octets, "big")
+    expected = "" if over <= 0 else "malformed"
+    for check in (decode_update, check_update):
+        assert verdict(check, layout, bytes(body)).startswith(expected)
+        assert bool(verdict(check, layout, bytes(body))) == (over > 0)

@@ -10,7 +10,8 @@ from distro_node.node.settings import Compile
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import blocks, exact
 from distro_node.node.trainer.device import choose_device
-from distro_node.node.trainer.exact import apply_step, check_exactness
+from distro_node.node.trainer.exact import apply_step
+from distro_node.node.trainer.exactness import check_exactness
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.wire.manifest import Step

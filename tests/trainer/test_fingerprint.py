@@ -16,7 +16,7 @@ def parameters(seed: int = 0) -> list[torch.Tensor]:
 
 def reference(tensors: list[torch.Tensor]) -> int:
     """The formula in Python's unbounded numbers."""
-    bits = np.concatenate([t.numpy().ravel().view(np.uint32) for t in tensors])
+    bits = np.concatenate([t.numpy().ravel().view(np.int32) for t in tensors])
     multiplier = 0x9E3779B97F4A7C15
     return sum(int(b) * ((i * multiplier) % 2**64 | 1) for i, b in enumerate(bits)) % 2**64
 
@@ -36,6 +36,8 @@ def test_pieces_and_threads_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> No
     assert fingerprint(large) == expected
     torch.set_num_threads(threads)
     monkeypatch.setattr(module, "_CPU_PIECE", 777)
+    assert fingerprint(large) == expected
+    monkeypatch.setattr(module, "_ROW", 10)
     assert fingerprint(large) == expected
 
 
@@ -72,6 +74,7 @@ def test_a_bit_counts_at_every_kind_of_place_in_large_tensors(
 ) -> None:
     """First, last and in the middle, on both sides of each border of tensors and of pieces."""
     monkeypatch.setattr(module, "_CPU_PIECE", 100)
+    monkeypatch.setattr(module, "_ROW", 20)
     shapes = [(333,), (), (10, 10), (7, 43), (200,)]
     generator = torch.Generator().manual_seed(5)
     made = [torch.randn(shape, generator=generator) for shape in shapes]

@@ -18,6 +18,7 @@ from distro_node.node.trainer.checking import Dealt
 from distro_node.node.trainer.data import Corpus
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.fingerprint import fingerprint
+from distro_node.node.trainer.initial import Lora
 from distro_node.node.trainer.memory_model import Workload
 from distro_node.node.trainer.second_look import look_again
 from distro_node.node.trainer.session import TrainingSession
@@ -32,6 +33,8 @@ from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, OptimizerSp
 from distro_node.protocol.wire.membership import Membership
 from trainer.exactness import assert_equal_bits, bits_of, reference_step
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
+
+# Private here: `_shadow`: what a copy of the parameters takes.
 
 RATE = 2.0**-8
 # Of a model as small as these an update needs many coefficients to be told (usual.py).
@@ -235,11 +238,12 @@ class OutOfMemory:
 
     def __init__(self, session: TrainingSession, fits: int) -> None:
         self.tried: list[int] = []
+        self.fits = fits
         forward = session.model.forward
 
         def limited(*arguments: Any, **options: Any) -> Any:
             self.tried.append(len(options["input_ids"]))
-            if self.tried[-1] > fits:
+            if self.tried[-1] > self.fits:
                 raise RuntimeError("DefaultCPUAllocator: can't allocate memory: 1 bytes")
             return forward(*arguments, **options)
 
@@ -257,6 +261,46 @@ def test_out_of_memory_halves_the_micro_batch(tmp_path: Path) -> None:
     assert result.loss == pytest.approx(whole.loss, abs=1e-5)
     session.micro_batch = 4
     assert session.evaluate(4) > 0
+
+
+def test_a_micro_batch_that_was_halved_grows_back_when_memory_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A game that is over must not leave the trainer with one sequence at a time."""
+    monkeypatch.setattr("distro_node.node.trainer.session._BEFORE_GROWING", 2)
+    manifest, chunks = make_manifest(tmp_path)
+    session = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=8)
+    session.load(chunks)
+    limit = OutOfMemory(session, fits=2)
+    sizes = []
+    for round_ in range(1, 9):
+        session.train(round_, range(8))
+        sizes.append(session.micro_batch)
+    # 4 is tried after two gradients that fitted, and after four more, not again and again.
+    assert sizes == [2, 4, 2, 2, 2, 4, 2, 2]
+    limit.fits = 8
+    for round_ in range(9, 60):
+        session.train(round_, range(8))
+    assert session.micro_batch == 8
+
+
+def test_a_step_half_taken_is_never_built_upon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session(tmp_path)
+    body = session.train(1, [0]).body
+    half = session_module.apply_step
+
+    def ends_halfway(*arguments: Any, **options: Any) -> None:
+        half(*arguments, **options)
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(session_module, "apply_step", ends_halfway)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        session.apply(1, [body], RATE, True)
+    for call in (session.snapshot, lambda: session.train(2, [1]), lambda: session.evaluate(1)):
+        with pytest.raises(TrainerFailed, match="no parameters"):
+            call()
 
 
 def test_one_sequence_that_does_not_fit(tmp_path: Path) -> None:
@@ -363,6 +407,37 @@ def test_a_gradient_aside_is_that_of_the_parameters_when_it_began(tmp_path: Path
     )
     # It is pending like any other: settled by the record of its round.
     assert beside.optimizer.refund(4)
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=4, alpha=8.0, targets=())])
+def test_work_of_several_rounds_takes_no_more_memory_than_the_plan_counts(
+    lora: Lora | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where memory has no room for a second set of parameters they are copied in bfloat16, and so is
+    their gradient: together they take what the plan counts for one gradient."""
+    session, whole = make_session(tmp_path, lora=lora), make_session(tmp_path, lora=lora)
+    whole.train(4, [0, 1])
+    monkeypatch.setattr(session_module, "available_bytes", lambda _: 0)
+    aside = Aside(session, 4, [0, 1])
+    copied = aside._shadow.parameters
+    trained = 4 * sum(parameter.numel() for parameter in session.parameters)
+    assert 2 * sum(each.numel() * each.element_size() for each in copied) == trained
+    # What is not trained is not copied at all.
+    frozen = [each.data_ptr() for each in session.model.parameters() if not each.requires_grad]
+    shared = [
+        each.data_ptr() for each in aside._shadow.model.parameters() if not each.requires_grad
+    ]
+    assert shared == frozen
+    while not aside.done:
+        time.sleep(0.01)
+    aside.finish()
+    # With what was sent, of which small differences may choose another part.
+    assert session.optimizer.refund(4)
+    assert whole.optimizer.refund(4)
+    for ours, expected in zip(session.optimizer.momentum, whole.optimizer.momentum, strict=True):
+        if expected.any():
+            alike = torch.nn.functional.cosine_similarity(ours.view(-1), expected.view(-1), dim=0)
+            assert alike > 0.9
 
 
 def test_what_fails_aside_is_said_when_it_is_asked_for(

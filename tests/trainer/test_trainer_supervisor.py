@@ -68,6 +68,7 @@ class FakeTrainer:
         return False
 
     async def train(self, round_: int, samples: object, *, looks: bool = False) -> Trained:
+        self._short("train")
         if self._shop.losses:
             self._shop.losses -= 1
             raise TrainerFailed("missing_data", "a chunk is damaged")
@@ -94,7 +95,15 @@ class FakeTrainer:
             self._shop.trained_on[round_] = self.parameters
         return Trained(b"", 0.0, 0, 1, 0.0, 0.0) if self.parameters >= LOADED_ROUND + 3 else None
 
+    def _short(self, method: str) -> None:
+        if self._shop.short.get(method):
+            self._shop.short[method] -= 1
+            raise TrainerFailed("out_of_memory", "CUDA out of memory")
+
     async def apply(self, round_: int, *_: object) -> Applied:
+        # In its first round there is still enough.
+        if self.parameters > LOADED_ROUND or self._shop.short.get("train"):
+            self._short("apply")
         if self._shop.fitting:
             raise TrainerDied("no memory", self._shop.fitting.pop(0))
         if self._shop.deaths:
@@ -138,6 +147,8 @@ class FakeSupervisor:
         self.deaths = 0
         self.losses = 0
         self.specs: list[TrainerSpec] = []
+        self.short: dict[str, int] = {}
+        """How often memory runs out, by what is done when it does."""
         self.fitting: list[int] = []
         """How many sequences at once trainers find worth a try, each when it ends for want of memory."""
         self.heldout: float | None = None
@@ -161,6 +172,11 @@ class FakeSupervisor:
         @asynccontextmanager
         async def open_fake(spec: TrainerSpec) -> AsyncIterator[FakeTrainer]:
             self.specs.append(spec)
+            # A fresh start finds no room, and later ones do not while others have the memory.
+            for when in ("first", "open"):
+                if self.short.get(when) and (when == "first" or len(self.specs) > 2):
+                    self.short[when] -= 1
+                    raise TrainerFailed("model_too_large", "the device has 1 GiB free")
             yield FakeTrainer(self)
 
         # Of the snapshots and of the member no more is used than has the same names here.
@@ -230,7 +246,7 @@ def shop(tmp_path: Path) -> FakeSupervisor:
 async def run_until(shop: FakeSupervisor, done: Callable[[], bool]) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shop.trainer_supervisor.run, shop)
-        with trio.fail_after(100):
+        with trio.fail_after(1000):
             while not done():  # noqa: ASYNC110 - whatever ends the wait has no event
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
@@ -259,16 +275,60 @@ async def test_several_devices_without_memory_go_on_with_smaller_steps(
     assert [spec.micro_batch for spec in shop.specs] == [None, 4, 2]
 
 
-async def test_several_devices_without_memory_for_one_sequence_say_so(
+async def test_several_devices_without_memory_for_one_sequence_try_again_and_then_say_so(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock
 ) -> None:
-    shop.fitting = [1, 0]
+    shop.fitting = [1] + 20 * [0]
     with pytest.raises(BaseExceptionGroup) as caught:
         await run_until(shop, lambda: False)
     (error,) = leaves(caught.value)
     assert isinstance(error, UserError)
     assert error.code is ExitCode.MODEL_TOO_LARGE
-    assert "one sequence does not fit: no memory" in error.problem
+    assert "one sequence does not fit: no memory; tried 10 times in a row" in error.problem
+    # Each time with the owner's own wishes: what is free is planned for anew.
+    assert [spec.micro_batch for spec in shop.specs] == [None, 1] + 9 * [None]
+
+
+async def test_memory_that_comes_back_is_waited_for(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
+) -> None:
+    """While it applied a round, a game took the card; the next trainer does not even find room."""
+    shop.short = {"apply": 2, "open": 4}
+    began = trio.current_time()
+    await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
+    # Each new trainer begins at the snapshot.
+    assert shop.applied_rounds[-5:] == list(range(LOADED_ROUND + 1, LOADED_ROUND + 6))
+    assert trio.current_time() - began > 10.0
+    assert len(shop.specs) == 7
+
+
+async def test_a_model_that_never_fitted_is_refused_at_once(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
+) -> None:
+    shop.short = {"first": 1}
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await run_until(shop, lambda: False)
+    (error,) = leaves(caught.value)
+    assert isinstance(error, UserError)
+    assert error.code is ExitCode.MODEL_TOO_LARGE
+    assert len(shop.specs) == 1
+
+
+async def test_training_that_never_fits_ends_though_rounds_are_applied_in_between(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
+) -> None:
+    shop.short = {"train": 1000}
+    shop.loaded = (  # pyright: ignore[reportAttributeAccessIssue]
+        lambda round, *_: (
+            shop.trainer_supervisor.apply(apply_effect(round + 1)),
+            shop.trainer_supervisor.train(train_effect(round + 9)),
+        )
+    )
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await run_until(shop, lambda: False)
+    (error,) = leaves(caught.value)
+    assert isinstance(error, UserError)
+    assert "tried 10 times in a row" in error.problem
 
 
 async def test_the_base_is_there_before_each_trainer(

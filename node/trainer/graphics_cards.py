@@ -1,0 +1,63 @@
+"""What the system says of its graphics cards, without torch: used by both processes.
+
+On a Linux machine without a screen NVIDIA's `/dev/nvidia-uvm` appears only when CUDA starts: the
+library runs `nvidia-modprobe`, which is setuid. A confined trainer may gain no rights, so for it the
+file never appears, CUDA finds no card, and `auto` would take the processor. So the node process makes
+it beforehand.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia")
+_NVIDIA_NODE = Path("/dev/nvidia-uvm")
+_AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+
+_MODPROBE_SECONDS = 20.0
+
+
+def card_maker(nvidia: Path = _NVIDIA_DRIVER, amd: Path = _AMD_NODES) -> str | None:
+    """Return the maker of a card whose driver is loaded, whether or not torch can use it; None if there
+    is no such card."""
+    with suppress(OSError):
+        if any((nvidia / "gpus").iterdir()):
+            return "NVIDIA"
+    with suppress(OSError):
+        # AMD's driver lists processors in the same place; only cards have vector units.
+        for node in amd.iterdir():
+            if "simd_count 0" not in (node / "properties").read_text("ascii", "replace"):
+                return "AMD"
+    return None
+
+
+def missing_device_node(driver: Path = _NVIDIA_DRIVER, node: Path = _NVIDIA_NODE) -> Path | None:
+    """Return the file that CUDA needs and that is not there, though NVIDIA's driver is loaded."""
+    return node if driver.exists() and not node.exists() else None
+
+
+def make_device_node(driver: Path = _NVIDIA_DRIVER, node: Path = _NVIDIA_NODE) -> None:
+    """Have NVIDIA's own helper make the file that CUDA needs, if it is missing. Blocks for a moment; a
+    failure is logged, and the trainer then says what it cannot use."""
+    if missing_device_node(driver, node) is None:
+        return
+    helper = shutil.which("nvidia-modprobe")
+    if helper is None:
+        _log.warning("CUDA needs %s, and nvidia-modprobe, which makes it, is not installed", node)
+        return
+    try:
+        done = subprocess.run(
+            [helper, "-u", "-c=0"], capture_output=True, timeout=_MODPROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _log.warning("nvidia-modprobe did not make %s: %s", node, error)
+        return
+    if done.returncode != 0:
+        words = done.stderr.decode("utf-8", "replace").strip()[:200]
+        _log.warning("nvidia-modprobe did not make %s: %s", node, words)

@@ -1,0 +1,84 @@
+"""The 16-bit arithmetic in which layers compute on a GPU. It touches the local gradient alone.
+
+bfloat16 has float32's range. float16, on cards without bfloat16, has not: small gradients become 0 and
+large ones infinite. So the loss is multiplied by a scale beforehand and the gradient divided by it
+afterwards, both exact for a power of two; where a gradient is infinite the scale was too large (loss
+scaling: Micikevicius et al., arXiv 1710.03740).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+
+_log = logging.getLogger(__name__)
+
+_FIRST_SCALE = 2.0**16
+_LARGEST_SCALE = 2.0**24
+# What a gradient that is not finite takes off the scale; with the first scale, five tries reach 1.
+_STEP_DOWN = 2.0**4
+# Gradients in a row that were finite before a larger scale is tried.
+_BEFORE_LARGER = 200
+
+
+class MixedPrecision:
+    """The type in which a device's layers compute, and the scale of losses that it needs."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype | None) -> None:
+        """`dtype` is the device's `narrow_type`, or None for float32."""
+        self._device = device
+        self.dtype = dtype
+        self.scale = _FIRST_SCALE if self.needs_scale else 1.0
+        """What losses are multiplied by before they go backwards."""
+        self._finite_in_a_row = 0
+
+    @property
+    def needs_scale(self) -> bool:
+        """Whether gradients would lose their small elements without a scale."""
+        return self.dtype == torch.float16
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which layers compute in 16 bits."""
+        if self.dtype is None:
+            return contextlib.nullcontext()
+        # Every weight is used once: kept, its cast would only take memory.
+        return torch.autocast(self._device.type, dtype=self.dtype, cache_enabled=False)
+
+    def unscale(
+        self,
+        gradients: Sequence[torch.Tensor | None],
+        everywhere: Callable[[bool], bool] = bool,
+    ) -> bool:
+        """Divide gradients of scaled losses by the scale; False if they are to be computed again, with
+        the smaller scale that is set then.
+
+        `everywhere`: whether something holds at all processes that compute this gradient together. With
+        a scale of 1 a gradient that is not finite stays as it is: the loss itself is to blame.
+        """
+        if not self.needs_scale:
+            return True
+        finite = everywhere(all_finite(gradients))
+        if not finite and self.scale > 1.0:
+            self.scale = max(1.0, self.scale / _STEP_DOWN)
+            self._finite_in_a_row = 0
+            _log.info("the gradient is beyond float16: the loss scale is now %g", self.scale)
+            return False
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.div_(self.scale)
+        self._finite_in_a_row += 1
+        if self._finite_in_a_row >= _BEFORE_LARGER:
+            self.scale = min(2.0 * self.scale, _LARGEST_SCALE)
+            self._finite_in_a_row = 0
+        return True
+
+
+def all_finite(tensors: Sequence[torch.Tensor | None]) -> bool:
+    """Return whether no element is infinite or not a number; a GPU is waited for once."""
+    # Norms by the largest magnitude: nothing of a gradient's size is made on the way.
+    sizes = [each for each in tensors if each is not None and each.numel()]
+    norms = [torch.linalg.vector_norm(each, float("inf")) for each in sizes]
+    return not norms or bool(torch.isfinite(torch.stack(norms)).all())

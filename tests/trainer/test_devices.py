@@ -1,0 +1,171 @@
+"""What a device can compute in, which copies it may be left to make, and cards that torch cannot use."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from distro_node.node.trainer import device, graphics_cards
+from distro_node.node.trainer.device import (
+    choose_device,
+    copies_while_computing,
+    device_kind,
+    narrow_type,
+    spills,
+)
+from distro_node.node.trainer.environment import drop_if_large, environment
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.graphics_cards import (
+    card_maker,
+    make_device_node,
+    missing_device_node,
+)
+
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ((9, 0), torch.bfloat16),  # Hopper
+        ((8, 0), torch.bfloat16),  # Ampere
+        ((7, 5), torch.float16),  # Turing: RTX 20, GTX 16, T4
+        ((7, 0), torch.float16),  # Volta
+        ((6, 1), None),  # Pascal
+        ("gfx1100", torch.bfloat16),  # RDNA 3
+        ("gfx90a:sramecc+:xnack-", torch.bfloat16),  # CDNA 2
+        ("gfx1030", torch.float16),  # RDNA 2
+        ("gfx906", torch.float16),
+    ],
+)
+def test_layers_compute_in_what_the_card_has_units_for(
+    card: tuple[int, int] | str, expected: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amd = isinstance(card, str)
+    properties = SimpleNamespace(gcnArchName=card, major=9, minor=0)
+    if not isinstance(card, str):
+        properties = SimpleNamespace(major=card[0], minor=card[1])
+    monkeypatch.setattr(torch.version, "hip", "6.2" if amd else None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    assert narrow_type(CUDA) is expected
+    assert device_kind(CUDA) == ("cuda-float32" if expected is None else "cuda")
+
+
+def test_elsewhere_layers_compute_in_float32() -> None:
+    for kind in ("cpu", "mps"):
+        assert narrow_type(torch.device(kind)) is None
+        assert device_kind(torch.device(kind)) == kind
+
+
+def test_copies_are_left_to_run_on_cuda_alone() -> None:
+    assert copies_while_computing(CUDA)
+    assert not any(copies_while_computing(torch.device(kind)) for kind in ("cpu", "mps", "xpu"))
+
+
+@pytest.mark.parametrize(
+    ("system", "release", "expected"),
+    [
+        ("Linux", "5.15.153.1-microsoft-standard-WSL2", True),
+        ("Windows", "11", True),
+        ("Linux", "6.1.0-18-amd64", False),
+    ],
+)
+def test_memory_is_bounded_where_it_would_spill(
+    system: str, release: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uname = SimpleNamespace(system=system, release=release)
+    monkeypatch.setattr(device.platform, "uname", lambda: uname)
+    assert spills(CUDA) is expected
+    assert not spills(torch.device("cpu"))
+
+
+def test_a_backend_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_BACKEND_PACKAGES", {"vulkan": "no_such_backend"})
+    with pytest.raises(
+        TrainerFailed, match=r"'vulkan:0' needs a package that is missing: .*no_such"
+    ):
+        choose_device("vulkan:0")
+
+
+def folders(root: Path, maker: str) -> tuple[Path, Path]:
+    nvidia, amd = root / "nvidia", root / "amd"
+    if maker == "NVIDIA":
+        (nvidia / "gpus" / "0000:01:00.0").mkdir(parents=True)
+    for number, units in enumerate({"AMD": (0, 128), "a processor": (0,)}.get(maker, ())):
+        (amd / str(number)).mkdir(parents=True)
+        (amd / str(number) / "properties").write_text(f"cpu_cores_count 8\nsimd_count {units}\n")
+    return nvidia, amd
+
+
+@pytest.mark.parametrize("maker", ["NVIDIA", "AMD", "a processor", "none"])
+def test_a_card_is_seen_where_its_driver_lists_it(maker: str, tmp_path: Path) -> None:
+    expected = maker if maker in ("NVIDIA", "AMD") else None
+    assert card_maker(*folders(tmp_path, maker)) == expected
+
+
+def test_the_file_that_cuda_needs_is_made_before_a_trainer_is_confined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver, node = tmp_path / "nvidia", tmp_path / "nvidia-uvm"
+    assert missing_device_node(driver, node) is None
+    driver.mkdir()
+    assert missing_device_node(driver, node) == node
+
+    helper = tmp_path / "nvidia-modprobe"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    make_device_node(driver, node)
+    assert "nvidia-modprobe, which makes it, is not installed" in caplog.text
+
+    helper.write_text("#!/bin/sh\necho no such device >&2\nexit 1\n")
+    helper.chmod(0o755)
+    make_device_node(driver, node)
+    assert f"did not make {node}: no such device" in caplog.text
+
+    helper.write_text(f'#!/bin/sh\n[ "$1 $2" = "-u -c=0" ] && : > {node}\n')
+    make_device_node(driver, node)
+    assert missing_device_node(driver, node) is None
+
+    def twice(*_: object, **__: object) -> object:
+        raise AssertionError("it is there")
+
+    monkeypatch.setattr(subprocess, "run", twice)
+    make_device_node(driver, node)
+    assert graphics_cards.missing_device_node(driver, node) is None
+
+
+def test_what_is_compiled_is_kept_and_bounded(tmp_path: Path) -> None:
+    kept = tmp_path / "caches"
+    variables = environment(None, str(tmp_path / "scratch"), kept)
+    compiled = (
+        "CUDA_CACHE_PATH",
+        "TRITON_CACHE_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "MIOPEN_USER_DB_PATH",
+    )
+    assert {variables[name] for name in compiled} == {str(kept)}
+    assert variables["TMPDIR"] == str(tmp_path / "scratch")
+    assert environment(None, "scratch")["TRITON_CACHE_DIR"] == "scratch"
+
+    drop_if_large(kept)
+    (kept / "triton").mkdir(parents=True)
+    (kept / "triton" / "kernel").write_bytes(bytes(1000))
+    outside = tmp_path / "mine"
+    outside.write_bytes(bytes(10_000))
+    (kept / "link").symlink_to(outside)
+    drop_if_large(kept, 2000)
+    assert (kept / "triton" / "kernel").exists()
+    drop_if_large(kept, 999)
+    assert not kept.exists()
+    assert outside.exists()
+
+
+def test_the_allocator_may_grow_its_segments_unless_the_owner_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    assert environment(None, "")["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    assert environment(None, "")["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"

@@ -1,0 +1,89 @@
+"""Gradients in float16: small elements are kept by a scale, and a scale that is too large is lowered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from distro_node.node.trainer import mixed_precision
+from distro_node.node.trainer.mixed_precision import MixedPrecision, all_finite
+from trainer.support import CPU, make_session
+
+# Private here: `_precision`, `_finite_in_a_row`: a CPU computes in
+# float16 only if it is made to, and the scale is nobody else's affair.
+
+
+def gradients(session: object) -> torch.Tensor:
+    return torch.cat([p.grad.reshape(-1) for p in session.parameters])  # pyright: ignore
+
+
+def test_a_gradient_in_float16_is_that_of_float32_to_its_digits(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    loss, _ = session.gradient(1, range(4))
+    whole = gradients(session)
+    session._precision = MixedPrecision(CPU, torch.float16)
+    narrow_loss, _ = session.gradient(1, range(4))
+    narrow = gradients(session)
+    assert narrow_loss == pytest.approx(loss, rel=2e-3)
+    assert torch.nn.functional.cosine_similarity(whole, narrow, dim=0) > 0.999
+    # Divided by the scale again.
+    assert narrow.norm() == pytest.approx(float(whole.norm()), rel=1e-2)
+
+
+def test_without_a_scale_small_elements_would_be_lost(tmp_path: Path) -> None:
+    """What the scale is for: the same gradient, of a loss that is a ten-thousandth as large."""
+    session = make_session(tmp_path)
+    session._precision = MixedPrecision(CPU, torch.float16)
+    session.gradient(1, range(1))
+    kept = int((gradients(session) != 0).sum())
+    session._precision.scale = 2.0**-14
+    session._precision._finite_in_a_row = -1
+    session.gradient(1, range(1))
+    assert int((gradients(session) != 0).sum()) < 0.9 * kept
+
+
+def test_a_scale_that_is_too_large_is_lowered_and_the_gradient_computed_again(
+    tmp_path: Path,
+) -> None:
+    session = make_session(tmp_path)
+    session._precision = MixedPrecision(CPU, torch.float16)
+    session._precision.scale = 2.0**40
+    session.gradient(1, range(2))
+    assert all_finite([p.grad for p in session.parameters])
+    assert 1.0 <= session._precision.scale < 2.0**40
+
+
+def test_the_scale_grows_again_and_not_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed_precision, "_BEFORE_LARGER", 2)
+    precision = MixedPrecision(CPU, torch.float16)
+    first = precision.scale
+    for _ in range(4):
+        assert precision.unscale([torch.ones(3), None])
+    assert precision.scale == 4 * first
+    for _ in range(100):
+        precision.unscale([torch.ones(3)])
+    assert precision.scale == mixed_precision._LARGEST_SCALE
+
+
+def test_with_a_scale_of_one_the_loss_is_to_blame() -> None:
+    precision = MixedPrecision(CPU, torch.float16)
+    infinite = [torch.tensor([float("inf")])]
+    tries = 0
+    while not precision.unscale(infinite):
+        tries += 1
+    assert tries == 4
+    assert precision.scale == 1.0
+
+
+def test_one_rank_whose_gradient_is_infinite_has_all_compute_again() -> None:
+    precision = MixedPrecision(CPU, torch.float16)
+    assert not precision.unscale([torch.ones(2)], lambda here: False)
+    assert precision.scale < mixed_precision._FIRST_SCALE
+
+
+def test_bfloat16_and_float32_need_no_scale() -> None:
+    for dtype in (torch.bfloat16, None):
+        precision = MixedPrecision(CPU, dtype)
+        assert precision.scale == 1.0
+        assert precision.unscale([torch.tensor([float("inf")])])
