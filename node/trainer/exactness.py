@@ -151,9 +151,10 @@ def _stepped(
         factor = np.float32(step_factor(_RATE, mean))
         moved = np.clip(sums.astype(np.float32) * factor, -furthest, furthest)
     grid = moved.reshape(tensor.rows // a, tensor.columns // b, a, b)
-    whole = grid.transpose(0, 2, 1, 3).reshape(old.shape)
+    whole = grid.transpose(0, 2, 1, 3).reshape(old.shape).astype(np.float32, copy=False)
     kept = np.float32(nearest_float32(1 - Fraction(_RATE) * Fraction(decay)))
-    return (old * kept if decay else old) - whole
+    left: npt.NDArray[np.float32] = (old * kept if decay else old) - whole
+    return left
 
 
 def _fingerprint(parameters: Sequence[npt.NDArray[np.float32]]) -> int:

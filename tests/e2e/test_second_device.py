@@ -23,7 +23,7 @@ def test_a_node_on_vulkan_and_one_on_the_cpu_agree_in_every_round(tmp_path: Path
         on_vulkan.start("--device", "vulkan:0")
         wait_for_round([on_cpu, on_vulkan], 8)
         check_agreement([on_cpu, on_vulkan], rounds=5)
-        assert on_vulkan.told().trainer.device == "vulkan"
+        assert on_vulkan.told().training.trainer.device == "vulkan"
         # Its own updates count, too: both learn from what the other's device computed.
         assert on_vulkan.counted()
         assert not on_vulkan.events("mismatch")

@@ -19,7 +19,7 @@ from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.node.trainer.packing import skip_packing_search
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.protocol.wire.manifest import OptimizerSpec
+from distro_node.protocol.wire.manifest import OptimizerSpec, Step
 from torch.utils._python_dispatch import TorchDispatchMode
 from trainer.exactness import layout_of, random_parameters, random_updates
 from trainer.support import CPU, make_manifest
@@ -117,7 +117,8 @@ def test_a_step_waits_at_most_once(monkeypatch: Any) -> None:
     shapes = [(128, 192)] * 4 + [(96,)] * 4
     layout = layout_of(shapes)
     updates = random_updates(layout, 4)
-    for step, waits in (("sign", 0), ("scaled", 4)):
+    cases: tuple[tuple[Step, int], ...] = (("sign", 0), ("scaled", 4))
+    for step, waits in cases:
         parameters = random_parameters(shapes)
         found = dispatched(
             lambda p=parameters, s=step: apply_step(p, layout, updates, 2.0**-9, 0.1, step=s)
