@@ -153,8 +153,8 @@ def _stepped(
     grid = moved.reshape(tensor.rows // a, tensor.columns // b, a, b)
     whole = grid.transpose(0, 2, 1, 3).reshape(old.shape).astype(np.float32, copy=False)
     kept = np.float32(nearest_float32(1 - Fraction(_RATE) * Fraction(decay)))
-    left: npt.NDArray[np.float32] = (old * kept if decay else old) - whole
-    return left
+    result: npt.NDArray[np.float32] = (old * kept if decay else old) - whole
+    return result
 
 
 def _fingerprint(parameters: Sequence[npt.NDArray[np.float32]]) -> int:
