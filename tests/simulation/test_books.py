@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from distro_node.protocol.checks.accounts import Accounts
+from simulation import books
 from simulation.idlers import OTHER_DATA
 from simulation.scenario import Failure, draw_scenario, run
 
@@ -29,6 +30,8 @@ def noticed(failure: Failure | None) -> str:
 
 def test_who_idles_and_stays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Accounts, "_settle", lambda *_: None)
+    # The run is a short one.
+    monkeypatch.setattr(books, "IDLE_ROUNDS", 30)
     assert "count that are no work" in noticed(failure_of_idlers())
 
 
