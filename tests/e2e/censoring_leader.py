@@ -15,7 +15,7 @@ from distro_node.node import cli
 from distro_node.protocol.member import round as rounds
 from distro_node.protocol.wire.messages import Record
 
-# Private here: `_propose`, `_me`: honest code has no seam between what a leader holds and what it names.
+# Private here: `_propose`: honest code has no seam between what a leader holds and what it names.
 
 _FIRST_ROUND = 4
 """Before, there are not always several updates."""
