@@ -26,7 +26,7 @@ before they give up on one."""
 
 MAX_PROMPT_CHARACTERS = 1000
 
-_DEVICES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+_DEVICES = re.compile(r"auto|cpu|mps|(cuda|vulkan)(:\d{1,3})?")
 _IN_A_LIST = re.compile(r"cpu|cuda:\d{1,3}")
 # Processes on one machine.
 _MOST_DEVICES = 64

@@ -267,7 +267,7 @@ def _pages() -> Iterator[Target]:
             b"POST /api/act/hours HTTP/1.1\r\n" + host + act + b'{"active": null}',
             b"GET /api/status HTTP/1.1\r\nHost: [::1]\r\n\r\n" * 2,
         ),
-        ("node.dashboard.guards:host_name", "requests to the page"),
+        ("node.host_names:host_name", "requests to the page"),
         allowed=(),
         structured=False,
     )

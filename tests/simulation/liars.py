@@ -285,7 +285,8 @@ class Liar(Node):
         return content_id(told + self._chance.choice((b"", self.peer)))
 
     def serves(self, update: ContentId, asker: Node) -> bool:
-        if update != self._own_update():
+        own = self._own_announcement()
+        if own is None or update != own.update:
             return True
         if "withhold" in self.tells or "no data" in self.tells:
             return False
@@ -368,14 +369,19 @@ class Liar(Node):
         message = read(envelope)
         if isinstance(message, Ballot):
             place = envelope.kind, message.parent, message.slot, min(side, default=sender)
+            if envelope.kind == "skip":
+                # Each time that one there finds another member silent.
+                place = (*place, message.silent)
             if place not in self._echoed:
                 self._echoed.add(place)
                 self._say_there(envelope.kind, message, side)
         elif isinstance(message, Announcement):
-            own, place = self._own_update(), (envelope.kind, message.parent)
-            if own is not None and place not in self._echoed:
+            own, place = self._own_announcement(), (envelope.kind, message.parent)
+            # Two announcements of one round are evidence, and of a round that both share it made one.
+            if own is not None and own.parent != message.parent and place not in self._echoed:
                 self._echoed.add(place)
-                self._say_there("announcement", dataclasses.replace(message, update=own), side)
+                said = dataclasses.replace(message, update=own.update)
+                self._say_there("announcement", said, side)
         return True
 
     def _say_there(self, kind: str, message: Ballot | Announcement, side: set[int]) -> None:
@@ -393,9 +399,9 @@ class Liar(Node):
         self._chance.shuffle(nodes)
         return set(nodes[: len(nodes) // 2]), set(nodes[len(nodes) // 2 :])
 
-    def _own_update(self) -> ContentId | None:
+    def _own_announcement(self) -> Announcement | None:
         collection = self._current.collection
-        own = [said.update for peer, said in collection.announcements() if peer == self.peer]
+        own = [said for peer, said in collection.announcements() if peer == self.peer]
         return own[0] if own else None
 
     def _announce(self, envelope: Envelope, said: Announcement) -> None:
