@@ -29,6 +29,7 @@ from ...protocol.wire.work_specs import ProbeSpec
 from ..storage.blob_store import BlobStore
 from .adapters import build_trained, frozen_parameters
 from .architectures import makes_images
+from .device import is_out_of_memory
 from .errors import TrainerFailed
 from .model import check_inputs
 from .part import Part
@@ -68,7 +69,14 @@ def make_probe(manifest: Manifest, store: BlobStore) -> ProbeSpec | None:
     if frozen is not None and manifest.adapter is not None:
         frozen.whole(frozen_parameters(model, manifest.adapter))
     lengths = _lengths(manifest)
-    losses = [round(loss, 4) for loss in probe_losses(task, model, lengths)]
+    try:
+        losses = [round(loss, 4) for loss in probe_losses(task, model, lengths)]
+    except (ValueError, TypeError, LookupError, RuntimeError) as error:
+        # Some of what a configuration lacks the library finds only when it computes.
+        if is_out_of_memory(error):
+            raise
+        problem = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise TrainerFailed("bad_model", f"the model cannot be computed: {problem}") from None
     if not all(map(math.isfinite, losses)):
         raise TrainerFailed("bad_model", "its losses are not finite with parameters of usual size")
     return ProbeSpec(

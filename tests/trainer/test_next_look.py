@@ -119,7 +119,10 @@ def test_slow_members_who_choose_alike_find_a_cheat(benchmark: Any, takes: int) 
 
 
 def test_those_who_choose_what_is_the_newest_to_them_do_not(benchmark: Any) -> None:
-    assert benchmark.rounds_until_left_out(benchmark.newest, 7) is None
+    """Or far later: by chance several of them look at the same one now and then."""
+    found = benchmark.rounds_until_left_out(benchmark.newest, 7)
+    alike = benchmark.rounds_until_left_out(next_look, 7, most=6 * LASTS)
+    assert found is None or found > alike
 
 
 def test_what_the_benchmark_writes(
