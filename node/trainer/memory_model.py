@@ -66,7 +66,7 @@ MOMENTUM, SECOND_MOMENT, SMOOTHED = "momentum", "second moment", "smoothed gradi
 
 # Heads keep the logarithm of their sums, and share sines and cosines.
 _LLAMA = Kept(hidden=24, inner=16, heads=5, keys=8, queries=8)
-KEPT: Mapping[str, tuple[Kept, Kept]] = {
+_COUNTED: dict[str, tuple[Kept, Kept]] = {
     name: (_LLAMA, Kept(hidden=26, inner=8, heads=5, keys=4, queries=4))
     for name in ("llama", "mistral", "qwen2", "smollm3", "gemma", "granite")
 } | {
@@ -102,6 +102,17 @@ KEPT: Mapping[str, tuple[Kept, Kept]] = {
     "gpt2": (Kept(hidden=48, inner=20, heads=1.4), Kept(hidden=30, inner=10, heads=1.4)),
     "bert": (Kept(hidden=40, inner=8, heads=1.4), Kept(hidden=34, inner=4, heads=1.4)),
     "roberta": (Kept(hidden=40, inner=8, heads=1.4), Kept(hidden=34, inner=4, heads=1.4)),
+}
+KEPT: Mapping[str, tuple[Kept, Kept]] = {
+    **_COUNTED,
+    # As their nearest relatives: not counted on their own tensors, and of mixtures the experts alone that
+    # a token goes through.
+    "gemma3_text": _COUNTED["qwen3"],
+    "mixtral": _COUNTED["mistral"],
+    "olmo3": _COUNTED["olmo2"],
+    "olmoe": _COUNTED["olmo2"],
+    "qwen2_moe": _COUNTED["qwen2"],
+    "qwen3_moe": _COUNTED["qwen3"],
 }
 """By architecture: in float32, and under bfloat16's casts."""
 

@@ -81,12 +81,12 @@ def test_what_costs_least_of_what_fits_is_chosen() -> None:
     assert all(choice.fits for choice in every)
     assert every[0].options == MemoryOptions()
     seen = []
-    for size in sorted({int(1.06 * choice.needs.device) for choice in every}, reverse=True):
+    for size in sorted({int(1.085 * choice.needs.device) for choice in every}, reverse=True):
         room = Room(device=size, host=1 << 40)
         chosen = choose(work, "cuda", room, micro_batch=1)
         assert chosen.needs.device <= size
         before = every[: [each.options for each in every].index(chosen.options)]
-        assert all(1.05 * each.needs.device > size for each in before)
+        assert all(1.075 * each.needs.device > size for each in before)
         seen.append(chosen.options)
     assert seen[0] == MemoryOptions()
     assert seen[-1].checkpointing
@@ -130,7 +130,7 @@ def test_as_many_sequences_at_once_as_fit_into_half_of_what_is_left() -> None:
     work = dataclasses.replace(WORK, sequence_length=128)
     one = needs(work, "cpu", MemoryOptions()).device
     more = needs(work, "cpu", MemoryOptions(), 2).device - one
-    room = Room(device=int(1.05 * one) + 6 * more + 10)
+    room = Room(device=int(1.075 * one) + 6 * more + 10)
     chosen = choose(work, "cpu", room)
     assert chosen.micro_batch == 4
     assert "4 sequences at once" in chosen_line(chosen, room)
@@ -151,7 +151,7 @@ def test_a_session_takes_what_is_given(tmp_path: Path) -> None:
     manifest, chunks = make_manifest(tmp_path)
     work = Workload.of(manifest)
     least = min(choice.needs.device for choice in choices(work, "cpu", Room(device=0), 1))
-    narrow = int(1.06 * least)
+    narrow = int(1.085 * least)
     session = TrainingSession(manifest, BlobStore(tmp_path), CPU, memory=narrow)
     assert session.micro_batch == 1
     assert "1 sequence at once" in session.memory
@@ -220,7 +220,7 @@ def test_processors_share_the_memory_for_sequences() -> None:
     more = (
         needs(work, "cpu", MemoryOptions(), 2).device - needs(work, "cpu", MemoryOptions()).device
     )
-    room = Room(device=int(1.05 * one) + 8 * more)
+    room = Room(device=int(1.075 * one) + 8 * more)
     sizes = [
         choose(dataclasses.replace(work, ranks=ranks), "cpu", room).micro_batch for ranks in (1, 2)
     ]
