@@ -105,7 +105,7 @@ _COUNTED: dict[str, tuple[Kept, Kept]] = {
 }
 KEPT: Mapping[str, tuple[Kept, Kept]] = {
     **_COUNTED,
-    # As their nearest relatives: not counted on their own tensors, and of mixtures the experts alone that
+    # As their nearest relatives, not counted on their own tensors; of mixtures the experts alone that
     # a token goes through.
     "gemma3_text": _COUNTED["qwen3"],
     "mixtral": _COUNTED["mistral"],
