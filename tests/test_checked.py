@@ -40,7 +40,9 @@ def turn_away(chain: Chain) -> None:
     """The founder finds the liar's work low, twice."""
     first = look(chain, FOUNDER, LIAR, 4, LOW)
     again = SecondLook(FOUNDER, first, low=True)
-    accounts_of(chain).close(Facts(5, {}, (), (again,)), chain.membership.peers)
+    for round_ in range(5, 40):
+        told = (again,) if round_ == 10 else ()
+        accounts_of(chain).close(Facts(round_, {}, (), told), chain.membership.peers)
 
 
 def read(metrics: Metrics, name: str, **labels: str) -> float:

@@ -363,6 +363,7 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
         "node/telemetry/status_reference.py": "for the documents",
         "node/doctor/computer.py": "a program of its own, for the doctor alone",
         "node/trainer/__main__.py": "into the node's log",
+        "node/trainer/sandbox.py": "a program of its own, for the doctor alone",
         "node/own_data/__main__.py": "JSON for the daemon, which shows it as its own",
     }
     outputs = re.compile(r"typer\.echo|\bprint\(|\bConsole\(|sys\.std(err|out)\b|lastResort")

@@ -21,6 +21,7 @@ Refusal = Literal[
     "unwilling",
     "unreachable",
     "refused_peer",
+    "stranger",
     "malformed",
     "other",
 ]

@@ -78,6 +78,7 @@ def test_paths_are_those_that_were_agreed(data: DataDir) -> None:
         "private",
         "sheets",
         "history.jsonl",
+        "trainer-caches",
     }
 
 
