@@ -40,7 +40,7 @@ from .formats import Format, unpacked_bytes
 from .images import ImageColumns, ImageTokenizer
 from .manifest_file import DataTable, ManifestFile, SourceTable, bad_manifest
 from .parts import Parts, Tally, remove_others
-from .room import Room
+from .room import DiskRoom
 from .shards import SHARD_BYTES, ShardWriter
 from .shortages import missing, no_conversations, no_images, too_short
 from .summary import DataSummary, SourceSummary
@@ -410,7 +410,7 @@ def _tokenise(
     total, before, seen = sum(each.size for each in found), 0, Tally()
     elsewhere = any(isinstance(file.path, str) for each in found for file in each.files)
     sources = [(each.files, own) for each, own in zip(found, parts, strict=True)]
-    room = Room(data, sources, min(2, how.tokenizer.token_bytes))
+    room = DiskRoom(data, sources, min(2, how.tokenizer.token_bytes))
     # Of an array of tokens nothing is to be tokenised.
     text = None if elsewhere else sum(_text_bytes(each, but="tokens") for each in found)
     with workers(how.tokenizer, text) as pool:

@@ -22,7 +22,7 @@ _FEWEST = 1 << 20
 _KNOWN_FROM = 0.1
 
 
-class Room:
+class DiskRoom:
     """The room that parts, and the shards made of them, will take below the data directory."""
 
     def __init__(

@@ -23,7 +23,7 @@ from .documents import WHOLE_FILE, Document, Empty, NoText, Reading, TokenDocume
 from .files import File, Source
 from .images import ImageTokenizer
 from .parts import SECTION, Parts, Position, Tally
-from .room import Room
+from .room import DiskRoom
 from .rows import BadRow
 from .tokens import Tokenizer
 from .workers import Workers
@@ -129,7 +129,7 @@ def tokenise(
     workers: Workers,
     seen: Tally,
     advance: Callable[[int], None],
-    room: Room,
+    room: DiskRoom,
 ) -> None:
     """Bring the parts of a source to its end; `advance` hears how many bytes have been read in all,
     `seen` counts what was read, and `room` what it becomes.
@@ -227,7 +227,9 @@ def _add_item(
 class _PartWriter:
     """Gathers batches until a part is full."""
 
-    def __init__(self, parts: Parts, how: Tokenising, files: Sequence[File], room: Room) -> None:
+    def __init__(
+        self, parts: Parts, how: Tokenising, files: Sequence[File], room: DiskRoom
+    ) -> None:
         self._parts = parts
         self._files = files
         self._room = room

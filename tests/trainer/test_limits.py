@@ -142,6 +142,6 @@ def test_a_regular_expression_that_gives_up_is_the_tokenizers_fault() -> None:
 def test_a_hostile_head_of_weights_is_refused(tmp_path: Path, header: bytes) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY_LLAMA))
     (tmp_path / "model.safetensors").write_bytes(header)
-    with pytest.raises(TrainerFailed, match="cannot be read") as failed:
+    with pytest.raises(TrainerFailed, match=r"model\.safetensors cannot be read") as failed:
         read_checkpoint(tmp_path, model_config(TINY_LLAMA))
     assert failed.value.kind == "bad_model"
