@@ -123,6 +123,28 @@ def make_session(root: Path, **changes: Any) -> TrainingSession:
     return session
 
 
+def train_beside_a_cpu(
+    device: torch.device, root: Path, *, rounds: int, optimizer: OptimizerSpec | None = None
+) -> None:
+    """Train a member on a device and one on the CPU together; check that they hold the same bits in each
+    round, and that the one on the device learns."""
+    manifest, chunks = make_manifest(root, optimizer=optimizer)
+    sessions = [TrainingSession(manifest, BlobStore(root), each) for each in (CPU, device)]
+    assert len({session.load(chunks) for session in sessions}) == 1
+    before = sessions[0].evaluate(8)
+    for round_ in range(1, rounds + 1):
+        bodies = [
+            session.train(
+                round_, list(range(8 * (2 * round_ + me), 8 * (2 * round_ + me + 1)))
+            ).body
+            for me, session in enumerate(sessions)
+        ]
+        results = {s.apply(round_, bodies, 0.001953125, own_counted=True) for s in sessions}
+        assert len(results) == 1
+    assert len({session.snapshot().encode() for session in sessions}) == 1
+    assert sessions[1].evaluate(8) < before
+
+
 def inverse_transform(
     coefficients_NAB: torch.Tensor, matrix_a: torch.Tensor, matrix_b: torch.Tensor
 ) -> torch.Tensor:

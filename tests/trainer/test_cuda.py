@@ -24,7 +24,7 @@ from trainer.exactness import (
     random_updates,
     reference_step,
 )
-from trainer.support import CPU, make_manifest
+from trainer.support import CPU, make_manifest, train_beside_a_cpu
 
 pytestmark = [
     pytest.mark.cuda,
@@ -110,23 +110,7 @@ def test_the_fingerprint_is_the_same_in_any_pieces(
 def test_a_member_on_a_gpu_and_one_on_a_cpu_train_together(
     cuda: torch.device, tmp_path: Path
 ) -> None:
-    manifest, chunks = make_manifest(tmp_path)
-    sessions = [TrainingSession(manifest, BlobStore(tmp_path), device) for device in (CPU, cuda)]
-    for session in sessions:
-        session.load(chunks)
-    before = sessions[0].evaluate(8)
-    for round_ in range(1, 31):
-        bodies = [
-            session.train(
-                round_, list(range(8 * (2 * round_ + me), 8 * (2 * round_ + me + 1)))
-            ).body
-            for me, session in enumerate(sessions)
-        ]
-        results = {s.apply(round_, bodies, 0.001953125, own_counted=True) for s in sessions}
-        assert len(results) == 1
-    snapshots = {session.snapshot().encode() for session in sessions}
-    assert len(snapshots) == 1
-    assert sessions[1].evaluate(8) < before
+    train_beside_a_cpu(cuda, tmp_path, rounds=30)
 
 
 def test_layers_are_compiled_there_unless_that_is_slower(

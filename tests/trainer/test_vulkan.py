@@ -24,7 +24,7 @@ from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
 from trainer.exactness import SHAPES, layout_of, random_parameters, random_updates
-from trainer.support import CPU, make_manifest
+from trainer.support import make_manifest, train_beside_a_cpu
 
 
 def vulkan_is_here() -> bool:
@@ -126,21 +126,7 @@ def test_a_changed_bit_there_changes_the_fingerprint(vulkan: torch.device) -> No
 def test_a_member_there_and_one_on_a_cpu_train_together(
     vulkan: torch.device, optimizer: OptimizerSpec, tmp_path: Path
 ) -> None:
-    manifest, chunks = make_manifest(tmp_path, optimizer=optimizer)
-    sessions = [TrainingSession(manifest, BlobStore(tmp_path), each) for each in (CPU, vulkan)]
-    assert len({session.load(chunks) for session in sessions}) == 1
-    before = sessions[0].evaluate(8)
-    for round_ in range(1, 6):
-        bodies = [
-            session.train(
-                round_, list(range(8 * (2 * round_ + me), 8 * (2 * round_ + me + 1)))
-            ).body
-            for me, session in enumerate(sessions)
-        ]
-        results = {s.apply(round_, bodies, 0.001953125, own_counted=True) for s in sessions}
-        assert len(results) == 1
-    assert len({session.snapshot().encode() for session in sessions}) == 1
-    assert sessions[1].evaluate(8) < before
+    train_beside_a_cpu(vulkan, tmp_path, rounds=5, optimizer=optimizer)
 
 
 def copies_to_main_memory(compute: Callable[[], object]) -> int:
