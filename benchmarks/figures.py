@@ -19,7 +19,7 @@ from itertools import zip_longest
 from typing import Any
 
 from distro_node.protocol.codec.sheet_tree import way_bytes
-from documents import CHECKOUT, Figure, WholeTable, results, rewritten, table
+from document_figures import CHECKOUT, Figure, WholeTable, results, rewritten, table
 from left import everything
 from llamas import llama
 

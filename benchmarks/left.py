@@ -23,7 +23,7 @@ import frontier
 import growth
 import ladder
 import local_steps
-from documents import CHECKOUT
+from document_figures import CHECKOUT
 from runs import SWEEP_SEED, best_of, read_runs
 from text_runs import Tried
 

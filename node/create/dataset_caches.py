@@ -40,7 +40,11 @@ def revision(snapshots: Path, known: Sequence[str]) -> str:
 def is_prepared(folder: Path) -> bool:
     """Whether a folder is a data set in the cache of `datasets`."""
     info, state = folder / "dataset_info.json", folder / "state.json"
-    return info.is_file() and not state.exists() and any(folder.glob("*.arrow"))
+    try:
+        return info.is_file() and not state.exists() and any(folder.glob("*.arrow"))
+    except PermissionError:
+        # Whoever walks into it is refused, and says so.
+        return False
 
 
 def cached_splits(folder: Path) -> list[str]:

@@ -101,8 +101,13 @@ def read_card(path: Path) -> dict[str, Any] | None:
             if file.read(4).rstrip() != b"---":
                 return None
             text = file.read(_MAX_CARD_BYTES).decode("utf-8", "replace")
-    except OSError:
+    except (FileNotFoundError, IsADirectoryError):
         return None
+    except OSError as error:
+        # It may say which files are a test's.
+        raise BadFile(f"cannot be read ({error.strerror})", "make it readable, or remove it").at(
+            path
+        ) from None
     head, end, _ = text.partition("\n---")
     if not end:
         return None

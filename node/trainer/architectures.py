@@ -120,8 +120,8 @@ def _rope(value: Any) -> str | None:
 
 
 def _ropes(value: Any) -> str | None:
-    """One table for all layers, or one for each kind of layer."""
-    if not isinstance(value, dict) or not set(value) & _LAYER_KINDS:
+    """One table for each kind of layer. The library passes over one for all, and takes its defaults."""
+    if not isinstance(value, dict):
         return _rope(value)
     for kind, table in value.items():
         problem = f"{shown(kind)} is no kind of layer" if kind not in _LAYER_KINDS else _rope(table)

@@ -100,8 +100,8 @@ def _files(directory: Path) -> list[str]:
     except OSError as error:
         raise _bad(f"{index.name} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        names = [None]
-    if not all(isinstance(name, str) and Path(name).name == name for name in names):
+        names = []
+    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise _bad(f"{index.name} is no list of files")
     return names
 

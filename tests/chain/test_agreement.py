@@ -13,7 +13,14 @@ from distro_node.protocol.chain import agreement, certificates
 from distro_node.protocol.chain.agreement import SLOT_WINDOW, Agreement
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import FaultModel, Membership, quorum
-from distro_node.protocol.wire.messages import NO_BLOCK, Ballot, BallotKind, Record, RecordId
+from distro_node.protocol.wire.messages import (
+    NO_BLOCK,
+    Ballot,
+    BallotKind,
+    Record,
+    RecordId,
+    Testimony,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from simulation.swarm import identity
@@ -439,6 +446,8 @@ def test_what_contradicts_is_refused_and_proven(
     assert round_.refused(second[0], peer, 1, second[1]) == "equivocation"
     proof = round_.agreement.contradictions[peer]
     assert (proof.peer, proof.round, proof.parent, proof.slot) == (peer, 5, PARENT, 1)
+    assert isinstance(proof.first, Testimony)
+    assert isinstance(proof.second, Testimony)
     told = {(each.kind, each.block) for each in (proof.first, proof.second)}
     assert told == {first, second}
 

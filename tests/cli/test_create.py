@@ -513,7 +513,10 @@ def test_a_file_that_is_not_there(command, initialised, home: Path) -> None:
         (["--data", "other.parquet"], "no column 'text' (it has: body)"),
         (["--data", "numbers.parquet"], "the column 'text' holds no text but int64"),
         (["--data", "mixed.jsonl"], "mixed.jsonl, line 2: the row the column 'text' holds no text"),
-        (["--data", "large.bin"], "token 1 is 300, and the tokenizer has 256 tokens"),
+        (
+            ["--data", "large.bin"],
+            "token 1 is 300 (read as uint16), and the tokenizer has 256 tokens",
+        ),
         (["--data", "hf://nobody"], "hf://nobody: is no data set"),
     ],
 )

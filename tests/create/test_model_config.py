@@ -78,6 +78,11 @@ def test_keys_that_mean_nothing_are_left_out(more: dict[str, Any]) -> None:
         ({"model_type": "deepseek_v3"}, "nearest is 'qwen3_moe'.*latent attention"),
         ({"model_type": "qwen4"}, "the nearest is 'qwen[23]'"),
         ({"model_type": "mixtral", "num_local_experts": 2**31 - 1}, "num_local_experts"),
+        # The library would take its defaults for both kinds of layers.
+        (
+            {"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 5000.0}},
+            "rope_parameters.*'rope_theta' is no kind of layer",
+        ),
     ],
 )
 def test_keys_that_mean_something_are_not(more: dict[str, Any], words: str) -> None:

@@ -279,4 +279,4 @@ async def test_where_the_port_is_taken_another_one_is_and_it_is_said(
 def test_an_address_that_is_not_ours() -> None:
     with pytest.raises(UserError, match="cannot serve the page") as refused:
         open_address(DashboardSettings(address=("192.0.2.1", 0), plain=True))
-    assert refused.value.code == ExitCode.BAD_ADDRESS
+    assert refused.value.code == ExitCode.ADDRESS_MISSING

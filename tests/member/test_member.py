@@ -54,6 +54,7 @@ from distro_node.protocol.wire.messages import (
     Proposal,
     Record,
     RecordId,
+    Testimony,
     UpdateEntry,
     decode_message,
 )
@@ -344,6 +345,8 @@ def test_one_update_a_member_and_round() -> None:
 def contradicts(seat: Seat, peer: PeerId) -> Evidence:
     """Let `peer` vote for two blocks; what the member says of it."""
     proof = seat.chain.evidence(peer)
+    assert isinstance(proof.first, Testimony)
+    assert isinstance(proof.second, Testimony)
     seat.hears(peer, "vote", seat.chain.ballot(proof.first.block))
     assert seat.refuses(peer, "vote", seat.chain.ballot(proof.second.block)) == "equivocation"
     (accusation,) = said(seat.member.handle(Tick(), seat.now), "evidence")

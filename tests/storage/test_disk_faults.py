@@ -571,6 +571,7 @@ ELSEWHERE = {
     ("node/cli/main.py", "open"): "/dev/null",
     ("node/network/addresses.py", "bind"): "a port, not a file",
     ("node/dashboard/address.py", "bind"): "likewise",
+    ("node/network/ip_families.py", "bind"): "likewise",
     ("node/telemetry/logs.py", "RotatingFileHandler"): "below: the log",
     ("node/demo/__init__.py", "write_text"): "a demo's results: as the folder's, told at its end",
     (
@@ -596,6 +597,7 @@ ELSEWHERE = {
     ("node/trainer/export.py", "mkdir"): "likewise",
     ("node/trainer/denoisers.py", "write_text"): "likewise",
     ("node/trainer/sandbox.py", "write_text"): "the kernel's own files",
+    ("node/trainer/environment.py", "rmtree"): "caches that grew too large: they fill anew",
     ("node/trainer/rank_processes.py", "mkdtemp"): "a trainer's own: it ends, and starts anew",
     ("node/trainer/denoisers.py", "save_pretrained"): "likewise",
     ("node/trainer/export.py", "save_file"): "tests/results/test_adapters.py: a full disk",
@@ -621,7 +623,7 @@ ELSEWHERE = {
     # What is tokenised is made again; a swarm exists once its manifest does, which is written last.
     **{
         ("node/create/parts.py", name): "tests/create: parts that survive an interruption"
-        for name in ("mkdir", "rmtree", "write_atomically")
+        for name in ("mkdir", "rmtree", "write_atomically", "replacing", "open")
     },
     ("node/create/corpus.py", "write_atomically"): "likewise",
     ("node/create/new_swarm.py", "rmtree"): "what create leaves once the swarm is there",
