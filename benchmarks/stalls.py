@@ -139,7 +139,7 @@ class World:
         self.applied: list[int] = []
         self.nursery: Any = None
         self.device = "none"
-        self.memory_use, self.gpus, self.compiled = "none", (), None
+        self.memory_use, self.gpus, self.compiled, self.sandbox = "none", (), None, ()
         self.sequence_flops, self.reached_flops = None, None
         self._root = root
         for _ in range(rounds):

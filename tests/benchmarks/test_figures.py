@@ -13,7 +13,7 @@ import pytest
 @pytest.fixture
 def documents(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(checkout / "benchmarks")
-    return importlib.import_module("documents")
+    return importlib.import_module("document_figures")
 
 
 @pytest.fixture
