@@ -1,1 +1,1 @@
-"""Checked work: what a look at somebody's update says, and what several looks say together."""
+"""Audits: spot checks of members' work by recomputation, and the reputation that follows from them."""

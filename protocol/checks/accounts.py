@@ -1,33 +1,33 @@
-"""The accounts of a swarm's members: what each has done, how much of it is vouched for, and the votes
-that follow.
+"""Per-member audit state: what each member has done, how much of it is vouched for, and the votes that
+follow.
 
-Updates count from the first round on; votes have to be earned. A member's work waits until somebody with
-votes has looked at some of it. A look that passes vouches for all that waits up to the round looked
-at: whose checks come rarely is not worse off for it, and who does its work in some rounds alone fails as
-often as it does not. A check that failed takes what waits away.
+Updates count from a member's first round on; votes have to be earned. A member's work waits until an
+auditor with votes has audited some of it. A passed audit vouches for all work that waits up to the
+audited round. So a member that is rarely audited loses nothing, and one that works only in some rounds
+fails in proportion to the rounds it skips. A failed audit discards the waiting work.
 
-Votes are the sequences that were vouched for within the last `WINDOW` rounds, so whoever has a tenth of
-all compute has a tenth of the votes, as one member or as a thousand; whoever stops computing has none
-after a while. They stay as they are for a term of `TERM` rounds: that is what makes the voters of a
-round known to all who decide it. One vote a member would not do. Wherever the least work for one lay,
-members differ in what they can compute, and a crowd that does just enough with each identity would
-have more votes for its work than the rest have.
+A member has one vote per sequence vouched for within the last `WINDOW` rounds. A tenth of all compute
+therefore has a tenth of the votes, whether as one member or as a thousand, and a member that stops
+computing loses its votes in time. Votes are fixed for an epoch of `TERM` rounds, so that all members
+deciding a round agree on its voters. One vote per member would not do: members differ in what they can
+compute, so wherever the minimum work for a vote were set, a crowd of identities each doing just that
+minimum would get more votes for its work than everyone else.
 
-Nor is a large member's number of votes bounded. Whatever it had less would go to all others, a crowd
-without work among them: where three members do nearly everything, a bound of a fourth hands a fourth to
-whoever else has done anything at all. How much of the work one member can have is bounded where it is
-dealt (`max_share`).
+A large member's votes are not capped either. A cap would redistribute its votes to all others, including
+a crowd that does no work: where three members do nearly everything, a cap of a fourth gives a fourth of
+the votes to any member that has done anything at all. The share of work that one member can have is
+capped where work is assigned (`max_share`).
 
-Whoever had no votes yet when a check of its work failed is turned away: its place is for somebody who
-works. It may come back when the chain has forgotten it, a `WINDOW` later.
+A member whose audit fails before it has any votes is turned away, which frees its place for one that
+works. It may come back once the chain has forgotten it, `WINDOW` rounds later.
 
-Who is away has no votes and keeps its account: whoever closes a laptop in the evening goes on in the
-morning where it was, and whoever was accused comes back accused.
+An absent member has no votes but keeps its state: a laptop closed in the evening resumes in the morning
+where it was, and a member that left accused comes back accused.
 
-*Where none of the members has votes*, since all who had some are away, all count alike: each has one
-vote, may look and vouch. That lasts until somebody has votes again.
+*If no present member has votes*, since all that had some are away, all count alike: each has one vote
+and may audit and vouch. That lasts until some member has earned votes again.
 
-All this follows from what records hold, in whole numbers.
+All this follows from the records alone, in integer arithmetic.
 """
 
 from __future__ import annotations
@@ -46,98 +46,99 @@ from .tally import Ending, Tally
 from .verdict import Seen, Usual, level, passing
 
 TERM = 16
-"""Rounds for which votes stay as they are."""
+"""Rounds in an epoch, for which votes stay fixed."""
 WINDOW = 1024
-"""Rounds for which work that was vouched for gives votes."""
+"""Rounds for which vouched work gives votes."""
 FRESH = 16
-"""Rounds within which a look is recorded, or not at all."""
+"""An audit is recorded less than this many rounds after the audited round, or not at all."""
 VOUCHERS = 3
-"""So many different members vouch for somebody before it has its first votes, or all that could."""
+"""Number of distinct members that must vouch for a member before its first votes; fewer where fewer
+could."""
 RECENT = 8
-"""Scores of each member that tell what is usual."""
+"""Number of each member's latest scores that set the baseline."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstLook:
-    """What a member saw of one sequence that was dealt to another one."""
+    """Audit of one sequence assigned to another member."""
 
     checker: PeerId
     peer: PeerId
     round: int
-    """In which the checked update counts."""
+    """The round whose record counts the audited update."""
     share: int
-    """The sequences that were dealt for it."""
+    """Number of sequences assigned for the update."""
     score: int
     """In thousandths of a standard deviation of chance."""
     beginning: int | None = None
-    """The same of the sequence's first half alone; None where it has none."""
+    """The same for the sequence's first half alone; None if there is no such score."""
 
     @property
     def name(self) -> bytes:
-        """What tells it from all others: a member looks once at a round at most."""
+        """Unique key of the audit: a member audits at most once per round."""
         return self.checker + self.round.to_bytes(8, "big")
 
     @property
     def seen(self) -> Seen:
-        """As it counts for what is usual."""
+        """The audit as a sample for the baseline."""
         return Seen(self.score, self.share, self.beginning)
 
 
 @dataclass(frozen=True, slots=True)
 class SecondLook:
-    """What another member saw where a first look was low."""
+    """Re-audit by another member after an audit with a low score."""
 
     looker: PeerId
     first: FirstLook
     low: bool
-    """Whether the share is (`verdict.failed`)."""
+    """Whether it finds the whole share low (`verdict.failed`)."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What one record says of work and checks."""
+    """Work and audits in one record."""
 
     round: int
     shares: Mapping[PeerId, int]
-    """Of each update that counts, and that could be looked at: the sequences that were dealt for it."""
+    """For each update that counts and can be audited: the number of sequences assigned for it."""
     looks: tuple[FirstLook, ...] = ()
     again: tuple[SecondLook, ...] = ()
     lot: bytes = b""
-    """The beacon of the round, which draws who looks again."""
+    """The round's beacon, which draws the members called to re-audit."""
 
 
 @dataclass(slots=True)
 class Account:
-    """What the chain knows of one member's work."""
+    """Audit state of one member, as known from the chain."""
 
     standings: Standings = field(default_factory=Standings)
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
-    """Rounds and sequences that nobody has vouched for yet."""
+    """(round, sequences) of work that is not vouched for yet."""
     vouched: dict[int, int] = field(default_factory=dict)
-    """Sequences, by term."""
+    """Vouched sequences by epoch."""
     vouchers: dict[PeerId, int] = field(default_factory=dict)
-    """Who has vouched, with the latest round of the work."""
+    """Members that vouched, each with the latest round of the work."""
     scores: deque[Seen] = field(default_factory=lambda: deque(maxlen=RECENT))
     last: int = 0
-    """The round of the latest update that counts."""
+    """Round of the latest update that counts."""
     checks: int = 0
-    """How often it was looked at."""
+    """Number of audits of its work."""
     turned_away: bool = False
-    """Whether it has to go: a check failed before it had any votes."""
+    """Whether it must leave: an audit failed before it had any votes."""
     low: int = 0
-    """How many of these looks were low."""
+    """Number of those audits with a low score."""
     failed: int = 0
-    """How many of the low ones were confirmed by others."""
+    """Number of low scores that re-audits confirmed."""
     looks: int = 0
-    """How often it has looked at others."""
+    """Number of audits it made of others."""
 
     @property
     def work(self) -> int:
-        """The sequences that are vouched for."""
+        """Number of vouched sequences."""
         return sum(self.vouched.values())
 
     def copy(self) -> Account:
-        """To be changed in another way."""
+        """Return a copy that can be changed independently."""
         return replace(
             self,
             waiting=self.waiting.copy(),
@@ -147,8 +148,10 @@ class Account:
         )
 
     def vouch(self, round_: int, voucher: PeerId | None) -> int:
-        """Somebody vouches for what waits up to this round; None: nobody else is there to do it.
-        Returns how many sequences that are."""
+        """Vouch for the work waiting up to this round, and return its number of sequences.
+
+        `voucher` is None if no other member is there to audit.
+        """
         done = 0
         while self.waiting and self.waiting[0][0] <= round_:
             of, sequences = self.waiting.popleft()
@@ -159,7 +162,7 @@ class Account:
         return done
 
     def forget(self, round_: int) -> None:
-        """Drop what is too old at this round."""
+        """Drop what has left the window at this round."""
         while self.waiting and self.waiting[0][0] <= round_ - WINDOW:
             self.waiting.popleft()
         for term in [term for term in self.vouched if (term + 1) * TERM <= round_ - WINDOW]:
@@ -170,44 +173,44 @@ class Account:
 
 @dataclass(slots=True)
 class Dispute:
-    """A low first look that others look at again."""
+    """Open dispute about an audit with a low score, settled by re-audits."""
 
     since: int
-    """The round whose record holds it."""
+    """The round whose record holds the audit."""
     bound: int
-    """The lowest score that passes."""
+    """The lowest passing score."""
     called: Called | None = None
-    """Who is to look again; None until that is drawn."""
+    """Members called to re-audit; None until they are drawn."""
     again: dict[PeerId, bool] = field(default_factory=dict)
-    """Who has looked again, and whether the share is low."""
+    """Result of each re-audit: whether the share is low."""
 
 
 class Accounts:
-    """All accounts after some rounds, and the votes of the term."""
+    """Audit state of all members after some round, and the votes of the epoch."""
 
     def __init__(self, founder: PeerId, levels: LevelTest) -> None:
-        """The founder has the only vote at the beginning. `levels`: the test of how high scores are."""
+        """`founder` has the only vote at first. `levels` is the test of how high scores are."""
         self._levels = levels
         self._halves = halves_test(levels.deviation)
         self._accounts: dict[PeerId, Account] = {}
         self._disputes: dict[FirstLook, Dispute] = {}
-        # Who has looked at which round, while they are fresh.
+        # (auditor, round) of the audits within the last `FRESH` rounds.
         self._looked: set[tuple[PeerId, int]] = set()
         self._members: frozenset[PeerId] = frozenset({founder})
         self.earned: Mapping[PeerId, int] = {founder: 1}
-        """The votes of everybody who has any in this term, whether it is here or not."""
+        """Votes earned for this epoch, of present and absent members."""
         self.votes: Mapping[PeerId, int] = self.earned
-        """The votes of the members that have any; one each where none has."""
+        """Votes of present members; one each if none has earned any."""
         self._usual = Usual()
         self.tally = Tally()
-        """What all looks have come to."""
+        """Totals of all audits."""
         self.ended: tuple[tuple[FirstLook, Ending], ...] = ()
-        """The disputes that the last record ended."""
+        """Disputes that the last record ended."""
         self.contributions = Contributions()
-        """What everybody has done since the beginning."""
+        """Each member's counted work since the founding."""
 
     def copy(self) -> Accounts:
-        """To be grown in another way."""
+        """Return a copy that can grow independently."""
         copy = Accounts.__new__(Accounts)
         vars(copy).update(vars(self))
         copy._accounts = {peer: account.copy() for peer, account in self._accounts.items()}
@@ -219,45 +222,45 @@ class Accounts:
         return copy
 
     def __getitem__(self, peer: PeerId) -> Account:
-        """The account of a member; an empty one of whoever has none."""
+        """Return a member's state; an empty one if it has none."""
         return self._accounts.get(peer, Account())
 
     def standings(self) -> dict[PeerId, Standings]:
-        """How everybody stands who has an account."""
+        """Return the reputation of every member with state."""
         return {peer: account.standings for peer, account in self._accounts.items()}
 
     @property
     def disputes(self) -> Mapping[FirstLook, Dispute]:
-        """The low first looks that are not settled."""
+        """Audits with a low score that are not settled yet."""
         return self._disputes
 
     def usual(self, share: int) -> int:
-        """The usual score for a share of so many sequences, in this term."""
+        """Return this epoch's usual score for a share of `share` sequences."""
         return self._usual.of(share)
 
     def bound(self, share: int) -> int:
-        """The lowest score that passes in this term, for a share of so many sequences."""
+        """Return this epoch's lowest passing score for a share of `share` sequences."""
         return passing(self.usual(share))
 
     def counts(self, peer: PeerId) -> bool:
-        """Whether the updates of `peer` are part of the step."""
+        """Whether the updates of `peer` enter the step."""
         return self[peer].standings.counts
 
     def left_out(self) -> frozenset[PeerId]:
-        """Those whose updates are no part of the step."""
+        """Return the members whose updates do not enter the step."""
         return frozenset(peer for peer, own in self._accounts.items() if not own.standings.counts)
 
     def chance_to_look(self, peer: PeerId, every: int) -> Fraction:
-        """How probable it is that `peer` looks at somebody in a round, where those with votes look once
-        in `every` rounds on average.
+        """Return the probability that `peer` audits in a round, where members with votes audit once in
+        `every` rounds on average.
 
-        In proportion to its votes, or a crowd whose identities have next to none would make nearly all
-        looks. Who has none looks at nobody.
+        It is proportional to votes; otherwise a crowd of identities with next to no votes would make
+        nearly all audits. A member without votes audits nothing.
         """
         return chance_to_look(self.votes, peer, every)
 
     def takes_look(self, checker: PeerId, peer: PeerId, round_: int, now: int) -> bool:
-        """Whether the record of round `now` may hold a look of this checker at an update of `round_`."""
+        """Whether the record of round `now` may hold this checker's audit of an update of `round_`."""
         return (
             max(0, now - FRESH) < round_ < now
             and peer in self._accounts
@@ -266,20 +269,22 @@ class Accounts:
         )
 
     def may_look_again(self, looker: PeerId, first: FirstLook) -> bool:
-        """Whether this dispute is open, and waits for a second look of `looker`."""
+        """Whether this dispute is open and still expects a re-audit by `looker`."""
         return looker in self.waits_for(first) and self._may_look(looker, first.peer)
 
     def waits_for(self, first: FirstLook) -> frozenset[PeerId]:
-        """Those who are called to look again and have not: all called but the checked member, the one
-        who looked first among them. Nobody where there is no such dispute."""
+        """Return the members called to re-audit that have not done so: all called, the first auditor
+        included, except the audited member. Empty if there is no such dispute."""
         dispute = self._disputes.get(first)
         if dispute is None or dispute.called is None:
             return frozenset()
         return frozenset(dispute.called.weights) - dispute.again.keys() - {first.peer}
 
     def close(self, facts: Facts, members: Collection[PeerId]) -> None:
-        """Take in what the next record says; `members` are those of the round after it. That looks are
-        those that were drawn, and that signatures hold, is checked before."""
+        """Apply the next record; `members` are those of the round after it.
+
+        The caller has checked that audits are the drawn ones and that signatures are valid.
+        """
         self.ended = ()
         counted: dict[PeerId, int] = {}
         checked: Counter[PeerId] = Counter()
@@ -309,8 +314,8 @@ class Accounts:
                 dispute.called = self._call(first, facts.lot)
 
     def _call(self, first: FirstLook, lot: bytes) -> Called:
-        """Who is to look again at what this look found low. Whose word is not believed has no part in
-        it."""
+        """Draw the members that re-audit this low audit. Members accused of false audits take no
+        part."""
         voters = {
             peer: votes
             for peer, votes in self.votes.items()
@@ -319,7 +324,7 @@ class Accounts:
         return call(voters, first.name + lot)
 
     def _look(self, look: FirstLook, now: int) -> int:
-        """Take in a first look. Returns how many sequences it vouches for."""
+        """Apply an audit and return the number of sequences it vouches for."""
         account = self._accounts[look.peer]
         self._looked.add((look.checker, look.round))
         account.checks += 1
@@ -362,7 +367,7 @@ class Accounts:
         if account is not None:
             account.standings = account.standings.checked(failed=failed)
             if failed:
-                # Not before: a few low looks of one liar would be enough.
+                # Only now: otherwise a single liar's few low audits would be enough.
                 self._score(account, first)
                 account.failed += 1
                 account.waiting.clear()
@@ -374,13 +379,14 @@ class Accounts:
         self._told(first.checker, contradicted=not failed)
 
     def _score(self, account: Account, look: FirstLook) -> None:
-        """A score that nobody doubts, where others with such a share tell how high it has to be."""
+        """Add an undisputed score to the level test, if members with such a share set a baseline for
+        it."""
         usual = self.usual(look.share)
         if usual and self._usual.knows(look.share):
             account.standings = account.standings.scored(self._levels, level(look.score, usual))
 
     def _told(self, checker: PeerId, *, contradicted: bool) -> None:
-        """A look was true, or others say that it was not."""
+        """Record whether re-audits contradicted the checker's audit."""
         if (account := self._accounts.get(checker)) is not None:
             account.standings = account.standings.looked(contradicted=contradicted)
 
@@ -395,13 +401,13 @@ class Accounts:
                 account.vouch(round_, None)
             account.forget(round_)
             if account.standings.word.accused:
-                # It looks at nobody now, so only time can clear it.
+                # It may not audit now, so only time can clear it.
                 account.standings = account.standings.looked(contradicted=False)
             if not account.work and account.last <= round_ - WINDOW:
                 del self._accounts[peer]
         earned = {peer: self._earned(peer, account) for peer, account in self._accounts.items()}
         earned = {peer: votes for peer, votes in earned.items() if votes > 0}
-        # Where nobody has earned any, those who had votes keep them: somebody must look.
+        # If no member has earned any, the previous voters keep theirs: someone must audit.
         self.earned = earned or self.earned
         self.votes = held(self.earned, self._members)
         self._usual = Usual(
@@ -410,19 +416,19 @@ class Accounts:
 
     def _earned(self, peer: PeerId, account: Account) -> int:
         possible = len(self.votes.keys() - {peer})
-        # Once is enough: where few could vouch, more are asked for when there are more.
+        # Needed once only: where few could vouch, more would be required as soon as there are more.
         known = peer in self.earned or len(account.vouchers) >= max(1, min(VOUCHERS, possible))
         return account.work if known and account.standings.credible else 0
 
 
 def held(earned: Mapping[PeerId, int], members: Collection[PeerId]) -> Mapping[PeerId, int]:
-    """The votes of those of the members that have earned any; one each where none has."""
+    """Return the votes of the members that have earned any; one each if none has."""
     votes = {peer: number for peer, number in earned.items() if peer in members}
     return votes or dict.fromkeys(members, 1)
 
 
 def chance_to_look(votes: Mapping[PeerId, int], peer: PeerId, every: int) -> Fraction:
-    """As `Accounts.chance_to_look`, with these votes."""
+    """Return the same as `Accounts.chance_to_look`, for these votes."""
     total = sum(votes.values())
     if not total:
         return Fraction(0)

@@ -1,9 +1,10 @@
-"""How well an update's signs agree with what a dealt sequence says, in standard deviations of chance.
+"""Sign agreement of an update with the gradient of an assigned sequence, in standard deviations of
+chance.
 
-What the checker has computed of the sequence are the weights. Who never saw the sequence can hardly
-agree with what is its own but by chance: then every sign is the throw of a coin, and the score has mean
-0 and deviation 1 whatever the weights. Weights are rounded to whole numbers, so a sum that two machines
-form is the same.
+The weights are what the auditor computed for the sequence. A member that never saw the sequence can
+agree with what is peculiar to it only by chance: each sign is then a coin toss, and the score has mean 0
+and deviation 1 whatever the weights. Weights are rounded to integers, so that any two machines get the
+same sum.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-# The largest weight, and how many root mean squares it stands for: one coefficient out of proportion has
-# no more say than eight usual ones. With 2^40 coefficients the sum of squares stays below 2^62.
+# The largest weight, and how many root mean squares it stands for: an outlying coefficient weighs no
+# more than eight typical ones. With 2^40 coefficients the sum of squares stays below 2^62.
 _LARGEST = 1024
 _WIDEST = 8.0
 
@@ -24,36 +25,36 @@ _Values = npt.NDArray[np.floating] | npt.NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Agreement:
-    """Whole numbers from which a score follows."""
+    """Integers from which a score follows."""
 
     total: int
     """Σ sign · weight."""
     squares: int
-    """Σ weight²: what the square of the total is on average where signs are coins."""
+    """Σ weight²: the variance of the total if signs are coin tosses."""
 
     @property
     def score(self) -> float:
-        """Standard deviations of chance above none; 0 where there is nothing to compare with."""
+        """Standard deviations above chance; 0 if there is nothing to compare."""
         return self.total / math.sqrt(self.squares) if self.squares else 0.0
 
     @property
     def thousandths(self) -> int:
-        """The score in thousandths, towards 0, in whole numbers alone: the same for everybody."""
+        """The score in thousandths, truncated towards 0, in integers: the same on every machine."""
         if not self.squares:
             return 0
         size = math.isqrt(1_000_000 * self.total * self.total // self.squares)
         return size if self.total >= 0 else -size
 
     def reaches(self, thousandths: int) -> bool:
-        """Whether the score is at least so many thousandths of a deviation, in whole numbers alone."""
+        """Whether the score is at least this many thousandths of a deviation, in integer arithmetic."""
         signed = 1_000_000 * self.total * abs(self.total)
         return self.squares > 0 and signed >= thousandths * abs(thousandths) * self.squares
 
 
 def agreement(signs_N: npt.NDArray[np.int8], weights_N: npt.NDArray[np.int16]) -> Agreement:
-    """What an update's signs (±1) and a checker's whole weights come to.
+    """Return the agreement of an update's signs (±1) with an auditor's integer weights.
 
-    Raises `ValueError` if they are not equally many.
+    Raises `ValueError` if their lengths differ.
     """
     if signs_N.shape != weights_N.shape or signs_N.ndim != 1:
         raise ValueError(f"{signs_N.shape} signs and {weights_N.shape} weights")
@@ -62,10 +63,10 @@ def agreement(signs_N: npt.NDArray[np.int8], weights_N: npt.NDArray[np.int16]) -
 
 
 def whole_weights(values_N: _Values) -> npt.NDArray[np.int16]:
-    """Weights in proportion to these values, as whole numbers of at most 1,024 either way.
+    """Return weights in proportion to these values, as integers from -1,024 to 1,024.
 
-    A value of eight times the root mean square has the largest; larger ones, too. What is not finite
-    weighs nothing, and so does everything where there is nothing but zeros.
+    Values of eight times the root mean square or more get the largest weight. Non-finite values get
+    weight 0, and if all values are 0, so are all weights.
     """
     values = np.nan_to_num(values_N.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     largest = float(np.abs(values).max(initial=0.0))

@@ -1,8 +1,8 @@
-"""What a record changes in how members stand: who is left out, who has votes, and why not.
+"""Reputation events: which members a record leaves out, gives votes or takes votes from, and why.
 
-A `Picture` of before the record is compared with the accounts after it. Both hold frozen values, so
-a picture is one table of references, and whoever stands as before costs one comparison: a swarm of a
-thousand members is compared in a fraction of a millisecond.
+A `Picture` from before the record is compared with the accounts after it. Both hold frozen values, so a
+picture is one table of references, and an unchanged member costs one comparison: a swarm of a thousand
+members takes a fraction of a millisecond.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .accounts import Accounts
 from .standing import Standings
 
 Why = Literal["turned_away", "failed", "scores", "halves", "word", "unvouched"]
-"""Why somebody has no votes: a check of its work failed before it had any, or checks did since (in both
-cases its updates do not count, either), its scores are too low, one half of each sequence is
-missing in its updates, its looks are contradicted, or too few vouch for its work, or for none of
-late."""
+"""Why a member has no votes: an audit failed before it had any, or audits have failed since (in both
+cases its updates do not count, either), its scores are too low, one half of each sequence is missing
+from its updates, its audits are contradicted, or too few members vouch for its work, or for none of its
+recent work."""
 
 ChangeKind = Literal[
     "check_low",
@@ -39,7 +39,7 @@ _UNKNOWN = Standings()
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What has become of a member. `detail` is the round that was looked at, or a `Why`."""
+    """Reputation event of one member. `detail` is the audited round, or a `Why`."""
 
     kind: ChangeKind
     peer: PeerId
@@ -48,20 +48,21 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """How everybody stood."""
+    """Everyone's reputation and votes at one time."""
 
     standings: Mapping[PeerId, Standings]
     earned: Mapping[PeerId, int]
 
 
 def picture(accounts: Accounts) -> Picture:
-    """How everybody stands now."""
-    # Votes are made anew for each term, and never changed.
+    """Return the current picture."""
+    # Votes are a new mapping in each epoch, and never modified.
     return Picture(accounts.standings(), accounts.earned)
 
 
 def why_no_votes(accounts: Accounts, peer: PeerId) -> Why | None:
-    """Why a member has no votes, or none from the next term on; None: it has some."""
+    """Return why a member has no votes, or will have none from the next epoch on; None if it has
+    some."""
     standings = accounts[peer].standings
     if not standings.counts:
         return _why_left_out(accounts, peer)
@@ -75,7 +76,8 @@ def why_no_votes(accounts: Accounts, peer: PeerId) -> Why | None:
 
 
 def changes(before: Picture, accounts: Accounts, round: int) -> list[Change]:
-    """What the record of `round`, which is in the accounts by now, has changed since `before`."""
+    """Return the events since `before` that the record of `round`, already in the accounts, has
+    caused."""
     found = [
         Change("check_low", first.peer, str(first.round))
         for first, dispute in accounts.disputes.items()
@@ -83,7 +85,7 @@ def changes(before: Picture, accounts: Accounts, round: int) -> list[Change]:
     ]
     for first, ending in accounts.ended:
         of = str(first.round)
-        # Of whoever does not count anyway there is nothing to say.
+        # A member that is already left out needs no further report.
         if ending == "failed" and accounts.counts(first.peer):
             found.append(Change("check_failed", first.peer, of))
         if ending == "contradicted":

@@ -1,12 +1,12 @@
-"""What everybody has done for a swarm since its beginning: how much work counted, and how much of it
-somebody else has vouched for.
+"""Each member's contribution to a swarm since its founding: how much of its work counted, and how much
+of it others have vouched for.
 
-Unlike the accounts that give votes (`accounts`) this is never forgotten: it outlasts leaving, expulsion
-and the window of votes, and nothing in it is ever taken back. Work that waits when a check fails, or for
-too long, is never vouched for; and where nobody else is there to look, nobody has.
+Unlike the audit state that gives votes (`accounts`) this is never forgotten: it outlasts leaving,
+expulsion and the window of votes, and never decreases. Work that is waiting when an audit fails, or that
+waits for too long, is never vouched for, and neither is work that no other member was there to audit.
 
-The value of a round never changes, and that of the next shares nearly all with it: it costs nothing to
-keep those of many rounds, however many identities have passed through.
+The value of a round is immutable and shares nearly all of its data with the next, so keeping the values
+of many rounds is cheap, however many identities have passed through.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from . import merkle
 
-# What has changed of late is kept apart until it is this part of the whole: so a round costs what
-# changes in it, and two values differ in no more than that part.
+# Recent changes are kept apart until they reach this fraction of the whole: so the cost of a round
+# follows its changes, and two values differ by at most that fraction.
 _APART = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one member has done."""
+    """Counted work of one member."""
 
     updates: int
-    """How many of its updates counted."""
+    """Number of its updates that counted."""
     sequences: int
-    """That these were made of."""
+    """Number of sequences in these updates."""
     checked: int
-    """Of the sequences: how many somebody else has vouched for."""
+    """Number of those sequences that another member has vouched for."""
 
     def leaf(self, peer: PeerId) -> bytes:
-        """Its bytes in the tree."""
+        """Return the bytes of its leaf in the tree."""
         numbers = (self.updates, self.sequences, self.checked)
         return peer + b"".join(number.to_bytes(8, "big") for number in numbers)
 
@@ -46,7 +46,7 @@ _NOTHING = Contribution(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """That a contribution is in a tree (`merkle`)."""
+    """Inclusion proof of a contribution in a tree (`merkle`)."""
 
     index: int
     size: int
@@ -54,20 +54,23 @@ class Proof:
 
 
 class Contributions:
-    """All contributions up to some round. To be grown by making another one."""
+    """Immutable table of all contributions up to some round."""
 
     def __init__(
         self,
         settled: Mapping[PeerId, Contribution] | None = None,
         fresh: Mapping[PeerId, Contribution] | None = None,
     ) -> None:
-        """`fresh` goes before `settled`. Neither is ever changed: others have them too."""
+        """`fresh` overrides `settled`. Neither may be changed: other values share them."""
         self._settled = settled or {}
         self._fresh = fresh or {}
 
     def after(self, counted: Mapping[PeerId, int], checked: Mapping[PeerId, int]) -> Contributions:
-        """Those one record later: the sequences of each update that `counted`, and how many of whose
-        sequences were `checked`."""
+        """Return the table one record later.
+
+        `counted` maps members to the sequences of their counted update, `checked` to the number of their
+        sequences newly vouched for.
+        """
         if not counted and not checked:
             return self
         fresh = dict(self._fresh)
@@ -88,21 +91,22 @@ class Contributions:
         return peer in self._fresh or peer in self._settled
 
     def __getitem__(self, peer: PeerId) -> Contribution:
-        """That of a member; nothing for whoever has done nothing."""
+        """Return a member's contribution, all zeros if it has none."""
         return self._fresh.get(peer) or self._settled.get(peer, _NOTHING)
 
     @cached_property
     def peers(self) -> tuple[PeerId, ...]:
-        """Everybody whose work ever counted, sorted."""
+        """All members whose work ever counted, sorted."""
         return tuple(sorted(self._settled.keys() | self._fresh.keys()))
 
     @cached_property
     def root(self) -> ContentId:
-        """The hash of all of it, which a record certifies."""
+        """The tree hash of the whole table, which a record certifies."""
         return merkle.tree_hash(self._leaves())
 
     def proof(self, peer: PeerId) -> Proof:
-        """That what `peer` has done is part of the `root`. Raises `KeyError` if it has done nothing."""
+        """Return the inclusion proof of `peer` under `root`. Raises `KeyError` if it has no
+        contribution."""
         if peer not in self:
             raise KeyError(peer)
         index = self.peers.index(peer)

@@ -1,14 +1,14 @@
-"""What becomes of a low first look: others look again, and count with their votes.
+"""Disputes over audits with a low score: other members re-audit, weighted by their votes.
 
-Up to `SEATS` members with votes are all called, and what most of all votes say is so. Where there are
-more, seats are drawn on the line of all votes, and it takes two thirds of the seats. So who speaks first
-is of no account, nor who puts whose look into a record: as long as it has not been said by enough, the
-dispute is open, for a fixed time. If it stays open, nobody is blamed: one who did little of the work, or
-a sequence in which there is little to learn, is met again.
+If at most `SEATS` members have votes, all are called, and a majority of all votes settles the dispute.
+If there are more, seats are drawn on the line of all votes, and it takes two thirds of the seats. So it
+does not matter who answers first or who puts which re-audit into a record: the dispute stays open, for a
+fixed time, until enough have answered. If it is never settled, no member is blamed: another audit will
+catch a member that does little of the work, or a sequence in which there is little to learn.
 
-With less than a third of all votes liars settle nothing where all are called, neither for themselves nor
-against anybody. Of sixteen seats drawn they have the eleven that it takes once in 250 disputes where
-members are many, and once in 9,600 of forty members (`tests/checks/test_disputes.py`).
+With less than a third of all votes, byzantine members settle nothing where all are called, neither in
+their own favour nor against others. Of sixteen drawn seats they hold the necessary eleven once in 250
+disputes in a large swarm, and once in 9,600 in one of forty members (`tests/checks/test_disputes.py`).
 """
 
 from __future__ import annotations
@@ -25,39 +25,41 @@ from ...crypto.identity import PeerId
 Outcome = Literal["open", "failed", "contradicted"]
 
 SEATS = 16
-"""So many are called, or all if there are no more. Whoever has many votes may have several seats."""
+"""Number of seats that re-audit, or of members if there are fewer. A member with many votes may hold
+several."""
 LAG = 4
-"""Rounds from the record that holds a first look to the one whose beacon draws who looks again. Whoever
-tells a look, and whoever puts it into a record, does not know yet what it draws (`chain/beacon`)."""
+"""Rounds from the record that holds an audit to the one whose beacon draws the re-auditors. Neither the
+auditor nor the proposer of that record can know yet what it draws (`chain/beacon`)."""
 LASTS = 16
-"""Rounds for which second looks may be recorded. So long updates, samples and parameters must be kept,
-and so long it takes to keep honest ones out of all records."""
+"""Rounds for which re-audits may be recorded. Updates, samples and parameters must be kept for that
+long, and honest re-audits would have to be kept out of all records for that long."""
 OPEN = LAG + LASTS
 """Rounds after which a dispute is dropped."""
 MOST_SEQUENCES = 8
-"""Of a large share no more are looked at again. They are drawn, and nobody knows them in time."""
+"""Maximum number of a large share's sequences that are re-audited. They are drawn, and cannot be known
+in time to compute only these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Those who are to look again, and what each counts for."""
+    """Members called to re-audit, and their weights."""
 
     weights: Mapping[PeerId, int] = field(default_factory=dict)
     drawn: bool = False
-    """Whether seats were drawn; else all have their votes."""
+    """Whether seats were drawn; otherwise all members have their votes."""
 
     @property
     def needed(self) -> int:
-        """What is said by so many is so. A draw may be a bad one, so it takes more of one."""
+        """The weight that settles the dispute. A draw may be unlucky, so it takes more there."""
         total = sum(self.weights.values())
         return 2 * total // 3 + 1 if self.drawn else total // 2 + 1
 
 
 def call(votes: Mapping[PeerId, int], lot: bytes) -> Called:
-    """Who of those with votes is called; `lot` draws where they are many.
+    """Return the voters that are called to re-audit; `lot` seeds the draw where there are many.
 
-    Seats lie at even distances on the line of all votes, in an order that is drawn: so nobody has more
-    or less of them than its part of the votes but for one.
+    Seats are spaced evenly on the line of all votes, in a drawn order: each member gets its proportion
+    of the seats to within one.
     """
     if len(votes) <= SEATS:
         return Called(dict(votes))
@@ -73,10 +75,11 @@ def call(votes: Mapping[PeerId, int], lot: bytes) -> Called:
 
 
 def outcome(called: Called, again: Mapping[PeerId, bool], checked: PeerId) -> Outcome:
-    """What second looks come to: of each who looked, whether the share is low; in any order.
+    """Return the outcome of the re-audits so far, each of which states whether the share is low, in any
+    order.
 
-    The `checked` member does not look: as soon as anybody says that its share is not low, it counts as
-    saying so too.
+    The `checked` member does not re-audit: once any member finds its share not low, its own weight
+    counts for that, too.
     """
     low = _weight(called, (peer for peer, said in again.items() if said))
     fine = _weight(called, (peer for peer, said in again.items() if not said))

@@ -1,9 +1,9 @@
-"""Whom a member looks at, and at which sequence: a draw that nobody can foresee or choose.
+"""Audit lottery: whom a member audits, and on which sequence, unpredictable and without choice.
 
 With each announcement a member commits to a secret. Some rounds later the secret and the beacon
-(`chain/beacon`) together say whether it looks at somebody in the next round, at whom, and at which
-sequence of their share. Whoever is looked at can't know beforehand, since the secret is told with the
-verdict alone; the member can't choose, since it was bound before anybody knew the beacon.
+(`chain/beacon`) together determine whether it audits in the next round, whom, and which sequence of
+their share. The audited member cannot know in advance, since the secret is revealed only with the
+verdict; the auditor cannot choose, since it committed before the beacon was known.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
 
 SECRET_BYTES = 16
-"""Too many to be tried."""
+"""Enough to rule out brute force."""
 
-# Numbers are drawn from so many that no remainder favours anybody.
+# Numbers come from a range so large that the modulo bias is negligible.
 _DRAWN_BYTES = 16
 
 
@@ -31,7 +31,7 @@ class Look:
 
 
 def commitment(secret: bytes) -> ContentId:
-    """What a member announces of its secret. Raises `ValueError` unless it has `SECRET_BYTES`."""
+    """Return the commitment to a secret. Raises `ValueError` unless it has `SECRET_BYTES`."""
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
     return content_id(b"distro-node check secret\0" + secret)
@@ -46,14 +46,16 @@ def drawn_look(
     voters: Container[PeerId],
     chance: Fraction,
 ) -> Look | None:
-    """What the `checker` looks at in the round behind the one whose beacon is the `lot`; None if
-    nothing.
+    """Return what the `checker` audits in the round after the one whose beacon is the `lot`, if
+    anything.
 
-    `shares`: the members that are dealt something there, with the sequences of their share; `counts`:
-    how often the update of each counts. Half of all looks are at members without votes, where there are
-    any: they wait for it, and nobody knows them. Among these as among the others looks go by what counts
-    in the step: who does little has no more of a say unseen than who does much, and a crowd has as many
-    looks as it has to say. `chance`: how probable a look is.
+    `shares`: the members with an assignment there, and the number of sequences in it; `counts`: the
+    weight of each one's update; `chance`: the probability of an audit.
+
+    Half of all audits go to members without votes, if there are any: they wait for an audit, and nothing
+    is known about them. Within either group, audits are proportional to weight in the step: a member
+    that does little has no more unaudited weight than one that does much, and a crowd is audited in
+    proportion to its weight.
     """
     if not _happens(secret, lot, b"whether", chance):
         return None
@@ -77,8 +79,8 @@ def drawn_look(
 
 
 def drawn_sequences(name: bytes, share: int, most: int) -> tuple[int, ...]:
-    """The sequences that a second look with this name takes: all of a share, or as many as `most`,
-    sorted."""
+    """Return the sequences, sorted, that a re-audit with this name covers: the whole share, or `most` of
+    it."""
     ranked = sorted(range(share), key=lambda number: _number(b"", name, b"of %d" % number))
     return tuple(sorted(ranked[:most]))
 
@@ -89,6 +91,6 @@ def _happens(secret: bytes, about: bytes, what: bytes, chance: Fraction) -> bool
 
 
 def _number(secret: bytes, about: bytes, what: bytes) -> int:
-    """A number that is drawn: uniform below 2^128."""
+    """Draw a number, uniform below 2^128."""
     text = b"distro-node check draw\0" + what + b"\0" + secret + about
     return int.from_bytes(content_id(text)[:_DRAWN_BYTES], "big")

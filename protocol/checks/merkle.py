@@ -1,8 +1,8 @@
-"""A Merkle tree over a list, and proofs that something stands in it: the tree of RFC 6962.
+"""Merkle tree over a list, with inclusion proofs: the tree of RFC 6962.
 
-Leaves and nodes are hashed with different prefixes, so that none can be taken for the other. The tree's
-hash covers how many leaves there are, so that a place in the list has one proof of one length. A proof
-comes from anybody: whether it holds is told of any bytes, in time that is bounded by its length.
+Leaves and nodes are hashed with different prefixes, so that neither can be passed off as the other. The
+tree's hash covers the number of leaves, so that each place in the list has one proof of one length.
+Proofs may come from any peer: verifying arbitrary bytes takes time bounded by their length.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from ...crypto.hashing import ContentId, content_id
 
 MOST_STEPS = 63
-"""The longest proof: a list has fewer items than 2**63."""
+"""Maximum proof length: a list has fewer than 2**63 items."""
 
 _LEAF, _NODE, _TREE = b"\x00", b"\x01", b"\x02"
 
 
 def tree_hash(leaves: Sequence[bytes]) -> ContentId:
-    """The hash of a list, which nobody can find another list for."""
+    """Return the collision-resistant hash of a list."""
     *_, top = _levels(leaves)
     return _closed(len(leaves), top[0] if top else content_id(b""))
 
 
 def path(leaves: Sequence[bytes], index: int) -> tuple[ContentId, ...]:
-    """What proves that `leaves[index]` stands there: the hashes beside its way to the top."""
+    """Return the inclusion proof of `leaves[index]`: the sibling hashes on the path to the root."""
     steps = []
     for level in _levels(leaves):
         beside = index ^ 1
@@ -35,12 +35,12 @@ def path(leaves: Sequence[bytes], index: int) -> tuple[ContentId, ...]:
 
 
 def stands(leaf: bytes, index: int, size: int, steps: Sequence[ContentId], tree: ContentId) -> bool:
-    """Whether `leaf` is number `index` of a list of `size` items with the hash `tree`."""
+    """Whether `leaf` is item `index` of a list of `size` items with the hash `tree`."""
     if not 0 <= index < size < 1 << 63:
         return False
     hashed, last, rest = content_id(_LEAF + leaf), size - 1, iter(steps)
     while last:
-        # Whoever is last of an odd number has nobody beside it, and moves up as it is.
+        # The last node of an odd number has no sibling and moves up unchanged.
         if index % 2 or index < last:
             beside = next(rest, None)
             if beside is None:
@@ -51,7 +51,7 @@ def stands(leaf: bytes, index: int, size: int, steps: Sequence[ContentId], tree:
 
 
 def _levels(leaves: Sequence[bytes]) -> list[list[ContentId]]:
-    """The hashes of the leaves, of those above them, and so on up to the only one."""
+    """Return the hashes of the leaves, of the level above them, and so on up to the root."""
     levels = [[content_id(_LEAF + leaf) for leaf in leaves]]
     while len(levels[-1]) > 1:
         below = levels[-1]

@@ -1,17 +1,18 @@
-"""What several checks of one member say together: Wald's sequential test, in whole numbers.
+"""Wald's sequential probability ratio test over a member's audits, in integer arithmetic.
 
-A check passes or fails, and has a score. Honest work fails now and then (a sequence in which there is
-little to learn moves little), so one failure says nothing; who does not do the work fails often, and
-who does half of it scores less. A test adds up the logarithms of how much likelier each result is of
-those than of the honest (A. Wald, "Sequential Tests of Statistical Hypotheses", Annals of Mathematical
-Statistics 16, 1945), and decides as soon as the sum leaves an interval; no test with the same errors
-needs fewer checks on average. Who is cleared begins anew at zero, so nobody saves up a good name and
-spends it on lies (E. S. Page, "Continuous Inspection Schemes", Biometrika 41, 1954). Spot checks whose
-results follow a worker into its credibility are L. Sarmenta's ("Sabotage-Tolerance Mechanisms for
-Volunteer Computing Systems", 2002).
+An audit passes or fails, and has a score. Honest work fails now and then (a sequence with little to
+learn moves little), so one failure proves nothing; a member that does not do the work fails often, and
+one that does half of it scores lower. A test sums the log likelihood ratios of the results under the
+dishonest and the honest hypothesis (A. Wald, "Sequential Tests of Statistical Hypotheses", Annals of
+Mathematical Statistics 16, 1945), and decides as soon as the sum leaves an interval; no test with the
+same error rates needs fewer audits on average. A cleared member restarts at zero, so that a long honest
+record cannot be saved up and spent on cheating (E. S. Page, "Continuous Inspection Schemes", Biometrika
+41, 1954). Spot checks whose results follow a worker into its credibility are L. Sarmenta's
+("Sabotage-Tolerance Mechanisms for Volunteer Computing Systems", 2002).
 
-Logarithms are rounded to thousandths, sums are whole: two members that know the same results come to
-the same standing. What the errors then are is not approximated but counted (`Standings`).
+Logarithms are rounded to thousandths and sums are integers, so two members that know the same results
+compute the same reputation. The resulting error rates are counted exactly, not approximated
+(`Standings`).
 """
 
 from __future__ import annotations
@@ -29,23 +30,22 @@ Decision = Literal["open", "cleared", "accused"]
 
 # Thousandths of a natural logarithm.
 _UNIT = 1000
-# More checks of one member than there will be, and more sums than a test of any use has: 8 MiB of them.
+# More audits of one member than ever happen, and more sums than a useful test has (8 MiB of them).
 _MOST_CHECKS = 1 << 20
 _MOST_SUMS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """How often a test may be wrong, and the bounds of the sum that follow from it.
+    """Error rates of a test, and the bounds of the sum that follow from them.
 
-    Both are probabilities above 0 and below 1, and below 1 together; `ValueError` for others.
+    Both are probabilities above 0 and below 1 whose sum is below 1; other values raise `ValueError`.
     """
 
     accused_wrongly: Fraction
-    """Of those who are as the honest are supposed to be: how many are accused before they are
-    cleared."""
+    """Rate at which honest members are accused before they are cleared."""
     missed: Fraction
-    """Of those that are to be found: how many are cleared once before they are accused."""
+    """Rate at which dishonest members are cleared once before they are accused."""
 
     def __post_init__(self) -> None:
         _check_probabilities(accused_wrongly=self.accused_wrongly, missed=self.missed)
@@ -54,18 +54,18 @@ class Errors:
 
     @cached_property
     def accuse_at(self) -> int:
-        """The sum with which somebody is accused: Wald's upper bound, in thousandths."""
+        """The sum at which a member is accused: Wald's upper bound, in thousandths."""
         return _logarithm((1 - self.missed) / self.accused_wrongly)
 
     @cached_property
     def clear_at(self) -> int:
-        """The sum with which somebody is cleared: Wald's lower bound."""
+        """The sum at which a member is cleared: Wald's lower bound, in thousandths."""
         return _logarithm(self.missed / (1 - self.accused_wrongly))
 
     def moved(self, standing: int, step: int) -> tuple[int, Decision]:
-        """The sum after one more step, and what is decided by it. Who is cleared stands at 0 again.
+        """Return the sum after one more step, and the decision. A cleared member's sum returns to 0.
 
-        Raises `ValueError` for a sum that no open test has.
+        Raises `ValueError` for a sum outside the open interval.
         """
         if not self.clear_at < standing < self.accuse_at:
             raise ValueError(f"a standing of {standing} is decided already")
@@ -79,15 +79,15 @@ class Errors:
 
 @dataclass(frozen=True, kw_only=True)
 class PassTest(Errors):
-    """For who does not do the work at all, or not always: how many checks fail.
+    """Test for members that do not do the work, or not always: how many audits fail.
 
-    Raises `ValueError` if the honest fail no less than those that are looked for.
+    Raises `ValueError` unless honest members fail less often than the others.
     """
 
     honest_fails: Fraction
-    """The most often that a check of honest work fails."""
+    """Upper bound on the rate at which audits of honest work fail."""
     idle_fails: Fraction
-    """How often at least a check of somebody fails that is to be found."""
+    """Lower bound on the rate at which audits of idle members fail."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,38 +99,39 @@ class PassTest(Errors):
 
     @cached_property
     def failure(self) -> int:
-        """What a failure adds to the sum, in thousandths: above 0."""
+        """What a failed audit adds to the sum, in thousandths: above 0."""
         return _logarithm(self.idle_fails / self.honest_fails)
 
     @cached_property
     def success(self) -> int:
-        """What a check that passes adds: below 0."""
+        """What a passed audit adds: below 0."""
         return _logarithm((1 - self.idle_fails) / (1 - self.honest_fails))
 
     def after(self, standing: int, *, failed: bool) -> tuple[int, Decision]:
-        """The sum after one more check."""
+        """Return the sum after one more audit, and the decision."""
         return self.moved(standing, self.failure if failed else self.success)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LevelTest(Errors):
-    """For who does a part of the work: how high scores are, in thousandths of what is usual.
+    """Test for members that do a part of the work: how high scores are, in thousandths of the usual
+    score.
 
-    Wald's test of a normal distribution's mean. A step has a bound, so that no single score decides
-    anything. Raises `ValueError` unless 0 < low < usual, both others are above 0, and `least` is below
-    the middle of low and usual.
+    Wald's test of a normal distribution's mean. Steps are bounded, so that no single score decides.
+    Raises `ValueError` unless 0 < low < usual, `deviation` and `most` are above 0, and `least` is below
+    the midpoint of low and usual.
     """
 
     usual: int
-    """The mean of honest scores, at least."""
+    """Lower bound on the mean of honest scores."""
     low: int
-    """The mean of the scores of somebody who is to be found, at most."""
+    """Upper bound on the mean score of members that the test must find."""
     deviation: int
     """The standard deviation of honest scores."""
     most: int
-    """The largest step, either way, in thousandths."""
+    """The largest step in either direction, in thousandths."""
     least: int = 0
-    """What is lower counts as this: how much one score may say against somebody."""
+    """Floor for scores, which limits how much one score can count against a member."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,35 +143,37 @@ class LevelTest(Errors):
             raise ValueError("deviation and most must be above 0")
 
     def step(self, level: int) -> int:
-        """What a score adds to the sum: ln of the likelihoods' ratio, in thousandths and bounded.
+        """Return what a score adds to the sum: the log likelihood ratio, in thousandths and bounded.
 
         For deviation σ it is (low - usual) / σ² · (level - (low + usual) / 2).
         """
         level = max(level, self.least)
         whole = _UNIT * (self.low - self.usual) * (2 * level - self.low - self.usual)
-        # Rounded to the nearest, in whole numbers.
+        # Rounded to the nearest, in integers.
         step = (whole + self.deviation**2) // (2 * self.deviation**2)
         return max(-self.most, min(self.most, step))
 
     def after(self, standing: int, level: int) -> tuple[int, Decision]:
-        """The sum after one more check."""
+        """Return the sum after one more audit, and the decision."""
         return self.moved(standing, self.step(level))
 
 
 class Sums:
-    """Where the sum of a test may stand after so many independent steps, each drawn with the same odds.
+    """Distribution of a test's sum after some independent, identically distributed steps.
 
-    Every sum there can be is followed with its probability, so nothing is approximated but by floating
-    point; an accused one stays accused.
+    It carries the probability of every reachable sum, so floating point is the only approximation.
+    Accusation is absorbing.
     """
 
     def __init__(self, accuse_at: int, clear_at: int, odds: Mapping[int, float]) -> None:
-        """The bounds as those of `Errors`; `odds` says how probable each step is, and they add up to 1.
-        Raises `ValueError` for more than 2^20 open sums."""
+        """The bounds are those of `Errors`; `odds` maps each step to its probability, and they sum to 1.
+
+        Raises `ValueError` for more than 2^20 open sums.
+        """
         if accuse_at - clear_at > _MOST_SUMS:
             raise ValueError(f"more than {_MOST_SUMS} sums")
         self._odds = odds
-        # Of the sums between the bounds, both left out.
+        # Probabilities of the sums strictly between the bounds.
         self._open = np.zeros(accuse_at - clear_at - 1)
         self._zero = -clear_at - 1
         self._open[self._zero] = 1.0
@@ -179,7 +182,7 @@ class Sums:
         self.checks = 0
 
     def check(self, times: int = 1) -> float:
-        """After so many more steps, 2^20 at most altogether: the probability of having been accused.
+        """Advance by `times` steps, 2^20 at most in total, and return the probability of accusation.
 
         Raises `ValueError` for more.
         """
@@ -201,7 +204,7 @@ class Sums:
 
 
 class Standings(Sums):
-    """How somebody stands after so many checks, each of which fails with one probability."""
+    """Distribution of a member's sum when each audit fails with one fixed probability."""
 
     def __init__(self, test: PassTest, fails: float) -> None:
         """Raises `ValueError` unless 0 ≤ `fails` ≤ 1, and for a test with more than 2^20 open sums."""
@@ -212,8 +215,8 @@ class Standings(Sums):
 
 
 def checks_until(test: PassTest, fails: float, share: float, most: int) -> int | None:
-    """After how many checks this share of those who fail so often is accused; None if after `most` it
-    is not."""
+    """Return the number of audits after which a fraction `share` of the members that fail at rate
+    `fails` is accused; None if more than `most`."""
     standings = Standings(test, fails)
     for _ in range(most):
         if standings.check() >= share:
@@ -228,6 +231,6 @@ def _check_probabilities(**named: Fraction) -> None:
 
 
 def _logarithm(ratio: Fraction) -> int:
-    """The natural logarithm in thousandths, rounded to the nearest."""
-    # Of both parts: a fraction may be smaller than any float.
+    """Return the natural logarithm in thousandths, rounded to the nearest."""
+    # Separately for both parts: a fraction may be smaller than any float.
     return round(_UNIT * (math.log(ratio.numerator) - math.log(ratio.denominator)))

@@ -1,9 +1,9 @@
-"""How a member stands: what its checks have added up to so far, and how somebody who was accused comes
-back.
+"""Reputation of a member: the running sums of its audit tests, and how an accused member recovers.
 
-`sequential` decides once and says no more. A member goes on, so its sums do, too: whoever is accused
-stands at the bound, and is cleared when checks that pass have brought the sum down to zero. Nobody is
-expelled: a broken fan is no crime, and who came back with a new identity would begin at zero as well.
+A test of `sequential` decides once and ends. A member goes on, and so do its sums: an accused member's
+sum starts at the bound, and the accusation ends when passed audits have brought it down to zero. No
+member is expelled: a broken fan is no crime, and an expelled member would come back under a new
+identity, which also starts at zero.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORK = PassTest(
     honest_fails=Fraction(1, 1000),
     idle_fails=Fraction(1, 5),
 )
-"""Of whoever computes: how often checks fail. Three failures within a dozen checks accuse."""
+"""Test of a member's work: how often its audits fail. Three failures within a dozen audits accuse it."""
 
 WORD = PassTest(
     accused_wrongly=Fraction(1, 10**6),
@@ -28,22 +28,26 @@ WORD = PassTest(
     honest_fails=Fraction(1, 20),
     idle_fails=Fraction(1, 2),
 )
-"""Of whoever looks: how often others contradict its look. A single sequence in which there is little to
-learn is a low look at honest work, so this happens to honest members, too (`benchmarks/checks.py`: once
-in forty looks at the most)."""
+"""Test of a member's own audits: how often re-audits contradict them. A sequence with little to learn
+gives a low score for honest work, so this happens to honest members, too (`benchmarks/checks.py`: in one
+of forty audits at most)."""
 
 _LEAST_SCATTER = 160
-"""Of halves, in thousandths of the usual: that of shares of one sequence, whose scores scatter least."""
+"""Lower bound of the deviation of halves, in thousandths of the usual score: that of shares of one
+sequence, whose scores scatter least."""
 
 
 def level_test(deviation: int) -> LevelTest:
-    """Of whoever computes a part: how high scores are, if honest ones have this standard deviation, in
-    thousandths of the usual score. It is measured for each model (`benchmarks/checks.py`).
+    """Return the test that finds members computing only a part: how high their scores are.
 
-    Nobody looks again at a score that passes, so liars can say of everybody that it just does: half of
-    what is usual. What is lower than seven tenths counts as these. So liars who make a third of all
-    looks at somebody take its votes in less than one of a thousand cases in a thousand looks, and not
-    within a few hundred (`tests/checks/test_standing.py`)."""
+    `deviation` is the standard deviation of honest scores, in thousandths of the usual score, measured
+    for each model (`benchmarks/checks.py`).
+
+    A passing score is not re-audited, so byzantine auditors can report a bare pass, half of the usual
+    score, for anyone. Scores below seven tenths therefore count as seven tenths. Byzantine members that
+    make a third of all audits of a member then take its votes with a probability below one in a thousand
+    over a thousand audits, and not within a few hundred (`tests/checks/test_standing.py`).
+    """
     return LevelTest(
         accused_wrongly=WORK.accused_wrongly,
         missed=WORK.missed,
@@ -56,24 +60,27 @@ def level_test(deviation: int) -> LevelTest:
 
 
 def halves_test(deviation: int) -> LevelTest:
-    """Of whoever computes one half of each sequence: how well the other one is in its updates, beside
-    the whole (`verdict.Halves`). `deviation` is that of scores: halves scatter by four fifths of it, and
-    hardly less where scores are near each other (`benchmarks/checks.py`). `least` weighs what liars may
-    say against how soon one half is found missing (`tests/checks/test_standing.py`)."""
+    """Return the test that finds members computing one half of each sequence: how well the other half
+    shows in their updates compared with the whole (`verdict.Halves`).
+
+    `deviation` is that of scores: halves scatter by four fifths of it, and hardly less where scores are
+    close together (`benchmarks/checks.py`). `least` trades what byzantine auditors can claim against how
+    soon a missing half is found (`tests/checks/test_standing.py`).
+    """
     scatter = max(_LEAST_SCATTER, 4 * deviation // 5)
     return replace(level_test(deviation), low=600, least=650, deviation=scatter)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The sum of one test of one member."""
+    """Running sum of one test of one member."""
 
     sum: int = 0
     """In thousandths of a natural logarithm."""
     accused: bool = False
 
     def after(self, test: Errors, step: int) -> Standing:
-        """The standing after one more step of this test."""
+        """Return the state after one more step of this test."""
         moved = self.sum + step
         if moved >= test.accuse_at:
             return Standing(test.accuse_at, accused=True)
@@ -84,18 +91,18 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """All of a member."""
+    """All test sums of one member."""
 
     work: Standing = Standing()
-    """Whether the work is done at all."""
+    """Whether it does the work at all."""
     level: Standing = Standing()
-    """Whether all of it is."""
+    """Whether it does all of the work."""
     word: Standing = Standing()
-    """Whether its looks are true."""
+    """Whether its audits are true."""
     first_half: Standing = Standing()
-    """Whether sequences are computed from their beginnings."""
+    """Whether it computes the first halves of sequences."""
     second_half: Standing = Standing()
-    """Whether they are computed to their ends."""
+    """Whether it computes the second halves of sequences."""
 
     @property
     def counts(self) -> bool:
@@ -104,7 +111,7 @@ class Standings:
 
     @property
     def passes_until_back(self) -> int:
-        """How many checks in a row must pass before its updates count again; 0 if they do."""
+        """Number of consecutive passed audits after which its updates count again; 0 if they do."""
         return 0 if self.counts else -(-self.work.sum // -WORK.success)
 
     @property
@@ -119,25 +126,26 @@ class Standings:
         return self.whole and not accused
 
     def checked(self, *, failed: bool) -> Standings:
-        """After a check of its work."""
+        """Return the reputation after an audit of its work."""
         step = WORK.failure if failed else WORK.success
         return replace(self, work=self.work.after(WORK, step))
 
     def turned_away(self) -> Standings:
-        """After a failure of somebody of whom nothing else is known: one is enough."""
+        """Return the reputation after the failure of a member with no record: one failure is enough."""
         return replace(self, work=Standing(WORK.accuse_at, accused=True))
 
     def scored(self, test: LevelTest, level: int) -> Standings:
-        """After a look at its work with this score, in thousandths of the usual one."""
+        """Return the reputation after an audit of its work with this score, in thousandths of the
+        usual."""
         return replace(self, level=self.level.after(test, test.step(level)))
 
     def halved(self, test: LevelTest, halves: Halves) -> Standings:
-        """After a look at a sequence whose halves are so well in its update."""
+        """Return the reputation after an audit that found the sequence's halves at these levels."""
         first = self.first_half.after(test, test.step(halves.first))
         second = self.second_half.after(test, test.step(halves.second))
         return replace(self, first_half=first, second_half=second)
 
     def looked(self, *, contradicted: bool) -> Standings:
-        """After a look of its own that others contradict, or do not."""
+        """Return the reputation after an audit of its own, contradicted by re-audits or not."""
         step = WORD.failure if contradicted else WORD.success
         return replace(self, word=self.word.after(WORD, step))

@@ -1,4 +1,4 @@
-"""What looks have come to so far, in numbers: for people, and of no consequence for the rules."""
+"""Audit counts, for display only: no rule depends on them."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Ending = Literal["failed", "contradicted", "dropped"]
-"""How a dispute ends: others say that the work is low, that it is not, or nothing in time."""
+"""How a dispute ends: re-audits find the work low, find it fine, or do not settle it in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Since the founding."""
+    """Counts since the founding."""
 
     passed: int = 0
-    """First looks that were not low."""
+    """Audits that passed."""
     low: int = 0
-    """First looks that were."""
+    """Audits with a low score."""
     again: int = 0
-    """Second looks."""
+    """Re-audits."""
     failed: int = 0
     contradicted: int = 0
     dropped: int = 0
-    """Disputes, by how they ended."""
+    """Disputes, by their ending."""
 
     @property
     def looks(self) -> int:
-        """All first looks."""
+        """All audits, re-audits excluded."""
         return self.passed + self.low
 
     def looked(self, *, low: bool) -> Tally:
-        """After another first look."""
+        """Return the counts after one more audit."""
         if low:
             return replace(self, low=self.low + 1)
         return replace(self, passed=self.passed + 1)
 
     def looked_again(self) -> Tally:
-        """After another second look."""
+        """Return the counts after one more re-audit."""
         return replace(self, again=self.again + 1)
 
     def ended(self, ending: Ending) -> Tally:
-        """After the end of another dispute."""
+        """Return the counts after one more ended dispute."""
         match ending:
             case "failed":
                 return replace(self, failed=self.failed + 1)
