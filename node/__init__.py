@@ -1,5 +1,5 @@
-"""Everything that touches the world: commands, the daemon, the network, disks, the trainer process.
+"""Everything that does I/O: commands, the daemon, the network, disks, the trainer process.
 
-The rules themselves live in `protocol`; this package feeds them time, bytes and randomness and carries
-out the effects they return.
+The rules live in `protocol`. This package passes them time, bytes and randomness, and carries out the
+effects that they return.
 """

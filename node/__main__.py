@@ -1,7 +1,7 @@
-"""`python -m distro_node.node` is the command `distro-node`, and this module its entry.
+"""Entry point of the command `distro-node`, and of `python -m distro_node.node`.
 
-The command line and what it stands on take a good part of a second to load, and whoever presses Ctrl-C
-then has not started anything yet: the process ends without a word.
+Importing the command line takes a good part of a second. A Ctrl-C before that has interrupted nothing,
+so the process ends without output.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A bootstrap peer: it introduces peers to each other, for any swarm, and relays their updates.
+"""A bootstrap peer: introduces peers of any swarm to each other, and relays their updates.
 
-It keeps no state that matters; a swarm that has met goes on without it. It runs without torch and
-with little memory beside the updates that it relays. It may follow one of its swarms and serve the
-page of it (`hosted_observer`).
+It keeps no essential state: a swarm whose members have met goes on without it. It runs without torch,
+and needs little memory apart from the updates that it relays. It may observe one of its swarms and
+serve that swarm's page (`hosted_observer`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .telemetry.line import line_status
 from .telemetry.metrics import serve_page
 from .telemetry.status import BootstrapStatus, encode_status
 
-# Members stay connected, so this is also how many nodes one bootstrap peer looks after; each costs
-# some 200 KB.
+# Members stay connected, so this also limits how many nodes one bootstrap peer serves; each costs some
+# 200 KB.
 MAX_CONNECTIONS = 512
-# From one IP address: a crowd behind it cannot keep all others out.
+# Per IP address, so that many peers at one address cannot lock out all others.
 MAX_CONNECTIONS_PER_ADDRESS = 128
 _METRICS_SECONDS = 1.0
 _ANSWER_SECONDS = 0.2
@@ -47,34 +47,34 @@ _ANSWER_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapSettings:
-    """Who the bootstrap peer is and where it listens."""
+    """Identity, addresses and limits of a bootstrap peer."""
 
     identity: Identity
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
     announce: tuple[str, ...] = ()
     max_connections: int = MAX_CONNECTIONS
     max_upload: float | None = None
-    """Bytes a second, all peers together; None: what the line gives."""
+    """Bytes per second for all peers together; None: unlimited."""
     max_download: float | None = None
     metrics_address: tuple[str, int] | None = None
-    """Where Prometheus finds its metrics; None: nowhere."""
+    """Where Prometheus metrics are served; None: nowhere."""
     relay: RelayLimits | None = field(default_factory=RelayLimits)
-    """How much it relays of members' updates; None: nothing."""
+    """Limits for relaying members' updates; None: none are relayed."""
     circuits: CircuitLimits = field(default_factory=CircuitLimits)
-    """What it carries for peers that cannot be dialled."""
+    """Limits for the circuits that it relays for peers that cannot be dialled."""
     carried: Path | None = None
-    """Where it keeps the count of what it has carried between others; None: nowhere."""
+    """File with the count of relayed bytes; None: not stored."""
     socket: Path | None = None
-    """Where its owner's `distro-node status` and `leave` find it; None: nowhere."""
+    """Control socket for its owner's `distro-node status` and `leave`; None: none."""
     observe: DaemonSettings | None = None
-    """The swarm that it follows, and where it serves the page of it; None: none. The identity and the
-    network are the bootstrap peer's own."""
+    """The swarm to observe, and where to serve its page; None: no swarm. The identity and the network
+    are the bootstrap peer's own."""
 
 
 async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[str]], None]) -> None:
-    """Introduce peers, and relay updates, until told to leave; `ready` is told the addresses.
+    """Introduce peers and relay updates until told to leave; call `ready` with the addresses.
 
-    Cancelling it, too, closes the connections properly. Raises `PortInUse` and `BadAddress`, and
+    Cancelling it also closes the connections properly. Raises `PortInUse` and `BadAddress`, and
     `UserError` for an address at which no page can be served.
     """
     with contextlib.ExitStack() as stack:
@@ -117,7 +117,7 @@ async def _serve(
                     handlers = {
                         "status": lambda _: encode_status(status()),
                         "leave": lambda _: _leave(leaving),
-                        # Its page is there to look; nobody acts through it.
+                        # The page is read-only: nothing can be done through it.
                         "dashboard": lambda _: {"url": observer and observer.url, "link": None},
                     }
                     await nursery.start(serve_control, settings.socket, handlers)
@@ -128,7 +128,7 @@ async def _serve(
                     metrics.update(network, registry)
                     with trio.move_on_after(_METRICS_SECONDS):
                         await leaving.wait()
-                # Its asker is answered first.
+                # Leaves time to answer the `leave` command first.
                 await trio.sleep(_ANSWER_SECONDS)
                 nursery.cancel_scope.cancel()
         finally:

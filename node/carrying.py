@@ -1,4 +1,4 @@
-"""Keeping the count of what a node carries between others."""
+"""The count of bytes that a node relays for others, kept up to date on the disk."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _KEEP_SECONDS = 60.0
 
 
 def counted(network: Network, carried: Carried) -> int:
-    """How many bytes it is by now, over all starts."""
+    """Add the bytes relayed since the last call, and return the total over all starts of the node."""
     carried.note(network.carried_bytes())
     return carried.total
 
 
 async def keep_count(network: Network, carried: Carried) -> None:
-    """Keep the count on the disk, for ever, and in the end."""
+    """Store the count once a minute for ever, and once more at the end."""
     try:
         while True:
             await trio.sleep(_KEEP_SECONDS)
             counted(network, carried)
             await trio.to_thread.run_sync(carried.keep)
     finally:
-        # The node is ending; nobody waits for its loop any more.
+        # The node is ending: blocking its event loop harms nothing any more.
         counted(network, carried)
         carried.keep()

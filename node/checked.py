@@ -1,4 +1,4 @@
-"""Checked work as the chain has it, told to people and to Prometheus."""
+"""The state of the audits according to the chain, for the status and for Prometheus."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .telemetry.checked_words import left_out_words
 
 
 def checks_status(ledger: Ledger, me: PeerId | None) -> ChecksStatus | None:
-    """What checks say in the round to be decided next; None where work is not checked.
+    """Return what the audits have found up to the current round; None in a swarm without audits.
 
-    `me`: whose own account is told; None: nobody's.
+    `me`: the peer whose own account to include; None: no one's.
     """
     if ledger.work is None:
         return None
@@ -36,8 +36,8 @@ def checks_status(ledger: Ledger, me: PeerId | None) -> ChecksStatus | None:
 
 
 class CheckedFollower:
-    """Keeps the metrics of checked work up to date. What was before the first look at the chain, and
-    so before this node's time, is not counted."""
+    """Keeps the audit metrics up to date. Counts from before its first update, so from before this node
+    started, are left out."""
 
     def __init__(self, metrics: CheckedMetrics, me: PeerId | None) -> None:
         self._metrics = metrics
@@ -45,7 +45,7 @@ class CheckedFollower:
         self._seen: dict[Counter, int] = {}
 
     def update(self, ledger: Ledger) -> None:
-        """Bring the metrics up to this chain; they stay as they are where work is not checked."""
+        """Bring the metrics up to this chain; leave them unchanged in a swarm without audits."""
         if ledger.work is None:
             return
         accounts, metrics = ledger.work.accounts, self._metrics
@@ -65,7 +65,7 @@ class CheckedFollower:
             self._rise(metrics.own_looks, accounts[self._me].looks)
 
     def _rise(self, counter: Counter, total: int) -> None:
-        # On another chain, or of an account that was forgotten, it may be smaller.
+        # The total may fall: after a change of chain, or when an account was dropped.
         counter.inc(max(0, total - self._seen.get(counter, total)))
         self._seen[counter] = total
 

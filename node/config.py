@@ -1,8 +1,8 @@
-"""Settings out of four places: command line > environment > configuration file > default.
+"""Settings from four sources: command line > environment > configuration file > default.
 
-The command line is Typer's business; this module reads the others into the map of defaults that
-Typer asks next: `DISTRO_NODE_<COMMAND>_<OPTION>`, `DISTRO_NODE_<OPTION>` and the TOML file. What it
-doesn't know in any of them it refuses, naming the nearest thing it knows.
+Typer reads the command line. This module reads the environment (`DISTRO_NODE_<COMMAND>_<OPTION>`,
+`DISTRO_NODE_<OPTION>`) and the TOML file into the map of defaults that Typer consults next. It refuses
+what it does not know there, and names the nearest thing it knows.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typer.models import OptionInfo
 from .errors import ExitCode, UserError
 
 ENVIRONMENT_PREFIX = "DISTRO_NODE"
-# Those that stand for no option of a command.
+# Variables that set no option of a command.
 _OTHER_VARIABLES = tuple(f"{ENVIRONMENT_PREFIX}_{n}" for n in ("CONFIG", "DEBUG", "PASSPHRASE"))
 
-# Nobody writes a larger one; a wrong path (a disk image, /dev/zero) must not fill the memory.
+# No real file is larger; a wrong path (a disk image, /dev/zero) must not fill the memory.
 _MAX_CONFIG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptionKind:
-    """What an option takes: `kind` is str, int, float, bool, Path or an Enum."""
+    """The value that an option takes: `kind` is str, int, float, bool, Path or an Enum."""
 
     kind: type
     multiple: bool
@@ -41,16 +41,16 @@ class OptionKind:
 
 
 Commands = Mapping[str, Mapping[str, OptionKind]]
-"""The options, by Python name, of each command."""
+"""The options of each command, by Python name."""
 
 
 def default_config_file() -> Path:
-    """Where the configuration file is looked for: in the user's configuration directory."""
+    """Return the path of the configuration file in the user's configuration directory."""
     return Path(platformdirs.user_config_dir("distro-node", appauthor=False)) / "config.toml"
 
 
 def command_options(command: Callable[..., Any]) -> dict[str, OptionKind]:
-    """The options of a command's function, read from its annotations; arguments are left out."""
+    """Return the options of a command's function, read from its annotations, without arguments."""
     options = {}
     for name, hint in typing.get_type_hints(command, include_extras=True).items():
         if typing.get_origin(hint) is not Annotated:
@@ -72,8 +72,8 @@ def load_defaults(
 ) -> dict[str, dict[str, Any]]:
     """Read the configuration file and the environment into defaults by command and option.
 
-    Without `file` the default place is read if there is something. Raises `UserError`
-    (`BAD_CONFIG`), naming file and key, or variable.
+    Without `file`, the file at the default path is read if it exists. Raises `UserError` (`BAD_CONFIG`),
+    naming the file and the key, or the variable.
     """
     defaults: dict[str, dict[str, Any]] = {name: {} for name in commands}
     path = file if file is not None else default_config_file()
@@ -103,7 +103,7 @@ def _read_file(path: Path, commands: Commands, defaults: dict[str, dict[str, Any
             if option in options:
                 _put(defaults[command], path, key, key, option, value, options[option])
     for name, table in tables.items():
-        # A table speaks for one command alone, and so above the common keys.
+        # A table applies to one command, so it overrides the common keys.
         own: dict[str, Any] = {}
         for key, value in table.items():
             option = key.replace("-", "_")
@@ -150,14 +150,14 @@ def _read_environment(
     known = set(_OTHER_VARIABLES)
     for command, options in commands.items():
         for option, kind in options.items():
-            # No shell takes a name with a hyphen in it.
+            # Shells allow no hyphen in a variable's name.
             own = command.upper().replace("-", "_")
             names = (option.upper(), f"{own}_{option.upper()}")
-            # The one for this command alone comes last and wins.
+            # The one for this command comes last and wins.
             for variable in (f"{ENVIRONMENT_PREFIX}_{name}" for name in names):
                 known.add(variable)
                 text = environment.get(variable)
-                # An empty variable is how shells and containers say that there is none.
+                # Shells and containers unset a variable by making it empty.
                 if not text:
                     continue
                 try:
@@ -181,7 +181,7 @@ def _from_text(text: str, kind: OptionKind) -> Any:
     if kind.kind is bool:
         words = {"1": True, "true": True, "yes": True, "on": True}
         words |= {"0": False, "false": False, "no": False, "off": False}
-        # A word that is none of these stays a string, which `_check` refuses.
+        # Any other word stays a string, which `_check` refuses.
         return words.get(text.lower(), text)
     if kind.kind in (int, float):
         return kind.kind(text)
@@ -189,7 +189,7 @@ def _from_text(text: str, kind: OptionKind) -> Any:
 
 
 def _check(value: Any, kind: OptionKind) -> Any:
-    """Check a value of TOML against an option. Raises `ValueError`."""
+    """Return a TOML value that an option accepts. Raises `ValueError` for any other."""
     if kind.multiple:
         single = OptionKind(kind=kind.kind, multiple=False, low=kind.low, high=kind.high)
         if not isinstance(value, list):
@@ -210,7 +210,7 @@ def _check(value: Any, kind: OptionKind) -> Any:
 
 
 def _expected(kind: type) -> tuple[tuple[type, ...], str]:
-    """Which types of TOML an option's type takes, and their name for people."""
+    """Return the TOML types that an option's type accepts, and their name in messages."""
     if kind is bool:
         return (bool,), "true or false"
     if kind is int:

@@ -1,6 +1,6 @@
-"""A node's contact with the peers of one swarm: how it finds them and is found, and what it asks with.
+"""A node's contact with the peers of one swarm: finding them, being found, and the means to ask them.
 
-Whoever takes part has one, and whoever only looks on.
+Members and observers both have one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .telemetry.line import line_status
 from .telemetry.status import LineStatus
 from .telemetry.telemetry import Telemetry
 
-# What it waits for members in its own network if nobody else answers.
+# Time to wait for members in the local network if no other peer answers.
 _LOCAL_SECONDS = 10.0
 
 
 class Contact:
-    """Contact over one network, while that is open."""
+    """Contact with one swarm's peers over an open network."""
 
     def __init__(
         self,
@@ -48,15 +48,16 @@ class Contact:
         relays: Relays | None = None,
         registry: Registry | None = None,
     ) -> None:
-        """With `relays` those are asked for updates first.
+        """`relays` are asked for updates first, if given.
 
-        `registry` is that of a bootstrap peer which shares its network with this contact, and serves
-        introductions itself. Its network has peers of other swarms, too, who would take a question
-        about this one for an offence: nobody is asked but those who said that they are in it.
+        `registry` is the registry of a bootstrap peer that shares its network with this contact and
+        serves introductions itself. Its network also has peers of other swarms, which would count a
+        request about this swarm as an offence: only peers that have announced themselves in this swarm
+        are asked.
         """
         directory = data.swarm(settings.swarm)
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # On loopback there is no local network to look around in.
+        # A node that listens on loopback has no local network to search.
         self._looks_around = settings.mdns and bool(network.listening_ports)
         self._settings = settings
         self._network = network
@@ -87,7 +88,7 @@ class Contact:
         )
 
     def keep(self, nursery: trio.Nursery) -> None:
-        """Be found and find others, for as long as the nursery is open."""
+        """Keep finding peers and being found while the nursery is open."""
         if self._looks_around:
             suggest = self.introducer.suggest
             local = LocalDiscovery(self._network, self._settings.swarm, suggest)
@@ -96,12 +97,12 @@ class Contact:
         nursery.start_soon(keep_running, partial(keep_count, self._network, self._carried))
 
     def keep_to(self, limits: Limits) -> None:
-        """Take no more of the line than that from now on."""
+        """Apply these bandwidth limits from now on."""
         traffic = self._network.traffic
         traffic.upload.limit, traffic.download.limit = limits.upload, limits.download
 
     def line(self) -> LineStatus:
-        """The line's part of the status."""
+        """Return the status of the line."""
         introduced = self._shared or self.introducer.bootstrap_connected()
         carried = counted(self._network, self._carried)
         line = line_status(self._network, carried=carried, bootstrap=introduced)

@@ -1,8 +1,8 @@
-"""The daemon: what lasts as long as the program, around one stay in the swarm after another.
+"""The daemon: the parts that live as long as the program, around a series of sessions in the swarm.
 
-It opens the network and serves the owner; a stay is what lies between two pauses (`stay`, or for whoever
-only looks on `observer`). All that a user can mend ends in a `UserError`; everything stored stays good,
-and the same command resumes.
+It opens the network and serves the owner's commands. A session runs between two pauses (`stay` for a
+member, `observer` for an observer). Every fault that a user can fix ends in a `UserError`; everything
+stored stays valid, and the same command resumes.
 """
 
 from __future__ import annotations
@@ -49,31 +49,31 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TICKET_BYTES = 64
-# How often to look for an address that is waited for, and how often to log that it is not there.
+# How often to check for an address that is not there yet, and how often to log that.
 _ADDRESS_SECONDS = 2.0
 _LOG_SECONDS = 60.0
 
 
 class InSwarm(Supervised, Protocol):
-    """What lies between two pauses: taking part, or looking on (`observer`)."""
+    """One session between two pauses: as a member, or as an observer (`observer`)."""
 
     async def run(self, ticket: bytes) -> None:
-        """From the first connection to the end. Raises `UserError`."""
+        """Run from the first connection to the end. Raises `UserError`."""
         ...
 
     @property
     def told_to_leave(self) -> bool:
-        """Whether somebody wanted it to end; else it came to its own end."""
+        """Whether the session was told to end; otherwise it ended by itself."""
         ...
 
     @property
     def run_is_over(self) -> bool:
-        """Whether the swarm's run has ended, and what came out is on this disk."""
+        """Whether the swarm's run has ended and its result is on this disk."""
         ...
 
 
 async def run_daemon(settings: DaemonSettings) -> bool:
-    """Take part in a swarm until told to leave, or until the run is over; returns whether it is.
+    """Take part in a swarm until told to leave or until the run is over; return whether it is over.
     Raises `UserError`."""
     return await serve_owner(settings, Stay)
 
@@ -85,11 +85,10 @@ async def serve_owner(
     observer: bool = False,
     invite: Callable[[Manifest], str | None] = lambda _: None,
 ) -> bool:
-    """What lasts as long as the program, around one stay after another; returns whether the run is
-    over.
+    """Serve the owner while one session follows another; return whether the run is over.
 
-    A stay is what `begin(settings, data, identity, network, telemetry)` gives. `invite` makes the link
-    that the page shows everybody. Raises `UserError`.
+    `begin(settings, data, identity, network, telemetry)` creates a session. `invite` makes the link that
+    the page shows to all visitors. Raises `UserError`.
     """
     finished = False
     ticket = _decode_ticket(settings.ticket)
@@ -159,9 +158,10 @@ async def _bound(
     bind: Callable[[], T],
     report: Callable[[str, int, int], None] = lambda *_: None,
 ) -> T:
-    """Return what `bind` returns; with `--wait`, once this machine has the address for it.
+    """Return the result of `bind`; with `--wait`, retry until this machine has the address for it.
 
-    Interfaces of VPNs, and those that DHCP configures, come after the node at boot. Raises `UserError`.
+    Interfaces of VPNs, and those that DHCP configures, come up after the node at boot. Raises
+    `UserError`.
     """
     logged = float("-inf")
     while True:
@@ -192,7 +192,7 @@ def _check_listening(settings: DaemonSettings) -> None:
 
 @contextlib.asynccontextmanager
 async def _kept(keeper: EnergyKeeper) -> AsyncIterator[None]:
-    """Keep account while it lasts; a GPU has its own power limit back at the end."""
+    """Run the energy manager inside the context; it restores a GPU's power limit at the end."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_running, keeper.run)
         yield
@@ -226,7 +226,7 @@ def _decode_ticket(text: str | None) -> bytes:
         ticket = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (ValueError, binascii.Error):
         ticket = b""
-    # A signature. Peers that passed anything else on for us would be scored for it.
+    # A ticket is a signature. Peers that forwarded anything else for us would be penalised for it.
     if len(ticket) != _TICKET_BYTES:
         raise UserError(
             ExitCode.BAD_SWARM_ID,

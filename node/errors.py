@@ -1,4 +1,4 @@
-"""What can go wrong for a user, each with one line, a remedy and an exit code.
+"""Errors for the user, each with one line, a remedy and an exit code.
 
 docs/exit-codes.md has an entry for every code; a test keeps the two in step.
 """
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command. 1 (a bug of ours) and 2 (usage) follow the common habit."""
+    """Exit codes of all commands. 1 (a bug of ours) and 2 (usage) follow the common convention."""
 
     OK = 0
     BUG = 1
@@ -60,9 +60,10 @@ class ExitCode(IntEnum):
 
 
 class UserError(Exception):
-    """Something the user can mend. Shown as `error: {problem}` and `  {remedy}`, never a traceback.
+    """An error that the user can fix. Shown as `error: {problem}` and `  {remedy}`, never as a
+    traceback.
 
-    `problem` says what is wrong with which value; `remedy` says what to do.
+    `problem` names the fault and the value that has it; `remedy` says what to do.
     """
 
     def __init__(self, code: ExitCode, problem: str, remedy: str) -> None:
@@ -73,7 +74,7 @@ class UserError(Exception):
 
 
 def address_missing(problem: str) -> UserError:
-    """Return the error for an address to serve at that this machine does not have (yet)."""
+    """Return the error for serving at an address that this machine does not have (yet)."""
     return UserError(
         ExitCode.ADDRESS_MISSING,
         f"{problem}: this machine has no such address",
@@ -82,7 +83,8 @@ def address_missing(problem: str) -> UserError:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """What an exception comes down to: itself, or what is in a group, and in the groups therein."""
+    """Yield the single exceptions in an exception group, nested groups included; else the error
+    itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)

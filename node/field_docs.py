@@ -1,6 +1,6 @@
-"""What the fields of a dataclass mean: the sentence below each, which the language itself does not keep.
+"""The docstrings below the fields of a dataclass, which Python does not keep at run time.
 
-The tables of fields in docs/ are made with it, so that there is one place where a field is explained.
+The tables of fields in docs/ are generated from them, so each field is explained in one place.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import inspect
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """The sentence below each field that has one, by its name, in one line; inherited ones included."""
+    """Return the docstring below each field that has one, by field name, on one line; inherited
+    included."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):

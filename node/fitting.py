@@ -1,6 +1,6 @@
-"""What a machine needs to train a swarm's model, and in which ways it can: `distro-node fit`.
+"""The memory that a machine needs to train a swarm's model, and the ways that fit: `distro-node fit`.
 
-The arithmetic is the one by which a trainer chooses when it starts (`trainer/memory_plan.py`).
+It uses the same arithmetic by which a trainer chooses at its start (`trainer/memory_plan.py`).
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ __all__ = ["Fit", "Survey", "Workload", "ask", "chosen_line", "fetch_manifest", 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What was found."""
+    """The result: a workload, a device, and which ways to train fit."""
 
     name: str
-    """The swarm's; a stranger's word."""
+    """The swarm's name; untrusted text."""
     elements: int
-    """Trained parameters."""
+    """Number of trained parameters."""
     device: str
-    """What would train, for people."""
+    """Description of the device that would train, for display."""
     kind: str
     """cpu, cuda or mps."""
     devices: int
-    """How many would train as one member."""
+    """Number of devices that would train as one member."""
     shards: bool
-    """Whether each of several would have a part of the model alone, and not a copy."""
+    """Whether each of several devices would hold a shard of the model instead of a copy."""
     room: Room
-    """Of each GPU; processors have one memory together."""
+    """Free memory of each GPU; CPUs share one memory."""
     choices: tuple[Choice, ...]
-    """Every way, in the order of what it costs."""
+    """Every way to train, cheapest first."""
     look_room: int
-    """Bytes of main memory that must be free, beside what training takes, for looks at others' work;
-    without it there are none. 0 in a swarm that does not check."""
+    """Bytes of main memory that must be free, on top of training, to audit others' work; with less this
+    machine audits nothing. 0 in a swarm without audits."""
     speaker_room: int
-    """Bytes of main memory that must be free, beside what training takes, to speak for all of the model
-    in a swarm of one panel; without it this machine says nothing there. 0 where no panels speak."""
+    """Bytes of main memory that must be free, on top of training, to aggregate the whole model in a
+    swarm of one committee; with less this machine abstains. 0 in a swarm without committees."""
 
     @property
     def chosen(self) -> Choice | None:
-        """The one that a trainer would take; None: none fits."""
+        """The way that a trainer would choose; None: none fits."""
         return next((choice for choice in self.choices if choice.fits), None)
 
     @property
     def shown(self) -> Choice:
-        """The chosen one, or else the one that lacks least."""
+        """The chosen way, or else the one that lacks the least memory."""
         return self.chosen or min(self.choices, key=lambda choice: choice.needs.device)
 
     def plain(self) -> dict[str, Any]:
-        """As a table for JSON."""
+        """Return it as a table for JSON."""
         return {
             "name": self.name,
             "parameters": self.elements,
@@ -97,7 +97,7 @@ class Fit:
 
 
 async def ask(device: str, config: dict[str, Any] | None = None) -> Survey:
-    """As `survey`. Raises `UserError`."""
+    """Run `survey` on a device. Raises `UserError`."""
     try:
         return await survey(device, config)
     except (TrainerFailed, TrainerDied) as error:
@@ -105,7 +105,8 @@ async def ask(device: str, config: dict[str, Any] | None = None) -> Survey:
 
 
 async def fetch_manifest(invite: Invite, listen: tuple[str, ...] = ()) -> Manifest:
-    """A swarm's manifest, from whoever has it. Raises `UserError`, as a search for it does."""
+    """Fetch a swarm's manifest from any peer that has it. Raises the `UserError` of the search for
+    it."""
     with TemporaryDirectory(prefix="distro-node-fit-") as folder:
         async with (
             visit(invite.bootstrap, listen) as (network, identity),
@@ -119,7 +120,7 @@ async def fetch_manifest(invite: Invite, listen: tuple[str, ...] = ()) -> Manife
                 data = await search.manifest(invite.swarm, wait=False)
                 found = read_manifest(data, invite.swarm)
             except UserError as error:
-                # Raised below: a nursery would put it into a group.
+                # Raised below, since a nursery would wrap it in a group.
                 found = error
             nursery.cancel_scope.cancel()
     if isinstance(found, UserError):
@@ -135,8 +136,8 @@ def fit_workload(
     micro_batch: int | None = None,
     split: Split = Split.AUTO,
 ) -> Fit:
-    """Hold `work` against a device, or several; `memory` is what may be taken there in the place of what
-    is free. Raises `UserError` (`MANIFEST`)."""
+    """Return how `work` fits on one device or several; `memory` replaces the free memory measured there.
+    Raises `UserError` (`MANIFEST`)."""
     room = Room(device=device.free_bytes if memory is None else memory, host=device.host_bytes)
     work = replace(work, ranks=device.count)
     try:

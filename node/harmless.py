@@ -1,8 +1,8 @@
-"""Text that others had a hand in, as it may be shown: the one way to a terminal, a log or an error line.
+"""Sanitizer for text that others influence: the only way to a terminal, a log or an error line.
 
-Names, addresses, failures of peers, libraries and trainers: everything that a stranger can make a
-volunteer's node say passes through here, once, where it is written. JSON needs none of it, since its
-own escapes leave nothing but ASCII.
+Names, addresses, error texts of peers, libraries and trainers: everything in a volunteer's output that a
+stranger can influence passes through here once, where it is written. JSON does not need it: its own
+escapes leave nothing but ASCII.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import unicodedata
 
 MOST_CHARACTERS = 8192
-"""Sixteen bootstrap addresses and what came of each fit into a line of this."""
+"""Long enough for a line with sixteen bootstrap addresses and the result of each."""
 
-# More than any script puts on one letter; a pile of them paints over the lines around.
+# No script puts more marks on one letter; a pile of them paints over the neighbouring lines.
 _MOST_MARKS = 4
-# What Python calls printable and no terminal shows: joiners, fillers, selectors of variants, a blank
-# among the Braille patterns. A name with them looks like another.
+# Characters that Python calls printable and terminals do not show: joiners, fillers, variation
+# selectors, the blank Braille pattern. A name with them looks like another name.
 _UNSEEN = frozenset(
     [
         *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),
@@ -27,12 +27,11 @@ _UNSEEN = frozenset(
 
 
 def harmless(text: object) -> str:
-    """One line without commands: what is not a visible character is spelled out, such as `\\x1b`.
+    """Return one line without control sequences: invisible characters are escaped, such as `\\x1b`.
 
-    That goes for control characters, line breaks, marks of direction, characters of no width, and
-    accents beyond the fourth on a letter; what is longer than `MOST_CHARACTERS` is cut. The
-    result is printable (`str.isprintable`), means nothing to a terminal, and passing it through again
-    changes nothing.
+    These are control characters, line breaks, direction marks, zero-width characters, and combining
+    marks beyond the fourth on a letter. Text longer than `MOST_CHARACTERS` is cut. The result is
+    printable (`str.isprintable`) and inert in a terminal, and the function is idempotent.
     """
     line = str(text)
     cut = len(line) > MOST_CHARACTERS
@@ -44,11 +43,11 @@ def harmless(text: object) -> str:
 
 
 def harmless_piece(text: str) -> str:
-    """A piece of a text of many lines, which is shown as it comes (a model writes it): no commands.
+    """Return a piece of multi-line text without control sequences, for a model's output as it streams.
 
-    Line breaks and tabs stay; what is not printable (`str.isprintable`) becomes U+FFFD. What a terminal
-    does not show stays, too: it is part of how some scripts are written, and nobody takes a text for a
-    name.
+    Line breaks and tabs stay; other characters that are not printable (`str.isprintable`) become U+FFFD.
+    Characters that a terminal does not show stay, too: some scripts need them, and generated text is not
+    mistaken for a name.
     """
     return "".join(
         character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"

@@ -1,4 +1,4 @@
-"""The `Host` of an HTTP request: which names are this node's own (DNS rebinding)."""
+"""The `Host` header of an HTTP request: which names belong to this node (against DNS rebinding)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(\d{1,5}
 
 
 def host_name(text: str) -> str | None:
-    """The name or address in a `Host` header, in small letters and without brackets or port."""
+    """Return the name or address in a `Host` header, in lower case, without brackets and port."""
     found = _HOST.fullmatch(text)
     if found is None or int(found.group(2) or 0) > 65535:
         return None
@@ -17,21 +17,21 @@ def host_name(text: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host that somebody wants to serve at is reached from this machine alone."""
+    """Whether a host to serve at can be reached from this machine only."""
     if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        # A name may mean anything.
+        # A name may resolve to anything.
         return False
 
 
 def is_own_host(name: str, served: str) -> bool:
-    """Whether a name or address from a `Host` header means the page that is served at `served`."""
+    """Whether the name or address in a `Host` header means the page that is served at `served`."""
     if name in (served.lower(), "localhost"):
         return True
-    # An address cannot be made to mean another one, as a name can.
+    # DNS rebinding needs a name: an address cannot be made to resolve to another one.
     try:
         address = ipaddress.ip_address(name)
     except ValueError:

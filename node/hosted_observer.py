@@ -1,7 +1,7 @@
-"""A bootstrap peer's look at one of its swarms: what an observer does, and the page of the swarm.
+"""An observer of one swarm inside a bootstrap peer, with the swarm's page.
 
-It shares the bootstrap peer's identity, network and process. Nobody acts through its page. What keeps
-it from following the swarm is logged, shown there, and tried again: the bootstrap peer goes on.
+It shares the bootstrap peer's identity, network and process. Its page is read-only. An error that
+keeps it from following the swarm is logged, shown on the page and retried; the bootstrap peer goes on.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-# A disk on which room was made is found soon enough, and nothing is asked in vain all the time.
+# Short enough to notice space freed on a full disk, long enough not to retry all the time.
 _AGAIN_SECONDS = 60.0
 _ALWAYS = ShiftStatus(at_work=True, by_command=False, active=None, until=None, holds=())
 
 
 @contextlib.contextmanager
 def open_hosted_observer(settings: DaemonSettings, identity: Identity) -> Iterator[HostedObserver]:
-    """An observer whose page has its address already, so that a bad one is told at once.
+    """Yield an observer whose page is already bound to its address, so that a bad address fails at once.
 
     Raises `UserError` (`BAD_ADDRESS`, `ADDRESS_MISSING`).
     """
@@ -54,12 +54,13 @@ def open_hosted_observer(settings: DaemonSettings, identity: Identity) -> Iterat
 
 
 class HostedObserver:
-    """The node that the page speaks of. `run` follows the swarm and serves the page."""
+    """The node that the page shows. `run` follows the swarm and serves the page."""
 
     def __init__(
         self, settings: DaemonSettings, identity: Identity, address: Address | None
     ) -> None:
-        """`settings.bootstrap` may name the bootstrap peer itself, as its swarm's links do."""
+        """`settings.bootstrap` may contain the bootstrap peer itself, since its swarm's links name
+        it."""
         own = peer_text(identity.peer)
         self._settings = settings
         self._identity = identity
@@ -84,12 +85,12 @@ class HostedObserver:
 
     @property
     def acts(self) -> Mapping[str, Handler]:
-        """Nothing: its owner has a terminal."""
+        """No commands: its owner has a terminal."""
         return {}
 
     @property
     def url(self) -> str | None:
-        """Where the page is."""
+        """The page's URL."""
         return None if self._address is None else self._address.url
 
     @property
@@ -98,14 +99,14 @@ class HostedObserver:
         return self._node.swarm
 
     def status(self) -> Status:
-        """What the page shows."""
+        """Return what the page shows."""
         nothing = StayStatus(swarm=None, line=NO_LINE, reach=None)
         now = nothing if self._observation is None else self._observation.status()
         return whole_status(self._node, _ALWAYS, self._telemetry, now)
 
     async def run(self, network: Network, registry: Registry) -> None:
-        """Follow the swarm over the network of a bootstrap peer, whose records of peers `registry` has,
-        and serve the page, for ever."""
+        """Follow the swarm over a bootstrap peer's network, and serve the page, for ever. `registry` has
+        the peer records of that bootstrap peer."""
 
         def invite(manifest: Manifest) -> str | None:
             bootstrap = self._settings.bootstrap or tuple(network.addresses)
@@ -126,7 +127,7 @@ class HostedObserver:
                 await trio.sleep(_AGAIN_SECONDS)
 
     async def _look(self, network: Network, registry: Registry) -> UserError:
-        """Follow the swarm; what its owner has to mend if that came to an end."""
+        """Follow the swarm until an error that the owner has to fix, and return that error."""
         problems: list[UserError] = []
         observation = self._observation = Observation(
             self._elsewhere, self._data, self._identity, network, self._telemetry, registry
@@ -138,7 +139,7 @@ class HostedObserver:
         except* OSError as group:
             explained = [explain_disk(error) for error in leaves(group)]
             if None in explained:
-                # No fault of the disk, so one of ours.
+                # Not a disk fault, so a bug of ours.
                 raise
             problems += (error for error in explained if error is not None)
         return problems[0]

@@ -1,9 +1,9 @@
-"""Hosting what a swarm has made, without a part in it: what an observer or a bootstrap peer may do.
+"""Hosting a swarm's result without being a member: an option of observers and bootstrap peers.
 
-A host keeps what somebody needs who wants the parameters (the records, the newest snapshot that they
-certify, the tokenizer, the held-out text, the weights that adapters stand beside), and gives it to
-whoever asks. So what came out of a run can be had after its last member has gone. Updates and training
-data a host has none of: who still trains has them from the members.
+A host keeps everything needed to use the parameters (the records, the newest snapshot that they
+certify, the tokenizer, the held-out text, the base weights below adapters) and serves it to any peer, so
+a run's result stays available after its last member has left. It keeps no updates and no training
+data: peers that still train get those from members.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .sync import serve_ledger
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 3.0
-# A disk on which room was made is found soon enough.
+# Short enough to notice space freed on a full disk.
 _FULL_SECONDS = 60.0
 
 
 class Host:
-    """What a host of one swarm keeps, and whom it serves."""
+    """Keeps and serves the result of one swarm."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Host:
         *,
         shared: bool,
     ) -> None:
-        """`ledger` is what the swarm has decided so far; `shared` as in `serve_ledger`."""
+        """`ledger`: the swarm's decisions so far; `shared`: as in `serve_ledger`."""
         self._means = means
         self._manifest = manifest
         self.tell(ledger)
@@ -55,20 +55,21 @@ class Host:
             ledger=lambda: self._ledger,
             held=0,
         )
-        # The snapshot that is here; None for the one that the manifest names.
+        # The snapshot kept here; None for the one that the manifest names.
         self._kept: SnapshotEntry | None = None
         self.round: int | None = None
-        """The parameters after this round are here; None: none are."""
+        """The round after which the parameters kept here were taken; None: there are none yet."""
         serve_blobs(means.network, means.store)
         serve_chunks(means.network, means.store)
         serve_ledger(means.network, manifest, lambda: self._ledger, store.written, shared=shared)
 
     def tell(self, ledger: Ledger) -> None:
-        """This is what the swarm has decided. The ledger may grow meanwhile, in another thread."""
+        """Take over the swarm's decisions so far. Another thread may extend the ledger afterwards."""
         self._ledger = ledger.truncated(len(ledger))
 
     async def run(self) -> None:
-        """Fetch what is missing, for ever. A base that is none is logged, and the rest not fetched."""
+        """Fetch what is missing, for ever. An unusable base model is logged, and nothing more is
+        fetched."""
         prepared = False
         while True:
             try:
@@ -86,11 +87,11 @@ class Host:
             await trio.sleep(_LOOK_SECONDS)
 
     async def _follow(self) -> None:
-        """Fetch the newest snapshot, if it is not here."""
+        """Fetch the newest snapshot unless it is already here."""
         if self.round is not None and self._ledger.snapshot == self._kept:
             return
         here = await self._snapshots.best(certified_only=True)
         self._means.telemetry.progress = None
-        # Before the first snapshot there are the parameters that the founder gave.
+        # Before the first snapshot, these are the parameters that the founder provided.
         self._kept, self.round = self._snapshots.entry(here), max(0, here.round)
         _log.info("the parameters after round %d are here, for whoever asks", self.round)

@@ -1,4 +1,4 @@
-"""Hours of the day in which a node may work, as `join --active` takes them."""
+"""Hours of the day in which a node may work: the value of `join --active`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _WINDOW = re.compile(r"(\d{1,2}):(\d\d)-(\d{1,2}):(\d\d)")
 
 @dataclass(frozen=True)
 class Hours:
-    """Windows of the day, each from one minute to another (excluded), over midnight too."""
+    """Windows of the day, each from one minute to another (exclusive); a window may cross midnight."""
 
     windows: tuple[tuple[int, int], ...]
     text: str
-    """As the owner wrote it."""
+    """The text that the owner wrote."""
 
     def contain(self, minute: int) -> bool:
         """Whether this minute of the day is in one of the windows."""
@@ -27,7 +27,8 @@ class Hours:
         )
 
     def next_change(self, minute: int) -> int | None:
-        """At which minute of the day that changes; None if the windows cover the whole day."""
+        """Return the minute of the day at which that changes next; None if the windows cover the whole
+        day."""
         now = self.contain(minute)
         for later in range(minute + 1, minute + _MINUTES_A_DAY):
             if self.contain(later % _MINUTES_A_DAY) != now:
@@ -36,7 +37,7 @@ class Hours:
 
 
 def parse_hours(text: str) -> Hours:
-    """Read `22:00-07:00`, or several such windows between commas. Raises `UserError` (`USAGE`)."""
+    """Parse `22:00-07:00`, or several such windows separated by commas. Raises `UserError` (`USAGE`)."""
     windows = []
     for part in text.split(","):
         found = _WINDOW.fullmatch(part.strip())

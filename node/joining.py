@@ -1,6 +1,6 @@
-"""From a swarm-id to everything that a member needs: the swarm is found, and what is missing is fetched.
+"""Joining: find a swarm by its swarm-id and fetch everything that a member needs.
 
-Everything that arrived stays on the disk, so a join that was broken off goes on where it was.
+Everything fetched stays on the disk, so an interrupted join resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Means:
-    """What a join works with: how peers are asked, and where what they say is kept."""
+    """The means of a join: the network, the peers to ask, and the stores for their answers."""
 
     settings: DaemonSettings
     me: PeerId
@@ -67,24 +67,24 @@ class Means:
     directory: SwarmDir
     telemetry: Telemetry
     connected: Callable[[], list[PeerId]]
-    """Whom one could ask about the swarm."""
+    """Returns the connected peers that may be asked about the swarm."""
 
     def downloads(self, fetcher: Fetcher) -> Downloads:
-        """Downloads that fetch through `fetcher` and report their progress."""
+        """Return downloads that fetch through `fetcher` and report their progress."""
         chunks = ChunkFetcher(self.network, self.store, fetcher)
         return Downloads(self.store, fetcher, chunks, self.connected, self.telemetry.report)
 
 
 async def find_manifest(means: Means, *, takes_part: bool = True) -> Manifest:
-    """The manifest from disk, or from whoever has it. Raises `UserError`, also for one whose task a node
-    that takes part does not have."""
+    """Return the manifest from the disk, or from any peer that has it. Raises `UserError`, also for a
+    task that a node taking part does not support."""
     swarm = means.settings.swarm
     data = await trio.to_thread.run_sync(_manifest_at_hand, means.store, means.directory, swarm)
     if data is None:
         report = means.telemetry.report
         search = Search(means.connected, means.introducer, means.fetcher, report)
         data = await search.manifest(swarm, wait=means.settings.wait)
-    # One of 20,000 tensors takes a third of a second.
+    # A manifest with 20,000 tensors takes a third of a second.
     manifest = await trio.to_thread.run_sync(read_manifest, data, swarm)
     await trio.to_thread.run_sync(write_atomically, means.directory.manifest, data)
     if takes_part:
@@ -101,7 +101,7 @@ async def find_manifest(means: Means, *, takes_part: bool = True) -> Manifest:
 
 
 def _manifest_at_hand(store: BlobStore, directory: SwarmDir, swarm: SwarmId) -> bytes | None:
-    """The manifest's bytes from either of its two places on this disk, and again in both of them."""
+    """Return the manifest's bytes from either of its two places on this disk, and restore the other."""
     data = store.get(ContentId(swarm))
     if data is not None:
         return data
@@ -118,14 +118,14 @@ def _manifest_at_hand(store: BlobStore, directory: SwarmDir, swarm: SwarmId) -> 
 
 
 async def fetch_ledger(means: Means, manifest: Manifest, swarm_store: SwarmStore) -> Ledger:
-    """The ledger from disk, brought up to what the others have, as far as anybody answers.
+    """Return the ledger from the disk, extended by what the peers that answer have.
 
-    Without anybody there, a node with nothing but the manifest waits, unless it is the founder, who
-    starts the swarm; one that took part before goes on from its own disk. Raises `UserError` (`FINAL`)
-    where the link names another chain than the one that the disk knows.
+    If no peer answers, a node that has only the manifest waits; the founder starts the swarm instead,
+    and a node that took part before continues from its own disk. Raises `UserError` (`FINAL`) if the
+    link names another chain than the one on the disk.
 
-    A record that the link names, or that this node knew to be final before, has to be on the ledger:
-    without it the node waits, even if it is the founder.
+    The ledger must contain the record that the link names and the one that this node knew to be final
+    before: without them the node waits, even if it is the founder.
     """
     linked = means.settings.at
     known = await trio.to_thread.run_sync(swarm_store.final)
@@ -154,10 +154,12 @@ async def follow_ledger(
     swarm_store: SwarmStore,
     report: Callable[[int, int], None],
 ) -> bool:
-    """Bring a ledger, and the one on the disk, up to what the others have; whether anybody was there
-    whose chain has the ledger's checkpoint. `report` hears how many entries there are of how many.
+    """Extend a ledger, in memory and on the disk, by what the other peers have; return whether any peer
+    answered whose chain has the ledger's checkpoint. `report` is called with the number of entries so
+    far and in all.
 
-    Raises `UserError` (`VERSION`) if the swarm has come to speak a version that this program does not.
+    Raises `UserError` (`VERSION`) if the swarm has changed to a protocol version that this program
+    lacks.
     """
     found = await catch_up(
         means.network,
@@ -176,7 +178,8 @@ async def follow_ledger(
 def _load_ledger(
     swarm_store: SwarmStore, known: Checkpoint | None, linked: Checkpoint | None
 ) -> Ledger:
-    """The ledger on disk, held to the later of two checkpoints. Raises `UserError` (`FINAL`)."""
+    """Load the ledger from the disk and set the later of two checkpoints. Raises `UserError`
+    (`FINAL`)."""
     try:
         ledger = swarm_store.load_ledger(checkpoint=known)
     except ProtocolError:
@@ -186,17 +189,17 @@ def _load_ledger(
     try:
         ledger.checkpoint = checkpoint_of(linked, known, ledger)
     except ProtocolError:
-        assert linked is not None  # it is the link that is refused
+        assert linked is not None  # the link is what was refused
         raise _another_chain(linked) from None
     return ledger
 
 
 def _check_point(ledger: Ledger, point: Checkpoint | None) -> None:
-    """Raise `UserError` (`FINAL`) if the ledger has another record in the place of this one."""
+    """Raise `UserError` (`FINAL`) if the ledger has another record in this one's place."""
     try:
         check_point(ledger, point)
     except ProtocolError:
-        assert point is not None  # nothing is never contradicted
+        assert point is not None  # only a checkpoint can be contradicted
         raise _another_chain(point) from None
 
 
@@ -216,12 +219,12 @@ def _waiting_for(checkpoint: Checkpoint | None) -> str:
 
 
 async def fetch_data(means: Means, manifest: Manifest) -> Prefetch:
-    """What every member needs of the training data; more is fetched while it trains."""
+    """Fetch the training data that every member needs; the rest is fetched during training."""
     mirrors = Mirrors(means.settings.mirrors, manifest.data.mirrors)
     fetcher = MirroredFetcher(means.fetcher, means.store, mirrors)
     scarce = None
     if not manifest.data.mirrors:
-        # Else whoever leaves could take the last copy of something along.
+        # Without mirrors, a peer that leaves could take the last copy of a blob with it.
         scarce = Replication(means.network, means.connected).scarce
     prefetch = Prefetch(
         data=manifest.data,
@@ -237,9 +240,9 @@ async def fetch_data(means: Means, manifest: Manifest) -> Prefetch:
 
 
 async def fetch_base(means: Means, manifest: Manifest) -> None:
-    """The frozen weights that adapters stand beside, if the swarm trains any; there already is fine.
+    """Fetch the frozen base weights, if the swarm trains adapters and they are not here already.
 
-    Raises `UserError` (`MANIFEST`) for a base that is none, and `DiskFull`.
+    Raises `UserError` (`MANIFEST`) for an unusable base model, and `DiskFull`.
     """
     adapter = manifest.adapter
     if adapter is None:
@@ -271,7 +274,8 @@ def check_standing(ledger: Ledger, me: PeerId) -> None:
 
 
 def check_invitation(manifest: Manifest, ledger: Ledger, me: PeerId, ticket: bytes) -> None:
-    """Raise `UserError` (`NO_TICKET`) if the swarm admits guests alone, and this node is none."""
+    """Raise `UserError` (`NO_TICKET`) if the swarm is by invitation and this node has no valid
+    ticket."""
     if me in ledger.membership(len(ledger)):
         return
     if not invited(me, JoinRequest(len(ledger), ticket), manifest):
@@ -286,7 +290,7 @@ def check_invitation(manifest: Manifest, ledger: Ledger, me: PeerId, ticket: byt
 
 
 async def _has_company(means: Means) -> bool:
-    """Give the network a moment to find somebody; whether it did."""
+    """Wait a moment for the network to find a peer; return whether it did."""
     deadline = trio.current_time() + COMPANY_SECONDS
     while trio.current_time() < deadline:
         if any(peer in means.introducer.peer_records for peer in means.network.connected()):

@@ -1,8 +1,8 @@
-"""A node whose devices are in several machines: its processes are started by torch's elastic launcher.
+"""A node with devices in several machines: torch's elastic launcher starts its processes.
 
-`torchrun … -m distro_node.node join LINK` starts the same command once for each device, on all machines,
-and tells each by its environment which of them it is. The first one, rank 0, is the node. Each of the
-others is one rank of its trainer, and has nothing to do with the swarm's network.
+`torchrun … -m distro_node.node join LINK` starts the same command once per device on all machines, and
+gives each process its rank in the environment. Rank 0 is the node. Each other process is one rank of the
+node's trainer and does not touch the swarm's network.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ _WAYS = (
     "start it as docs/guides/cluster.md does it, with --rdzv-backend c10d, or without torchrun: "
     "--device all takes all GPUs of this machine"
 )
-# With what a process that was one of the ranks for one generation ends; with any other code it was lost.
+# Exit codes of a rank process that has served one generation; with any other code it was lost.
 OVER, NO_STORE, AGAIN = 0, 4, 3
 _PROGRAM = (sys.executable, "-P", "-m", "distro_node.node.trainer.follower")
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Which of the launched processes this one is."""
+    """A launched process's place among the others."""
 
     rank: int
     size: int
-    """How many there are, on all machines."""
+    """Number of processes on all machines."""
     local_rank: int
-    """Its number on this machine."""
+    """The process's number on this machine."""
     local_size: int
     host: str
     port: int
-    """Where the launcher's store is, by which they find each other."""
+    """Address of the launcher's store, through which the processes find each other."""
     name: str
-    """Of this start: a new one each time the launcher starts all of them again."""
+    """Name of this start: it changes each time the launcher restarts all processes."""
 
 
 def launch_of(environment: Mapping[str, str]) -> Launch | None:
-    """What the launcher says; None where no launcher has started this process, or for one process alone.
+    """Read the launcher's variables; None if no launcher started this process, or for a single process.
 
-    Raises `UserError` (`USAGE`) for a launch that cannot be taken part in.
+    Raises `UserError` (`USAGE`) for a launch that does not work.
     """
     run = environment.get("TORCHELASTIC_RUN_ID")
     if run is None:
@@ -76,7 +76,7 @@ def launch_of(environment: Mapping[str, str]) -> Launch | None:
 def become_rank(data: Path, split: Split, *, confined: bool) -> NoReturn:
     """Turn this process into one of the trainer's ranks. It ends when the node does.
 
-    `data` is the node's data directory, which all machines have in common.
+    `data` is the node's data directory, which all machines share.
     """
     folders = [(data / name).resolve() for name in ("blobs", "swarms")]
     words = [f"--split={split}", *(f"--writable={folder}" for folder in folders)]
@@ -86,6 +86,6 @@ def become_rank(data: Path, split: Split, *, confined: bool) -> NoReturn:
 
 
 def end_ranks() -> None:
-    """Tell the other ranks that the node has ended, and not only its trainer."""
-    # A process of its own: this one never loads torch, whose store it is.
+    """Tell the other ranks that the node has ended, and not just its trainer."""
+    # Runs in a process of its own, because the store is torch's and this process never loads torch.
     subprocess.run([*_PROGRAM, "--over"], check=False, stdin=subprocess.DEVNULL)

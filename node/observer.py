@@ -1,9 +1,9 @@
-"""An observer: it follows what a swarm decides, and has no part in it.
+"""An observer: follows a swarm's decisions without being a member.
 
-It asks for the swarm's records as a newcomer does, again and again, and checks them as a member would.
-It is no member: nobody waits for it, and it has no say. Of two chains it follows the one that a newcomer
-would, with more contributors, and takes none for its own for good. What it learns goes to the page of
-the swarm. It needs neither torch nor the model: the records are enough, some kilobytes a round.
+It asks for the swarm's records repeatedly, as a newcomer does, and verifies them as a member does. No
+member waits for it, and it has no vote. Of two chains it follows the one that a newcomer would, with
+more contributors, and commits to none of them. It publishes what it learns on the swarm's page. It needs
+neither torch nor the model: the records are enough, some kilobytes a round.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from .telemetry.checked import ChecksStatus
 from .telemetry.status import ChangeStatus, MemberStatus, StayStatus, SwarmStatus
 from .telemetry.telemetry import Telemetry
 
-# A question of some hundred bytes to each of a few peers; a page that is three seconds behind is live.
+# A request of some hundred bytes to each of a few peers; a page three seconds late is still live.
 _AGAIN_SECONDS = 3.0
-# Each so many times the chains of others are compared with ours: it may be the one that is left.
+# After this many requests it compares its chain with others': its own may have been abandoned.
 _COMPARED_LOOKS = 10
 
 
@@ -53,15 +53,15 @@ async def run_observer(settings: DaemonSettings) -> None:
 
 
 def link_for_everybody(settings: DaemonSettings, manifest: Manifest) -> str | None:
-    """The link with which anybody joins the swarm; None where it takes guests alone."""
-    # A ticket is one guest's own: whoever wants one asks the founder.
+    """Return the link with which any peer can join the swarm; None if it is by invitation only."""
+    # A ticket belongs to one guest, who gets it from the founder.
     if manifest.admission.issuer is not None:
         return None
     return invite_text(Invite(swarm=manifest.swarm, bootstrap=settings.bootstrap, at=settings.at))
 
 
 class Observation:
-    """One time of looking on, from the first connection to the end."""
+    """One observer session, from the first connection to the end."""
 
     run_is_over = False
 
@@ -89,7 +89,7 @@ class Observation:
 
     async def run(self, ticket: bytes) -> None:
         """Find the swarm and follow it until told to leave. Raises `UserError`."""
-        del ticket  # nobody is asked to be admitted
+        del ticket  # an observer asks no one to admit it
         async with trio.open_nursery() as nursery:
             self._contact.keep(nursery)
             with self._looking:
@@ -97,16 +97,16 @@ class Observation:
             nursery.cancel_scope.cancel()
 
     def leave(self) -> None:
-        """End. There is nobody to say goodbye to."""
+        """End the session. An observer has no one to say goodbye to."""
         self.told_to_leave = True
         self._looking.cancel()
 
     def keep_to(self, limits: Limits) -> None:
-        """Take no more of the line than that from now on."""
+        """Apply these bandwidth limits from now on."""
         self._contact.keep_to(limits)
 
     def status(self) -> StayStatus:
-        """The parts of the status that hold while this lasts."""
+        """Return the parts of the status that hold during this session."""
         return StayStatus(swarm=self._swarm_status(), line=self._contact.line(), reach=None)
 
     async def _follow(self, nursery: trio.Nursery) -> None:
@@ -149,11 +149,11 @@ class Observation:
             self._tell(ledger, first)
 
     def _tell(self, ledger: Ledger, first: int) -> None:
-        """Tell of the rounds from this one on, and show what holds now."""
+        """Report the rounds from `first` on, and update the state that is shown."""
         rounds, now = range(max(0, first), len(ledger)), trio.current_time()
         if rounds and self._host is not None:
             self._host.tell(ledger)
-        # Several came with one look: they were decided one after the other since the one before.
+        # Rounds learned with one request were decided one after the other since the request before.
         since, self._looked = self._looked, now
         for number, round_ in enumerate(rounds, 1):
             record, members = ledger[round_].record, ledger.membership(round_)
@@ -162,7 +162,7 @@ class Observation:
         metrics, network = self._telemetry.metrics, self._network
         metrics.peers_connected.set(len(network.connected()))
         metrics.peers_relayed.set(len(network.relayed()))
-        # A thread adds to the ledger while the status is asked for.
+        # Another thread may extend the ledger while the status is read.
         self._seen = _Seen(
             len(ledger),
             ledger.final_round,
@@ -195,30 +195,30 @@ class Observation:
 
 
 def follows_anew(ledger: Ledger, length: int, head: RecordId) -> int:
-    """From which round on a ledger is new to somebody who knew so many rounds of it, up to `head`: from
-    the first, if it was begun anew."""
+    """Return the first round of a ledger that is new to a reader who knew `length` rounds up to `head`:
+    0 if the ledger was replaced by another chain."""
     grew = len(ledger) >= length and ledger.parent(length) == head
     return length if grew else 0
 
 
 def ends_soon(ledger: Ledger) -> bool:
-    """Whether members may go at any moment, with records that an observer lacks."""
+    """Whether members may leave at any moment, and take records along that an observer lacks."""
     closing = ledger.manifest.schedule.closing_round
     return closing is not None and len(ledger) >= closing - 1 and not ledger.finished
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the chain says of the swarm now."""
+    """The current state of the swarm according to the chain."""
 
     round: int
-    """The one to be decided next."""
+    """The round to be decided next."""
     final: int
     """The last final round; -1 if there is none."""
     members: Sequence[PeerId]
-    """Of the round to be decided next."""
+    """Members in the round to be decided next."""
     version: int
-    """Of the protocol, in that round."""
+    """Protocol version in that round."""
     change: ChangeStatus | None
     checks: ChecksStatus | None
 
@@ -233,4 +233,4 @@ def _members(peers: Sequence[PeerId], connected: Container[PeerId]) -> tuple[Mem
 
 
 def _unseen(done: int, total: int) -> None:
-    """The few rounds of three seconds are no progress that somebody would wait for."""
+    """Ignore progress: no one waits for the few rounds decided in three seconds."""

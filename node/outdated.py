@@ -1,6 +1,6 @@
-"""A swarm that has come to speak a newer version of the protocol, or will: what its members are told.
+"""A change of the swarm to a newer protocol version, done or scheduled, as shown to its members.
 
-Which version it is, and from which round on, follows from its records (`protocol.chain.versions`).
+The version and the round of the change follow from the swarm's records (`protocol.chain.versions`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from .versions import explain_too_old
 
 
 def check_version(ledger: Ledger) -> None:
-    """Raise `UserError` (`VERSION`) if the swarm speaks a newer version than this program, or will in a
-    moment: too soon for a part in it."""
+    """Raise `UserError` (`VERSION`) if the swarm uses a newer version than this program, or will so soon
+    that joining makes no sense."""
     if not ledger.versions.soon_outdated:
         return
     change = ledger.versions.change
@@ -27,7 +27,7 @@ def check_version(ledger: Ledger) -> None:
 
 
 def change_status(ledger: Ledger) -> ChangeStatus | None:
-    """The change of version that is to come."""
+    """Return the scheduled change of version; None if there is none."""
     change = ledger.versions.change
     if change is None:
         return None

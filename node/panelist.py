@@ -1,9 +1,9 @@
-"""What this node tells panels, and what it says for the section of its own, step by step.
+"""The node's part in aggregation by committees: its sign votes, and the aggregates of its own section.
 
-What it holds comes of the tallies that its panel has agreed on so far. Who has not spoken in one of
-these steps, or lacks what counted there, says nothing until the panel begins anew: with the next term,
-or after a step in which it agreed on nothing. Nor does a machine that has no memory free for it: where
-members are few and sections large, that may be more than what training takes.
+An aggregator's state follows from the aggregates that its committee has agreed on so far. An aggregator
+that did not take part in one of these steps, or lacks an aggregate that counted, abstains until the
+committee starts over: with the next epoch, or after a step without agreement. So does a machine without
+enough free memory: with few members and large sections, aggregation may take more than training.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _POLL_SECONDS = 0.2
 
 
 class Panelist:
-    """One node's part in the panels of a swarm."""
+    """One node's part in the committees of a swarm."""
 
     def __init__(
         self,
@@ -58,21 +58,21 @@ class Panelist:
         self._one_at_a_time = trio.Lock()
         self._place: Place | None = None
         self._speaker: Speaker | None = None
-        # The tallies that the speaker has behind it, and after how many it has spoken last.
+        # Aggregates that the aggregator has applied, and how many there were when it last took part.
         self._behind: list[ContentId] = []
         self._open: int | None = None
         self._lacks_room = False
 
     async def tell(self, what: Train, made: Made) -> None:
-        """Make a sheet of what the trainer has made, and report it. Raises `DiskFull`."""
+        """Cut the trainer's result into a sign vote and report it. Raises `DiskFull`."""
         sheet = await self._sheets.cut(what.round, made.body)
         if sheet is not None:
             self._report(report_of(what, sheet, made))
 
     async def say(self, effect: Tally) -> None:
-        """Make the tally that is asked for, and report it; where this node cannot follow its panel, or
-        has no memory for it, say nothing, so that nobody waits for it. Raises `DiskFull`."""
-        # One after the other: what it holds after a step depends on what it has said there.
+        """Make the requested aggregate and report it. If this node cannot follow its committee, or lacks
+        the memory, report an abstention, so that no one waits for it. Raises `DiskFull`."""
+        # One at a time: the state after a step depends on the aggregate that it made there.
         async with self._one_at_a_time:
             said = await self._tally(effect)
         update = await trio.to_thread.run_sync(self._store.put, said)
@@ -92,7 +92,8 @@ class Panelist:
         return said
 
     async def _parts(self, effect: Tally) -> list[tuple[bytes | None, int]]:
-        """The section's part of each sheet, of those that are here in time, and how often it counts."""
+        """Return this section's part of each sign vote (None if not here in time), and its update
+        weight."""
         place, found = (effect.section, effect.sections), dict[ContentId, bytes]()
         told = effect.told
 
@@ -122,7 +123,7 @@ class Panelist:
         return [(found.get(entry.update), count) for entry, count in entries]
 
     def _has_room(self, effect: Tally) -> bool:
-        """Whether there is memory to speak; what was held is given back where there is not."""
+        """Whether there is enough memory to aggregate; if not, the aggregator's state is freed."""
         section = -(-self._elements // effect.sections)
         needed = room_to_speak(section, begun=bool(effect.agreed and self._speaker))
         free = free_main_memory()
@@ -138,7 +139,8 @@ class Panelist:
         return not self._lacks_room
 
     def _follow(self, effect: Tally) -> Speaker | None:
-        """A speaker that has heard what the panel has agreed on since it began, or began anew."""
+        """Return an aggregator that has applied all aggregates since its committee started (over); None
+        if this node cannot follow."""
         place, agreed = (effect.section, effect.sections), [*effect.agreed]
         behind = len(self._behind)
         if not agreed:
@@ -148,7 +150,8 @@ class Panelist:
         elif self._place != place or self._behind != agreed[:behind]:
             self._speaker = None
         elif self._speaker is not None and agreed[behind:]:
-            # One tally, of the step before: whoever missed another one cannot follow.
+            # Exactly one aggregate, the last step's, can be applied: after a missed step it cannot
+            # follow.
             body = self._store.get(agreed[-1])
             spoke = self._open == behind == len(agreed) - 1
             if not (spoke and body is not None and self._speaker.settle(body)):
@@ -164,7 +167,8 @@ def panelist_of(
     sheets: Sheets | None,
     report: Callable[[Input], None],
 ) -> Panelist | None:
-    """That of a swarm in which panels speak for the others; `report` hands the member an input."""
+    """Return the panelist of a swarm with committees, else None; `report` passes inputs to the
+    member."""
     if manifest.speakers is None or sheets is None:
         return None
     return Panelist(manifest, manifest.speakers, store, updates, sheets, report)

@@ -1,9 +1,9 @@
-"""The member at work: carries out what the protocol's state machine asks for.
+"""The runner of a member: carries out the effects of the protocol's state machine.
 
-One task owns the state machine; every input goes through `_dispatch` and every effect through
+One task owns the state machine. Every input goes through `_dispatch` and every effect through
 `_perform`, so nothing here races. Gossip, downloads and the trainer run in tasks of their own and
-report back. The swarm store gets what must be on disk in the order of the effects; nothing is told to
-others, the answers to their questions included, until all before it is there.
+report back. The swarm store writes to disk in the order of the effects; no message and no answer to a
+peer is sent until all earlier writes are on the disk.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ from .updates import Updates, report_of
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
-# What a leave of its own accord waits for the others to take note.
+# Time that a node leaving by itself waits for the others to record it.
 _GOODBYE_SECONDS = 8.0
 
 
 class Runner:
-    """One node's membership in a swarm, from the point where its ledger is at hand."""
+    """One node's membership in a swarm, from the point where it has the ledger."""
 
     def __init__(
         self,
@@ -101,7 +101,8 @@ class Runner:
         ticket: bytes,
         update_ids: Bounded[ContentId, None],
     ) -> None:
-        """`update_ids` is kept filled with the ids of recent updates, for counting their bytes."""
+        """`update_ids` is kept filled with the ids of recent updates, so that their bytes can be
+        counted."""
         self.telemetry = telemetry
         self._manifest = manifest
         self._identity = identity
@@ -116,13 +117,13 @@ class Runner:
             now=trio.current_time(),
             start_number=start_number,
             ticket=ticket,
-            # Always: a backup that was restored looks like the disk of yesterday.
+            # Always, because a restored backup looks like yesterday's disk.
             recall=True,
         )
         self._signed: OwnWords[bytes] = OwnWords()
         signed = swarm_store.signed()
         for envelope in signed:
-            # They are about this round or, if the ledger's end was lost, about a later one.
+            # They belong to this round or, if the ledger's end was lost, to a later one.
             raw = envelope.encode()
             self._signed.note(round_of(decode_message(envelope)), raw, len(raw))
         self.member.restore(signed, trio.current_time())
@@ -154,9 +155,9 @@ class Runner:
         self._nursery: trio.Nursery | None = None
         self.trainer_supervisor: TrainerSupervisor | None = None
         self.second_looks: SecondLooks | None = None
-        """What looks again when the member is called to; without it the member does not come."""
+        """Does the re-audits that the member is called to; without it the member declines them."""
         self.finished = trio.Event()
-        """Set once a polite leave is complete, or its patience ended."""
+        """Set once a polite leave is complete, or has timed out."""
 
     async def run(
         self,
@@ -165,13 +166,13 @@ class Runner:
         until_round: int | None = None,
         serve_result: bool = False,
     ) -> None:
-        """Take part until `finished`: with `serve_result` on after the end of the run, for whoever asks
-        for what came out. The supervisor must not have been opened yet."""
+        """Take part until `finished`; with `serve_result` go on after the end of the run, to serve its
+        result to any peer. The supervisor must not have been opened yet."""
         self.trainer_supervisor = trainer_supervisor
         self._serve_result = serve_result
         self._until_round = until_round
         async with trio.open_nursery() as nursery:
-            # First of all: a leave may come at any time from now on.
+            # Comes first, because a leave may be requested at any time from now on.
             self._nursery = nursery
             received = await self._network.subscribe(self._topic, self._validate)
             nursery.start_soon(self._publish)
@@ -187,20 +188,21 @@ class Runner:
             nursery.cancel_scope.cancel()
 
     def ledger(self) -> Ledger:
-        """The chain that is followed by now."""
+        """Return the chain that the member currently follows."""
         return self.member.ledger
 
     def apart(self) -> frozenset[PeerId]:
-        """Connected peers whose chain parts from ours before what is final, so that neither follows."""
+        """Return connected peers whose chain diverges from ours before the final round, so that neither
+        side can follow the other."""
         return self._sync.apart()
 
     @property
     def leaving(self) -> bool:
-        """Whether the node is on its way out."""
+        """Whether the node is leaving."""
         return self._leave_by < float("inf")
 
     def leave(self, patience: float) -> None:
-        """Say goodbye and finish when the others have taken note, at most `patience` seconds on."""
+        """Say goodbye, and finish once the others have recorded it, after at most `patience` seconds."""
         if self.leaving:
             return
         self.telemetry.enter("leaving")
@@ -208,23 +210,23 @@ class Runner:
         self._dispatch(Goodbye())
 
     def gave(self, peer: PeerId, *, blob: bool = False) -> None:
-        """A peer got records that it lacks, or asked for a `blob` of a snapshot."""
+        """Note that a peer received records that it lacked, or requested a `blob` of a snapshot."""
         if peer not in self.member.members:
             self._parting.gave(trio.current_time(), blob=blob)
 
-    # What the trainer's supervisor reports
+    # Reports of the trainer's supervisor
 
     def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
-        """The trainer holds the parameters after `round`."""
+        """Note that the trainer holds the parameters after `round`."""
         self.telemetry.loaded(round, fingerprint)
         self._dispatch(Loaded(round, fingerprint, snapshot))
         self._say_state()
 
     async def trained(self, what: Train, made: Made) -> None:
-        """Our update that was asked for is ready. Raises `DiskFull`."""
+        """Take our own finished update. Raises `DiskFull`."""
         self.telemetry.round_times(what.round).trained = trio.current_time()
         if self._panelist is not None:
-            # It may have to wait for those who will speak of it, and the trainer has other work.
+            # It may have to wait for the committees; the trainer must not wait with it.
             self._spawn(self._panelist.tell, what, made)
             return
         update = await trio.to_thread.run_sync(self._store.put, made.body)
@@ -234,9 +236,9 @@ class Runner:
     async def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
     ) -> None:
-        """The trainer has applied a record."""
+        """Note that the trainer has applied a record."""
         if not self.member.awaits(record_round):
-            # It is of a chain that was left while the trainer was at it.
+            # The record belongs to a chain that was abandoned in the meantime.
             return
         now = trio.current_time()
         record = self.member.ledger[record_round].record
@@ -245,28 +247,28 @@ class Runner:
             self.telemetry.applied(record, members, fingerprint, seconds, now)
         self._dispatch(Applied(record_round, fingerprint, snapshot, seconds))
         self._say_state()
-        # After the last round of the run the end comes by itself, with a record that needs all of us.
+        # After the last round of the run, the run ends by itself with a record that needs all members.
         over = self._manifest.last_round is not None and record_round >= self._manifest.last_round
         if self._until_round is not None and record_round >= self._until_round and not over:
             self.leave(_GOODBYE_SECONDS)
         await self._updates.sweep(record_round)
 
     def looked(self, what: Judged | LookedAgain) -> None:
-        """What came of a look at somebody's work."""
+        """Take the result of an audit or a re-audit."""
         self._dispatch(what)
 
     def may_train_no_more(self) -> None:
-        """Our own data is not to be told of any further."""
+        """Leave, because the privacy budget of our own data is spent."""
         self.leave(_GOODBYE_SECONDS)
 
     # Inputs
 
     def _dispatch(self, what: Input) -> None:
-        """Tell the state machine something and do what it asks for. Raises `ProtocolError`."""
+        """Pass an input to the state machine and perform its effects. Raises `ProtocolError`."""
         self._perform(self.member.handle(what, trio.current_time()))
 
     def _validate(self, sender: PeerId, data: bytes) -> str | None:
-        """Judge a gossip message before it is forwarded to anybody."""
+        """Validate a gossip message before it is forwarded; return the reason to reject it, or None."""
         try:
             envelope = self._open(data)
             if envelope.sender != sender:
@@ -279,7 +281,7 @@ class Runner:
     async def _receive(self, received: trio.MemoryReceiveChannel[tuple[PeerId, bytes]]) -> None:
         async for sender, data in received:
             try:
-                # The validator checked the signature a moment ago: these are the same bytes.
+                # The validator has just checked the signature of these bytes.
                 self._dispatch(Heard(self._open(data)))
             except (EnvelopeError, ProtocolError) as error:
                 self._reject(sender, error.reason, str(error))
@@ -299,7 +301,7 @@ class Runner:
             self._note_collected()
             now = trio.current_time()
             if self.member.is_expelled or self.member.is_outdated:
-                # It would never be admitted again: the daemon says why.
+                # It would never be admitted again; the daemon explains why.
                 self.finished.set()
             if self.member.ledger.versions.soon_outdated:
                 self.leave(_GOODBYE_SECONDS)
@@ -310,13 +312,14 @@ class Runner:
             await trio.sleep(TICK_SECONDS)
 
     def _may_go(self) -> bool:
-        """Whether nobody needs us any more: our departure is recorded, or all others go as well."""
+        """Whether the others can go on without us: our departure is recorded, or they all leave as
+        well."""
         others = set(self.member.members) - {self.member.me}
         over = not self.member.is_member or self.member.is_finished
         return over or others <= self.member.leaving
 
     def _may_part(self, now: float) -> bool:
-        """Whether nobody fetches what came out of the run."""
+        """Whether no one is fetching the run's result any more."""
         watched = not self._network.connected() <= set(self.member.members)
         return self._parting.may_go(now, watched=watched)
 
@@ -333,13 +336,13 @@ class Runner:
                     self._remember(envelope)
                 message = decode_message(envelope)
                 if isinstance(message, Announcement):
-                    # Alone, a member has decided its round by now and is in the next one.
+                    # A lone member has already decided its round and is in the next one.
                     times = self.telemetry.round_times(message.round)
                     times.announced = trio.current_time()
                 try:
                     self._outgoing.send_nowait(envelope)
                 except trio.WouldBlock:
-                    # Peers ask for what they miss; a backlog of a thousand messages helps nobody.
+                    # Peers ask for messages that they miss; a longer backlog would not help them.
                     _log.warning("too many messages are waiting to be sent; one was dropped")
             case Remember(envelope):
                 self._remember(envelope)
@@ -376,10 +379,10 @@ class Runner:
                 self.telemetry.event("resync", self.member.round, None, reason)
                 self._trainer_supervisor.reload()
             case Fork(round_):
-                # Each entry of an answer may be one that differs.
+                # One comparison at a time: every entry of an answer may be one that differs.
                 if not self._settling:
                     self._settling = True
-                    # Somebody has another record, or nothing was decided for a while.
+                    # Another peer has a different record, or nothing was decided for a while.
                     _log.info("comparing our chain with others', up to round %d", round_)
                     self._spawn(self._settle)
             case Note(kind, round_, peer, text):
@@ -411,7 +414,7 @@ class Runner:
             await self._network.publish(self._topic, envelope.encode())
 
     async def _write(self) -> None:
-        """Put on the disk what nobody waits for, such as the ledger of who only looks on."""
+        """Keep writing what no task waits for, such as the ledger of a node that only observes."""
         while True:
             await self._swarm_store.written()
             await trio.sleep(TICK_SECONDS)
@@ -427,7 +430,7 @@ class Runner:
             self._syncing = False
 
     async def _take_in(self, peer: PeerId, answer: Answer) -> bool:
-        """Tell the state machine what somebody knows. Returns whether all of it was listened to."""
+        """Pass a peer's answer to the state machine. Return whether all of it was accepted."""
         taking = TakingIn(peer, answer.entries(), answer.envelopes, self._open)
         while (what := taking.next_input()) is not None:
             try:
@@ -445,9 +448,9 @@ class Runner:
         return open_envelope(raw, swarm=self._manifest.swarm)
 
     async def _recall(self, round: int) -> None:
-        """Ask all other members what they know of `round`.
+        """Ask all other members what they have of `round`.
 
-        The member itself decides how long it waits for that.
+        The member itself decides how long to wait for the answers.
         """
         others = set(self.member.members) - {self.member.me}
         recalling = Recalling(round, others, trio.current_time())
@@ -461,7 +464,7 @@ class Runner:
             self._dispatch(Recalled(round))
 
     async def _settle(self) -> None:
-        """Compare our chain with that of the others, and follow theirs if it is to be preferred."""
+        """Compare our chain with the others', and switch to theirs if the fork choice prefers it."""
         try:
             abandoned = self.member.is_abandoned(trio.current_time())
             better = await self._sync.better_chain(self.member.ledger, abandoned=abandoned)

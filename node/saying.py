@@ -1,4 +1,4 @@
-"""How far a member is, told to whoever watches: its state, in the words of the status."""
+"""The member's progress, reported to telemetry in terms of the status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .telemetry.telemetry import Telemetry
 
 
 def say_state(member: Member, telemetry: Telemetry, last_round: int | None) -> None:
-    """Say where the member stands, in a run that has this last round."""
+    """Report the member's state, in a run with this last round."""
     match member.state:
         case "loading" | "applying":
             telemetry.report("replaying rounds", member.applied_round + 1, member.round)
@@ -20,9 +20,9 @@ def say_state(member: Member, telemetry: Telemetry, last_round: int | None) -> N
         case "finished":
             telemetry.progress = None
             if telemetry.state != "finished":
-                # The rounds behind the last one train nothing: people know the run's own.
+                # The rounds after the last one train nothing, so the run's own last round is shown.
                 telemetry.event("finished", last_round or member.applied_round)
             telemetry.enter("finished")
         case "leaving" | "left" | "expelled":
-            # Said when it was told to leave, or by the daemon.
+            # Reported when the leave was requested, or by the daemon.
             pass

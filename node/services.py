@@ -1,4 +1,4 @@
-"""Background services: one that fails with an error of the system runs again."""
+"""Background services, restarted after errors of the operating system."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 async def keep_running(service: Callable[[], Awaitable[object]]) -> None:
-    """Run a background service until it returns; after an `OSError` run it again.
+    """Run a background service until it returns; restart it after an `OSError`.
 
-    What a full or broken disk raises passes through, since the owner has to mend it, and so does every
-    other exception.
+    Errors of a full or broken disk pass through, since the owner has to fix them, and so do all other
+    exceptions.
     """
     pause = _FIRST_PAUSE_SECONDS
     while True:

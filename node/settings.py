@@ -1,7 +1,7 @@
-"""What a command was asked to do, as one frozen value: all that a daemon takes from its user.
+"""The settings of a daemon as frozen values: everything it takes from its user.
 
-The command line makes these out of options, environment and configuration file; tests and the demo
-make them directly.
+The command line builds them from options, environment and configuration file; tests and the demo build
+them directly.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DEFAULT_METRICS_ADDRESS = ("127.0.0.1", 9464)
 DEFAULT_DASHBOARD_ADDRESS = ("127.0.0.1", 9465)
 
 MIN_RATE = 64_000.0
-"""Bytes a second: shared by the four blobs that may be under way at once, twice what peers put up with
-before they give up on one."""
+"""Bytes per second. The four blobs that may be in transfer at once share it, which gives each twice the
+rate below which peers give up on a blob."""
 
 MAX_PROMPT_CHARACTERS = 1000
 
 _DEVICES = re.compile(r"auto|cpu|mps|(cuda|vulkan)(:\d{1,3})?")
 _IN_A_LIST = re.compile(r"cpu|cuda:\d{1,3}")
-# Processes on one machine.
+# Each is a process on one machine.
 _MOST_DEVICES = 64
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMG]?)(bit|B)(?:/s)?")
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMGT]?)B")
@@ -40,103 +40,105 @@ class Compile(StrEnum):
     """Whether the layers of a model are compiled (`torch.compile`)."""
 
     AUTO = "auto"
-    """On a GPU, if a trial shows that they get faster by it."""
+    """On a GPU, if a trial shows that compilation is faster."""
     ON = "on"
-    """On any device, if they do."""
+    """On any device, if a trial shows that."""
     OFF = "off"
 
 
 class Split(StrEnum):
-    """What each of several devices has of the parameters."""
+    """What each of several devices holds of the parameters."""
 
     AUTO = "auto"
-    """All of them, if they fit, or else a part."""
+    """All parameters, if they fit, or else a shard."""
     COPIES = "copies"
     SHARDS = "shards"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelayLimits:
-    """How much a relay of updates takes on."""
+    """Limits for relaying updates."""
 
     max_bytes: int = 512 << 20
-    """Of updates in memory, all swarms together; one swarm gets half of it, which is three rounds of
-    32 members with 2.8 MB each."""
+    """Bytes of updates in memory, for all swarms together; one swarm gets half of it, which is three
+    rounds of 32 members with 2.8 MB each."""
     max_streams: int = 2048
 
     @property
     def max_bytes_per_swarm(self) -> int:
-        """Of one swarm's updates."""
+        """Bytes of one swarm's updates."""
         return self.max_bytes // 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardSettings:
-    """Where the page of a node is served."""
+    """How a node's page is served."""
 
     address: tuple[str, int] = DEFAULT_DASHBOARD_ADDRESS
     """Host and port; port 0 is any free one."""
     certificate: Path | None = None
-    """Of TLS, in PEM format, with those that lead to an authority."""
+    """TLS certificate in PEM format, with the intermediate certificates up to an authority."""
     key: Path | None = None
-    """The certificate's, without a passphrase."""
+    """The certificate's private key, without a passphrase."""
     plain: bool = False
-    """Allow an address that others reach without TLS."""
+    """Allow an address that other machines reach without TLS."""
     public: bool = False
-    """Whoever reaches it may read it; else, away from loopback, the owner alone."""
+    """Let anyone who reaches the page read it; otherwise, away from loopback, only the owner may."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PauseWhen:
-    """A number, or a yes or no, that says when the node pauses."""
+    """A number or a yes/no answer that decides when the node pauses."""
 
     ask: str
-    """A URL that begins with http:// or https://, or a command for the shell."""
+    """A URL that begins with http:// or https://, or a shell command."""
     field: str | None = None
-    """Where the number stands in JSON, such as data.0.intensity.actual; None: it is all there is."""
+    """Path of the number in a JSON answer, such as data.0.intensity.actual; None: the answer is the
+    number."""
     pause: float | None = None
-    """Beyond it the node pauses; None: the command's exit code says, 0 for pause and 1 for work."""
+    """Threshold at which the node pauses; None: the command's exit code decides, 0 for pause, 1 for
+    work."""
     resume: float | None = None
-    """Back beyond it the node goes on; None: at `pause`."""
+    """Threshold at which the node resumes; None: `pause`."""
     high: bool = True
-    """Whether high numbers pause, or low ones."""
+    """Whether the node pauses at high numbers, or at low ones."""
     every: float = 300.0
-    """Seconds from one question to the next."""
+    """Seconds between two requests."""
 
     @property
     def is_url(self) -> bool:
-        """Whether the web is asked."""
+        """Whether `ask` is a URL."""
         return self.ask.startswith(("http://", "https://"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnergySettings:
-    """What the node's work may cost."""
+    """Limits on the energy and money that the node's work costs."""
 
     price: float | None = None
-    """Of a kWh; None: not known."""
+    """Price of a kWh; None: unknown."""
     currency: str | None = None
     power_limit: float | None = None
-    """Watts that the GPU is told to stay under; None: what it is set to."""
+    """Power limit for the GPU in watts; None: left unchanged."""
     pause_when: PauseWhen | None = None
     polite: bool = False
-    """Make way for other programs on the GPU, and for people at the computer."""
+    """Yield the GPU to other programs, and pause while people use the computer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacySettings:
-    """How much a member may tell of its own data (local differential privacy)."""
+    """How much a member's updates may reveal of its own data (local differential privacy)."""
 
     epsilon: float
     delta: float | None = None
     """None: a tenth of one over the number of its sequences, and at most 10⁻⁵."""
     clip: float = 1.0
-    """The longest that the gradient of a sequence may be."""
+    """Maximum norm of one sequence's gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonSettings:
-    """Everything `run_daemon` needs to know."""
+    """All settings of `run_daemon`."""
 
     swarm: SwarmId
     data_dir: Path
@@ -144,62 +146,63 @@ class DaemonSettings:
     """Multiaddrs ending in /p2p/<peer>."""
     ticket: str | None = None
     at: Checkpoint | None = None
-    """A record that the swarm's chain must have, out of the link."""
+    """A record from the link that the swarm's chain must contain."""
     listen: tuple[str, ...] = ()
-    """Multiaddrs to listen on; empty: the network's own choice."""
+    """Multiaddrs to listen on; empty: the network's default."""
     announce: tuple[str, ...] = ()
-    """Multiaddrs under which others reach this node, if they differ from what it sees itself."""
+    """Multiaddrs under which others reach this node, if they differ from those it sees itself."""
     max_upload: float | None = None
-    """Bytes a second; None: what the line gives."""
+    """Bytes per second; None: unlimited."""
     max_download: float | None = None
     max_disk: int | None = None
-    """Bytes in the data directory, as far as the node can choose; None: what is free."""
+    """Size of the data directory in bytes, as far as the node can choose; None: the free space."""
     mirrors: tuple[str, ...] = ()
-    """Where blobs of the training data are looked for before peers are asked: URLs and paths."""
+    """URLs and paths that are searched for blobs of the training data before peers are asked."""
     relay: RelayLimits | None = None
-    """How much of others' updates this member relays; None: nothing."""
+    """Limits for relaying others' updates; None: none are relayed."""
     wait: bool = False
-    """Go on looking for the swarm where nobody can be reached, or nobody knows it."""
+    """Keep looking for the swarm if no peer can be reached, or none knows it."""
     upnp: bool = True
     """Ask the router to open a port if others cannot dial this node."""
     active: Hours | None = None
-    """When the node may work; None: always."""
+    """Hours in which the node may work; None: always."""
     mdns: bool = True
-    """Look for members in the local network, and be found there."""
+    """Find members in the local network, and be found there."""
     energy: EnergySettings = EnergySettings()
     device: str = "auto"
     metrics_address: tuple[str, int] | None = DEFAULT_METRICS_ADDRESS
     dashboard: DashboardSettings | None = DashboardSettings()
-    """Where its page is served; None: nowhere."""
+    """How its page is served; None: not at all."""
     threads: int | None = None
-    """CPU threads of the trainer; None: the library's own choice."""
+    """CPU threads of the trainer; None: the library's default."""
     split: Split = Split.AUTO
     launched: bool = False
-    """Whether torch's launcher has started this node, and a process for each of its other devices."""
+    """Whether torch's launcher has started this node, and one process for each of its other devices."""
     micro_batch: int | None = None
-    """Sequences per forward pass; None: found by trying."""
+    """Sequences per forward pass; None: found by trial."""
     memory: int | None = None
-    """Bytes that the trainer may take on its device; None: what is free."""
+    """Bytes that the trainer may use on its device; None: all that is free."""
     compile: Compile = Compile.AUTO
     sandbox: bool = True
-    """The trainer gives up the network and all files but its own, where the system can do that."""
+    """The trainer drops access to the network and to all files but its own, where the system can do
+    that."""
     own_data: tuple[Path, ...] = ()
     """Files and folders to train on, in a swarm of private data."""
     privacy: PrivacySettings | None = None
-    """None: its updates tell of its data what they tell."""
+    """Differential privacy for the updates; None: no limit on what they reveal."""
     stateless: bool = False
-    """Keep nothing from one update to the next."""
+    """Keep no state from one update to the next."""
     evaluate_every: int | None = None
-    """Rounds between evaluations on the held-out part; None: the daemon's own choice."""
+    """Rounds between evaluations on the held-out part; None: the daemon's default."""
     sample_prompt: str | None = None
-    """What the model goes on from after each of them, for the page; None: it writes nothing."""
+    """Prompt that the model continues after each evaluation, for the page; None: it writes no text."""
     passphrase: str | None = None
     screen: bool = True
     until_round: int | None = None
     """Leave politely once this round is applied."""
     serve_result: bool = False
-    """Give what came out of the run to whoever asks: a member goes on after the end, and an observer
-    keeps it (`hosting`)."""
+    """Serve the run's result to any peer: a member goes on after the end, and an observer keeps the
+    result (`hosting`)."""
 
     def __repr__(self) -> str:
         # A repr ends up in logs; the passphrase must not.
@@ -208,18 +211,18 @@ class DaemonSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Which:
-    """The state that is meant: that after `round`, the `best`, or with neither the newest."""
+    """Selects a state: the one after `round`, the `best`, or by default the newest."""
 
     round: int | None = None
     best: bool = False
-    """Of those at hand the one with the lowest held-out loss."""
+    """The state with the lowest held-out loss among those available."""
 
 
 NEWEST = Which()
 
 
 def parse_device(text: str) -> str:
-    """Check the name of a device. Raises `UserError` (`NO_DEVICE`)."""
+    """Return a device name that is valid. Raises `UserError` (`NO_DEVICE`) for any other."""
     if not _DEVICES.fullmatch(text):
         raise UserError(
             ExitCode.NO_DEVICE,
@@ -230,13 +233,13 @@ def parse_device(text: str) -> str:
 
 
 def parse_devices(text: str) -> str:
-    """Check the name of a device, a list of some, or `all`. Raises `UserError` (`NO_DEVICE`)."""
+    """Validate the name of a device, a list of names, or `all`. Raises `UserError` (`NO_DEVICE`)."""
     names = text.split(",")
     if text == "all" or len(names) == 1:
         return text if text == "all" else parse_device(text)
     problem = None
     strange = [name for name in names if not _IN_A_LIST.fullmatch(name)]
-    # cuda:01 is cuda:1.
+    # Normalises cuda:01 to cuda:1.
     names = [name if name in ("cpu", *strange) else f"cuda:{int(name[5:])}" for name in names]
     twice = [name for name in names if name != "cpu" and names.count(name) > 1]
     if strange:
@@ -257,7 +260,7 @@ def parse_devices(text: str) -> str:
 
 
 def parse_launched_device(text: str) -> str:
-    """Check the device of a node whose processes torch's launcher has started: which kind, and not which
+    """Validate the device of a node that torch's launcher has started: a kind of device, not specific
     ones. Raises `UserError` (`NO_DEVICE`)."""
     if text in ("auto", "cpu", "cuda"):
         return text
@@ -269,14 +272,14 @@ def parse_launched_device(text: str) -> str:
 
 
 def names_several(device: str) -> bool:
-    """Whether this names a list of devices, which may be of one."""
+    """Whether this names a list of devices, possibly of one."""
     return device == "all" or "," in device
 
 
 def parse_rate(text: str) -> float:
-    """Read a number of bits or bytes a second, such as 10Mbit, as bytes a second.
+    """Parse a number of bits or bytes per second, such as 10Mbit; return bytes per second.
 
-    Raises `UserError` (`USAGE`), also for a rate at which a swarm could not be followed.
+    Raises `UserError` (`USAGE`), also for a rate that is too low to follow a swarm.
     """
     found = _RATE.fullmatch(text.strip())
     if found is None:
@@ -297,7 +300,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Read a number of bytes, such as 20GB. Raises `UserError` (`USAGE`)."""
+    """Parse a number of bytes, such as 20GB. Raises `UserError` (`USAGE`)."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise UserError(
@@ -310,7 +313,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_prompt(text: str) -> str:
-    """Check a beginning for the model to go on from. Raises `UserError` (`USAGE`)."""
+    """Validate the prompt for generated samples. Raises `UserError` (`USAGE`)."""
     if len(text) > MAX_PROMPT_CHARACTERS:
         raise UserError(
             ExitCode.USAGE,
@@ -321,7 +324,7 @@ def parse_prompt(text: str) -> str:
 
 
 def parse_mirror(text: str) -> str:
-    """Check a mirror's URL or path. Raises `UserError` (`BAD_ADDRESS`, `DATA_MISSING`)."""
+    """Validate a mirror's URL or path. Raises `UserError` (`BAD_ADDRESS`, `DATA_MISSING`)."""
     if "://" in text:
         if not re.fullmatch(r"https?://[!-~]{1,240}", text):
             raise UserError(
@@ -341,12 +344,12 @@ def parse_mirror(text: str) -> str:
 
 
 def parse_metrics_address(text: str) -> tuple[str, int] | None:
-    """Read `host:port`, `[ipv6]:port` or `off`. Raises `UserError` (`BAD_ADDRESS`)."""
+    """Parse `host:port`, `[ipv6]:port` or `off`. Raises `UserError` (`BAD_ADDRESS`)."""
     return _parse_address(text, "metrics", DEFAULT_METRICS_ADDRESS[1])
 
 
 def parse_dashboard_address(text: str) -> tuple[str, int] | None:
-    """Likewise, for the page."""
+    """Parse the address of the page in the same way."""
     return _parse_address(text, "the page", DEFAULT_DASHBOARD_ADDRESS[1])
 
 
@@ -360,7 +363,7 @@ def _parse_address(text: str, what: str, usual: int) -> tuple[str, int] | None:
     else:
         valid = bool(_HOST_NAME.fullmatch(host))
         if valid and set(host) <= set("0123456789."):
-            # All digits and dots and still no address: a typo, not a name to look up.
+            # All digits and dots, yet not an address: a typo rather than a name to look up.
             valid = _is_ip(host, ipaddress.IPv4Address)
     if not (colon and valid and port.isascii() and port.isdigit() and int(port) <= 65535):
         raise UserError(

@@ -1,7 +1,7 @@
-"""The parts of sheets on this node: all of its own, and of others those for the section of its panel.
+"""The parts of sign votes on this node: all of its own vote, and of others the part for its section.
 
-A part is asked of the sheet's author, and of those who speak for the same section and may have it by
-now. It is kept for some rounds, under the name that it is asked for by.
+A part is requested from the vote's author, and from the aggregators of the same section that may have it
+by now. It is kept for some rounds, under the name by which it is requested.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from .telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-# Panels speak in the round behind a sheet's own, and some of them a little later than others.
+# Committees aggregate in the round after the vote's, and some aggregators lag a little.
 _KEPT_ROUNDS = 3
 _POLL_SECONDS = 0.2
-# Who speaks for the same section may have a part any moment.
+# An aggregator of the same section may get a part at any moment.
 _LONGEST_PAUSE_SECONDS = 1.0
 
 
 class Sheets:
-    """Parts of sheets: made, fetched, checked, kept, thrown away."""
+    """Makes, fetches, checks, keeps and removes parts of sign votes."""
 
     def __init__(
         self,
@@ -65,23 +65,24 @@ class Sheets:
         self._fetcher = fetcher
         self._telemetry = telemetry
         self._layout = manifest_layout(manifest)
-        # Cutting a model of many tensors takes tens of milliseconds, and a round has many sheets.
+        # Computing the sections of a model with many tensors takes tens of milliseconds, once per vote
+        # without the cache.
         self._cut_into = lru_cache(2)(partial(sections, self._layout))
         # Decoding takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
-        # The first round that was applied here, until what is older has gone.
+        # The first round applied by this process, until older parts have been removed.
         self._first: int | None = None
         self._settled = False
-        # By round the names of parts that are kept or expected, and those that are being fetched.
+        # By round: the names of parts that are kept or expected. And the parts being fetched.
         self._names: dict[int, set[ContentId]] = {}
         self._under_way: Counter[ContentId] = Counter()
-        # By round those who wait for a part from whoever has it, until it is of its panel alone.
+        # By round: the scopes of fetches that may still ask the author, and not the committee alone.
         self._asking: dict[int, set[trio.CancelScope]] = {}
         self._closed: set[int] = set()
 
     async def cut(self, round: int, sheet: bytes) -> ContentId | None:
-        """Keep the parts of an own sheet, as the trainer made it for `round`, once it is known into how
-        many, and return what it is called; None if that round is over before. Raises `DiskFull`."""
+        """Wait until the number of sections of `round` is known, store the parts of our own sign vote,
+        and return its id; None if the round is decided first. Raises `DiskFull`."""
         while not (count := self._sections(round)):
             if self.is_decided(round):
                 return None
@@ -93,13 +94,13 @@ class Sheets:
         return name
 
     async def get(self, wanted: FetchUpdate) -> bool:
-        """Try to have what this node needs of a sheet that was announced; returns whether it is here.
-        Whoever speaks for no section needs nothing. Raises `DiskFull`."""
+        """Try to get the part that this node needs of an announced sign vote; return whether it is here.
+        A node that is in no committee needs none. Raises `DiskFull`."""
         member = self._member
         speaking = member.ledger.speaking
         place = None if speaking is None else speaking.place(wanted.round, member.me)
         if wanted.peer == member.me:
-            # Made before a restart: the parts are on the disk, and others ask for them.
+            # Made before a restart: the parts are on the disk, and others request them.
             count = self._sections(wanted.round)
             for section in range(count):
                 self._note(wanted.round, _named(self._store, wanted.update, (section, count)))
@@ -111,8 +112,8 @@ class Sheets:
     async def part(
         self, round: int, author: PeerId, sheet: ContentId, place: Place
     ) -> bytes | None:
-        """This section's part of a sheet of `round`, or None if it was not to be had, for now. A part
-        that tells nothing is one all the same: it is what its author made. Raises `DiskFull`."""
+        """Return this section's part of a sign vote of `round`, or None if it cannot be had for now. A
+        part that does not decode is returned as well: its author made it so. Raises `DiskFull`."""
         section, count = place
         own = self._cut_into(count)[section]
         name = _named(self._store, sheet, place)
@@ -128,14 +129,14 @@ class Sheets:
                     providers=lambda: self._providers(round, author, section),
                     kind="update",
                     timeout=FETCH_SECONDS,
-                    # Its panel speaks in the round behind.
+                    # Its committee aggregates in the following round.
                     wanted=lambda: not self.is_decided(round + 1),
                 )
         except FetchFailed as failure:
             _log.info("part of a sheet of round %d not to be had yet: %s", round, failure.reason)
         finally:
             self._under_way[name] -= 1
-            # What is not under way is not in it.
+            # Drops entries whose count is zero.
             self._under_way = +self._under_way
         if data is None:
             return None
@@ -146,7 +147,7 @@ class Sheets:
         return part
 
     async def wait_for(self, round: int, author: PeerId, sheet: ContentId, place: Place) -> bytes:
-        """As `part`, until it is here."""
+        """Retry `part` until it is here."""
         while True:
             closed = round in self._closed
             part = await self.part(round, author, sheet, place)
@@ -156,18 +157,18 @@ class Sheets:
                 await trio.sleep(FETCH_PAUSE_SECONDS)
 
     def close(self, round: int) -> None:
-        """From now on ask the panels alone for parts of the sheets of `round`: an author that gave its
-        part to one of a panel at the last moment would have the others come to another tally."""
+        """From now on request parts of the sign votes of `round` only within the committee: an author
+        that gave its part to a single aggregator at the last moment would make the aggregates differ."""
         self._closed.add(round)
         for scope in self._asking.pop(round, ()):
             scope.cancel()
 
     def is_decided(self, round: int) -> bool:
-        """Whether a round is over: nothing more can count in it."""
+        """Whether a round is decided, so that nothing more can count in it."""
         return len(self._member.ledger) > round
 
     async def sweep(self, round: int) -> None:
-        """Remove what nobody asks for any more, now that `round` is applied."""
+        """Remove parts that no one requests any more, now that `round` is applied."""
         if self._is_settled(round):
             await trio.to_thread.run_sync(self._store.remove_nameless)
         self._closed = {closed for closed in self._closed if closed + _KEPT_ROUNDS > round}
@@ -177,7 +178,7 @@ class Sheets:
     def _missed(self, round: int) -> set[ContentId]:
         missed: set[ContentId] = set()
         for old in [r for r in self._names if r + _KEPT_ROUNDS <= round]:
-            # What still comes in is not to be mistaken for something else: the next time.
+            # Parts still being fetched stay known under their names until the next sweep.
             missed |= self._names[old] - self._under_way.keys()
             self._names[old] &= self._under_way.keys()
             if not self._names[old]:
@@ -185,7 +186,7 @@ class Sheets:
         return missed
 
     def _is_settled(self, round: int) -> bool:
-        """Whether what processes before this one had is of no use any more; true once."""
+        """Whether parts kept by earlier processes are of no use any more; true once."""
         self._first = round if self._first is None else self._first
         if self._settled or round < self._first + _KEPT_ROUNDS:
             return False
@@ -202,7 +203,7 @@ class Sheets:
 
     @contextlib.contextmanager
     def _until_closed(self, round: int) -> Iterator[None]:
-        """Stop what is inside when the sheets of a round are closed, if they are not."""
+        """Cancel the body when the sign votes of a round are closed; do nothing if they already are."""
         scope = open_scope()
         waiting = set() if round in self._closed else self._asking.setdefault(round, set())
         waiting.add(scope)
@@ -233,7 +234,7 @@ class Sheets:
     def _store_parts(
         self, count: int, turn: int, sheet: bytes
     ) -> tuple[ContentId, list[ContentId]]:
-        """What a sheet is called, and the names of its parts, which are stored."""
+        """Store the parts of a sign vote; return its id and their names."""
         (whole,) = sections(self._layout, 1)
         parts = cut_sheet(whole, self._cut_into(count), self._one_of, turn, sheet)
         ids = [content_id(part) for part in parts]
@@ -247,8 +248,8 @@ class Sheets:
 def open_sheets(
     manifest: Manifest, member: Member, network: Network, directory: Path, telemetry: Telemetry
 ) -> Sheets | None:
-    """Those of a swarm in which panels speak for the others, kept in `directory`; others may fetch what
-    is there."""
+    """Open the parts of sign votes in `directory`, in a swarm with committees, and serve them to peers;
+    None in other swarms."""
     if manifest.speakers is None:
         return None
     store = PartStore(directory)
@@ -267,7 +268,7 @@ def open_sheets(
 
 
 def _named(store: PartStore, sheet: ContentId, place: Place) -> ContentId:
-    """The name of a section's part of a sheet, which the store knows from now on."""
+    """Return the name of a section's part of a sign vote, and make it known to the store."""
     name = part_name(sheet, *place)
     store.name(name, partial(_fits, sheet, place))
     return name

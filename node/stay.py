@@ -1,7 +1,7 @@
-"""One stay in a swarm: from the first connection to the goodbye.
+"""One session of a member: from the first connection to the goodbye.
 
-It finds the swarm, brings what is missing to the disk (`joining`), runs the member, and says at any
-time how it stands.
+It finds the swarm, fetches what is missing (`joining`), runs the member, and reports its status at any
+time.
 """
 
 from __future__ import annotations
@@ -66,16 +66,17 @@ from .trainer.second_looks import SecondLooks
 from .trainer.trainer_supervisor import OpenTrainer, TrainerSupervisor
 from .updates import RECENT_UPDATES
 
-# What a polite leave waits for the others to take note.
+# Time that a polite leave waits for the others to record it.
 _LEAVE_SECONDS = 5.0
 _EVALUATE_ROUNDS = 10
 _METRICS_SECONDS = 1.0
 
 
 class Stay:
-    """One stay in the swarm: from the first connection to the goodbye.
+    """One session in the swarm, from the first connection to the goodbye.
 
-    Told to leave, it says goodbye if it takes part already; else there is nobody to say it to.
+    When told to leave, it says goodbye if it is already taking part; before that there is no one to
+    tell.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Stay:
         self._reach = Reach(network, self._contact.introducer, upnp=settings.upnp)
         self._told_to_leave = False
         self._joining = open_scope()
-        # What is known of the swarm, as the stay goes on; the status is asked for at any time.
+        # What is known of the swarm so far; the status may be requested at any time.
         self._manifest: Manifest | None = None
         self._work: _Work | None = None
 
@@ -109,7 +110,7 @@ class Stay:
             self._keep_in_touch(nursery)
             with self._joining:
                 work = await self._join(ticket)
-                # From here on there is somebody to say goodbye to.
+                # From here on there are members to say goodbye to.
                 self._work = work
                 self._network.favours = lambda peer: peer in work.runner.member.members
             if self._work is not None and not self._told_to_leave:
@@ -118,12 +119,12 @@ class Stay:
 
     @property
     def told_to_leave(self) -> bool:
-        """Whether somebody wanted this stay to end; else it came to its own end."""
+        """Whether this session was told to end; otherwise it ended by itself."""
         return self._told_to_leave
 
     @property
     def run_is_over(self) -> bool:
-        """Whether the swarm's run has ended, and what came out is on this disk."""
+        """Whether the swarm's run has ended and its result is on this disk."""
         return self._work is not None and self._work.runner.member.is_finished
 
     def leave(self) -> None:
@@ -135,11 +136,11 @@ class Stay:
             self._work.runner.leave(_LEAVE_SECONDS)
 
     def keep_to(self, limits: Limits) -> None:
-        """Take no more of the line than that from now on."""
+        """Apply these bandwidth limits from now on."""
         self._contact.keep_to(limits)
 
     def status(self) -> StayStatus:
-        """The parts of the status that hold for this stay."""
+        """Return the parts of the status that hold for this session."""
         return StayStatus(
             swarm=self._swarm_status(),
             line=self._contact.line(),
@@ -149,7 +150,7 @@ class Stay:
     # The phases
 
     def _keep_in_touch(self, nursery: trio.Nursery) -> None:
-        """Be found and find others, for as long as the nursery is open."""
+        """Keep finding peers and being found while the nursery is open."""
         nursery.start_soon(keep_running, self._update_metrics)
         nursery.start_soon(keep_running, self._relays.run)
         if self._settings.relay is not None:
@@ -158,7 +159,7 @@ class Stay:
         nursery.start_soon(self._reach.run)
 
     async def _join(self, ticket: bytes) -> _Work:
-        """Find the swarm, fetch what is missing, and put the member together."""
+        """Find the swarm, fetch what is missing, and build the member."""
         means, telemetry = self._means, self._telemetry
         telemetry.enter("connecting")
         manifest = self._manifest = await find_manifest(means)
@@ -166,7 +167,7 @@ class Stay:
         swarm_store = SwarmStore(means.directory, manifest)
         await trio.to_thread.run_sync(telemetry.keep_history, swarm_store.history)
         update_ids: Bounded[ContentId, None] = Bounded(RECENT_UPDATES)
-        # Others may fetch from here what has arrived already.
+        # Others may already fetch here what has arrived.
         serve_blobs(
             self._network,
             means.store,
@@ -177,7 +178,7 @@ class Stay:
         serve_chunks(self._network, means.store)
         telemetry.enter("syncing")
         if manifest.admission.issuer == means.me:
-            # Who issues the tickets needs none from anybody.
+            # The issuer of the tickets signs its own.
             ticket = sign(self._identity, TICKET_KIND, manifest.swarm, means.me).signature
         ledger = await fetch_ledger(means, manifest, swarm_store)
         check_standing(ledger, means.me)
@@ -205,7 +206,7 @@ class Stay:
             swarm_store=swarm_store,
             downloads=means.downloads(means.fetcher),
             ledger=runner.ledger,
-            # A node that counts bytes has none for others' snapshots.
+            # A node with a disk limit has no space for others' snapshots.
             held=HELD if self._settings.max_disk is None else 0,
         )
         spec = self._spec(manifest, own)
@@ -224,7 +225,7 @@ class Stay:
         return _Work(runner, snapshots, prefetch, trainer, own)
 
     async def _own_training(self, manifest: Manifest, ledger: Ledger) -> OwnTraining | None:
-        """What this member brings to a swarm of private data; None in any other."""
+        """Prepare this member's own data in a swarm of private data; None in any other."""
         if manifest.data.private is None:
             return None
         means, telemetry = self._means, self._telemetry
@@ -284,11 +285,11 @@ class Stay:
         )
 
     async def _take_part(self, work: _Work) -> None:
-        """Train until the goodbye. Raises `UserError` for one that the swarm expelled."""
+        """Train until the goodbye. Raises `UserError` if the swarm has expelled this node."""
         runner, me = work.runner, self._identity.peer
 
         def upcoming(rounds: int) -> Callable[[], list[int]]:
-            # Computed while the chain grows.
+            # Truncated copy: the chain grows while this is computed.
             known = runner.ledger().truncated(len(runner.ledger()))
             return partial(upcoming_samples, known, me, rounds)
 
@@ -304,7 +305,7 @@ class Stay:
         if not self._told_to_leave:
             check_version(runner.ledger())
 
-    # While it lasts
+    # Status and metrics during the session
 
     def _note_request(self, peer: PeerId, blob: ContentId) -> None:
         if self._work is not None and self._work.snapshots.asked(peer, blob):
@@ -356,7 +357,7 @@ class Stay:
 
 @dataclass(frozen=True)
 class _Work:
-    """A member put together, and what works for it."""
+    """A member with the parts that work for it."""
 
     runner: Runner
     snapshots: Snapshots
@@ -407,7 +408,7 @@ def _texts(peers: Iterable[PeerId]) -> tuple[str, ...]:
 
 
 def _awaited(member: Member) -> tuple[Awaited, ...]:
-    """Members whose update is to come, and that were silent for longer than is usual."""
+    """Return the members whose update is due and that have been silent for unusually long."""
     return tuple(
         Awaited(peer=peer_text(peer), silent_seconds=silent, lease_seconds=member.lease)
         for peer, silent in member.overdue(trio.current_time())

@@ -1,9 +1,9 @@
-"""Asking other members what was missed, and answering them.
+"""Sync: asking other members for missed records and messages, and answering such requests.
 
-One request serves a member that lost a message, one that fell behind and a newcomer that has nothing: it
-names a round, and the answer is what the other knows from there on. The machines in `protocol/`
-(`asking`, `catching_up`, `comparing`, `vote_recovery`) decide whom to ask, how far to go on whose word,
-and when to stop; this module sends their questions, and waits no longer than they say.
+One request serves a member that lost a message, one that fell behind, and a newcomer that has nothing:
+it names a round, and the answer has what the peer knows from there on. The state machines in `protocol/`
+(`asking`, `catching_up`, `comparing`, `vote_recovery`) decide which peers to ask, how far to trust each,
+and when to stop; this module sends their requests and applies their timeouts.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _log = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 60.0
 _MAX_CONCURRENT = 8
-# Beyond this an answer is decoded in a thread. So much takes 20 ms at most.
+# A larger answer is decoded in a thread. One of this size takes at most 20 ms.
 _LARGE_BYTES = 16 << 10
 
 
 Written = Callable[[], Awaitable[None]]
-"""Returns when whatever has happened until now is on the disk."""
+"""Returns when everything noted so far is on the disk."""
 Peers = Callable[[], Collection[PeerId]]
-"""Whom one could ask at the time."""
+"""Returns the peers that can be asked at the time."""
 
 
 Gave = Callable[[PeerId], None]
-"""Hears of peers that got records which they lack."""
+"""Called with each peer that received records that it lacked."""
 
 
 def serve_sync(
@@ -66,7 +66,7 @@ def serve_sync(
     written: Written = trio.lowlevel.checkpoint,
     gave: Gave = lambda peer: None,
 ) -> None:
-    """Answer sync requests out of a member's ledger and mailbox, with nothing that is not `written`."""
+    """Answer sync requests from a member's ledger and mailbox, once their content is `written`."""
 
     def ledger() -> Ledger:
         return member.ledger
@@ -82,9 +82,9 @@ def serve_ledger(
     *,
     shared: bool,
 ) -> None:
-    """Answer sync requests out of a ledger alone, for whoever has no part in the swarm.
+    """Answer sync requests from a ledger alone, for a node that is not a member.
 
-    `shared`: peers of other swarms are connected as well, and commit no offence if they ask.
+    `shared`: peers of other swarms are connected as well, and their requests are no offence.
     """
     _serve(network, manifest, ledger, lambda _: [], written, lambda _: None, shared=shared)
 
@@ -111,7 +111,7 @@ def _serve(
             gave(peer)
         entries = map(known.raw, rounds)
         response = compose_response(height, entries, [each.encode() for each in heard], ids)
-        # Own words are among the messages, and they bind us once somebody has seen them.
+        # Our own messages are in the answer, and bind us once a peer has seen them.
         await written()
         return encode(response)
 
@@ -125,7 +125,7 @@ def _serve(
 
 
 async def ask_peer(network: Network, manifest: Manifest, question: Question) -> Answer | None:
-    """What one peer knows; None if it does not answer (it may not be a member)."""
+    """Return one peer's answer; None if it does not answer (it may not be a member)."""
     try:
         data = await network.request(
             question.peer,
@@ -149,7 +149,8 @@ async def ask_peer(network: Network, manifest: Manifest, question: Question) -> 
 async def ask_any(
     network: Network, manifest: Manifest, round: int, preferred: Callable[[], set[PeerId]]
 ) -> tuple[PeerId, Answer] | None:
-    """The answer of a random connected peer, one of `preferred` if there is any, and whose it is."""
+    """Return the answer of a random connected peer, and which; one of `preferred` if any is
+    connected."""
     connected = list(network.connected())
     random.shuffle(connected)
     asking = Asking(connected, preferred(), round)
@@ -168,11 +169,12 @@ async def catch_up(
     written: Written = trio.lowlevel.checkpoint,
     peers: Peers | None = None,
 ) -> bool:
-    """Bring a ledger up to what `peers` have (by default all who are connected); whether any of them is
-    a member whose chain has the ledger's checkpoint.
+    """Extend a ledger by what `peers` have (by default all that are connected); return whether any of
+    them is a member whose chain has the ledger's checkpoint.
 
-    `keep` hears of every entry, `keep_instead` of a ledger that was begun anew, and `report` how many
-    entries there are of how many; `written` is waited for before the answers that follow are looked at.
+    `keep` is called with every entry, `keep_instead` with a ledger that was restarted from the first
+    round, and `report` with the number of entries so far and in all. `written` is awaited before the
+    answers that follow are read.
     """
     catching_up = CatchingUp(ledger)
 
@@ -205,15 +207,16 @@ async def compare_chains(
     abandoned: bool,
     peers: Peers | None = None,
 ) -> tuple[Comparison, Ledger | None]:
-    """Look at the chains of `peers` (by default all who are connected), and find one, checked, that is
-    to be followed instead of ours. `abandoned` says that no member of our chain is left on it."""
+    """Compare our chain with those of `peers` (by default all that are connected); return the comparison
+    and a verified chain that the fork choice prefers to ours, or None. `abandoned`: no other member is
+    left on our chain."""
     connected = list((peers or network.connected)())
     random.shuffle(connected)
-    # It is looked at in a thread, and ours grows meanwhile.
+    # A copy, because a thread reads it while our ledger grows.
     comparison = Comparison(ours.truncated(len(ours)), connected, rests, me=me, abandoned=abandoned)
     await _carry_out(network, manifest, comparison, trio.lowlevel.checkpoint)
     while True:
-        # It reads up to a thousand records of each; ours may grow once more meanwhile.
+        # It reads up to a thousand records of each chain; ours may grow meanwhile.
         known = ours.truncated(len(ours))
         better = await trio.to_thread.run_sync(comparison.better_than, known)
         if len(ours) == len(known):
@@ -221,7 +224,7 @@ async def compare_chains(
 
 
 class Synchronizer:
-    """A member's questions to the others."""
+    """A member's sync requests to the others."""
 
     def __init__(
         self,
@@ -241,18 +244,18 @@ class Synchronizer:
         serve_sync(network, manifest, member, written, gave)
 
     async def ask(self, round: int) -> tuple[PeerId, Answer] | None:
-        """What some member knows from `round` on, and who it is."""
+        """Return what some member knows from `round` on, and which member."""
         return await ask_any(self._network, self._manifest, round, self._others)
 
     async def recall(self, recalling: Recalling, after: Callable[[], Awaitable[None]]) -> None:
-        """Ask the other members what they know of a round; `after` is called with each answer."""
+        """Ask the other members what they have of a round; call `after` for each answer."""
         following = _Following(recalling, self._network.connected)
         await _carry_out(self._network, self._manifest, following, after)
 
     async def better_chain(self, ours: Ledger, *, abandoned: bool) -> Ledger | None:
-        """A chain of some other peer's that is to be followed instead of ours, checked, or None.
+        """Return another peer's chain that the fork choice prefers to ours, verified, or None.
 
-        `abandoned` says that no member of our chain is left on it.
+        `abandoned`: no other member is left on our chain.
         """
         comparison, better = await compare_chains(
             self._network,
@@ -266,11 +269,12 @@ class Synchronizer:
         return better
 
     def apart(self) -> frozenset[PeerId]:
-        """Connected peers, members once or still, whose chain parts from ours before what is final."""
+        """Return connected current or former members whose chain diverges from ours before the final
+        round."""
         return self._apart.peers & self._network.connected()
 
     def newly_apart(self) -> list[PeerId]:
-        """One peer of each such chain that was not told of yet."""
+        """Return one peer of each such chain that was not reported yet."""
         news, self._news = self._news, []
         return news
 
@@ -279,7 +283,7 @@ class Synchronizer:
 
 
 class _Machine(Protocol):
-    """What says whom to ask what."""
+    """A state machine that decides which peers to ask, and for what."""
 
     @property
     def done(self) -> bool: ...
@@ -292,7 +296,7 @@ class _Machine(Protocol):
 
 
 class _Following:
-    """What asks whoever is connected at the time."""
+    """Adapter for machines that choose among the peers connected at the time."""
 
     def __init__(self, machine: CatchingUp | Recalling, peers: Peers) -> None:
         self._machine = machine
@@ -313,9 +317,9 @@ class _Following:
 async def _carry_out(
     network: Network, manifest: Manifest, machine: _Machine, after: Callable[[], Awaitable[None]]
 ) -> None:
-    """Ask what a machine wants to be asked until it is done; `after` is called with each answer.
+    """Send a machine's requests until it is done; call `after` for each answer.
 
-    An answer may have thousands of signatures, so a thread looks at it, one at a time.
+    An answer may contain thousands of signatures, so it is verified in a thread, one at a time.
     """
     news = trio.Event()
     turn = trio.Lock()
@@ -342,5 +346,5 @@ async def _carry_out(
                     break
             with trio.move_on_at(machine.deadline(trio.current_time())):
                 await news.wait()
-        # Peers that have not answered yet are not waited for.
+        # Peers that have not answered by now are not waited for.
         nursery.cancel_scope.cancel()

@@ -1,8 +1,8 @@
-"""Errors of the operating system: those of the disk, which the owner has to mend, and those that pass.
+"""Errors of the operating system: disk faults, which the owner has to fix, and temporary shortages.
 
 Strangers can cause a shortage of open files, memory or buffers by opening connections, and networks come
-and go. Such an error ends a try, never the node, and the log gets a line a minute instead of a traceback
-each (`services` runs background work again).
+and go. Such an error ends one attempt, never the node, and the log gets one line a minute instead of a
+traceback each (`services` restarts background work).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .errors import ExitCode, UserError
 _log = logging.getLogger(__name__)
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# A disk, a cable, a file server, a file system that was mounted anew to save what is left of it.
+# A broken disk, cable or file server, or a file system remounted read-only to protect it.
 BROKEN = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ESTALE, errno.EFBIG})
-# Denied at a path; without a name in the error it may as well be a socket that was refused.
+# Access denied at a path; without a file name in the error, it may be a refused socket as well.
 _DENIED = frozenset(
     {
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENODEV),
@@ -31,7 +31,7 @@ _LOG_SECONDS = 60.0
 
 
 class Seldom(logging.Filter):
-    """Lets one record a minute through, without its traceback."""
+    """Log filter that lets one record a minute through, without its traceback."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -52,12 +52,12 @@ _log.addFilter(Seldom())
 
 
 def is_broken_disk(error: OSError) -> bool:
-    """Return whether the disk does not do what it is asked to; a full one is in `FULL`."""
+    """Return whether the disk fails or denies access; a full disk is in `FULL` instead."""
     return error.errno in BROKEN or (error.errno in _DENIED and error.filename is not None)
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether an exception says that the system is short of something at present."""
+    """Return whether an exception means that the system lacks a resource at present."""
     return isinstance(error, OSError) and error.errno in _SHORTAGE
 
 
@@ -67,7 +67,7 @@ def note_shortage(error: BaseException) -> None:
 
 
 def explain_shortage(error: BaseException) -> UserError | None:
-    """Return the error to show for a shortage that nothing could be done about; None if it is none."""
+    """Return the error to show for a shortage that prevents all work; None for any other error."""
     if not is_shortage(error):
         return None
     return UserError(

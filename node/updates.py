@@ -1,8 +1,8 @@
-"""The updates of a swarm on this node: fetched when they are announced, checked, kept, thrown away.
+"""The updates of a swarm on this node: fetched when announced, checked, kept, removed.
 
-An update is asked for until it is here or its round no longer needs it, from a relay where there is one
-and else from its author or others that have it by now. Only updates that the codec accepts are reported
-as held.
+An update is requested until it is here or its round no longer needs it: from a relay if there is one,
+otherwise from its author or from peers that have it by now. Only updates that the codec accepts are
+reported as held.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from .trainer.client import Trained as Made
 _log = logging.getLogger(__name__)
 
 RECENT_UPDATES = 16_384
-"""Updates whose bytes are counted as such when they are asked for: rounds of a swarm of any size."""
+"""Number of updates whose bytes are counted as update traffic: several rounds of a swarm of any size."""
 
 
 def report_of(what: Train, update: ContentId, made: Made) -> Trained:
-    """What the member is told of an own update, which is kept."""
+    """Return the report to the member about our own update, which is in the store."""
     return Trained(
         what.round,
         what.dealt,
@@ -59,7 +59,7 @@ def report_of(what: Train, update: ContentId, made: Made) -> Trained:
 
 
 class Updates:
-    """Brings the updates that a member asks for, and tells it what came of them."""
+    """Fetches the updates that a member asks for, and reports the results to it."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class Updates:
         tell: Callable[[Input], None],
         sheets: Sheets | None = None,
     ) -> None:
-        """`ids` is kept filled with the ids of recent updates; `tell` hands the member an input. Where
-        there are sheets, all other updates are tallies."""
+        """`ids` is kept filled with the ids of recent updates; `tell` passes an input to the member.
+        With `sheets`, all other updates are aggregates."""
         self._manifest = manifest
         self._member = member
         self._network = network
@@ -98,8 +98,8 @@ class Updates:
         self._kept = Arrivals()
 
     async def fetch(self, wanted: FetchUpdate) -> None:
-        """Get an update and check it; keep trying while its round needs it. Of a sheet it is the part
-        for the section that this member speaks for, if for any. Raises `DiskFull`."""
+        """Fetch an update and check it, retrying while its round needs it. Of a sign vote, fetch the
+        part for the section that this member aggregates, if any. Raises `DiskFull`."""
         if not self._fetching.begin(wanted, stored=self._store.has(wanted.update)):
             return
         try:
@@ -116,8 +116,8 @@ class Updates:
             self._fetching.end(wanted)
 
     async def offer(self, announcement: Envelope) -> None:
-        """Get an update of our own to a relay, if others are there to ask for it. A sheet's parts are
-        for a few of them each."""
+        """Upload our own update to a relay, if other members are there to fetch it. Parts of a sign vote
+        are not relayed: only a few members need each."""
         round_ = round_of(decode_message(announcement))
         whole = self._sheets is None or self._manifest.speaks(round_)
         if whole and len(self._member.members) > 1:
@@ -125,22 +125,22 @@ class Updates:
             await self._relays.offer(open_relay_request(sealed))
 
     def keep(self, round: int, update: ContentId) -> None:
-        """An update of `round` is in the store."""
+        """Note that an update of `round` is in the store."""
         self._kept.note(round, update)
         self._ids[update] = None
 
     async def sweep(self, round: int) -> None:
-        """Remove updates that missed their round: nobody will ever ask for them."""
+        """Remove updates that missed their round, since no one will ever request them."""
         ledger = self._member.ledger
         missed = self._kept.missed(round, ledger)
         if missed:
-            # The same bytes may count in a round that is still to be applied, or have counted in one
+            # The same bytes may count in a round that is still to be applied, or may have counted in one
             # whose updates are still kept for others.
             first = first_needed(ledger, round)
             known = ledger.truncated(len(ledger))
-            # Two hundred entries, most of them on the disk alone.
+            # Reads up to two hundred entries, most of them from the disk.
             missed -= await trio.to_thread.run_sync(updates_from, known, first)
-            # And what has come meanwhile, or belongs to a chain that was changed to.
+            # Plus entries decided meanwhile, or those of another chain that was switched to.
             now = self._member.ledger
             missed -= updates_from(now, len(known) if now is ledger else first)
             missed -= self._kept.awaited() | self._fetching.under_way
@@ -150,7 +150,8 @@ class Updates:
         await trio.to_thread.run_sync(self._store.free, files)
 
     async def _try(self, wanted: FetchUpdate) -> bool:
-        """Try to get an update, or what is needed of a sheet; whether that is over. Pauses if not."""
+        """Try once to get an update, or the part needed of a sign vote; return whether that is settled.
+        Pause if not."""
         if self._sheets is not None and not self._manifest.speaks(wanted.round):
             if await self._sheets.get(wanted):
                 self._tell(UpdateHeld(wanted.update))
@@ -185,7 +186,7 @@ class Updates:
             _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
             member = self._member
             if wanted.round < member.round:
-                # It is decided, so this node is behind and replays.
+                # The round is decided, so this node is behind and replays it.
                 what = f"waiting for a peer that has the updates of round {wanted.round}"
                 self._telemetry.report(what, 0, 0)
             if failure.is_vain:
@@ -199,7 +200,7 @@ class Updates:
         return self._fetching.is_needed(round, member.ledger, member.applied_round)
 
     def _relay_request(self, wanted: FetchUpdate) -> RelayRequest | None:
-        """What to show a relay; None for an update whose announcement we have not heard."""
+        """Return the request to show a relay; None if we have not received the update's announcement."""
         heard = self._member.announcement(wanted.round, wanted.peer)
         if heard is None or heard[0].update != wanted.update:
             return None
@@ -208,7 +209,7 @@ class Updates:
     async def _check(self, wanted: FetchUpdate, body: bytes) -> None:
         problem: ProtocolError | None = None
         try:
-            # A fifth of a second for a large model; votes and heartbeats must not wait for that.
+            # Takes a fifth of a second for a large model; votes and heartbeats must not wait for it.
             await trio.to_thread.run_sync(
                 self._check_body, self._layout, body, limiter=self._one_at_a_time
             )

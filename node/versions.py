@@ -1,8 +1,9 @@
-"""What a swarm of another protocol version means to the user, and the way out.
+"""A swarm of another protocol version: what it means to the user, and the remedy.
 
-A swarm-id is a hash of a description that names the version with which the swarm begins, so whoever has
-another learns it from the description, before anything else is said. Where not even that can be fetched,
-peers are asked which version they speak. A later version the swarm's records tell (`outdated`).
+A swarm-id is the hash of a manifest that names the swarm's initial version, so a program of another
+version learns this from the manifest, before any other exchange. If not even the manifest can be
+fetched, peers are asked which version they use. A later version follows from the swarm's records
+(`outdated`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from .errors import ExitCode, UserError
 
 
 def explain_version(error: OtherVersion) -> UserError:
-    """The error to show: which of the two is too old, and what to do about it."""
+    """Return the error to show: which of the two is too old, and what to do."""
     return explain_too_old(error.version, str(error))
 
 
 def explain_spoken(versions: Collection[int]) -> UserError | None:
-    """Likewise, of the versions that peers say they speak, where the swarm could not be found; None if
-    that is not why, as somebody speaks ours or nobody says."""
+    """Return such an error from the versions that peers report, if the swarm was not found; None if the
+    versions are not the reason: a peer uses ours, or none reported one."""
     if not versions or PROTOCOL_VERSION in versions:
         return None
     newest = max(versions)
@@ -33,7 +34,7 @@ def explain_spoken(versions: Collection[int]) -> UserError | None:
 
 
 def explain_too_old(version: int, problem: str) -> UserError:
-    """What to do where the others speak this version, as the `problem` says."""
+    """Return the remedy for a swarm that uses this version; `problem` describes the mismatch."""
     if version > PROTOCOL_VERSION:
         return UserError(
             ExitCode.VERSION,
