@@ -1,1 +1,1 @@
-"""The chain of decided records: agreeing on one, proving it, and which of two chains counts."""
+"""The chain of decided records: consensus on each record, its proof, and fork choice."""

@@ -1,4 +1,4 @@
-"""Who may be admitted by the next record."""
+"""Conditions under which the next record may admit a peer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def admission_problem(
     verify: Verify = verify_detached,
     work: CheckedWork | None = None,
 ) -> str | None:
-    """Why `peer` may not be admitted by the record of `round`; None if it may."""
+    """Return why the record of `round` may not admit `peer`; None if it may."""
     if peer in membership:
         return "already a member"
     if peer in membership.expelled:
@@ -39,6 +39,7 @@ def admission_problem(
 def invited(
     peer: PeerId, request: JoinRequest, manifest: Manifest, verify: Verify = verify_detached
 ) -> bool:
-    """Whether the manifest's policy lets `peer` in at all."""
+    """Whether the manifest's admission policy allows `peer`; without a ticket issuer it allows every
+    peer."""
     issuer = manifest.admission.issuer
     return issuer is None or verify(TICKET_KIND, manifest.swarm, issuer, peer, request.ticket)

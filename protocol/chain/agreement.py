@@ -1,63 +1,64 @@
-"""Simplex for one round: which record is the round's.
+"""Simplex consensus on the record of one round.
 
 After Chan & Pass, "Simplex Consensus" (TCC 2023, eprint 2023/463), with one block to decide instead of
 a chain of them. The rules:
 
-1. A round has slots 1, 2, 3 …; in each another member leads, in an order that nobody chooses
+1. A round has slots 1, 2, 3 …; each slot has another leader, in an order that no member can choose
    (`leaders`).
 2. The leader of the current slot proposes. A proposal is *well founded* if it repeats the block that
    was certified in an earlier slot s, or is fresh (s = 0), and every slot between s and its own was
    skipped by a quorum.
-3. A member votes at most once a slot, for a well founded proposal of the slot's leader that it finds
+3. A member votes at most once a slot, for a well-founded proposal of the slot's leader that it finds
    acceptable, and only while it is in that slot.
-4. When its timer runs out, or so many have skipped that the slot cannot decide any more, a member skips
-   it. It may have voted before.
+4. A member skips a slot when its timer runs out, or when the members that have not skipped it are no
+   quorum any more. It may have voted before.
 5. A quorum of votes certifies a block, a quorum of skips ends a slot; either takes a member into the
-   next slot. It finalizes a certified block unless it skipped that slot, and never skips a slot that
-   it has finalized.
+   next slot. A member finalizes a certified block unless it skipped that slot, and never skips a slot
+   that it has finalized.
 6. A quorum of finalizes decides.
 
-*Why two records cannot be decided.* Let B be finalized by a quorum in slot s. Any quorum of skips for s
-shares an honest member with it, who would have both finalized and skipped s: rule 5 forbids it. So no
-later slot is well founded without B, and no other block is certified in s, since two quorums of votes
-share an honest member and rule 3 forbids that. (In the model `crash` nobody lies, and majorities share
-a member.) Where members have different numbers of votes, quorums, and what liars have, are counted in
-these, and the argument is the same.
+*Safety.* Let a quorum finalize B in slot s. Any quorum of skips for s shares an honest member with that
+quorum, and this member would have both finalized and skipped s, which rule 5 forbids. So no later slot
+is well founded without B. No other block is certified in s either, since two quorums of votes share an
+honest member and rule 3 forbids two votes. (In the fault model `crash` no member is byzantine, and
+majorities share a member.) Where members have different numbers of votes, quorums and the share of
+byzantine members are counted in votes, and the argument is the same.
 
-*Why it goes on.* In a slot with an honest leader and timely messages nobody skips, so its proposal is
-certified, finalized by all and decided. Leaders take turns, and slots grow longer.
+*Liveness.* In a slot with an honest leader and timely messages no honest member skips, so its proposal
+is certified, finalized by all and decided. Leaders rotate, and slots grow longer.
 
-*What a quorum is.* Each ballot carries a mask of the members that its sender has not heard for a lease.
-A certificate is valid with a quorum of the members that its signers do not *all* call silent
-(`certificates`), or volunteers could not close their laptops. Two quorums then still share an honest
-member as long as each has an honest signer that hears all honest members: it keeps them in the count,
-and only the dead and the lying are left out. Two sides that cannot hear each other for a lease break
-that premise and decide two chains. That is wanted, and `fork` chooses one.
+*Quorums under silence.* Each ballot carries a mask of the members that its sender has not heard for a
+lease. A certificate is valid with a quorum of the members that its signers do not *all* mark as silent
+(`certificates`); otherwise volunteers could not close their laptops. Two quorums still share an honest
+member as long as each has an honest signer that hears all honest members: this signer keeps them in the
+count, and only dead and byzantine members are left out. Two sides of a partition that cannot hear each
+other for a lease break that premise and decide two chains. This is intended, and `fork` chooses one.
 
-*Which certificates are doubted.* Liars need not hear anybody: by calling nearly all silent they are a
-quorum by themselves. So a member doubts a certificate if its signers have no more votes than liars may
-have, itself not among them: one of heirs, who have none, in any case. Somebody honest, or the member
-itself, has signed all else that it takes for certified or skipped, and the arguments above hold. A
-doubted certificate of votes or skips is set aside. This stops nobody: with the member's own ballot, or
-one more, it is no longer doubted, and a member that has skipped a slot leaves it by a doubted one in the
-end (`concede`). Whether a doubted decision binds depends on whom the member hears; the round judges that
-(`Round.binds`).
+*Doubted certificates.* Byzantine members can mark any member as silent: by marking nearly all others
+they form a quorum alone. So a member doubts a certificate if its signers have no more votes than
+byzantine members may have and the member itself is not among them. That includes every certificate of
+heirs, who have no votes, that it has not signed. Every other certificate of votes or skips bears the
+signature of an honest member or of the member itself, so the arguments above hold. A doubted
+certificate of votes or skips is set aside. This blocks nobody: with one more ballot, the member's own
+or another, the certificate is no longer doubted, and a member that has skipped a slot finally leaves it
+by a doubted certificate (`concede`). Whether a doubted decision binds depends on which peers the member
+hears; the round judges that (`Round.binds`).
 
-*Why a restart changes nothing.* Rules 3 and 5 are about all that a member ever signed, so each ballot
-is on its disk before it is sent, with the proposal that it votes for. A node that lost this memory asks
-the others first (`vote_recovery`); if nobody within reach remembers, it may contradict itself, and then
-counts among the liars of the premise. With its finalize go the votes on which it was cast: who has
-finalized a block cannot skip the slot any more, and if a liar kept its vote back there would be no
-certificate to go on from. A slot whose certificate of skips is lost is skipped anew (`gap`).
+*Restarts.* Rules 3 and 5 cover everything that a member ever signed, so each ballot is written to disk
+before it is sent, together with the proposal that it votes for. A node that lost its disk first asks
+the others (`vote_recovery`); if no reachable peer remembers, it may contradict itself, and then counts
+as byzantine. A finalize is stored with the votes on which it was cast: a member that has finalized a
+block cannot skip the slot any more, and if a byzantine voter withheld its vote, there would be no
+certificate to continue from. If the certificate of skips for a slot is lost, members skip it again
+(`gap`).
 
-*What becomes of a member that contradicts itself.* Two ballots of one slot that rules 3 and 5 forbid
-together (`RULED_OUT`) are a proof that anybody can check; it is kept here, gossiped, and expels its
-signer by the next record (`evidence`). Meanwhile both ballots count where others cast the same, since
-some may hold a certificate by either: the argument above allows for that, as it counts on honest
-signers alone.
+*Equivocation.* Two ballots of one slot that rules 3 and 5 forbid together (`RULED_OUT`) are a proof
+that every peer can check. It is kept here, gossiped, and expels the signer by the next record
+(`evidence`). Meanwhile both ballots count where other members cast the same, since some members may
+hold a certificate by either; the argument above allows this, as it relies on honest signers alone.
 
-This class keeps the ballots and knows what the rules allow; when to use them (timers, what is
-acceptable, what is held) is the member's business.
+`Agreement` keeps the ballots and applies the rules. The member decides when to use them: timers, what
+is acceptable, which updates are held.
 """
 
 from __future__ import annotations
@@ -84,12 +85,13 @@ from .evidence import RULED_OUT, accuse, contradict
 from .leaders import Leaders
 
 SLOT_WINDOW = 32
-"""Ballots for slots further ahead than this are refused: they bound what a peer can make us keep."""
+"""Slots ahead of the current one for which ballots are accepted; it bounds what a peer can make us
+keep."""
 
-# A member casts the same ballot again when somebody falls silent or is heard again.
+# A member casts the same ballot again when another member falls silent or is heard again.
 _MAX_MASKS = 16
 
-# How `Agreement` prefers certificates: what is neither doubted nor calls this member silent.
+# The best preference of a certificate: it is not doubted and does not mark this member as silent.
 _BEST = (False, False)
 
 # A member's ballots of one kind for one block, by mask: it signed them all.
@@ -102,13 +104,13 @@ class _Tally:
 
     cast: dict[PeerId, _Versions] = field(default_factory=dict)
     silent: dict[PeerId, int] = field(default_factory=dict)
-    """The most votes that each signer calls silent: it bounds how small a quorum can be. Of those who
-    have none themselves, and could be heirs, the most heads."""
+    """Most votes that each signer marks as silent; it bounds how small a quorum can be. For signers
+    without votes that could be heirs, the most members."""
     tried: tuple[int, int] = (0, 0)
-    """How large a certificate was looked for, of votes and of heirs; where no more can have signed one,
-    none is."""
+    """Sizes for which a certificate was last searched, in votes and in heirs. There is no new search
+    while no more can have signed one."""
     settled: bool = False
-    """Whether there is a certificate that is not doubted and does not call this member silent."""
+    """Whether a certificate was found that is not doubted and does not mark this member as silent."""
 
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self.cast
@@ -123,11 +125,11 @@ class _SlotState:
     )
     certificates: dict[BallotKind, Certificate] = field(default_factory=dict)
     decision_preference: tuple[bool, bool] = (True, True)
-    """Of the certificate of finalizes, if there is one."""
+    """Preference of the certificate of finalizes, if there is one."""
 
 
 class Agreement:
-    """The state of one round's agreement, as one member (or an observer) sees it."""
+    """Consensus state of one round, as seen by one member or an observer."""
 
     def __init__(
         self,
@@ -141,7 +143,8 @@ class Agreement:
         me: PeerId,
         leaders: Leaders | None = None,
     ) -> None:
-        """`leaders`: as the chain says; by default as one says by which nobody is passed over."""
+        """`leaders`: the leaders that follow from the chain; by default those of a chain on which no
+        leader is passed over."""
         self.round = round
         self.parent = parent
         self.membership = membership
@@ -151,24 +154,25 @@ class Agreement:
         self.records: dict[RecordId, Record] = {}
         """Proposed records by id."""
         self.contradictions: dict[PeerId, Evidence] = {}
-        """Members that contradicted themselves in this round, each with a proof of it."""
+        """Members that contradicted themselves in this round, each with a proof."""
         self._model: FaultModel = model
         self._me = me
         self._leaders = leaders or Leaders(swarm, round, membership, votes)
         self._slots: dict[int, _SlotState] = {}
-        # Where votes are certified, and the last slot that has ended: asked for with every message.
+        # Certificates of votes by slot, and the last slot that has ended: both are read with every
+        # message.
         self._certified: dict[int, Certificate] = {}
         self._ended = 0
-        # Certificates of votes and skips that liars may have signed alone.
+        # Certificates of votes and skips that byzantine members may have signed alone.
         self._doubted: dict[tuple[BallotKind, int], Certificate] = {}
 
-    # What arrives
+    # Input
 
     def add_proposal(self, sender: PeerId, slot: int, record: Record) -> None:
-        """Take in a proposal. Raises `ProtocolError` as `check_proposal` does.
+        """Accept a proposal. Raises `ProtocolError` as `check_proposal` does.
 
         Keeps the first of several proposals for one slot. Members vote for a block, so a leader that
-        tells different members different things only wastes its slot.
+        sends different proposals to different members only wastes its slot.
         """
         self.check_proposal(sender, slot, record)
         state = self._state(slot)
@@ -177,10 +181,10 @@ class Agreement:
         self.records[record.id] = record
 
     def check_proposal(self, sender: PeerId, slot: int, record: Record) -> None:
-        """Check that there is a use for a proposal. Raises `ProtocolError`.
+        """Raise `ProtocolError` if a proposal is of no use.
 
-        A second one for a slot is only wanted if somebody has voted for it: else a leader could make
-        everybody pass on as many as it likes, of the greatest length.
+        A second proposal for a slot is accepted only if a member has voted for it: otherwise a leader
+        could make all members forward any number of proposals of the greatest length.
         """
         self._check_slot(slot)
         if sender != self.leader(slot):
@@ -194,7 +198,7 @@ class Agreement:
     def add_ballot(
         self, kind: BallotKind, sender: PeerId, ballot: Ballot, signature: bytes
     ) -> None:
-        """Take in a ballot whose signature was checked. Raises `ProtocolError` if it makes no sense."""
+        """Accept a ballot whose signature was checked. Raises `ProtocolError` if it is invalid."""
         self._check_slot(ballot.slot)
         if sender not in self.membership:
             raise ProtocolError("not_member", "a ballot from somebody who is no member")
@@ -208,16 +212,18 @@ class Agreement:
         contradiction = self._find_contradiction(
             sender, state, ballot.slot, Testimony(kind, ballot.block, ballot.silent, signature)
         )
-        # A liar gives one ballot to some and another to others, who may have a certificate by it. They
-        # must come to the same end; so its ballots count wherever somebody else cast the same.
+        # A byzantine member sends one ballot to some and another to others, who may hold a certificate
+        # by it. All must reach the same decision, so its ballots count wherever another member cast the
+        # same.
         backed = ballot.block in by_block and by_block[ballot.block].cast.keys() - {sender}
         if contradiction and not backed:
             raise ProtocolError("equivocation", contradiction)
-        # The same ballot with another mask (silence is noticed over time) stands beside the first:
-        # members that heard them in another order, or not all, must come to the same end.
+        # The same ballot with another mask (silence is noticed over time) is kept beside the first:
+        # members that received them in another order, or not all, must reach the same decision.
         tally = by_block.setdefault(ballot.block, _Tally())
         if sender == self._me or sender in tally.cast:
-            # A certificate of the same size with the own ballot, or another mask, may do better.
+            # A certificate of the same size with this member's own ballot, or with another mask, may be
+            # better.
             tally.tried = (0, 0)
         if self.votes[sender]:
             called = weigh(silent, self.membership, self.votes)
@@ -233,10 +239,11 @@ class Agreement:
     def concede(self) -> None:
         """Leave the current slot, which this member has skipped, by a certificate that it doubted.
 
-        For a member that hears no quorum at work: the signers may be honest, all that are left, and in
-        a later slot where they need this member. If they lie, nothing is lost: if a quorum finalizes a
-        block in this slot, the others, liars included, are no quorum and certify nothing else, whatever
-        liars make them believe; and this member's skip counts here whatever slot it is in.
+        Called when this member hears no quorum at work: the signers may be honest, all that are left,
+        and in a later slot where they need this member. If they are byzantine, this is still safe. If a
+        quorum finalizes a block in this slot, the others, byzantine members included, are too few for a
+        quorum and certify nothing else, whatever byzantine members make them believe; and this member's
+        skip counts here whatever slot it is in.
         """
         known = self._state(self.slot).certificates
         for kind in ("vote", "skip"):
@@ -244,14 +251,15 @@ class Agreement:
             if certificate is not None and kind not in known and self._cast("skip", self.slot):
                 self._end_slot(certificate)
 
-    # What the rules allow
+    # Rules
 
     def leader(self, slot: int) -> PeerId:
-        """Who leads a slot."""
+        """Return the leader of a slot."""
         return self._leaders[slot]
 
     def advance(self) -> bool:
-        """Enter the slot after the last one that is certified or skipped. Returns whether it moved.
+        """Enter the slot after the last one that is certified or skipped. Returns whether the slot
+        changed.
 
         A member that missed certificates in between may not vote until it has them (rule 2), but it
         need not go through those slots.
@@ -262,7 +270,7 @@ class Agreement:
         return True
 
     def repeatable(self) -> RecordId | None:
-        """The block that a proposal in the current slot must repeat; None if it may be fresh."""
+        """Return the block that a proposal in the current slot must repeat; None if it may be fresh."""
         founded = self._founded()
         return founded[0] if founded and founded[0] is not None else None
 
@@ -280,7 +288,7 @@ class Agreement:
         )
 
     def votable(self) -> Record | None:
-        """The current slot's proposal, if rules 2 and 3 let this member vote for it."""
+        """Return the current slot's proposal if rules 2 and 3 let this member vote for it."""
         state = self._state(self.slot)
         if state.proposal is None or not self._may("vote", self.slot):
             return None
@@ -294,11 +302,13 @@ class Agreement:
         return self._may("skip", self.slot)
 
     def gap(self) -> int | None:
-        """The slot that keeps all later ones from being founded: it is not known to have ended, though
-        others are known to have. None if there is none, or this member may not skip it.
+        """Return the slot that keeps all later slots from being founded; None if there is none or this
+        member may not skip it. The end of that slot is not known, although slots after it are known to
+        have ended.
 
-        Certificates are in memory alone. If all who had one were restarted, and a liar whose ballot was
-        in it keeps that back, it can't be made again, unless those skip the slot who were not there.
+        Certificates are in memory alone. If all members that had one were restarted, and a byzantine
+        signer of it withholds its ballot, the certificate cannot be rebuilt unless the members that
+        were absent skip the slot.
         """
         for slot in range(self.slot - 1, 0, -1):
             certificates = self._state(slot).certificates
@@ -309,16 +319,17 @@ class Agreement:
         return None
 
     def hopeless(self) -> bool:
-        """Whether so many skipped the current slot that the others are no quorum without them.
+        """Whether the members that did not skip the current slot are too few for a quorum.
 
-        In the model `byzantine` one of them at least is honest, so liars alone cannot end a slot.
+        In the fault model `byzantine` at least one of them is honest, so byzantine members alone cannot
+        end a slot.
         """
         tally = self._state(self.slot).ballots["skip"].get(NO_BLOCK, _Tally())
         total = self.votes.total
         return total - self.votes.among(tally.cast) < quorum(self._model, total)
 
     def finalizable(self) -> list[Certificate]:
-        """Certificates of votes that rule 5 asks this member to finalize."""
+        """Return the certificates of votes that rule 5 asks this member to finalize."""
         return [
             certificate
             for slot, certificate in self._certified.items()
@@ -329,29 +340,31 @@ class Agreement:
     def decision(self) -> Certificate | None:
         """The certificate of finalizes, once there is one.
 
-        Those that are doubted, or call this member silent, come last: `Round.binds` judges them.
+        Certificates that are doubted, or mark this member as silent, come last: `Round.binds` judges
+        them.
         """
-        # Asked for with every message.
+        # This is read with every message.
         found = [state for state in self._slots.values() if "finalize" in state.certificates]
         best = min(found, key=lambda state: state.decision_preference, default=None)
         return best.certificates["finalize"] if best is not None else None
 
     def doubts(self, certificate: Certificate) -> bool:
-        """Whether liars alone may have signed `certificate`, and this member has not."""
+        """Whether byzantine members alone may have signed `certificate`, and this member has not."""
         signers = [signed.peer for signed in certificate.ballots]
         liars = most_liars(self._model, self.votes.total)
         return self.votes.among(signers) <= liars and self._me not in signers
 
     def accused_by(self, certificate: Certificate) -> bool:
-        """Whether all signers of `certificate` call this member silent."""
+        """Whether all signers of `certificate` mark this member as silent."""
         return self._me in silenced(certificate, self.membership)
 
     def believes(self, certificate: Certificate) -> bool:
-        """Whether there is no reason to hesitate."""
+        """Whether `certificate` is neither doubted nor marks this member as silent."""
         return self._preference(certificate) == _BEST
 
     def pending_ballots(self) -> list[tuple[BallotKind, int, RecordId]]:
-        """What this member has cast and no certificate came of yet: (kind, slot, block)."""
+        """Return the ballots that this member cast and that no certificate covers yet: (kind, slot,
+        block)."""
         return [
             (kind, slot, block)
             for slot, state in self._slots.items()
@@ -365,7 +378,8 @@ class Agreement:
     def _find_contradiction(
         self, sender: PeerId, state: _SlotState, slot: int, new: Testimony
     ) -> str:
-        """How a ballot contradicts an earlier one of its sender, if it does; the proof is kept."""
+        """Return how a ballot contradicts an earlier one of its sender, or an empty text, and keep the
+        proof."""
         for kind, by_block in state.ballots.items():
             for block, tally in by_block.items():
                 versions = tally.cast.get(sender)
@@ -382,9 +396,10 @@ class Agreement:
         return ""
 
     def _certify(self, kind: BallotKind, slot: int, block: RecordId, tally: _Tally) -> None:
-        """Look for a certificate, where there may be one and none is known that will do.
+        """Search for a certificate if one is possible and none that suffices is known.
 
-        It costs time in the number of members, and ballots come as often: so not for each of them.
+        A search takes time in the number of members, and ballots arrive as often, so it does not run
+        for each ballot.
         """
         most = (0, 0) if tally.settled else self._most_signers(tally)
         if most <= tally.tried:
@@ -413,11 +428,11 @@ class Agreement:
             state.certificates[kind], state.decision_preference = certificate, preference
 
     def _most_signers(self, tally: _Tally) -> tuple[int, int]:
-        """How many votes may be behind a certificate at most, and how many heirs: a quorum of those whom
-        as many could agree to count.
+        """Return the most votes, and the most heirs, that can be behind a certificate: a quorum of the
+        members that as many signers could agree to count.
 
-        One liar that calls everybody else silent is a quorum by itself, and would have all ballots of
-        a slot searched anew with each that comes.
+        A single byzantine member that marks all others as silent is a quorum alone, and would otherwise
+        cause a search through all ballots of a slot with each ballot that arrives.
         """
         voters = [
             (most, votes) for peer, most in tally.silent.items() if (votes := self.votes[peer])
@@ -426,7 +441,8 @@ class Agreement:
         return self._most(voters, self.votes.total), self._most(heirs, len(self.membership))
 
     def _most(self, signers: list[tuple[int, int]], total: int) -> int:
-        """The most that could agree, of signers with what each calls silent of the `total`, and has."""
+        """Return the largest weight that could agree. `signers`: for each, how much of the `total` it
+        marks as silent, and its own weight."""
         signers.sort(reverse=True)
         weights = itertools.accumulate(weight for _, weight in signers)
         return max(
@@ -439,7 +455,7 @@ class Agreement:
         )
 
     def _end_slot(self, certificate: Certificate) -> None:
-        """Take a slot for certified or skipped."""
+        """Record that a slot is certified or skipped."""
         slot = certificate.slot
         self._state(slot).certificates[certificate.kind] = certificate
         if certificate.kind == "vote":
@@ -447,11 +463,12 @@ class Agreement:
         self._ended = max(self._ended, slot)
 
     def _preference(self, certificate: Certificate) -> tuple[bool, bool]:
-        """The lesser of two certificates is to be believed rather."""
+        """Return a sort key: the certificate with the lesser key is the more credible."""
         return self.doubts(certificate), self.accused_by(certificate)
 
     def _founded(self) -> list[RecordId | None]:
-        """Blocks that the current slot may build on, the latest first; None stands for a fresh one."""
+        """Return the blocks that the current slot may build on, the latest first; None means a fresh
+        block."""
         founded: list[RecordId | None] = []
         for slot in range(self.slot - 1, 0, -1):
             certificates = self._state(slot).certificates
@@ -463,14 +480,14 @@ class Agreement:
         return founded
 
     def _wanted(self, block: RecordId) -> bool:
-        """Whether anybody has voted for or finalized `block`, so that its record must be kept."""
+        """Whether any member has voted for or finalized `block`, so that its record must be kept."""
         return any(
             block in state.ballots["vote"] or block in state.ballots["finalize"]
             for state in self._slots.values()
         )
 
     def _may(self, kind: BallotKind, slot: int) -> bool:
-        """Whether what this member has cast in a slot lets it cast a ballot of this kind there."""
+        """Whether the ballots of this member in a slot allow it to cast a ballot of this kind there."""
         return self._me in self.membership and not any(
             self._cast(earlier, slot) for earlier in RULED_OUT[kind]
         )

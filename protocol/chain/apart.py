@@ -1,10 +1,11 @@
-"""Peers on a chain that parts from ours before our last final record: seen, told of, not followed.
+"""Peers on a chain that diverges before our last final record: reported to the owner, not followed.
 
-Nobody goes back behind what is final, so such a chain leaves nothing to decide. But the node's owner
-should hear of it: all friends may be on the other side, of a swarm that was cut in two for longer than
-the finality lease or begun twice. A node knows of such a chain only the id that a peer names for one
-record, which is the peer's word alone. So it listens only to those that are or were members here, and
-tells of each once at most: a chain has another id in each later round, and a liar has any number.
+No node reverts a final record, so such a chain leaves nothing to decide. But the node's owner should
+learn of it: the members that the owner knows may all be on the other side, of a swarm that was
+partitioned for longer than the finality lease or created twice. All that a node has of such a chain is
+the id that a peer reports for one record, without proof. So it counts only reports of present and
+former members, and reports each chain and each peer at most once: a chain has another id in each later
+round, and a byzantine peer can make any number of chains.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MOST_CHAINS = 1024
 
 
 class Apart:
-    """The peers on such a chain, as far as the latest looks at theirs say."""
+    """Peers on a diverged chain, by their latest reports."""
 
     def __init__(self) -> None:
         self._now: Bounded[PeerId, None] = Bounded(_MOST_PEERS)
@@ -29,13 +30,15 @@ class Apart:
 
     @property
     def peers(self) -> frozenset[PeerId]:
-        """The peers that are on one by now."""
+        """Peers that are on a diverged chain now."""
         return frozenset(self._now)
 
     def seen(self, named: Mapping[PeerId, RecordId | None]) -> list[PeerId]:
-        """Take in what peers named as their last record before our floor; None: the one that is ours.
+        """Process what peers reported as their last record before our floor; None: the same record as
+        ours.
 
-        Returns one peer of each chain that is to be told of: neither it nor this record was seen before.
+        Returns one peer of each chain that the owner should learn of: neither the peer nor this record
+        was seen before.
         """
         news = []
         for peer, record in named.items():

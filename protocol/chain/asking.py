@@ -1,8 +1,8 @@
-"""Asking what was missed: one member after another, and the next one as soon as one dawdles.
+"""One sync request with failover: members are asked one after another, the next as soon as one is slow.
 
 A peer that answers slowly may be far away, or may want to keep us behind the others for as long as it
-can: a node that is behind can be made to believe what nobody else would. So we wait for no single peer,
-and the first answer counts.
+can: a node that is behind can be made to believe what no other node would. So the request waits for no
+single peer, and the first answer counts.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from ...crypto.identity import PeerId
 from .sync import Answer, Question
 
 DAWDLE_SECONDS = 3.0
-"""A peer that takes longer to answer is not waited for alone."""
+"""Time after which a peer counts as slow, and the next one is asked as well."""
 
 AT_ONCE = 3
-"""Peers that are asked at a time: an answer can be long, and the line slow."""
+"""Peers asked at the same time: an answer can be long, and the line slow."""
 
 PATIENCE_SECONDS = 60.0
-"""A peer that takes longer to answer is given up."""
+"""Time after which the node gives up on a peer's answer."""
 
 
 class Asking:
-    """One question to whoever answers first. Times are in seconds of any steady clock."""
+    """One request, sent to several peers until one answers. Times are in seconds of any steady clock."""
 
     def __init__(self, peers: Sequence[PeerId], members: set[PeerId], round: int) -> None:
-        """Ask for everything from `round` on: `members` of these `peers`, which are in random order,
-        before the others, as they know more."""
+        """Request everything from `round` on. `peers` are in random order; those that are `members` are
+        asked first, as they know more."""
         self.found: tuple[PeerId, Answer] | None = None
-        """The first answer, and whose it is."""
+        """The first answer and its sender."""
         self._round = round
         self._waiting = sorted(peers, key=lambda peer: peer not in members)
         self._asked: dict[PeerId, float] = {}
 
     @property
     def done(self) -> bool:
-        """Whether nothing is to be asked any more."""
+        """Whether no further request is needed or possible."""
         return self.found is not None or not (self._waiting or self._asked)
 
     def deadline(self, now: float) -> float:
-        """When to call `questions` again at the latest."""
+        """Return the latest time for the next call of `questions`."""
         asked = self._asked.values() or [now]
         until = min(asked) + PATIENCE_SECONDS
         if self._waiting and len(self._asked) < AT_ONCE:
@@ -48,7 +48,7 @@ class Asking:
         return max(now, until)
 
     def questions(self, now: float) -> list[Question]:
-        """What to ask now. Gives up peers that have not answered for too long."""
+        """Return the requests to send now. Drops peers that have not answered for too long."""
         for peer in [p for p, at in self._asked.items() if now >= at + PATIENCE_SECONDS]:
             del self._asked[peer]
         dawdling = all(now >= at + DAWDLE_SECONDS for at in self._asked.values())
@@ -59,7 +59,7 @@ class Asking:
         return [Question(peer, self._round)]
 
     def answered(self, peer: PeerId, answer: Answer | None, now: float) -> None:
-        """Take in what `peer` answered; None if it did not."""
+        """Process the answer of `peer`; None if it gave none."""
         asked = self._asked.pop(peer, None)
         if asked is not None and answer is not None and self.found is None:
             self.found = peer, answer

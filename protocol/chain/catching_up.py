@@ -1,14 +1,14 @@
-"""Catching up with a chain before a node takes part: whom to ask, how far to go on whose word, and when
-to stop.
+"""Initial sync before a node takes part: which peers to ask, how far to follow them, and when to stop.
 
-One liar alone can sign thousands of rounds in a second, for ever. So a node walks to a fixed *goal*: a
-height that at least half of several peers name, with the records there that most of them name. It goes
-further only if a last certificate bears the signatures of more members, known here, than may lie
-together. A node with a checkpoint follows no chain that lacks it; if an entry on the way does not fit,
-all of them are fetched again from others. docs/protocol.md has the rules, under "Sync".
+A single byzantine peer can sign thousands of rounds in a second, without end. So a node syncs to a
+fixed *goal*: a height that at least half of several peers report, with the records there that most of
+them report. It goes further only if a last certificate bears the signatures of more known members than
+may be byzantine together. A node with a checkpoint follows no chain that lacks it; if an entry on the
+way does not fit, all entries are fetched again from other peers. docs/protocol.md has the rules, under
+"Sync".
 
-`questions` says what to ask now, `answered` takes what came, and `drain` returns the entries that were
-checked and added to the ledger, to be put on disk together.
+`questions` returns the requests to send now, `answered` processes an answer, and `drain` returns the
+entries that were checked and added to the ledger, to be written to disk together.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ from .ledger import Ledger
 from .sync import Answer, Question
 
 ENOUGH = 5
-"""Peers whose word on the chain's height is asked for. A peer that is behind is no liar, but a newcomer
-should not believe it alone."""
+"""Peers that are asked for the chain's height. A peer that is behind is not byzantine, but a newcomer
+should not rely on it alone."""
 
-# With a member of our own chain within reach.
+# Limit that applies while a member of our own chain is reachable.
 _MOST_STRANGERS = 2
-# Behind by more than a node's ordinary delay.
+# A peer further behind than this is not merely delayed as nodes ordinarily are.
 _STALE_ROUNDS = 8
-# Weeks of rounds. A running member catches up with more than that as it goes.
+# Weeks of rounds. A running member syncs anything beyond that later.
 _MOST_ROUNDS = 1 << 16
-# What entries are refused for that would hold on another chain.
+# Reasons to refuse an entry that would be valid on another chain.
 _OTHER_CHAIN = ("checkpoint", "wrong_parent")
-# Entries asked for at a time. Answers are bounded in bytes as well.
+# Entries per request. Answers are bounded in bytes as well.
 _PORTION = 1024
 
 
 @dataclass
 class _Offer:
-    """What a peer says of its chain."""
+    """A peer's report about its chain."""
 
     height: int
     same: bool
-    """Whether our last record is one of its chain."""
+    """Whether our last record is on its chain."""
     goal: RecordId | None = None
-    """Its record where the goal is."""
+    """Id of its record at the goal."""
     asked_goal: int = -1
 
 
 class CatchingUp:
-    """One node's way to the end of the chain. Times are in seconds of any steady clock."""
+    """Initial sync of one node. Times are in seconds of any steady clock."""
 
     def __init__(self, ledger: Ledger) -> None:
-        """`ledger` grows."""
+        """`ledger` is extended in place."""
         self._ledger = ledger
         self._began = len(ledger)
         self._tip = len(ledger) - 1
-        # Which peers were asked, for what and when.
+        # Open requests by peer, with the time at which each was sent.
         self._asked: dict[PeerId, tuple[Question, float]] = {}
         self._offers: dict[PeerId, _Offer] = {}
-        # Peers that do not answer, or are of no use any more.
+        # Peers that do not answer or are no longer useful.
         self._out: set[PeerId] = set()
         self._goal: int | None = None
         self._heads: set[PeerId] = set()
@@ -76,46 +76,47 @@ class CatchingUp:
         self._sources: set[PeerId] = set()
         self._rewound = False
         self.done = False
-        """Whether nothing is to be asked any more."""
+        """Whether there is no further request."""
 
     @property
     def found(self) -> bool:
-        """Whether anybody who was asked has a chain."""
+        """Whether any asked peer has a chain."""
         return bool(self._offers)
 
     @property
     def height(self) -> int:
-        """How far it goes, as far as that is known."""
+        """The height to sync to, as far as it is known."""
         return max(self._goal or 0, len(self._ledger))
 
     @property
     def stale(self) -> int:
-        """How many of those who were asked are behind."""
+        """How many of the asked peers are behind this ledger."""
         return sum(
             offer.height < len(self._ledger) - _STALE_ROUNDS for offer in self._offers.values()
         )
 
     def rewound(self) -> bool:
-        """Whether the ledger was begun anew since this was asked last: what was on the disk is void."""
+        """Whether the ledger was restarted from round 0 since the last call: the entries on disk are
+        void."""
         rewound, self._rewound = self._rewound, False
         return rewound
 
     def drain(self) -> list[Decided]:
-        """The entries that were added to the ledger since this was asked last."""
+        """Return the entries that were added to the ledger since the last call."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
     def deadline(self, now: float) -> float:
-        """When to call `questions` again at the latest."""
+        """Return the latest time for the next call of `questions`."""
         asked = [at for _, at in self._asked.values()] or [now]
         until = min(asked) + PATIENCE_SECONDS
         if self._goal is None and self._offers:
-            # Counted from the last question: nothing is decided until that peer dawdles, too.
+            # Counted from the last request: nothing is decided until that peer is slow, too.
             until = min(until, max(asked) + DAWDLE_SECONDS)
         return max(now, until)
 
     def questions(self, connected: Iterable[PeerId], now: float) -> list[Question]:
-        """What to ask now, of the peers that are `connected`, in random order."""
+        """Return the requests to send now, to the peers that are `connected`, in random order."""
         for peer, (_, at) in list(self._asked.items()):
             if now >= at + PATIENCE_SECONDS:
                 del self._asked[peer]
@@ -125,7 +126,7 @@ class CatchingUp:
         if not asked and self._goal is None and self._all_offered(now):
             self._choose_goal()
         if self._goal is not None and not self.done:
-            # What follows is in a version that we do not speak.
+            # Later rounds use a protocol version that this program does not support.
             asked = [] if self._ledger.versions.outdated else self._on_the_way()
         for question in asked:
             self._asked[question.peer] = (question, now)
@@ -134,7 +135,8 @@ class CatchingUp:
         return asked
 
     def answered(self, peer: PeerId, answer: Answer | None, now: float) -> Blame | None:
-        """Take in what `peer` answered; None if it did not. Returns what it is to be blamed for."""
+        """Process the answer of `peer`; None if it gave none. Returns the fault to charge it with, if
+        any."""
         question, _ = self._asked.pop(peer, (None, 0.0))
         if question is None or self.done:
             return None
@@ -150,18 +152,18 @@ class CatchingUp:
     def _refused(self, peer: PeerId, error: ProtocolError) -> Blame | None:
         other_chain = error.reason == "wrong_parent"
         if not self._ledger.anchored and self._sources and error.reason in _OTHER_CHAIN:
-            # One of those who gave entries lies, or this one does. The checkpoint will tell: either way
-            # there is one fewer to ask.
+            # Either an earlier source of entries is byzantine or this peer is. The checkpoint will
+            # tell; in both cases there is one peer fewer to ask.
             others = self._sources - {peer}
             self._out |= others if other_chain and others else {peer}
             self._rewind()
         else:
             self._out.add(peer)
-        # That may be another chain: once the member runs, fork choice looks into it.
+        # This may be another chain: once the member runs, fork choice examines it.
         return None if other_chain else Blame(peer, error.reason, str(error))
 
     def _rewind(self) -> None:
-        """Begin anew with nothing."""
+        """Restart with an empty ledger."""
         self._ledger.cut(0)
         self._fresh.clear()
         self._sources.clear()
@@ -175,8 +177,8 @@ class CatchingUp:
         known = [peer for peer in connected if self._is_known(peer)]
         strangers = [peer for peer in connected if not self._is_known(peer)]
         if known:
-            # Names are free; but a single member may be the one that lies. Peers that were asked stay
-            # in.
+            # Identities are free, but a single known member may be the byzantine one. Peers that were
+            # asked stay in.
             asked = [p for p in strangers if p in self._asked or p in self._offers]
             strangers = [*asked, *(p for p in strangers if p not in asked)]
             strangers = strangers[: max(_MOST_STRANGERS, len(known))]
@@ -195,8 +197,8 @@ class CatchingUp:
         ]
 
     def _is_known(self, peer: PeerId) -> bool:
-        """Whether it is or was a member, as far as our chain goes. A chain of no rounds does not count:
-        it knows only the founder, who was alone once."""
+        """Whether our chain shows `peer` as a present or former member. A chain without rounds does not
+        count: it knows only the founder, who was alone once."""
         return len(self._ledger) > 0 and self._ledger.has_been_member(peer)
 
     def _all_offered(self, now: float) -> bool:
@@ -204,18 +206,18 @@ class CatchingUp:
         return bool(self._offers) and dawdling
 
     def _choose_goal(self) -> None:
-        """The height that at least half of the peers on our chain name."""
+        """Set the goal to the height that at least half of the peers on our chain report."""
         heights = sorted((o.height for o in self._offers.values() if o.same), reverse=True)
-        # With two the lesser one: the greater is one peer's word alone.
+        # Of two heights this is the lesser: only one peer reports the greater.
         goal = heights[len(heights) // 2] if heights else 0
         self._goal = min(max(goal, len(self._ledger)), self._began + _MOST_ROUNDS)
-        # Peers that have said nothing yet are not waited for.
+        # Do not wait for peers that have not answered yet.
         self._asked.clear()
 
-    # On the way
+    # Towards the goal
 
     def _on_the_way(self) -> list[Question]:
-        assert self._goal is not None  # `questions` saw to it
+        assert self._goal is not None  # `questions` ensures it
         if len(self._ledger) >= self._goal:
             return self._further()
         able = [p for p in self._offers if p not in self._out and self._reaches(p)]
@@ -227,7 +229,7 @@ class CatchingUp:
         for peer in unsure:
             self._offers[peer].asked_goal = self._goal
         if unsure:
-            # What their records there are: most of them decide.
+            # Ask for their records at the goal: the majority decides.
             probes = (self._goal - 1,)
             return [Question(p, self._goal, probes=probes, most=0) for p in unsure]
         if self._asked:
@@ -248,7 +250,7 @@ class CatchingUp:
         return offer.same and offer.height >= (self._goal or 0)
 
     def _further(self) -> list[Question]:
-        """Beyond the goal: ask the peers that are further for their last certificates."""
+        """Ask the peers that are beyond the goal for their last certificates."""
         if self._asked:
             return []
         ahead = [
@@ -262,7 +264,8 @@ class CatchingUp:
         if self._vouched or not ahead:
             self.done = True
             return []
-        # The furthest that proves it sets the goal; one after another, as most prove nothing.
+        # The most advanced peer that proves its height sets the goal; ask one after another, as most
+        # prove nothing.
         peer = max(ahead, key=lambda one: self._offers[one].height)
         self._heads.add(peer)
         height = min(self._offers[peer].height, self._began + _MOST_ROUNDS)
@@ -288,7 +291,7 @@ class CatchingUp:
         same = self._tip < 0 or ids.get(self._tip) in (None, self._ledger.head)
         if at is not None and not self._ledger.anchored:
             if at.round not in ids:
-                # It is behind the checkpoint.
+                # The peer has not reached the checkpoint.
                 self._out.add(peer)
                 return
             if ids[at.round] != at.record:
@@ -296,7 +299,7 @@ class CatchingUp:
                     "checkpoint", f"its record of round {at.round} is not the final one"
                 )
             if not same:
-                # Our end is on another chain.
+                # Our last records are on another chain.
                 self._rewind()
                 same = True
         self._offers[peer] = _Offer(height, same)
@@ -310,7 +313,7 @@ class CatchingUp:
         votes = self._ledger.votes(len(self._ledger))
         signers = check_signatures(head.certificate, self._ledger.swarm, self._ledger.verify)
         if votes.among(signers) > most_liars(self._ledger.manifest.fault_model, votes.total):
-            # Somebody honest stands there.
+            # At least one signer is honest.
             self._goal = question.round + 1
             for offer in self._offers.values():
                 offer.goal = None
@@ -320,7 +323,7 @@ class CatchingUp:
 
     def _append(self, peer: PeerId, answer: Answer) -> None:
         before = len(self._ledger)
-        assert self._goal is not None  # else nothing was asked for
+        assert self._goal is not None  # otherwise no entries were requested
         for decided in answer.entries():
             if len(self._ledger) >= self._goal or self._ledger.versions.outdated:
                 break

@@ -1,12 +1,12 @@
-"""Certificates: how ballots become proof.
+"""Certificates: sets of ballots that prove a quorum.
 
-A certificate of one kind for one slot is a set of ballots such that its signers have a quorum of the
-votes of the members that they do not *all* call silent. Only members that every signer calls silent are
-discounted, so one honest signer that hears a member keeps it in the count.
+The signers of a certificate of one kind for one slot have a quorum of the votes of the members that
+they do not *all* mark as silent. Only members that every signer marks as silent are discounted, so one
+honest signer that hears a member keeps it in the count.
 
-Who has no votes has no part in that: its masks keep nobody in the count or out of it. But where its
-signers call all silent who have any, those that are left are the *heirs*, and count by heads. Such
-a certificate is doubted by all who have not signed it (`agreement`).
+Members without votes take no part: their masks neither keep a member in the count nor remove it. But
+where the signers mark every member with votes as silent, the remaining members are the *heirs* and
+count by heads. Every member that has not signed such a certificate doubts it (`agreement`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Verify = Callable[[str, bytes, PeerId, bytes, bytes], bool]
 """(kind, swarm, sender, body, signature) → whether the signature holds."""
 
 
-# Distinct masks are few: what everybody calls silent, and what somebody has noticed first. Only
-# ballots made to waste time have many; the bound is on what they cost.
+# Distinct masks are few: the common one, and that of a member that has just noticed a change. Only
+# ballots made to waste time have many; this bounds their cost.
 _MAX_FLOORS = 64
 
 
@@ -36,8 +36,8 @@ def find_quorum(
     votes: Votes,
     model: FaultModel,
 ) -> tuple[SignedBallot, ...] | None:
-    """The set with the most votes among `ballots` that certifies, one of each signer, sorted by peer; if
-    there is none, the largest of heirs."""
+    """Return the certifying set of `ballots` with the most votes, one ballot of each signer, sorted by
+    peer; if there is none, the largest set of heirs; otherwise None."""
     voters = {peer: versions for peer, versions in ballots.items() if votes[peer]}
     found = _largest(voters, membership, votes, model)
     if found is not None or votes.equal:
@@ -51,14 +51,14 @@ def find_quorum(
 
 
 def disinherits(silent: bytes, membership: Membership, votes: Votes) -> bool:
-    """Whether a mask calls all silent who have votes."""
+    """Whether a mask marks every member with votes as silent."""
     mask = membership.bits(silent)
     return all(mask & membership.bit(peer) for peer in votes.by_peer)
 
 
 def weigh(bits: int, membership: Membership, votes: Votes) -> int:
-    """The votes of the members that a mask marks."""
-    # Asked for with every ballot, and with one vote each it is quickly counted.
+    """Return the votes of the members that a mask marks."""
+    # This runs for every ballot; with one vote each a bit count suffices.
     return bits.bit_count() if votes.equal else votes.among(membership.marked(bits))
 
 
@@ -68,11 +68,12 @@ def _largest(
     votes: Votes,
     model: FaultModel,
 ) -> tuple[SignedBallot, ...] | None:
-    """The set of these ballots with the most votes that certifies.
+    """Return the certifying set of these ballots with the most votes.
 
-    A signer's ballots differ in their masks only: it signed all of them and any may be used. For each
-    *floor*, an intersection of masks that occur, all ballots that call at least these members silent
-    are tried together; every set that certifies has such an intersection and is contained in that one.
+    A signer's ballots differ in their masks only: it signed all of them, and any may be used. For each
+    *floor*, an intersection of masks that occur, all ballots that mark at least these members as silent
+    are tried together; every certifying set has such an intersection and is contained in the set tried
+    for it.
     """
     signers: list[list[tuple[int, SignedBallot]]] = []
     for _, versions in sorted(ballots.items()):
@@ -101,9 +102,10 @@ def _largest(
 
 
 def _floors(masks: Iterable[int]) -> list[int]:
-    """The empty mask and all intersections of `masks`, the smallest first; at most so many."""
+    """Return the empty mask and the intersections of `masks`, the smallest first; about `_MAX_FLOORS`
+    at most."""
     floors = {0}
-    # The masks that many agree on first: what comes after may be noise.
+    # The most common masks first: the rare ones may be noise.
     for mask, _ in Counter(masks).most_common():
         floors |= {mask, *(mask & floor for floor in floors)}
         if len(floors) > _MAX_FLOORS:
@@ -123,13 +125,13 @@ def _certifies(
     silent = ~0
     for _, mask in signers:
         silent &= mask
-    # A member that signs is not silent, whatever the others heard.
+    # A member that signs is not silent, whatever the other masks say.
     for peer, _ in signers:
         silent &= ~membership.bit(peer)
     present = ~silent & (1 << len(membership)) - 1
     counted = weigh(present, membership, votes)
     if not counted:
-        # All who have votes are called silent: the heirs count by heads.
+        # Every member with votes is marked as silent: the heirs count by heads.
         return len(signers) >= quorum(model, present.bit_count())
     if not all(votes[peer] for peer, _ in signers):
         return False
@@ -137,7 +139,7 @@ def _certifies(
 
 
 def silenced(certificate: Certificate, membership: Membership) -> set[PeerId]:
-    """The members that every signer of a certificate calls silent."""
+    """Return the members that every signer of a certificate marks as silent."""
     common = ~0
     for signed in certificate.ballots:
         common &= membership.bits(signed.silent)
@@ -163,7 +165,7 @@ def check_certificate(
 ) -> None:
     """Check that `certificate` proves that a quorum cast `kind` for `block` in this round.
 
-    Raises `ProtocolError` with the reason `certificate`, or `invalid` for a mask that cannot be.
+    Raises `ProtocolError` with the reason `certificate`, or `invalid` for an impossible mask.
     """
     subject = (certificate.kind, certificate.round, certificate.parent, certificate.block)
     if subject != (kind, round, parent, block):
@@ -180,7 +182,7 @@ def check_certificate(
 
 
 def check_signatures(certificate: Certificate, swarm: bytes, verify: Verify) -> set[PeerId]:
-    """Check all signatures of a certificate, whoever may have signed it. Returns the signers.
+    """Check all signatures of a certificate, without regard to membership. Returns the signers.
 
     Raises `ProtocolError` with the reason `certificate`.
     """

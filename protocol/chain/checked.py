@@ -1,9 +1,9 @@
-"""What the chain says of work that was looked at: the accounts after each record, and the votes in each
-round (`checks/accounts`).
+"""Audits on the chain: the members' reputation after each record, and their votes in each round
+(`checks/accounts`).
 
-The accounts of the last record are at hand. Of earlier rounds some are, at even distances, from which
-the others are made again when they are asked for: for a chain that parts from this one. The votes of
-all rounds are the same for a term, and so are cheap to keep.
+The reputation after the last record is kept at hand. For earlier rounds some states are kept, at even
+distances, from which the others are recomputed on request: for a chain that diverges from this one. The
+votes do not change within an epoch, so it is cheap to keep those of all rounds.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from .beacon import Beacon
 from .dealing import Dealing
 from .memberships import Memberships
 
-# Accounts that are kept of older rounds, and of the latest.
+# Distance between kept states of older rounds, and how many recent rounds keep all of theirs.
 _APART = 512
 _LATEST = 8 * TERM
 
 
 class CheckedWork:
-    """The accounts of a ledger's members, to be grown by one record."""
+    """Reputation of a ledger's members by their audits, extended record by record."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class CheckedWork:
         records: Callable[[int], Record],
         beacon: Beacon,
     ) -> None:
-        """All but the manifest and its `spec` are the ledger's, and grow before this does."""
+        """All arguments but `manifest` and `spec` belong to the ledger, and are extended before this."""
         self.spec = spec
         self._swarm = manifest.swarm
         self.accounts = Accounts(manifest.founder, level_test(spec.deviation))
-        """After the last record."""
-        # Rounds from the one that draws a look to the one that is looked at.
+        """Reputation after the last record."""
+        # Rounds from the beacon that draws an audit to the audited round.
         self._ahead = 1 + manifest.rounds.overlap
         self._dealing = dealing
         self._memberships = memberships
@@ -63,7 +63,7 @@ class CheckedWork:
         self._beacon = beacon
         self._length = 0
         self._kept = {0: self.accounts.copy()}
-        # What everybody has earned, by term; whose updates do not count, by round.
+        # Votes by epoch, and by round the members whose updates do not count.
         self._earned: list[Mapping[PeerId, int]] = [self.accounts.earned]
         self._left_out: list[frozenset[PeerId]] = [frozenset()]
 
@@ -72,21 +72,22 @@ class CheckedWork:
 
     @property
     def contributions(self) -> Contributions:
-        """What everybody has done since the beginning, after the last record."""
+        """Contributions of all members since the first round, after the last record."""
         return self.accounts.contributions
 
     def earned(self, round: int) -> Mapping[PeerId, int]:
-        """The votes of everybody who has any in a round, at most the next one, be it here or not."""
+        """Return the votes of every peer that has any in a round, present or not; the round is at most
+        the next one."""
         return self._earned[round // TERM]
 
     def votes(self, round: int) -> Mapping[PeerId, int]:
-        """The votes of each member in a round, at most the next one."""
+        """Return the votes of each member in a round, at most the next one."""
         if round == self._length:
             return self.accounts.votes
         return held(self.earned(round), self._memberships[round].since.keys())
 
     def follow(self, record: Record) -> None:
-        """Add what is after the last `record`, which must have been checked."""
+        """Process the last `record`, which must have been checked."""
         self.accounts.close(self._facts(record), self._memberships[record.round + 1].peers)
         self._length += 1
         out = self.accounts.left_out()
@@ -108,12 +109,12 @@ class CheckedWork:
         records: Callable[[int], Record],
         beacon: Beacon,
     ) -> CheckedWork:
-        """That of the first `length` records, in a ledger with these parts."""
+        """Return the state after the first `length` records, in a ledger with these parts."""
         copy = CheckedWork.__new__(CheckedWork)
         vars(copy).update(vars(self))
         copy._dealing, copy._memberships, copy._records = dealing, memberships, records
         copy._beacon = beacon
-        # At once: another thread may add to it.
+        # Copied in one step: another thread may extend it.
         kept = list(self._kept.items())
         copy._kept = {round_: accounts for round_, accounts in kept if round_ <= length}
         start = max(copy._kept)
@@ -128,23 +129,24 @@ class CheckedWork:
         return copy
 
     def counts(self, record: Record, counts: Mapping[PeerId, int]) -> dict[PeerId, int]:
-        """How often each update of a record counts in the step, where work is not checked as `counts`
-        says; what nobody can look at does not count. The record is the next one at most."""
+        """Return the update weights of a record under audits. `counts`: the weights without audits.
+        Updates that cannot be audited have weight 0. The record is the next one at most."""
         round_ = record.round
         seen = self.dealt(round_)
         out = {peer for peer in counts if peer in self._left_out[round_] or peer not in seen}
         voters = self.votes(round_).keys()
         return of_checked(counts, voters, out, self._beacon[round_ - 1])
 
-    # First looks
+    # Audits
 
     def bound_in(self, round: int) -> int:
-        """The round whose secret draws what its author looks at in a `round`; below 1 there is none."""
+        """Return the round in which auditors committed to the secrets that draw their audits in
+        `round`; below 1 there is none."""
         return round - self._ahead - LAG
 
     def drawn(self, checker: PeerId, secret: bytes, round: int) -> Look | None:
-        """What a member with this secret looks at in a round; None if at nothing, or if it was not this
-        secret to which it had bound itself. The record that draws it must be decided."""
+        """Return the audit that a member's secret draws in a round; None if it draws none, or if the
+        member had not committed to this secret. The record that draws it must be decided."""
         base, drawing = self.bound_in(round), round - self._ahead
         if base < 1 or not self._bound_to(checker, secret, base):
             return None
@@ -160,14 +162,14 @@ class CheckedWork:
         )
 
     def dealt(self, round: int) -> dict[PeerId, int]:
-        """How many sequences a round deals to each member whose update is due in it. Who has several
-        rounds for one has seen other parameters, and can't be looked at."""
+        """Return how many sequences a round assigns to each member whose update is due in it. An update
+        computed over several rounds used other parameters and cannot be audited."""
         runs = self._dealing.assignment(round).runs
         return {peer: sum(map(len, lanes)) for peer, lanes in runs.items()}
 
     def first_look(self, entry: LookEntry, now: int) -> FirstLook:
-        """What a check comes to. Raises `ProtocolError` (`look`) if the record of round `now` may not
-        hold it."""
+        """Return the audit that a record's entry reports. Raises `ProtocolError` (`look`) if the record
+        of round `now` may not hold it."""
         if not entry.round < now:
             raise ProtocolError("look", f"a look at round {entry.round} in round {now}")
         look = self.drawn(entry.checker, entry.secret, entry.round)
@@ -182,10 +184,10 @@ class CheckedWork:
         beginning = None if entry.beginning is None else thousandths(entry.beginning)
         return FirstLook(entry.checker, look.peer, entry.round, share, score, beginning)
 
-    # Second looks
+    # Re-audits
 
     def dispute(self, checker: PeerId, round: int) -> FirstLook | None:
-        """The open dispute about what a member saw in a round."""
+        """Return the open dispute about a member's audit in a round."""
         return next(
             (
                 first
@@ -196,16 +198,16 @@ class CheckedWork:
         )
 
     def sequences_again(self, looker: PeerId, first: FirstLook) -> tuple[int, ...] | None:
-        """Which sequences of the share a member is to look at again; None if it is not called, or has
-        looked."""
+        """Return the sequences of the share that a member has to re-audit; None if it is not called, or
+        has done so."""
         if looker not in self.accounts.waits_for(first):
             return None
         lot = self._beacon[self.accounts.disputes[first].since + LAG]
         return drawn_sequences(first.name + lot + looker, first.share, MOST_SEQUENCES)
 
     def second_look(self, entry: LookAgainEntry) -> SecondLook:
-        """What a second look comes to. Raises `ProtocolError` (`look`) if the next record may not hold
-        it."""
+        """Return the re-audit that an entry reports. Raises `ProtocolError` (`look`) if the next record
+        may not hold it."""
         first = self.dispute(entry.checker, entry.round)
         if first is None:
             raise ProtocolError("look", "a second look where there is no dispute")
@@ -246,7 +248,7 @@ def checked_work(
     records: Callable[[int], Record],
     beacon: Beacon | None,
 ) -> CheckedWork | None:
-    """That of a new ledger; None where work is not checked."""
+    """Return the audit state of a new ledger; None where work is not audited."""
     spec = manifest.checks
     if spec is None or beacon is None:
         return None
@@ -254,12 +256,12 @@ def checked_work(
 
 
 def turned_away(peer: PeerId, work: CheckedWork | None) -> bool:
-    """Whether a peer has no place in the next round, as far as its work says."""
+    """Whether a peer loses its place from the next round on because its work failed an audit."""
     return work is not None and work.accounts[peer].turned_away
 
 
 def thousandths(score: Score) -> int:
-    """A score in thousandths of a standard deviation of chance."""
+    """Return a score in thousandths of a standard deviation of chance."""
     return Agreement(score.total, score.squares).thousandths
 
 
@@ -269,9 +271,9 @@ def check_looks(
     parent: Callable[[int], RecordId],
     signed: Callable[[str, PeerId, object, bytes], bool],
 ) -> None:
-    """Check the looks of the next record. Raises `ProtocolError` (`record`, `look`).
+    """Check the audits and re-audits of the next record. Raises `ProtocolError` (`record`, `look`).
 
-    `parent` gives the id of the record before a round; `signed` says whether a signature holds.
+    `parent` returns the id of the record before a round; `signed` tells whether a signature holds.
     """
     if work is None:
         if record.looks or record.looks_again:
@@ -294,13 +296,13 @@ def check_looks(
 
 
 def root_due(work: CheckedWork | None, snapshot: SnapshotEntry | None) -> bytes:
-    """What the next record says of all contributions before it; nothing unless it certifies a `snapshot`
-    and work is checked."""
+    """Return the root of all contributions that the next record must contain; empty unless it certifies
+    a `snapshot` and work is audited."""
     return b"" if work is None or snapshot is None else work.contributions.root
 
 
 def check_root(record: Record, work: CheckedWork | None) -> None:
-    """Check what the next record says of all contributions. Raises `ProtocolError` (`record`)."""
+    """Check the contributions root of the next record. Raises `ProtocolError` (`record`)."""
     due = root_due(work, record.snapshot)
     if record.contributions and not due:
         raise ProtocolError("record", "an account of all contributions where none is due")

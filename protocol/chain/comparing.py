@@ -1,16 +1,16 @@
-"""Comparing chains: whom to ask for theirs, what to ask, what an answer may cost, when to give up.
+"""Chain comparison: which peers to ask for their chain, what to request, at what cost, when to give up.
 
-One message of one peer can claim that there is another chain, and a liar claims it for ever. So looking
-into it must be cheap: a peer is first asked for the ids of a few records, until we know where its chain
-parts from ours (with ids at distances that double, and then between them: three questions for a hundred
+One message of one peer can claim that there is another chain, and a byzantine peer can claim it for
+ever. So examining the claim must be cheap: a peer is first asked for the ids of a few records, until
+the fork is located (probes at doubling distances, then between them: three requests for a hundred
 thousand rounds). Only then are entries fetched, from the fork on, in portions, each checked before more
-are asked for. That ends as soon as the chain is to be followed whatever comes after, or when the peer
-has cost as much as one may. Nothing before our last final record is asked for.
+are requested. This ends as soon as the chain is preferred whatever follows, or when the peer has used
+up its budget. Nothing before our last final record is requested.
 
-Several peers are asked at a time, present and former members here first; so slow peers and strangers
-hold up nobody. A peer whose chain was moved in vain is left alone for a while.
+Several peers are asked at a time, present and former members first, so slow peers and strangers delay
+no one. A peer whose chain was fetched in vain is not asked again for a while.
 
-Nothing here sends anything: `questions` says what to ask now, `answered` takes what came.
+Nothing here sends anything: `questions` returns the requests to send now, `answered` processes answers.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from .ledger import Ledger
 from .sync import MAX_PROBES, Answer, Question
 
 AT_ONCE = 4
-"""Peers that are asked at a time."""
+"""Peers asked at the same time."""
 
 PATIENCE_SECONDS = 10.0
-"""A peer that takes longer to answer is given up, in this comparison."""
+"""Time after which a comparison gives up on a peer's answer."""
 
-# In one comparison: more than a few that took part in our chain, and some strangers, which may have
-# joined the other chain, or invented it.
+# Per comparison: more than a few members of our chain, and some strangers, which may have joined the
+# other chain, or invented it.
 _MOST_PEERS = 12
 _MOST_STRANGERS = 4
-# A search for the fork ends after three answers, unless they contradict each other.
+# A search for the fork takes three answers, unless they contradict each other.
 _MOST_PROBES = 6
-# Entries asked for at a time, and the most bytes of one peer's entries in one comparison.
+# Entries per request, and the most bytes of one peer's entries in one comparison.
 _PORTION = 64
 _MOST_BYTES = 16 << 20
-# A peer whose chain was moved in vain is not asked for it again for so long, doubled each time.
+# A peer whose chain was fetched in vain is not asked for it again for this long, doubled each time.
 _FIRST_REST_SECONDS = 20.0
 _LONGEST_REST_SECONDS = 160.0
 
 
 @dataclass(frozen=True)
 class Blame:
-    """A peer offered what does not hold."""
+    """A peer and the invalid data that it sent."""
 
     peer: PeerId
     reason: str
@@ -57,14 +57,14 @@ class Blame:
 
 
 class Rests(Backoff[PeerId]):
-    """Peers that made us move a chain in vain, and until when each is left alone."""
+    """Backoff of peers whose chains were fetched in vain."""
 
     def __init__(self) -> None:
         super().__init__(_FIRST_REST_SECONDS, _LONGEST_REST_SECONDS)
 
 
 class Comparison:
-    """One look at the chains of others. Times are in seconds of any steady clock."""
+    """One comparison with the chains of other peers. Times are in seconds of any steady clock."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class Comparison:
         me: PeerId,
         abandoned: bool,
     ) -> None:
-        """`peers` are those within reach of `me`, in random order. `abandoned` says that no member of
-        our chain is left on it (`Member.is_abandoned`)."""
+        """`peers` are reachable from `me`, in random order. `abandoned`: no member of our chain is left
+        on it (`Member.is_abandoned`)."""
         peers = list(peers)
         known = [peer for peer in peers if ours.has_been_member(peer)]
         strangers = [peer for peer in peers if not ours.has_been_member(peer)]
@@ -84,8 +84,8 @@ class Comparison:
         self.better: Ledger | None = None
         """The chain to follow instead of ours, once one was found."""
         self.named: dict[PeerId, RecordId | None] = {}
-        """Which record each present or former member here has where our last final one is; None: the
-        same (`apart.Apart`)."""
+        """For each answering present or former member, its record at our last final round; None: the
+        same as ours (`apart.Apart`)."""
         self._ours = ours
         self._rests = rests
         self._me = me
@@ -97,12 +97,12 @@ class Comparison:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is to be asked any more."""
+        """Whether there is no further request."""
         return self.better is not None or not (self._waiting or self._walks)
 
     def better_than(self, ours: Ledger) -> Ledger | None:
-        """The chain to follow instead of `ours`, which may have grown since: what was decided meanwhile
-        counts as well. Takes as long as reading what was compared of both."""
+        """Return the chain to follow instead of `ours`, which may have grown since: its new records
+        count as well. Takes as long as reading the compared part of both chains."""
         better = self.better
         if better is None or ours.head == self._ours.head:
             return better
@@ -110,11 +110,11 @@ class Comparison:
         return better if still else None
 
     def deadline(self, now: float) -> float:
-        """When to call `questions` again at the latest."""
+        """Return the latest time for the next call of `questions`."""
         return max(now, min(self._asked.values(), default=now) + PATIENCE_SECONDS)
 
     def questions(self, now: float) -> list[Question]:
-        """What to ask now. Gives up peers that have not answered for too long."""
+        """Return the requests to send now. Drops peers that have not answered for too long."""
         for peer in [p for p, at in self._asked.items() if now >= at + PATIENCE_SECONDS]:
             self._drop(peer)
         while not self.done and self._waiting and len(self._walks) < AT_ONCE:
@@ -131,7 +131,8 @@ class Comparison:
         return questions
 
     def answered(self, peer: PeerId, answer: Answer | None, now: float) -> Blame | None:
-        """Take in what `peer` answered; None if it did not. Returns what it is to be blamed for."""
+        """Process the answer of `peer`; None if it gave none. Returns the fault to charge it with, if
+        any."""
         walk = self._walks.get(peer)
         if walk is None or peer not in self._asked or self.done:
             return None
@@ -162,18 +163,19 @@ class Comparison:
 
 
 class _Walk:
-    """The way through one peer's chain: to the fork, and from there on."""
+    """Progress through one peer's chain: to the fork, and from there on."""
 
     def __init__(self, ours: Ledger, me: PeerId, abandoned: bool) -> None:
         self.better: Ledger | None = None
         self.fetched = 0
         self.named: RecordId | None = None
-        """Their record before our floor, once they have said it."""
+        """Its record before our floor, once it has reported one."""
         self._ours = ours
         self._me = me
         self._abandoned = abandoned
-        # Their records up to this round are ours, and this one is not, as far as is known. A chain that
-        # parts from ours before the floor is none to follow, so nothing before is looked for.
+        # Its records are ours up to round `_same`, and differ from round `_other` on, as far as is
+        # known. A chain that diverges from ours before the floor is never followed, so nothing before
+        # is probed.
         self._floor = ours.floor
         self._same = self._floor - 1
         self._other: int | None = None
@@ -185,27 +187,27 @@ class _Walk:
 
     @property
     def fork(self) -> int:
-        """The first round in which their chain is another, once it is known."""
+        """The first round in which its chain differs, once it is known."""
         return self._same + 1
 
     @property
     def elsewhere(self) -> bool:
-        """Whether their chain parts from ours before the floor, by their own word."""
+        """Whether its chain diverges from ours before the floor, by its own report."""
         return self.named is not None and self.named != self._ours.parent(self._floor)
 
     @property
     def fetching(self) -> bool:
-        """Whether the fork is known, and entries from there on are wanted."""
+        """Whether the fork is known and entries from there on are requested."""
         return self._chain is not None
 
     def question(self, peer: PeerId) -> Question:
-        """The next question."""
+        """Return the next request."""
         if self._chain is not None:
             return Question(peer, len(self._chain), most=_PORTION)
         return Question(peer, self._end, probes=self._probes, most=0)
 
     def take(self, answer: Answer) -> bool:
-        """Take in an answer; whether there is more to ask. Raises `ProtocolError`."""
+        """Process an answer. Returns whether there is a further request. Raises `ProtocolError`."""
         return self._follow(answer) if self._chain is not None else self._search(answer)
 
     def _search(self, answer: Answer) -> bool:
@@ -229,7 +231,7 @@ class _Walk:
                 self._other = round_ if self._other is None else min(self._other, round_)
                 break
         if self._same >= self._end - 1:
-            # Theirs is a part of ours, or ours of theirs: the one behind asks by other means.
+            # One chain is a prefix of the other: the node that is behind syncs by other means.
             return False
         if self._other is not None and self._other == self._same + 1:
             self._chain = self._ours.truncated(self._other)
@@ -240,7 +242,7 @@ class _Walk:
     def _follow(self, answer: Answer) -> bool:
         chain = self._chain
         fork = self.fork
-        assert chain is not None  # else there is nothing to follow
+        assert chain is not None  # `take` ensures it
         before = len(chain)
         for decided in itertools.islice(answer.entries(), _PORTION):
             if len(chain) == fork and decided.record.id == self._ours.parent(fork + 1):
@@ -256,7 +258,7 @@ class _Walk:
         if decided_early(self._ours, chain, fork, me=me, abandoned=abandoned):
             self.better = chain
             return False
-        # Up to the checkpoint nobody can tell whose chain it is; there, a forged one ends.
+        # Up to the checkpoint the chain may be forged; a forged one ends there.
         spent = self._bytes >= _MOST_BYTES or len(chain) - fork >= COMPARED_ROUNDS
         if len(chain) < answer.height and not (spent and chain.anchored):
             return True
@@ -266,7 +268,7 @@ class _Walk:
 
 
 def _backwards(height: int, floor: int) -> tuple[int, ...]:
-    """Rounds at distances from the end that double, down to the floor, and the one before it."""
+    """Return rounds at doubling distances from the end, down to the floor, and the round before it."""
     rounds = [floor - 1] if floor else []
     distance = 1
     while distance <= height - floor and len(rounds) < MAX_PROBES - 1:
@@ -276,7 +278,7 @@ def _backwards(height: int, floor: int) -> tuple[int, ...]:
 
 
 def _between(same: int, other: int) -> tuple[int, ...]:
-    """Rounds spread over those between two, the last of them included."""
+    """Return rounds spread over those between `same` and `other`, the last of them included."""
     count = other - same - 1
     if count <= MAX_PROBES:
         return tuple(range(same + 1, other))

@@ -1,4 +1,4 @@
-"""What each round of a chain deals out, and to whom: samples, lanes, and when updates are due."""
+"""Sample assignment by round: which samples, which streams to which member, and when updates are due."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from .shares import Lost, Shares, SharesByRound
 from .speaking import Speaking
 from .turns import Turns
 
-# One of so many lanes may go to those who have several rounds' time for one. Where work is checked
-# theirs does not count, as nobody can look at it: it only shows that they have become faster.
+# One in this many streams may go to members that take several rounds for one sequence. Under audits
+# their updates have no weight, as they cannot be audited: they only show that the member has become
+# faster.
 _LENT = 2
 _LENT_CHECKED = 16
 
 
 class Dealing:
-    """The samples of a ledger's rounds, to be grown by one."""
+    """Sample assignments of a ledger's rounds; extended by one thread."""
 
     def __init__(
         self,
@@ -37,8 +38,9 @@ class Dealing:
         records: Callable[[int], Record],
         speaking: Speaking | None,
     ) -> None:
-        """`memberships` are the ledger's, which grow before this does, and so are `records`. `speaking`
-        says whose tallies are due where nothing is dealt, and grows behind this."""
+        """`memberships` and `records` are the ledger's and are extended before this. `speaking` gives
+        the members whose aggregates are due in rounds without an assignment, and is extended after
+        this."""
         self._speaking = speaking
         rounds = manifest.rounds
         self._turns = Turns(manifest)
@@ -51,24 +53,24 @@ class Dealing:
         self._records = records
         self._length = 0
         self._shares = SharesByRound(self.terms, memberships[0], rounds.overlap)
-        # What each round from 1 on deals: four bytes a lane for a round that lost samples, shared by
-        # those after it that did not.
+        # Stream cursors of each round from 1 on: four bytes a stream for a round that lost samples,
+        # shared by the later rounds that lose none.
         self._deals = [Deal(1)]
         if rounds.overlap:
             self._deals.append(self._deals[0].then(self._deals[0], [], order.lanes))
 
     def __len__(self) -> int:
-        """The round after the last record."""
+        """Return the round after the last record."""
         return self._length
 
     def deal(self, round: int) -> Deal:
-        """What a round from 1 on deals out, at most the next round, with `overlap` the one after it.
-        Where the round deals nothing, what was dealt last."""
+        """Return the stream cursors of a round from 1 on, at most the next round, with `overlap` the
+        one after it. For a round that assigns nothing, return the last cursors before it."""
         return self._deals[self._turns.turn(round) - 1]
 
     def shares(self, round: int) -> Shares:
-        """The members' weights before a round, at most the next one, and who computes what in it. Where
-        the round deals nothing, as in the one before, but for those who have come meanwhile."""
+        """Return the weights and assignments before a round, at most the next one. A round that assigns
+        nothing has those of the round before, with a weight for members admitted since."""
         shares = self._shares.at(self._turns.turn(round), self._record_of, self._members_of)
         if self._turns.deals(round):
             return shares
@@ -78,26 +80,28 @@ class Dealing:
 
     @property
     def last(self) -> Deal:
-        """What was dealt last; before anything was, what will be first."""
+        """The last stream cursors; before the first assignment, those of the first."""
         return self._deals[-1]
 
     def assignment(self, round: int) -> Assignment:
-        """Who has the lanes of a round; rounds as for `deal`."""
+        """Return which member has which streams in a round; rounds as for `deal`."""
         if not self._turns.deals(round):
             return Assignment(round)
-        # Round 0 trains nothing, so before its record nobody knows who has those of the first.
+        # Round 0 trains nothing, so the streams of the first round are unknown before its record.
         if round > len(self) > 0:
             return self.shares(len(self)).dealt[1]
         return next(iter(self.shares(round).dealt), Assignment(round))
 
     def due(self, round: int) -> frozenset[PeerId]:
-        """The members whose update is due in a round, at most the next one: nobody else's counts."""
+        """Return the members whose update is due in a round, at most the next one; no other update
+        counts."""
         if self._turns.deals(round):
             return self.shares(round).due
         return frozenset() if self._speaking is None else self._speaking.due(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
-        """The samples of which an update of `peer` is due in a round, as for `deal`; None if none is."""
+        """Return the samples of the update that is due from `peer` in a round, as for `deal`; None if
+        none is due."""
         if not self._turns.deals(round):
             return None
         lanes = self.assignment(round).runs.get(peer)
@@ -110,8 +114,9 @@ class Dealing:
         return None
 
     def works(self, peer: PeerId) -> list[tuple[int, int, Callable[[], tuple[int, ...]]]]:
-        """What was dealt to `peer` in rounds that are settled, and is not over: the round in which it is
-        due, the next one at the earliest, the one that deals it, and its samples."""
+        """Return the open assignments of `peer` from rounds whose assignment is fixed: the round in
+        which the update is due (the next one at the earliest), the round that assigns it, and its
+        samples."""
         shares = self.shares(len(self))
         found = [(a.round, a.round, a.runs[peer]) for a in shares.dealt if peer in a.runs]
         found += [(w.due, w.dealt, w.lanes) for w in shares.works if w.peer == peer]
@@ -124,23 +129,23 @@ class Dealing:
         ]
 
     def counts(self, record: Record) -> dict[PeerId, int]:
-        """How often each update of a record counts in the step (`say`), or in the sums of the panels
-        that speak in the next round. The record must have been checked, and is the next one at most."""
+        """Return the update weights of a record: in the step, or in the sums of the committees that
+        aggregate in the next round. The record must have been checked, and is the next one at most."""
         sequences = self.shares(record.round).sequences if self._turns.deals(record.round) else {}
         return self.say({entry.peer: sequences.get(entry.peer, 0) for entry in record.updates})
 
     def say(self, shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
-        """How often updates of so many sequences each count beside each other."""
+        """Return the update weights of updates with these numbers of sequences."""
         return once(shares) if self._say == "equal" else by_share(shares)
 
     def follow(self, record: Record) -> None:
-        """Add what comes after the last `record`, which must have been checked."""
+        """Process the last `record`, which must have been checked."""
         round_ = record.round
         self._length = round_ + 1
         if not self._turns.ends(round_):
             return
         turn = self._turns.turn(round_)
-        # What was trained stands in the record of the turn's first round.
+        # The record of a step's first round shows what was trained.
         trained = record if self._turns.deals(round_) else self._record_of(turn)
         lost = self._shares.follow(trained, self._memberships[round_ + 1])
         if turn > 0:
@@ -153,7 +158,8 @@ class Dealing:
         records: Callable[[int], Record],
         speaking: Speaking | None,
     ) -> Dealing:
-        """That of the first `length` records, in a ledger with these memberships and records."""
+        """Return the assignments of the first `length` records, in a ledger with these memberships and
+        records."""
         copy = Dealing.__new__(Dealing)
         vars(copy).update(vars(self))
         copy._memberships, copy._records, copy._speaking = memberships, records, speaking
@@ -164,11 +170,11 @@ class Dealing:
         return copy
 
     def _record_of(self, turn: int) -> Record:
-        """The record that says what was trained in a turn."""
+        """Return the record that shows what was trained in a step."""
         return self._records(self._turns.round_of(turn))
 
     def _members_of(self, turn: int) -> Membership:
-        """The members that a turn begins with."""
+        """Return the members at the beginning of a step."""
         return self._memberships[self._turns.round_of(turn)]
 
     def _deal_after(self, turn: int, lost: Lost) -> Deal:

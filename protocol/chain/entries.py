@@ -1,9 +1,9 @@
-"""A ledger's entries: the bytes of all in a spill file, the latest at hand as objects, too.
+"""Entry store of a ledger: all entries as bytes in a spill file, the latest also as objects in memory.
 
-A round's entry is some kilobytes of objects, and a run has tens of thousands of rounds. All but the last
-are hardly ever read, unless a newcomer asks for them. So a node gives its ledger a spill
-file on its disk: its memory does not grow with them, and others are answered with the very bytes that
-lie there. A ledger without one keeps all at hand.
+A round's entry takes some kilobytes as objects, and a run has tens of thousands of rounds. All but the
+latest are hardly ever read, except by newcomers. So a node gives its ledger a spill file on disk:
+memory does not grow with the entries, and peers are served the stored bytes. A ledger without a spill
+file keeps all entries in memory.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from ..wire.messages import Decided
 MAX_DECIDED_BYTES = 4 << 20
 
 AT_HAND = 128
-"""At least so many entries are at hand: the rounds that messages may still refer to."""
+"""Entries in memory, at least: the rounds that messages may still refer to."""
 
 
 def decode_decided(data: bytes) -> Decided:
-    """Decode a ledger entry. Raises `ProtocolError`; what it says is not checked yet."""
+    """Decode a ledger entry, without checking its content. Raises `ProtocolError`."""
     return decode(Decided, data, max_bytes=MAX_DECIDED_BYTES)
 
 
 class Spill(Protocol):
-    """Keeps byte strings as long as there is somebody who may ask for them."""
+    """Storage for byte strings, kept as long as a reader may request them."""
 
     def put(self, entry: bytes) -> int:
-        """Keep `entry`. Returns what `get` is to be called with."""
+        """Store `entry`. Returns the offset for `get`."""
         ...
 
     def get(self, offset: int) -> bytes:
-        """The entry that was put there."""
+        """Return the entry stored at `offset`."""
         ...
 
 
 class Entries:
-    """The entries of rounds 0, 1, 2 … Only ever appended to, so copies may share a spill file."""
+    """Entries of rounds 0, 1, 2 … Append-only, so that copies may share a spill file."""
 
     def __init__(self, spill: Spill | None = None) -> None:
         self._spill = spill
-        # Where each is in the spill file, and the latest themselves.
+        # Offsets of the entries in the spill file, and the latest entries as objects.
         self._offsets: list[int] = []
         self._latest: list[Decided] = []
         self._length = 0
@@ -60,11 +60,11 @@ class Entries:
         return decode_decided(self.raw(round))
 
     def raw(self, round: int) -> bytes:
-        """The bytes of an entry."""
+        """Return the encoded bytes of an entry."""
         return encode(self[round]) if self._spill is None else self._spill.get(self._offsets[round])
 
     def append(self, decided: Decided) -> None:
-        """Add the next entry."""
+        """Append the next entry."""
         self._length += 1
         self._latest.append(decided)
         if self._spill is not None:
@@ -73,11 +73,11 @@ class Entries:
                 del self._latest[:AT_HAND]
 
     def since(self, round: int) -> Iterator[Decided]:
-        """The entry of `round` and all after it."""
+        """Return an iterator over the entry of `round` and all later ones."""
         return (self[number] for number in range(round, len(self)))
 
     def before(self, round: int) -> Entries:
-        """Those before `round`, in the same spill file."""
+        """Return the entries before `round`, in the same spill file."""
         copy = Entries(self._spill)
         copy._offsets = self._offsets[:round]
         copy._latest = self._latest[: max(0, len(self._latest) - (self._length - round))]

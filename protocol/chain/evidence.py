@@ -1,15 +1,15 @@
-"""Proof that a member contradicted itself: two ballots of one slot that it may not both have signed, or
-two announcements of one round.
+"""Evidence of equivocation: two ballots of one slot that an honest member never signs both, or two
+announcements of one round.
 
-A member that hears both keeps them, tells the others, and puts them into a record when it leads; the
-record expels the member for good. Anybody can check such a proof with the chain alone. Only messages
-that build on one and the same record contradict each other: after a partition a member may change
-chains, and has signed on both.
+A member that receives both keeps them, gossips them, and puts them into a record when it leads; the
+record expels the signer for good. The chain alone suffices to check the proof. Only messages with the
+same parent contradict each other: after a partition a member may change chains, and has then honestly
+signed on both.
 
-Of two announcements of a round some members hear the one and some the other, so neither can be agreed
-on; and a leader that has two of its own to choose from chooses its record's id. Two signatures under the
-same words are two announcements as well: Ed25519 signatures are deterministic (RFC 8032), so an honest
-member makes one.
+Of two announcements of a round, some members receive one and some the other, so neither can be agreed
+on; and a leader that can choose between two of its own chooses its record's id. Two signatures on the
+same content are two announcements as well: Ed25519 signatures are deterministic (RFC 8032), so an
+honest member makes one.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from ..wire.messages import BallotKind, Evidence, RecordId, SignedAnnouncement, 
 from .certificates import Verify
 
 EVIDENCE_WINDOW = REQUEST_WINDOW
-"""Rounds for which a contradiction may still be put into a record. It bounds nothing but how long
-members keep what no leader has recorded yet."""
+"""Rounds for which evidence may still be put into a record. It only bounds how long members keep
+evidence that no leader has recorded yet."""
 
 RULED_OUT: dict[BallotKind, frozenset[BallotKind]] = {
     "vote": frozenset({"vote", "skip", "finalize"}),
     "skip": frozenset({"skip", "finalize"}),
     "finalize": frozenset({"finalize", "skip"}),
 }
-"""What a member must not have cast in a slot when it casts a ballot of this kind there."""
+"""By kind of ballot, the kinds that exclude it: a member that cast one of these in a slot must not cast
+it."""
 
 
 def contradict(first: Testimony, second: Testimony) -> bool:
-    """Whether no honest member signs both in one slot, in whatever order.
+    """Whether no honest member signs both in one slot, in any order.
 
     A vote before a skip is allowed, and so is the same ballot with another mask.
     """
@@ -46,7 +47,7 @@ def contradict(first: Testimony, second: Testimony) -> bool:
 def accuse(
     peer: PeerId, round: int, parent: RecordId, slot: int, one: Testimony, other: Testimony
 ) -> Evidence:
-    """The proof that `peer` contradicted itself in a slot."""
+    """Return the proof that `peer` cast contradicting ballots in a slot."""
     first, second = sorted((one, other), key=_order)
     return Evidence(peer, round, parent, slot, first, second)
 
@@ -54,7 +55,7 @@ def accuse(
 def accuse_of_announcements(
     peer: PeerId, one: SignedAnnouncement, other: SignedAnnouncement
 ) -> Evidence:
-    """The proof that `peer` announced two things in a round."""
+    """Return the proof that `peer` made two announcements in a round."""
     round_, parent = one.announcement.round, one.announcement.parent
     first, second = sorted((one, other), key=encode)
     return Evidence(peer, round_, parent, 1, None, None, (first, second))

@@ -1,13 +1,14 @@
-"""The final prefix: up to which record nobody ever goes back.
+"""The final prefix of a chain: the records that no honest member ever reverts.
 
-A *statement* of round k is an update of that round, or a finalize of round k that the next record quotes
-as a witness: its signer stood on the chain that ends with record k - 1. A record is *justified* when a
-quorum of the *finality set* has made statements after it, and *final* when a quorum has made statements
-that show that it knew the record to be justified. The set then becomes the membership after that record,
-with the votes that its members have there; where none of those who are left in it has any, they count by
-heads. All of it follows from the records alone, as in Neu, Tas and Tse, "Ebb-and-Flow Protocols" (IEEE
-S&P 2021). docs/protocol.md has the rules under "What is final", and the reasons; `lease` and
-checkpoints, which move finality on for one member alone, come in by `move_on` and `believe`.
+A *statement* of round k is an update of that round, or a finalize of round k that the next record
+quotes as a witness: its signer followed the chain that ends with record k - 1. A record is *justified*
+when a quorum of the *finality set* has made statements after it, and *final* when a quorum has made
+statements that show knowledge of the justified record. The finality set then becomes the membership
+after that record, with the votes that its members have there; where none of its remaining members has
+votes, they count by heads. All of this follows from the records alone, as in Neu, Tas and Tse,
+"Ebb-and-Flow Protocols" (IEEE S&P 2021). docs/protocol.md has the rules under "What is final", and the
+reasons. The finality lease (`lease`) and checkpoints, which advance finality for one member alone,
+enter by `move_on` and `believe`.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from ..wire.membership import FaultModel, Membership, Votes, quorum
 from ..wire.messages import Record
 
 VotesOf = Callable[[int], Votes]
-"""The votes of each round, up to the next one."""
+"""Votes by round, up to the next one."""
 
 
 @dataclass(frozen=True)
 class _Set:
-    """A finality set, and the votes of the round after its final record."""
+    """A finality set and the votes of the round after its final record."""
 
     members: frozenset[PeerId]
     votes: Votes | None
-    """None where each has one: a chain can have very many of these."""
+    """None where each member has one vote: a chain can have very many of these sets."""
 
     @property
     def counted(self) -> Votes:
-        """What a quorum of it is counted in."""
+        """The votes in which a quorum of the set is counted."""
         if self.votes is None:
             return Votes(dict.fromkeys(self.members, 1), equal=True)
         return self.votes.held_by(self.members)
@@ -43,31 +44,32 @@ class _Set:
         return bool(self.members)
 
     def only(self, present: Set[PeerId]) -> _Set:
-        """It with these of its members alone."""
+        """Return the set restricted to `present`."""
         return _Set(self.members & present, self.votes)
 
     def without(self, gone: Iterable[PeerId]) -> _Set:
-        """It with all of its members but these."""
+        """Return the set without the members that are `gone`."""
         return _Set(self.members.difference(gone), self.votes)
 
 
 class _Step(NamedTuple):
-    """Where finality stood when a record had just become final, or at the beginning."""
+    """State of finality when a record has just become final, or at the beginning."""
 
     first: int
-    """The first round of which statements count."""
+    """The first round whose statements count."""
     final: int
     justified: int
     before: _Set
-    """The finality set before."""
+    """The previous finality set."""
     members: _Set
-    """The one in force."""
+    """The finality set in force."""
     gone: Mapping[PeerId, int]
-    """Members that left or were expelled after the final record, and by which record."""
+    """Members that left or were expelled after the final record, each with the record that
+    removed it."""
 
 
 class Finality:
-    """Follows one chain, record by record."""
+    """Finality of one chain, updated record by record."""
 
     def __init__(self, model: FaultModel, founding: Membership) -> None:
         self._model: FaultModel = model
@@ -77,12 +79,12 @@ class Finality:
 
     @property
     def round(self) -> int:
-        """The round of the last final record; -1 if none is."""
+        """The round of the last final record; -1 if none is final."""
         return self._steps[-1].final
 
     @property
     def justified(self) -> int:
-        """The round of the last justified record; -1 if none is."""
+        """The round of the last justified record; -1 if none is justified."""
         return self._justified
 
     @property
@@ -92,11 +94,11 @@ class Finality:
 
     @property
     def votes(self) -> Votes:
-        """What its quorums are counted in."""
+        """The votes in which its quorums are counted."""
         return self._sets[1].counted
 
     def take(self, record: Record, memberships: Sequence[Membership], votes: VotesOf) -> None:
-        """Take in the next record; `memberships` are those of its round and all before, and the next."""
+        """Process the next record. `memberships` covers all rounds up to the one after the record."""
         self._count(record.round, _supporters(record, memberships), memberships, votes)
 
     def move_on(
@@ -106,12 +108,12 @@ class Finality:
         memberships: Sequence[Membership],
         votes: VotesOf,
     ) -> None:
-        """Discount those of the sets that were not `present`; then the last record that a quorum of the
-        rest supports, but none after that of `round`, is final. The chain is as long as the memberships
-        say.
+        """Discount the members of the finality sets that were not `present`; then the last record that
+        a quorum of the rest supports, up to that of `round`, is final. The length of the chain follows
+        from `memberships`.
 
-        For a member before whose eyes the others were away for a whole lease (`lease`): no record can
-        prove that to anybody else.
+        For a member that has seen the others away for a whole finality lease (`lease`): no record can
+        prove this to another member.
         """
         heirs = _set_after(round, memberships, votes).only(present)
         before, members = (left.only(present) or heirs for left in self._sets)
@@ -121,7 +123,7 @@ class Finality:
             )
 
     def believe(self, round: int, memberships: Sequence[Membership], votes: VotesOf) -> None:
-        """Take the record of `round` for final, on the word of somebody trusted."""
+        """Treat the record of `round` as final, by a trusted checkpoint."""
         self._move_to(round, None, memberships, votes)
 
     def _move_to(
@@ -134,7 +136,7 @@ class Finality:
         gone = {peer: at for peer, at in self._gone.items() if at > round}
         members = _set_after(round, memberships, votes).without(gone)
         if members and round > self.round:
-            # Counting begins anew with the round that is being agreed on.
+            # Counting restarts with the round that is being decided.
             first, justified = len(memberships) - 1, max(round, self._justified)
             self._steps.append(_Step(first, round, justified, before or members, members, gone))
             self._start_over()
@@ -146,7 +148,7 @@ class Finality:
         memberships: Sequence[Membership],
         votes: VotesOf,
     ) -> Finality:
-        """How finality stood on this chain, of `records`, when it was `length` records long."""
+        """Return the state of finality when this chain, of `records`, was `length` records long."""
         copy = Finality(self._model, memberships[0])
         copy._steps = [step for step in self._steps if step.first <= length]
         copy._start_over()
@@ -160,13 +162,13 @@ class Finality:
         return copy
 
     def _start_over(self) -> None:
-        """Begin to count after the last step."""
+        """Restart the count after the last step."""
         step = self._steps[-1]
         self._justified = step.justified
         self._sets = step.before, step.members
         self._gone = dict(step.gone)
-        # The statements of each round since, for `before`; the round of each member's last statement;
-        # and how far the statements up to each round reached.
+        # Statements of each round since, for `before`; the round of each member's last statement; and
+        # the last record supported as of each round.
         self._supporters: list[_Supporters] = []
         self._last: dict[PeerId, int] = {}
         self._reached: list[int] = []
@@ -187,8 +189,8 @@ class Finality:
             before, members = (left.without(gone) or heirs for left in self._sets)
             self._sets = before, members
         supported = min(map(self._supported, self._sets))
-        # A member that knows this record knows what was justified before, too, though those who showed
-        # it may have left since.
+        # A member that knows this record also knows what was justified before it, even if the members
+        # whose statements showed that have left since.
         self._reached.append(max([supported, *self._reached[-1:]]))
         self._justified = max(self._justified, supported)
         # Statements after `supported` come from a quorum that knew what was justified up to there.
@@ -205,7 +207,7 @@ class Finality:
                     final,
                     self._justified,
                     before,
-                    # One for all the steps that it is in force.
+                    # One object for all steps in which the same set is in force.
                     before if members == before else members,
                     gone_since,
                 )
@@ -213,7 +215,8 @@ class Finality:
             self._start_over()
 
     def _supported(self, among: _Set) -> int:
-        """The last record that a quorum of a set supports; the last final one if none later is."""
+        """Return the last record that a quorum of a set supports; the last final one if none later is
+        supported."""
         votes = among.counted
         missing = quorum(self._model, votes.total)
         known = self._steps[-1].final
@@ -226,20 +229,21 @@ class Finality:
 
 
 def _set_after(round_: int, memberships: Sequence[Membership], votes: VotesOf) -> _Set:
-    """The members after the record of a round."""
+    """Return the members after the record of a round."""
     known = votes(round_ + 1)
     return _Set(frozenset(memberships[round_ + 1].peers), None if known.equal else known)
 
 
-# Masks, since a chain without a final record can be long.
+# Masks, because a chain without a final record can be long.
 _Supporters = tuple[int, int, tuple[PeerId, ...]]
 
 
 def _supporters(record: Record, memberships: Sequence[Membership]) -> _Supporters:
-    """The members whose statements a record holds, of its own round and of the one before, and those
-    that are gone by it.
+    """Return the members with statements in a record, of its own round and of the round before, and the
+    members that it removes.
 
-    The first two as masks of the memberships of these rounds."""
+    The first two are masks of the memberships of these rounds.
+    """
     left = [entry.peer for entry in record.departed if entry.reason != "silent"]
     now, before = memberships[record.round], memberships[max(0, record.round - 1)]
     return (

@@ -1,11 +1,11 @@
-"""Fork choice: which of two valid chains to follow.
+"""Fork choice: which of two valid chains a member follows.
 
-A partition that outlasts the silence lease makes two chains. When they meet, a member takes the one with
-a final record since the fork; else it keeps one that is justified on its own; else it takes the one that
-members with more votes in the finality set at the fork went on with, then with more votes at the fork,
-then more members in force there, then the lower hash. It never goes back behind its last final record or
-its checkpoint (`Ledger.floor`). A member that is stranded on a chain that all others have left compares
-by the hash alone. docs/protocol.md has the rules under "Fork choice", and the reasons.
+A partition that outlasts the silence lease makes two chains. When they meet, a member compares them in
+this order and follows: the chain with a final record since the fork; its own, if a record since the
+fork is justified there; the chain whose followers have more votes in the finality set at the fork; more
+votes at the fork; more members in force at the fork; the lower hash. It never reverts its last final
+record or its checkpoint (`Ledger.floor`). A member that is stranded on a chain that all others have
+left compares by the hash alone. docs/protocol.md has the rules under "Fork choice", and the reasons.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from ..wire.membership import Votes
 from .ledger import Ledger
 
 COMPARED_ROUNDS = 1024
-"""Rounds after the fork that are compared. A member that goes on with a chain shows it in the first few;
-and a comparison must not grow with the rounds that a liar can sign in a second."""
+"""Rounds after the fork that are compared. A member that continues with a chain shows it in the first
+few, and the cost of a comparison must not grow with the rounds that a byzantine member can sign in a
+second."""
 
 
 def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bool) -> bool:
     """Whether a node on `ours` changes to `other`, which was checked and differs from round `fork` on.
 
-    `abandoned` says that no member of our chain is left on it (`Member.is_abandoned`).
+    `abandoned`: no member of our chain is left on it (`Member.is_abandoned`).
     """
     if fork < ours.floor or fork >= min(len(ours), len(other)):
         return False
@@ -35,7 +36,7 @@ def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bo
         here, there = (chain.contributors(chain.final_round + 1) for chain in (ours, other))
         if here != there:
             return there > here
-        # Liars that go on alone have all contributors from before, too.
+        # Byzantine members that continue alone have all contributors from before the fork, too.
         return _more_went_on(ours, other, fork, members)
     if other.final_round >= fork:
         return True
@@ -47,18 +48,18 @@ def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bo
 
 
 def decided_early(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bool) -> bool:
-    """Whether what is there of `other` suffices to prefer it, whatever follows.
+    """Whether the known part of `other` suffices to prefer it, whatever follows.
 
-    More rounds of it only add to those who went on with it. For a newcomer, and for a stranded member,
-    it matters how the chain goes on.
+    More rounds only add followers of it. For a newcomer, and for a stranded member, the later rounds
+    matter.
     """
     lasting = ours.binding and ours.anchored and not abandoned
     return lasting and prefers(ours, other, fork, me=me, abandoned=False)
 
 
 def _more_went_on(ours: Ledger, other: Ledger, fork: int, weights: Iterable[Votes]) -> bool:
-    """Whether more of the first of these votes in which they differ went on with `other`; of as many the
-    lower hash."""
+    """Whether `other` has more followers than `ours`, in the first of these votes in which they differ;
+    by the lower hash if they differ in none."""
     end = fork + COMPARED_ROUNDS
     sides = ours.followers(fork, end), other.followers(fork, end)
     for votes in weights:
@@ -69,7 +70,7 @@ def _more_went_on(ours: Ledger, other: Ledger, fork: int, weights: Iterable[Vote
 
 
 def _count(followers: dict[PeerId, int], others: dict[PeerId, int], votes: Votes) -> int:
-    """How many of these votes went on with a chain, but for those whom the other one admitted later."""
+    """Return the votes of a chain's followers, except followers that the other chain admitted later."""
     return votes.among(
         peer for peer, admitted in followers.items() if others.get(peer, -1) <= admitted
     )

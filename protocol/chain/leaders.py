@@ -1,18 +1,19 @@
-"""Who leads which slot of a round: the one whose proposal may be voted for there.
+"""Leader schedule: which member's proposal may be voted for in which slot of a round.
 
-Where everybody has one vote, the members take turns in a circle. Elsewhere odd slots are led by who has
-votes, as often as it has votes: a crowd without work would otherwise lead nearly all slots and waste
-them. Even slots belong to the circle of all members, so that those without votes can propose when all
-others are gone. Nothing of it is up to who proposes.
+Where every member has one vote, leaders rotate through a circle of members. Elsewhere odd slots are led
+by members with votes, in proportion to their votes: a crowd without work would otherwise lead nearly
+all slots and waste them. Even slots rotate through the circle of all members, so that members without
+votes can propose when all others are gone. The proposer has no influence on the schedule.
 
-A record says in which slot it was proposed first, so the chain shows whose slots were skipped: a leader
-that was away, too slow, or left updates out, which no honest member votes for. A member whose slots were
-skipped twice in a row is *passed over*: it leads none of the first slots for as many rounds as there are
-members, and after each further one for twice as many, up to a bound. A slot that it leads to a record
-makes it good. No more than a third of the members are passed over at once, those with the most skipped
-slots: so most leaders are honest, whatever liars manage to have skipped, and in a time when nobody gets
-a record through nobody is any worse for it. Once all others have led a slot of the round, those who are
-passed over lead again: they may be the last who are there.
+A record names the slot in which it was first proposed, so the chain shows whose slots were skipped: the
+leader was away, too slow, or left out updates, and no honest member votes for such a record. A member
+whose slots were skipped twice in a row is *passed over*: it leads none of the first slots for as many
+rounds as there are members, and after each further skipped slot for twice as many, up to a bound.
+Leading a slot to a record clears this. At most a third of the members are passed over at once, those
+with the most skipped slots: so most leaders are honest, whatever slots byzantine members manage to have
+skipped, and a period in which no leader succeeds costs no member more than the others. Once all others
+have led a slot of the round, members that are passed over lead again: they may be the last ones
+present.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from ...crypto.identity import PeerId
 from ..wire.membership import Membership, Votes
 from ..wire.messages import Record
 
-# So many slots in a row that were skipped may be chance.
+# This many skipped slots in a row may be chance.
 _MAY_BE_SKIPPED = 1
-# Nobody is passed over for longer than so many times as many rounds as there are members, two to this.
+# A member is passed over for at most 2 to this power times as many rounds as there are members.
 _MOST_DOUBLINGS = 3
-# One of so many members is passed over at most.
+# At most one member in this many is passed over.
 _MOST_PASSED_OVER = 3
 
 
 class Leaders:
-    """The leaders of one round's slots."""
+    """Leaders of the slots of one round."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class Leaders:
         self._first = tuple(peer for peer in self._circle if peer not in passed_over)
         self._votes = votes
         self.passed_over = frozenset(passed_over)
-        """Who leads none of the first slots."""
+        """Members that lead none of the first slots."""
 
     def __getitem__(self, slot: int) -> PeerId:
         if self._votes.equal:
@@ -66,10 +67,11 @@ class Leaders:
         return self._circle[turn % len(self._circle)]
 
     def _drawn(self, slot: int) -> PeerId:
-        """Where the slot's point falls on the line of all votes.
+        """Return the member in whose part of the line of all votes the slot's point falls.
 
-        A fraction of the line, not a remainder: a record that gives somebody one vote more or less moves
-        bounds by as much, and does not draw anew, or its maker would try which of its looks to put in.
+        The point is a fraction of the line, not a remainder: a record that gives a member one vote more
+        or less moves the bounds by as much and draws no new point. Otherwise the leader would try which
+        audits to include.
         """
         early = slot <= 2 * len(self._first)
         voters, bounds = (self._first_line if early else None) or self._line
@@ -79,13 +81,14 @@ class Leaders:
 
     @cached_property
     def _line(self) -> tuple[list[PeerId], list[int]]:
-        """Who has votes, and where the votes of each end. In another order in each round: nobody makes
-        itself an identity that stands where the points of many rounds fall."""
+        """The members with votes and the end of each one's part of the line of votes. The order differs
+        in each round, so that no identity can be chosen to catch the points of many rounds."""
         return self._line_of(self._votes.by_peer)
 
     @cached_property
     def _first_line(self) -> tuple[list[PeerId], list[int]] | None:
-        """The same of those who are not passed over; None if none of them has votes."""
+        """The same line without the members that are passed over; None if none of the others has
+        votes."""
         voters = [peer for peer in self._votes.by_peer if peer not in self.passed_over]
         return self._line_of(voters) if voters else None
 
@@ -96,15 +99,15 @@ class Leaders:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What became of the slots that a member led."""
+    """Skipped slots of one leader."""
 
     skipped: int
-    """How many in a row were skipped."""
+    """Slots skipped in a row."""
     back: int = 0
     """The first round in which it leads again like others."""
 
     def skipped_again(self, round: int, members: int) -> Lead:
-        """After one more, in a round with so many members."""
+        """Return the state after one more skipped slot, in a round with this many members."""
         skipped, over = self.skipped + 1, self.skipped - _MAY_BE_SKIPPED
         if over < 0:
             return Lead(skipped, self.back)
@@ -112,15 +115,15 @@ class Lead:
 
 
 class LeadsByRound:
-    """What became of the members' slots, before each round from 0 to the next; to be grown by one."""
+    """Skipped slots of all leaders before each round from 0 to the next; extended by one thread."""
 
     def __init__(self, swarm: bytes) -> None:
         self._swarm = swarm
-        # Those of most rounds are the same one.
+        # Most rounds share one mapping.
         self._rounds: list[Mapping[PeerId, Lead]] = [{}]
 
     def passed_over(self, round: int, members: Membership) -> frozenset[PeerId]:
-        """Who leads none of the first slots of a round, which has these members."""
+        """Return the members that lead none of the first slots of a round, which has these members."""
         out = {
             peer: lead
             for peer, lead in self._rounds[round].items()
@@ -132,18 +135,18 @@ class LeadsByRound:
         return frozenset(worst[: (len(members) - 1) // _MOST_PASSED_OVER])
 
     def leaders(self, round: int, members: Membership, votes: Votes) -> Leaders:
-        """The leaders of a round, which has these members and votes."""
+        """Return the leaders of a round, which has these members and votes."""
         return Leaders(self._swarm, round, members, votes, self.passed_over(round, members))
 
     def follow(self, record: Record, members: Membership, votes: Votes, after: Membership) -> None:
-        """Add what is after the last `record`, which was checked, with the members and votes of its
-        round and the members `after` it."""
+        """Process the last `record`, which was checked, with the members and votes of its round and the
+        members `after` it."""
         known = self._rounds[-1]
         leads = {peer: lead for peer, lead in known.items() if peer in after}
-        # Round 0 has one member, and as it gathers others nothing of it is skipped.
+        # Round 0 has one member, and none of its slots is skipped while it gathers others.
         if record.round > 0 and (record.slot > 1 or leads):
             leaders = self.leaders(record.round, members, votes)
-            # Behind as many slots everybody has led one.
+            # After this many slots every member has led one.
             skipped = range(1, min(record.slot, 2 * len(members) + 1))
             for peer in dict.fromkeys(leaders[slot] for slot in skipped):
                 if peer in after:
@@ -152,7 +155,7 @@ class LeadsByRound:
         self._rounds.append(known if leads == known else leads)
 
     def before(self, length: int) -> LeadsByRound:
-        """Those of the first `length` records."""
+        """Return the state of the first `length` records."""
         copy = LeadsByRound(self._swarm)
         copy._rounds = self._rounds[: length + 1]
         return copy

@@ -1,8 +1,8 @@
 """The ledger: the chain of decided records, each with the certificate that decided it.
 
 Every entry can be checked from the manifest on: the founder is the membership of round 0, each record
-is signed for by a quorum of its round's members and says who the next round's members are. Nothing
-here has to be believed because of who sent it.
+carries the signatures of a quorum of its round's members and determines the members of the next round.
+No entry has to be trusted because of its sender.
 """
 
 from __future__ import annotations
@@ -56,52 +56,53 @@ class Ledger:
         checkpoint: Checkpoint | None = None,
         speaks: int = PROTOCOL_VERSION,
     ) -> None:
-        """`spill` takes the entries' bytes; without one all are kept in memory. A chain without the
-        record of the `checkpoint` is refused. `speaks`: the highest version of the protocol that this
-        program speaks."""
+        """`spill` stores the entries' bytes; without one all entries are kept in memory. A chain
+        without the record of the `checkpoint` is refused. `speaks`: the highest protocol version that
+        this program supports."""
         self.swarm = manifest.swarm
         self.manifest = manifest
         self.order = order_of(manifest)
         self.verify = verify
         self.checkpoint = checkpoint
         self.binding = False
-        """Whether this node has worked on the chain: it never goes back behind what is final there. A
-        newcomer may still learn that it has followed the wrong one."""
+        """Whether this node has worked on the chain, and so never reverts a final record of it. A
+        newcomer may still learn that it followed the wrong chain."""
         self.held: Checkpoint | None = None
-        """What this node took for final on the chain that it left for this one, which has it too: by a
-        lease, or by records that are not on this chain."""
+        """The record that was final for this node on the chain that it left for this one, which has
+        that record too: by a finality lease, or by records that are not on this chain."""
         self._entries = Entries(spill)
         self._ids: list[RecordId] = []
         self._memberships = Memberships(founding(manifest.founder))
         self._finality = Finality(manifest.fault_model, self._memberships[0])
         self.beacon = beacon_of(manifest, self._record)
-        """What draws; None where nothing is drawn."""
+        """The randomness beacon; None where nothing is drawn."""
         self.speaking = speaking_of(manifest, self._memberships, self.beacon)
-        """Who speaks for the others; None where everybody speaks of everything."""
+        """The committees; None where every member sends complete updates."""
         self.dealing = Dealing(manifest, self.order, self._memberships, self._record, self.speaking)
-        """Who computes what."""
+        """The sample assignments."""
         self.work = checked_work(
             manifest, self.dealing, self._memberships, self._record, self.beacon
         )
-        """What is known of everybody's work; None where it is not checked."""
+        """The audit results; None where work is not audited."""
         self._leads = LeadsByRound(manifest.swarm)
         self.versions = VersionsByRound(manifest, speaks)
-        """Which version of the protocol the swarm speaks."""
-        # By round, and by who was admitted there first: with these nothing needs all entries again.
+        """Protocol version of the swarm by round."""
+        # Snapshots by round, and each peer with the round that first admitted it: with these no query
+        # reads all entries again.
         self._snapshots: list[tuple[int, SnapshotEntry]] = []
         self._everybody = {manifest.founder: 0}
-        # What the updates of all rounds before this one come to.
+        # Approximate bytes of the updates of all rounds before each round.
         self._bytes = [0]
 
     def __len__(self) -> int:
-        """How many rounds are decided, which is also the number of the next one."""
+        """Return the number of decided rounds, which is also the number of the next round."""
         return len(self._entries)
 
     def __getitem__(self, round: int) -> Decided:
         return self._entries[round]
 
     def raw(self, round: int) -> bytes:
-        """An entry as the bytes that others are sent."""
+        """Return an entry as the bytes that are sent to peers."""
         return self._entries.raw(round)
 
     @property
@@ -110,24 +111,24 @@ class Ledger:
         return self._ids[-1] if self._ids else RecordId(self.swarm)
 
     def membership(self, round: int) -> Membership:
-        """The members of a round, at most the next one."""
+        """Return the members of a round, at most the next one."""
         return self._memberships[round]
 
     def votes(self, round: int) -> Votes:
-        """How many votes each of them has in that round."""
+        """Return the votes of each member in a round, at most the next one."""
         members = self._memberships[round]
         if self.work is None:
             return Votes.one_each(members)
         return Votes.of(self.work.earned(round), members)
 
     def leaders(self, round: int) -> Leaders:
-        """Who leads which slot of a round, at most the next one."""
+        """Return the leaders of a round's slots, at most the next round."""
         return self._leads.leaders(round, self._memberships[round], self.votes(round))
 
     def counts(self, record: Record) -> tuple[int, ...]:
-        """How often each update of a record counts in the step, in their order: 0 is not at all, and so
-        it is with sheets, of which nothing but the panels' tallies takes a step. The record must have
-        been checked, and is the next one at most."""
+        """Return the update weights of a record in the step, in the order of its updates. A weight of 0
+        is not applied; sign votes have it, since only the committees' aggregates make a step. The
+        record must have been checked, and is the next one at most."""
         who_says = self.dealing if self.speaking is None else self.speaking
         found = who_says.counts(record)
         if self.work is not None:
@@ -135,27 +136,30 @@ class Ledger:
         return tuple(found[entry.peer] for entry in record.updates)
 
     def deal(self, round: int) -> Deal:
-        """What a round from 1 on deals out: at most the next round, with `overlap` the one after it."""
+        """Return the stream cursors of a round from 1 on: at most the next round, with `overlap` the
+        one after it."""
         return self.dealing.deal(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
-        """The samples of which an update of `peer` is due in a round, as for `deal`; None if none is."""
+        """Return the samples of the update that is due from `peer` in a round, as for `deal`; None if
+        none is due."""
         return self.dealing.share(round, peer)
 
     def _record(self, round: int) -> Record:
         return self[round].record
 
     def update_bytes(self, first: int, end: int) -> int:
-        """What the updates that count in the rounds from `first` to before `end` come to, about.
+        """Return the approximate size of the updates that count in the rounds from `first` to before
+        `end`.
 
-        All updates of a swarm are of much the same size. So each is taken to be as long as the lower
-        median of its round: what a few say of their own moves nothing.
+        All updates of a swarm have much the same size. So each is counted with the lower median of its
+        round: sizes that a few members state for their own updates change nothing.
         """
         return self._bytes[end] - self._bytes[first]
 
     @property
     def final_round(self) -> int:
-        """The last round whose record is final (`finality`); -1 if none is."""
+        """The last round whose record is final (`finality`); -1 if none is final."""
         return self._finality.round
 
     @property
@@ -165,7 +169,7 @@ class Ledger:
 
     @property
     def finality_set(self) -> frozenset[PeerId]:
-        """The members of which a quorum makes the next record final."""
+        """The members in which a quorum makes the next record final."""
         return self._finality.members
 
     @property
@@ -181,25 +185,27 @@ class Ledger:
 
     @property
     def outcome_is_final(self) -> bool:
-        """Whether the record that certifies what came out of the run is final."""
+        """Whether the record that certifies the result of the run is final."""
         closing = self.manifest.schedule.closing_round
         return closing is not None and self.final_round >= closing
 
     @property
     def anchored(self) -> bool:
-        """Whether the chain has the record of the checkpoint. Before that it may be anybody's."""
+        """Whether the chain has reached the record of the checkpoint. A shorter chain may be forged."""
         return self.checkpoint is None or self.checkpoint.round < len(self)
 
     @property
     def floor(self) -> int:
-        """The first round in which this node would follow another chain: nothing before is compared."""
+        """The first round in which this node would follow another chain; nothing before it is
+        compared."""
         bound = self.bound
         return 0 if bound is None else bound.round + 1
 
     @property
     def bound(self) -> Checkpoint | None:
-        """The last record that this node takes for final: the checkpoint, the final one of a chain that
-        it left, or a later one of this chain if it has worked on it. None until a checkpoint is here."""
+        """The last record that is final for this node: the checkpoint, the final one of a chain that it
+        left, or a later one of this chain if it has worked on it. None before the chain reaches the
+        checkpoint."""
         if not self.anchored:
             return None
         points = self.checkpoint, self.held, self.final if self.binding else None
@@ -207,21 +213,21 @@ class Ledger:
 
     @property
     def final(self) -> Checkpoint | None:
-        """The last final record; None if none is."""
+        """The last final record; None if none is final."""
         round_ = self.final_round
         return Checkpoint(round_, self._ids[round_]) if round_ >= 0 else None
 
     def move_finality_on(self, round: int, present: frozenset[PeerId]) -> bool:
-        """Let only those of the finality set count who were `present` of late: a record up to that of
-        `round` may be final then (`Finality.move_on`). Returns whether one is."""
+        """Count only the members of the finality set that were `present` lately, so that a record up to
+        that of `round` may become final (`Finality.move_on`). Returns whether one did."""
         before = self.final_round
         if before < round < len(self):
             self._finality.move_on(round, present, self._memberships, self.votes)
         return self.final_round > before
 
     def believe_checkpoint(self) -> bool:
-        """Take the checkpoint's record for final though the records do not show it. Returns whether that
-        is news: there is a checkpoint on this chain, and nothing as late is final."""
+        """Treat the checkpoint's record as final although the records do not show it. Returns whether
+        this changed anything: the checkpoint is on this chain, and no record as late is final."""
         known = self.checkpoint
         if known is None or not self.final_round < known.round < len(self):
             return False
@@ -229,11 +235,11 @@ class Ledger:
         return True
 
     def has_been_member(self, peer: PeerId) -> bool:
-        """Whether `peer` is a member or was one at any time."""
+        """Whether `peer` is or was a member."""
         return peer in self._everybody
 
     def check_evidence(self, evidence: Evidence) -> None:
-        """Check that the next record may expel a member for this. Raises `ProtocolError`."""
+        """Raise `ProtocolError` unless the next record may expel a member by this evidence."""
         round_ = evidence.round
         if not len(self) - EVIDENCE_WINDOW <= round_ <= len(self):
             raise ProtocolError("evidence", "it is too old or from the future")
@@ -248,7 +254,7 @@ class Ledger:
         )
 
     def parent(self, round: int) -> RecordId:
-        """The id of the record before `round`."""
+        """Return the id of the record before `round`."""
         return self._ids[round - 1] if round else RecordId(self.swarm)
 
     @property
@@ -257,7 +263,7 @@ class Ledger:
         return self._snapshots[-1][1] if self._snapshots else None
 
     def append(self, decided: Decided) -> None:
-        """Check the next entry and add it. Raises `ProtocolError`."""
+        """Check the next entry and append it. Raises `ProtocolError`."""
         record = decided.record
         round_ = len(self)
         membership = self._memberships[-1]
@@ -306,16 +312,17 @@ class Ledger:
             self._snapshots.append((round_, record.snapshot))
 
     def _estimate(self, record: Record) -> int:
-        """What the updates of a record come to, about, for who takes its step."""
+        """Return the approximate size of the updates that are needed to apply a record's step."""
         entries, spoken = record.updates, self.speaking
         needed = {e.peer for e in entries} if spoken is None else spoken.counted(record)
         sizes = sorted(entry.size for entry in entries if entry.peer in needed)
-        # More than a snapshot is more than any way that is shorter.
+        # An update larger than a snapshot is never worth fetching: the snapshot is the shorter way.
         most = 8 * self.manifest.elements
         return len(sizes) * min(sizes[(len(sizes) - 1) // 2], most) if sizes else 0
 
     def truncated(self, length: int) -> Ledger:
-        """A ledger with only the first `length` entries (already checked, so not checked again)."""
+        """Return a ledger with only the first `length` entries (already checked, so not checked
+        again)."""
         copy = Ledger(self.manifest, verify=self.verify, checkpoint=self.checkpoint)
         copy.binding = self.binding
         copy.held = self.held if self.held is not None and self.held.round < length else None
@@ -342,18 +349,19 @@ class Ledger:
         return copy
 
     def cut(self, length: int) -> None:
-        """Keep the first `length` entries alone."""
+        """Keep only the first `length` entries."""
         vars(self).update(vars(self.truncated(length)))
 
     def followers(self, fork: int, end: int | None = None) -> dict[PeerId, int]:
-        """The members that went on with this chain after it parted from another before round `fork`,
-        each with the last round since then in which the chain admitted it; -1 if it did not. Looks at
-        the records before round `end`.
+        """Return the members that continued with this chain after it diverged from another before round
+        `fork`, each with the last round since then in which the chain admitted it; -1 if it did not.
+        Only records before round `end` are examined.
 
-        They have signed one of its certificates since, or have an update in a record after the first
-        since: updates in the first were announced before the chains parted, later ones name a record of
-        this chain as their parent. Without the certificates, two of three that have decided one record
-        could go on neither with the third, which went on alone, nor without it.
+        A follower has signed one of the chain's certificates since the fork, or has an update in a
+        record after the first one since: updates in the first were announced before the chains
+        diverged, later ones name a record of this chain as their parent. Without the certificates, two
+        of three members that have decided one record could continue neither with the third, which
+        continued alone, nor without it.
         """
         admitted: dict[PeerId, int] = {}
         followers: set[PeerId] = set()
@@ -366,9 +374,9 @@ class Ledger:
         return {peer: admitted.get(peer, -1) for peer in followers}
 
     def allows_leave(self, said: int, peer: PeerId) -> bool:
-        """Whether the next record may hold a leave that `peer` said for round `said`.
+        """Whether the next record may hold a leave that `peer` announced for round `said`.
 
-        It must be recent, and not taken back: a member with an update in a later round is here again.
+        It must be recent and not withdrawn: an update in a later round withdraws it.
         """
         now = len(self)
         if not leave_is_current(said, peer, now, self.membership(now)):
@@ -377,7 +385,7 @@ class Ledger:
         return all(entry.peer != peer for updates in since for entry in updates)
 
     def contributors(self, end: int) -> int:
-        """How many distinct peers have an update in the records before round `end`."""
+        """Return how many distinct peers have an update in the records before round `end`."""
         records = (self[round_].record for round_ in range(end))
         return len({entry.peer for record in records for entry in record.updates})
 
@@ -385,8 +393,8 @@ class Ledger:
 def check_record(record: Record, ledger: Ledger) -> None:
     """Check everything about a record that follows from its signatures and the `ledger` before it.
 
-    What depends on the reader (its fingerprint, which updates it holds, whom it has heard) is not
-    checked here. Raises `ProtocolError` with the reason `record`.
+    What depends on the reader (its fingerprint, the updates that it holds, the members that it hears)
+    is not checked here. Raises `ProtocolError` with the reason `record`.
     """
     manifest, membership, verify = ledger.manifest, ledger.membership(len(ledger)), ledger.verify
     swarm = manifest.swarm
@@ -399,7 +407,7 @@ def check_record(record: Record, ledger: Ledger) -> None:
     _check_sorted([entry.peer for entry in record.departed])
     _check_sorted([evidence.peer for evidence in record.evidence])
     _check_sorted([witness.peer for witness in record.witnesses])
-    # Those who speak for one section tell the same of it.
+    # The members of one committee announce the same aggregate.
     alone = not manifest.speaks(record.round)
     if alone and len({entry.update for entry in record.updates}) < len(record.updates):
         raise ProtocolError("record", "an update that counts twice")
@@ -490,7 +498,7 @@ def _check_witness(witness: WitnessEntry, record: Record, ledger: Ledger, signed
 
 
 def leave_is_current(said: int, peer: PeerId, round: int, membership: Membership) -> bool:
-    """Whether a leave that `peer` said for round `said` may be put into the record of `round`."""
+    """Whether a leave that `peer` announced for round `said` may be put into the record of `round`."""
     since = membership.since.get(peer)
     return since is not None and since < said and round - LEAVE_WINDOW <= said <= round + 1
 

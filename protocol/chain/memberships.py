@@ -1,8 +1,8 @@
-"""The memberships of all rounds of a chain, in little memory.
+"""Memberships of all rounds of a chain, in little memory.
 
-Most rounds change nothing, but somebody can make a chain in which each one does: with 256 members it
-would take 1.4 GB in 65,536 rounds. So only some of the older ones are kept, at even distances, with the
-changes between them; the rest is made again when it is asked for, which seldom happens.
+Most rounds change nothing, but a byzantine peer can make a chain in which each one does: with 256
+members, 65,536 rounds would take 1.4 GB. So only some of the older memberships are kept, at even
+distances, with the changes between them; the others are recomputed on request, which is rare.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import overload
 from ..wire.membership import Change, Membership
 from ..wire.messages import Record
 
-# Changes from one that is kept to the next. As many of the latest are all kept.
+# Changes from one kept membership to the next. The same number of the latest are all kept.
 _APART = 128
 
 
 class Memberships(Sequence[Membership]):
-    """By round, from 0 to the next one; to be read by several threads, grown by one."""
+    """Memberships by round, from 0 to the next one; read by several threads, extended by one."""
 
     def __init__(self, first: Membership) -> None:
-        """`first` is that of round 0."""
+        """`first` is the membership of round 0."""
         self._length = 1
-        # The rounds from which another membership is in force, and what led there.
+        # The rounds in which a new membership takes effect, and the changes that made it.
         self._starts = [0]
         self._changes = [Change(-1)]
-        # By their index among those.
+        # Kept memberships by their index in `_starts`.
         self._kept = {0: first}
-        # A stretch that was made again: the index of its first, and all of it.
+        # The last recomputed stretch: the index of its first membership, and all of it.
         self._again: tuple[int, list[Membership]] = 0, []
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Memberships(Sequence[Membership]):
         return self._at(bisect_right(self._starts, number) - 1)
 
     def follow(self, record: Record) -> None:
-        """Add the membership after the last `record`, which must have been checked."""
+        """Append the membership after the last `record`, which must have been checked."""
         last, change = self[-1], Change.of(record)
         new = last.changed(change)
         if new is not last:
@@ -61,12 +61,12 @@ class Memberships(Sequence[Membership]):
         self._length += 1
 
     def before(self, length: int) -> Memberships:
-        """Those of the first `length` rounds."""
+        """Return the memberships of the first `length` rounds."""
         count = bisect_right(self._starts, length - 1)
         copy = Memberships(self._kept[0])
         copy._length = length
         copy._starts, copy._changes = self._starts[:count], self._changes[:count]
-        # At once: another thread may add to it.
+        # Copied in one step: another thread may extend it.
         kept = list(self._kept.items())
         copy._kept = {index: membership for index, membership in kept if index < count}
         return copy

@@ -1,20 +1,20 @@
-"""Panels: who speaks for which section of the model, which tallies count, and who speaks no longer.
+"""Committees: the draw, which aggregates count, and penalties for deviating aggregators.
 
-Where members speak for sections, all that is learned of a section goes through its *panel*: three
-members or more who hear the same sheets and so come to the same tally, to the last bit. What the panel
-says counts if nobody in it says anything else, and two of it say it at least (one, where it is alone in
-the swarm). So a lone liar can make its panel say nothing in a step, but nothing wrong: that takes two
-liars in a panel of which nobody honest is heard, since there is none, or a leader leaves them out
-(`member/completeness`). Where one of a panel is left in the swarm, honest or not, its section stays as
-it is until the next term.
+With committees, all updates of a section of the model pass through its *committee*: three or more
+aggregators that receive the same sign votes and so compute the same aggregate, bit for bit. An
+aggregate counts if at least two aggregators announce it (one, if it is alone in the swarm) and none
+announces another. So a single byzantine aggregator can suppress its committee's aggregate for a step
+but cannot forge one: this takes two byzantine aggregators and no honest announcement, because the
+committee has no honest member or a leader leaves it out (`member/completeness`). If one aggregator of a
+committee is left in the swarm, honest or not, its section stays unchanged until the next epoch.
 
-Panels are drawn anew for each *term* of so many steps, by the beacon, which nobody can choose. Who said
-something else than most of its panel is *struck*, and is not drawn for two terms; the next time for
-four, and so on. Two liars beside an honest member have that one struck; but where most members are
-honest, liars are struck many times as often, and soon hardly ever drawn. Each term in which somebody
-speaks and is not struck takes one strike away.
+Committees are drawn for each *epoch* of a fixed number of steps, by the randomness beacon. An
+aggregator that deviated from the majority of its committee is *penalised*: it is not drawn for two
+epochs, the next time for four, and so on. Two byzantine aggregators beside an honest one get the honest
+one penalised; but where most members are honest, byzantine members are penalised many times as often,
+and soon hardly ever drawn. Each epoch served without a penalty removes one.
 
-All of this follows from the records, so everybody knows the same panels.
+All of this follows from the records, so all members know the same committees.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ from ...crypto.identity import PeerId
 from ..codec.sections import panel_count
 
 Panel = tuple[PeerId, ...]
-"""The members that speak for one section."""
+"""The committee of one section."""
 
-# Who is new is not drawn for so many whole terms.
+# A new member is not drawn for this many whole epochs.
 _NEW_TERMS = 4
-# Nobody is left out for longer than so many terms, two to the power of this.
+# A member is excluded for at most 2 to this power epochs.
 _MOST_STRIKES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How often somebody was struck, but for what was made good, and when it may be drawn again."""
+    """Penalties of a member, and the epoch from which it may be drawn."""
 
     strikes: int = 0
     back: int = 0
-    """The first term in which it may be drawn again."""
+    """The first epoch in which it may be drawn again."""
 
     def struck(self, term: int) -> Standing:
-        """After a term in which it said something else than most of its panel."""
+        """Return the state after an epoch in which it deviated from the majority of its committee."""
         strikes = min(self.strikes + 1, _MOST_STRIKES)
         return Standing(strikes, term + 1 + (1 << strikes))
 
     def newly_admitted(self, term: int) -> Standing:
-        """After it was admitted in a term, again or for the first time: identities cost nothing, so who
-        was struck must not be back the sooner with another one."""
+        """Return the state after an admission in an epoch, the first or a later one. New members wait,
+        because identities cost nothing: a penalised member must not return sooner under another one."""
         return Standing(self.strikes, max(self.back, term + 1 + _NEW_TERMS))
 
     def served(self) -> Standing:
-        """After a term in which it spoke, and was not struck."""
+        """Return the state after an epoch in which it aggregated without a penalty."""
         return Standing(max(0, self.strikes - 1), self.back)
 
 
 def draw_panels(
     members: Iterable[PeerId], *, size: int, most: int, seed: bytes
 ) -> tuple[Panel, ...]:
-    """The panels of a term: as many as there can be of so many members each, but no more than `most`,
-    one at least. Who is left over joins one of them; all are of one size, or one larger."""
+    """Return the committees of an epoch: as many as the members allow at `size` each, from one to
+    `most`. Remaining members join one of them; the sizes differ by at most one."""
     order = sorted(members, key=lambda peer: content_id(seed + peer))
     count = panel_count(len(order), size, most)
     return tuple(tuple(order[first::count]) for first in range(count))
@@ -72,7 +72,7 @@ def draw_panels(
 def may_speak(
     members: Collection[PeerId], standings: Mapping[PeerId, Standing], term: int
 ) -> list[PeerId]:
-    """Those who may be drawn for a term: everybody, where fewer than half are not out."""
+    """Return the members that may be drawn for an epoch: all, if fewer than half are not excluded."""
     able = [peer for peer in members if standings.get(peer, Standing()).back <= term]
     return able if 2 * len(able) >= len(members) else list(members)
 
@@ -80,16 +80,16 @@ def may_speak(
 def agreed_tally(
     panel: Panel, said: Mapping[PeerId, ContentId], present: Collection[PeerId]
 ) -> ContentId | None:
-    """The tally of a panel that counts; None if none does. `said`: the tally of each member that the
-    record names; `present`: the members of the round."""
+    """Return the aggregate of a committee that counts; None if none does. `said`: the aggregate of each
+    member that the record names; `present`: the members of the round."""
     told = [said[peer] for peer in panel if peer in said]
     needed = min(2, len(present))
     return told[0] if told and len(told) >= needed and len({*told}) == 1 else None
 
 
 def against_most(panel: Panel, said: Mapping[PeerId, ContentId]) -> frozenset[PeerId]:
-    """Those of a panel who said something else than most of those who spoke; all who spoke, where they
-    differ and no tally has more behind it than each of the others."""
+    """Return the members of a committee that deviated from its most frequent aggregate; all announcers,
+    if they differ and no aggregate is the most frequent."""
     told = {peer: said[peer] for peer in panel if peer in said}
     ranked = Counter(told.values()).most_common(2)
     if len(ranked) < 2:

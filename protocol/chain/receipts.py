@@ -1,14 +1,14 @@
-"""A receipt: a file with which a member shows what it has done for a swarm.
+"""Receipts: files by which a member proves what it has contributed to a swarm.
 
-It holds the swarm's manifest, the record that certifies the account of everybody's contributions, the
-certificate that decided this record, and the proof that the member's line is part of the account. All
-of that holds together or does not, and anybody can tell. One thing nobody can tell from the file alone:
-whether those who signed were the swarm's members, since the chain alone says who they were, and whoever
-makes up keys can sign whatever they like with them. So a receipt is held against the chain itself
-(`against_chain`), or against a record that somebody trusted has named (`against_checkpoint`).
+A receipt holds the swarm's manifest, the record that certifies the root of all contributions, the
+certificate that decided this record, and the proof that the member's entry is included. The file alone
+shows whether these parts are consistent. It does not show whether the signers were the swarm's members:
+only the chain shows that, and a forger can sign anything with keys of its own. So a receipt is checked
+against the chain itself (`against_chain`), or against a record that a trusted party has named
+(`against_checkpoint`).
 
-What a member has carried between others as a relay no record tells. It may say so beside it, under its
-signature (`Claim`): that proves whose word it is, and nothing else.
+No record shows how many bytes a member relayed between others. The member may add this as a signed
+claim (`Claim`): the signature proves its author, and nothing else.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .ledger import Ledger
 from .snapshot_rounds import snapshot_round
 
 MAX_RECEIPT_BYTES = MAX_MANIFEST_BYTES + MAX_DECIDED_BYTES + (8 << 10)
-"""No receipt is longer: a manifest, an entry of the ledger, and a proof of at most 63 steps."""
+"""Bound on a receipt: a manifest, an entry of the ledger, and a proof of at most 63 steps."""
 
 CLAIM = "carried"
-"""No message is of this kind, so none can be passed off as a claim."""
+"""Kind of a claim's envelope. No message has this kind, so none can be passed off as a claim."""
 
 
 @dataclass(frozen=True)
 class ClaimedBytes:
-    """What is signed by who claims to have carried something: by the round that the receipt is of."""
+    """The signed content of a relay claim: bytes relayed up to the round of the receipt."""
 
     round: U63
     bytes: U63
@@ -50,7 +50,7 @@ class ClaimedBytes:
 
 @dataclass(frozen=True)
 class Claim:
-    """A peer's own word on what it has carried between others: claimed, and not proved."""
+    """A peer's own statement of the bytes that it relayed between others: not proved."""
 
     bytes: U63
     signature: Signature
@@ -59,7 +59,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What stands in the file, in this order (`wire/encoding`)."""
+    """The fields of the file, in this order (`wire/encoding`)."""
 
     kind: Literal["distro-node receipt 1"]
     manifest: Annotated[bytes, Length(1, MAX_MANIFEST_BYTES)]
@@ -75,54 +75,55 @@ class Receipt:
 
     @property
     def contribution(self) -> Contribution:
-        """The member's line of the account."""
+        """The member's contribution."""
         return Contribution(self.updates, self.sequences, self.checked)
 
     @property
     def swarm(self) -> SwarmId:
-        """The swarm that it is of: all of the manifest is bound by it."""
+        """The swarm-id, which binds all of the manifest."""
         return SwarmId(content_id(self.manifest))
 
     @property
     def anchor(self) -> Checkpoint:
-        """The record that all of it hangs on."""
+        """The record on which the receipt rests."""
         return Checkpoint(self.decided.record.round, self.decided.record.id)
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """Return the file's bytes."""
         return encode(self)
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What is certain of a receipt by its own bytes."""
+    """Facts that the bytes of a receipt prove alone."""
 
     manifest: Manifest
     signers: frozenset[PeerId]
-    """Who signed the certificate, whoever they were."""
+    """The signers of the certificate, members or not."""
 
     @property
     def founder_signed(self) -> bool:
-        """Whether the founder did, whom the swarm-id names."""
+        """Whether the founder, whom the swarm-id determines, signed."""
         return self.manifest.founder in self.signers
 
 
 def decode_receipt(data: bytes) -> Receipt:
-    """Read a receipt; nothing of what it says is checked yet. Raises `ProtocolError`."""
+    """Decode a receipt, without checking its content. Raises `ProtocolError`."""
     return decode(Receipt, data, max_bytes=MAX_RECEIPT_BYTES)
 
 
 def certifying_rounds(ledger: Ledger) -> list[int]:
-    """The rounds whose records certify the account of all contributions, in a swarm with one."""
+    """Return the rounds whose records certify the root of all contributions, in a swarm with one."""
     manifest = ledger.manifest
     interval, closing = manifest.rounds.snapshot_interval, manifest.schedule.closing_round
     return [r for r in range(len(ledger)) if snapshot_round(r, interval, closing) is not None]
 
 
 def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
-    """What the record of `round` certifies of a member; None if no work of it counted before.
+    """Return what the record of `round` certifies for a member; None if none of its work counted
+    before.
 
-    Raises `ProtocolError` (`mismatch`) if that record certifies no account.
+    Raises `ProtocolError` (`mismatch`) if that record certifies no contributions.
     """
     decided, before = ledger[round], ledger.truncated(round)
     if before.work is None or not decided.record.contributions:
@@ -147,19 +148,19 @@ def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
 
 
 def with_claim(receipt: Receipt, carried: int, sign: Callable[[bytes], bytes]) -> Receipt:
-    """The same with its peer's word on how many bytes it has carried between others; `sign` signs with
-    the peer's key."""
+    """Return the receipt with its peer's claim of how many bytes it relayed between others; `sign`
+    signs with the peer's key."""
     said = encode(ClaimedBytes(receipt.anchor.round, carried))
     signature = sign(signing_bytes(CLAIM, receipt.swarm, said))
     return replace(receipt, claim=Claim(carried, signature))
 
 
 def examine(receipt: Receipt, verify: Verify = verify_detached) -> Examined:
-    """Check all that a receipt's own bytes tell: that its parts belong together, that the member's line
-    is part of the account, and that the signatures hold.
+    """Check everything that a receipt's own bytes show: that its parts belong together, that the
+    member's entry is included in the certified root, and that the signatures hold.
 
-    Raises `ProtocolError`: `mismatch` or `certificate` for one that does not hold, `OtherVersion`, and
-    what `decode_manifest` raises.
+    Raises `ProtocolError`: `mismatch` or `certificate` for an invalid receipt, `OtherVersion`, and the
+    errors of `decode_manifest`.
     """
     manifest = decode_manifest(receipt.manifest, receipt.swarm)
     record, certificate = receipt.decided.record, receipt.decided.certificate
@@ -189,9 +190,9 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> Examined:
 
 
 def against_checkpoint(receipt: Receipt, swarm: SwarmId, known: Checkpoint | None) -> bool:
-    """Whether the record is the one that somebody has named; False if nothing was said of its round.
+    """Whether the receipt's record is the `known` one; False if none is known for its round.
 
-    Raises `ProtocolError` (`mismatch`) if they have named another swarm, or another record there.
+    Raises `ProtocolError` (`mismatch`) if the receipt is of another swarm, or of another record there.
     """
     if receipt.swarm != swarm:
         raise ProtocolError("mismatch", "the receipt is of another swarm")
@@ -203,8 +204,8 @@ def against_checkpoint(receipt: Receipt, swarm: SwarmId, known: Checkpoint | Non
 
 
 def against_chain(receipt: Receipt, ledger: Ledger) -> bool:
-    """Whether the chain that was checked from its beginning on holds the record, and takes the
-    certificate; False if it ends before.
+    """Whether the chain, checked from its beginning on, holds the record and accepts the certificate;
+    False if the chain ends before.
 
     Raises `ProtocolError` if the receipt does not hold.
     """
@@ -215,6 +216,6 @@ def against_chain(receipt: Receipt, ledger: Ledger) -> bool:
         return False
     if round_ < len(ledger) and ledger[round_].record.id != receipt.anchor.record:
         raise ProtocolError("mismatch", f"another record is the chain's in round {round_}")
-    # What decides a record, and all that may stand in one, has one place: where the chain grows.
+    # The rules for a record and its certificate have one place: where the chain is extended.
     ledger.truncated(round_).append(receipt.decided)
     return True

@@ -1,8 +1,8 @@
-"""From which state a node goes on: one that it has, or the newest snapshot that the chain certifies.
+"""Start of replay: the state that a node continues from, its own or the newest certified snapshot.
 
-From a state a node replays the updates since. It does so as long as others keep these updates, and as
-long as they are no more to fetch than a snapshot. Both follow from the ledger, so a node knows it before
-it loads anything; and by the same rule the others keep what somebody may still come for.
+From a state a node replays the later updates, as long as others keep these updates and they are not
+more to download than a snapshot. Both follow from the ledger, so a node knows it before it loads
+anything; and by the same rule the others keep what a returning node may still need.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from .ledger import Ledger
 
 KEPT_ROUNDS = 256
-"""Updates of more rounds than this before the oldest snapshot that members keep stay for no one who was
-away. Their records are read whenever some are removed: a twentieth of a second."""
+"""Rounds before the oldest kept snapshot for which members keep updates, at most, for nodes that were
+away. Their records are read whenever updates are deleted, which takes a twentieth of a second."""
 
 
 def first_replayable(ledger: Ledger) -> int:
-    """The oldest state after which the others keep all updates, as far as the ledger tells; -1 is the
-    initial one. Members keep their two newest snapshots, and the updates of some rounds before."""
+    """Return the oldest state after which other members keep all updates, as far as the ledger shows;
+    -1 is the initial one. Members keep their two newest snapshots, and the updates of some rounds
+    before."""
     newest = ledger.snapshot
     if newest is None:
         return -1
@@ -26,8 +27,8 @@ def first_replayable(ledger: Ledger) -> int:
 
 
 def worth_replaying(ledger: Ledger, round: int, size: int) -> bool:
-    """Whether who has the state after `round` should replay what follows, rather than load the newest
-    certified snapshot; a state has `size` bytes."""
+    """Whether a node with the state after `round` should replay the later rounds, rather than load the
+    newest certified snapshot; a state has `size` bytes."""
     newest = ledger.snapshot
     if newest is None or newest.round < round:
         return True
@@ -37,10 +38,11 @@ def worth_replaying(ledger: Ledger, round: int, size: int) -> bool:
 
 
 def choose_state(own: Iterable[int], ledger: Ledger) -> int | None:
-    """The one of a node's `own` states, each by its round, to go on from; None for the newest certified
-    snapshot, which is to be fetched if need be.
+    """Return which of a node's `own` states, given by their rounds, to continue from; None for the
+    newest certified snapshot, which is downloaded if necessary.
 
-    An own one need not be certified (yet): what follows it is held against the records' fingerprints.
+    A state of its own need not be certified (yet): the rounds after it are checked against the records'
+    fingerprints.
     """
     size = 4 * ledger.manifest.elements
     for round_ in sorted(own, reverse=True):

@@ -1,8 +1,9 @@
-"""Who computes what on a chain: the weights of its members, and the lanes that these come to.
+"""Member weights on a chain, and the stream assignments that follow from them.
 
-All of it follows from the records (`weights`, `assignment`). What is needed of the latest rounds is at
-hand; of older ones only some, at even distances, from which the rest is made again when it is asked for,
-which seldom happens: somebody can make a chain in which every round changes every weight.
+Everything follows from the records (`weights`, `assignment`). The states of the latest rounds are kept;
+of older rounds only some, at even distances, from which the others are recomputed on request. This is
+rare, but the bound is needed: a byzantine peer can make a chain in which every round changes every
+weight.
 """
 
 from __future__ import annotations
@@ -17,36 +18,37 @@ from ..sampling.weights import Weight, modest_weight, next_weights
 from ..wire.membership import Membership
 from ..wire.messages import Record
 
-# From one that is kept to the next. As many of the latest are all kept.
+# Rounds from one kept state to the next. The same number of the latest are all kept.
 _APART = 128
 
 
 @dataclass(frozen=True)
 class Shares:
-    """How it stands after a record: `round` is the next one."""
+    """Weights and assignments after a record; `round` is the next round."""
 
     round: int
     weights: Mapping[PeerId, Weight]
     dealt: tuple[Assignment, ...] = ()
-    """Of the next round and, with `overlap`, the one after it."""
+    """Assignments of the next round and, with `overlap`, of the one after it."""
     works: tuple[Work, ...] = ()
-    """What is under way of those with several rounds' time, by when it is due."""
+    """Open multi-round assignments, by the round in which they are due."""
 
     def part(self, peer: PeerId) -> float:
-        """Which part of the work a member has, from 0 to 1, over several rounds if it needs these."""
+        """Return the fraction of the work that a member does, from 0 to 1; averaged for one that takes
+        several rounds."""
         total = sum(weight.value for weight in self.weights.values())
         if peer in self.weights and not total:
             return 1 / len(self.weights)
         homes = self.dealt[0].homes if self.dealt else {}
         lanes = sum(len(run) for own in homes.values() for run in own)
         own = sum(len(run) for run in homes.get(peer, ()))
-        # Who has none of its own has one now and then.
+        # A member without a stream of its own is lent one now and then.
         return own / lanes if own else self.weights[peer].value / total
 
     @cached_property
     def sequences(self) -> Mapping[PeerId, int]:
-        """By member, of how many sequences the update is to be that is due in the next round; a lane
-        over several rounds is one."""
+        """By member, the number of sequences of the update that is due in the next round; a stream over
+        several rounds is one."""
         runs = self.dealt[0].runs if self.dealt else {}
         late = {work.peer: work.lanes for work in self.works if work.due == self.round}
         return {peer: sum(map(len, lanes)) for peer, lanes in {**late, **runs}.items()}
@@ -59,27 +61,27 @@ class Shares:
 
 @dataclass(frozen=True)
 class Lost:
-    """What a record leaves untrained."""
+    """Assignments that a record leaves untrained."""
 
     runs: tuple[range, ...] = ()
-    """Lanes of its own round."""
+    """Streams of its own round."""
     works: tuple[Work, ...] = ()
-    """What was dealt earlier."""
+    """Multi-round assignments of earlier rounds."""
 
 
 def first_shares(members: Membership) -> Shares:
-    """How it stands before any record."""
+    """Return the weights before any record."""
     return Shares(0, dict.fromkeys(members.peers, Weight()))
 
 
 def next_shares(
     terms: Terms, shares: Shares, record: Record, members: Membership, overlap: bool
 ) -> tuple[Shares, Lost]:
-    """How it stands after the `record` of the round that `shares` are of, with the `members` of the next
-    one; and what it has lost."""
+    """Return the state after the `record` of the round of `shares`, with the `members` of the next
+    round; and what the record leaves untrained."""
     round_ = shares.round
     counted = {entry.peer for entry in record.updates}
-    # In the rounds that end a run there is nothing to be late with.
+    # In the closing rounds of a run no update can be late.
     due = shares.due if terms.trains(round_) else frozenset()
     weights = next_weights(shares.weights, due, record, members.peers, terms.order.lanes)
     runs = shares.dealt[0].runs if shares.dealt else {}
@@ -90,7 +92,7 @@ def next_shares(
         if (work.peer not in counted if work.due == round_ else work.peer not in members)
     )
     works = [work for work in shares.works if work.due > round_ and work not in failed]
-    # Round 0 trains nothing, so there is time to deal the first round, and with `overlap` the second.
+    # Round 0 trains nothing, so its record assigns the first round and, with `overlap`, the second.
     last = round_ + 1 + overlap
     numbers = range(last if round_ else 1, last + 1)
     made = tuple(_deal(terms, members, weights, works, shares.dealt, numbers))
@@ -103,8 +105,8 @@ def next_shares(
 def upcoming(
     terms: Terms, shares: Shares, members: Membership, peer: PeerId, rounds: int
 ) -> Iterator[Assignment]:
-    """Who will have the lanes of so many rounds behind those that are dealt, if all goes on as it is,
-    with `peer` among the members."""
+    """Return the assignments of the next `rounds` rounds after those in `shares`, assuming that weights
+    and members do not change and that `peer` is a member."""
     weights = shares.weights
     if peer not in members:
         members = Membership(since={**members.since, peer: shares.round})
@@ -122,8 +124,8 @@ def _deal(
     dealt: Sequence[Assignment],
     numbers: Iterable[int],
 ) -> Iterator[Assignment]:
-    """Who has the lanes of the rounds with these numbers, one after the other, behind those that are
-    `dealt`, while these `works` are under way."""
+    """Return the assignments of the rounds with these numbers, one after the other, that follow those
+    in `dealt`, while these `works` are open."""
     under_way, before = list(works), dealt[-1] if dealt else None
     for number in numbers:
         busy = {work.peer for work in under_way if work.due >= number}
@@ -133,7 +135,7 @@ def _deal(
 
 
 class SharesByRound:
-    """How it stood before each round, to be grown by one."""
+    """Weights and assignments before each round; extended by one thread."""
 
     def __init__(self, terms: Terms, first: Membership, overlap: bool) -> None:
         self._terms = terms
@@ -145,7 +147,7 @@ class SharesByRound:
         return self._length
 
     def follow(self, record: Record, members: Membership) -> Lost:
-        """Add what is after the last `record`, which must have been checked. Returns what it lost."""
+        """Process the last `record`, which must have been checked. Returns what it leaves untrained."""
         shares, lost = self._after(self._kept[self._length - 1], record, members)
         self._kept[self._length] = shares
         old = self._length - _APART
@@ -157,7 +159,8 @@ class SharesByRound:
     def at(
         self, round: int, records: Callable[[int], Record], members: Callable[[int], Membership]
     ) -> Shares:
-        """How it stood before a round, at most the next one; with all records and memberships."""
+        """Return the state before a round, at most the next one. `records` and `members` cover all
+        rounds."""
         first = round
         while first not in self._kept:
             first -= 1
@@ -169,10 +172,10 @@ class SharesByRound:
     def before(
         self, length: int, records: Callable[[int], Record], members: Callable[[int], Membership]
     ) -> SharesByRound:
-        """Those of the first `length` rounds."""
+        """Return the states before the first `length` rounds."""
         copy = SharesByRound(self._terms, members(0), self._overlap)
         copy._length = length
-        # At once: another thread may add to it.
+        # Copied in one step: another thread may extend it.
         kept = list(self._kept.items())
         copy._kept = {round_: shares for round_, shares in kept if round_ < length}
         copy._kept[length - 1] = self.at(length - 1, records, members)

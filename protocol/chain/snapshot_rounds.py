@@ -1,13 +1,13 @@
-"""Of which states the chain certifies snapshots."""
+"""Which rounds get a certified snapshot."""
 
 from __future__ import annotations
 
 
 def snapshot_round(record_round: int, interval: int, closing: int | None = None) -> int | None:
-    """The round whose state the record of `record_round` must certify, if any.
+    """Return the round whose state the record of `record_round` must certify, if any.
 
-    The state after every round divisible by `interval`, and the last one before the `closing` round, is
-    certified by the record that follows it; after that nothing changes.
+    The record after every round divisible by `interval` certifies the state of that round; the record
+    of the `closing` round certifies the last state, which does not change any more.
     """
     previous = record_round - 1
     over = closing is not None and record_round > closing

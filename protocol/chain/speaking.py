@@ -1,8 +1,8 @@
-"""The panels of a chain: who speaks in each of its rounds, and which tallies of a record count.
+"""Committees of a chain: the aggregators of each round, and the aggregates of a record that count.
 
-A step takes two rounds (`SpeakersSpec`): members tell what they found in an odd one, and panels speak in
-the even one behind it. Panels are drawn for a term of steps, when its first round begins, by the beacon
-of the one before. How members stand follows from the records of the terms before.
+A step takes two rounds (`SpeakersSpec`): members send their sign votes in an odd round, and committees
+aggregate in the even round after it. Committees are drawn for an epoch of steps, when its first round
+begins, by the beacon of the round before. Penalties follow from the records of the epochs before.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from .panels import (
 )
 
 Place = tuple[int, int]
-"""A section's number, and how many there are."""
+"""A section's number, and the number of sections."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """The panels of some steps."""
+    """The committees of one epoch."""
 
     panels: tuple[Panel, ...]
-    """By section."""
+    """Committees by section."""
     standings: Mapping[PeerId, Standing]
-    """How members stood when they were drawn; who is not named was never struck, nor new."""
+    """Penalties at the time of the draw; a member without an entry was neither penalised nor new."""
 
     def section_of(self, peer: PeerId) -> int | None:
-        """For which section a member speaks; None if for none."""
+        """Return the section that a member aggregates; None if none."""
         found = (number for number, panel in enumerate(self.panels) if peer in panel)
         return next(found, None)
 
 
 class Speaking:
-    """The panels of a ledger, to be grown by one record."""
+    """Committees of a ledger, extended record by record."""
 
     def __init__(
         self,
@@ -58,62 +58,65 @@ class Speaking:
         memberships: Sequence[Membership],
         beacon: Beacon,
     ) -> None:
-        """`memberships` and `beacon` are the ledger's, and grow before this does."""
+        """`memberships` and `beacon` are the ledger's, and are extended before this."""
         self._manifest = manifest
         self._spec = spec
         self._memberships = memberships
         self._beacon = beacon
         self._most = most_sections(manifest_layout(manifest))
-        # The terms that have begun.
+        # Epochs that have begun.
         self._terms: list[Term] = []
-        # How many records it has followed.
+        # Number of processed records.
         self._length = 0
         self._begin_notes()
 
     def term(self, round: int) -> Term:
-        """The term of a round in which members train or panels speak, at most the next one."""
+        """Return the epoch of a round in which members train or committees aggregate, at most the next
+        one."""
         return self._terms[self._number(round)]
 
     def place(self, round: int, peer: PeerId) -> Place | None:
-        """For which section a member speaks in the step of a round, and how many there are; None if for
-        none, or if that round's panels are not drawn."""
+        """Return the section that a member aggregates in the step of a round, and the number of
+        sections; None if it aggregates none, or if that round's committees are not drawn."""
         term = self._known(round)
         section = None if term is None else term.section_of(peer)
         return None if term is None or section is None else (section, len(term.panels))
 
     def sections(self, round: int) -> int:
-        """How many sections there are in the step of a round; 0 if its panels are not drawn."""
+        """Return the number of sections in the step of a round; 0 if its committees are not drawn."""
         term = self._known(round)
         return 0 if term is None else len(term.panels)
 
     def panel(self, round: int, section: int) -> Panel:
-        """Who speaks for a section in the step of a round; nobody if that round's panels are not
-        drawn."""
+        """Return the committee of a section in the step of a round; empty if that round's committees
+        are not drawn."""
         term = self._known(round)
         panels = () if term is None else term.panels
         return panels[section] if section < len(panels) else ()
 
     def agreed(self, section: int) -> tuple[ContentId, ...]:
-        """The tallies of a section that counted in the latest term, since the last step without one.
-        What its speakers hold comes of these alone."""
+        """Return the aggregates of a section that counted in the latest epoch, since the last step
+        without one. The state of the section's aggregators follows from these alone."""
         return tuple(self._agreed.get(section, ()))
 
     def due(self, round: int) -> frozenset[PeerId]:
-        """The members whose tally is due in a round: none unless panels speak in it."""
+        """Return the members whose aggregate is due in a round: none unless committees aggregate
+        in it."""
         if not self._manifest.speaks(round):
             return frozenset()
         return frozenset(peer for panel in self.term(round).panels for peer in panel)
 
     def tallies(self, record: Record) -> tuple[ContentId | None, ...]:
-        """By section the tally that counts in a round in which panels speak; None where none does."""
+        """Return by section the aggregate that counts in a round in which committees aggregate; None
+        where none counts."""
         said = _said(record)
         present = self._memberships[record.round].peers
         panels = self.term(record.round).panels
         return tuple(agreed_tally(panel, said, present) for panel in panels)
 
     def counts(self, record: Record) -> dict[PeerId, int]:
-        """How often each update of a record counts in the step: each tally that counts once, for the
-        first of those who say it; sheets do not."""
+        """Return the update weights of a record in the step: 1 for the first announcement of each
+        aggregate that counts, 0 for the others and for sign votes."""
         found = {entry.peer: 0 for entry in record.updates}
         if not self._manifest.speaks(record.round):
             return found
@@ -125,17 +128,18 @@ class Speaking:
         return found
 
     def counted(self, record: Record) -> set[PeerId]:
-        """Those whose updates it takes to apply a record: one for each tally that counts. Sheets are for
-        those who speak."""
+        """Return the members whose updates are needed to apply a record: one for each aggregate that
+        counts. Only aggregators need sign votes."""
         return {peer for peer, count in self.counts(record).items() if count}
 
     def places(self, record: Record) -> dict[PeerId, Place]:
-        """By who says it, for which section each tally is that counts, and how many there are."""
+        """Return, by the member that announces it, the section of each aggregate that counts and the
+        number of sections."""
         places = ((peer, self.place(record.round, peer)) for peer in self.counted(record))
         return {peer: place for peer, place in places if place is not None}
 
     def follow(self, record: Record) -> None:
-        """Add what comes after the last `record`, which must have been checked."""
+        """Process the last `record`, which must have been checked."""
         self._note(record)
         following = self._length = record.round + 1
         if not self._manifest.schedule.trains(following) or self._manifest.speaks(following):
@@ -151,11 +155,12 @@ class Speaking:
         beacon: Beacon,
         records: Callable[[int], Record],
     ) -> Speaking:
-        """That of the first `length` records, in a ledger with these parts."""
+        """Return the committees of the first `length` records, in a ledger with these parts."""
         copy = Speaking.__new__(Speaking)
         vars(copy).update(vars(self))
         copy._memberships, copy._beacon = memberships, beacon
-        # The term of the next round has begun if that is a first one; its own records are read again.
+        # The epoch of the next round has begun if that is its first round; the epoch's own records are
+        # read again.
         begun = 0 if length == 0 else min(self._number(length) + 1, len(self._terms))
         copy._terms = self._terms[:begun]
         if length == self._length:
@@ -168,7 +173,7 @@ class Speaking:
         return copy
 
     def _known(self, round: int) -> Term | None:
-        """The term of a round, if its panels are drawn."""
+        """Return the epoch of a round, if its committees are drawn."""
         number = self._number(round)
         return self._terms[number] if 0 <= number < len(self._terms) else None
 
@@ -176,7 +181,8 @@ class Speaking:
         return step_of(round) // self._spec.term
 
     def _begin_notes(self) -> None:
-        # Of the latest term: what counted, who said anything, who was struck, and who was admitted.
+        # For the latest epoch: the aggregates that counted, and the members that announced one, were
+        # penalised, or were admitted.
         self._agreed: dict[int, list[ContentId]] = {}
         self._spoke: set[PeerId] = set()
         self._struck: set[PeerId] = set()
@@ -188,7 +194,7 @@ class Speaking:
         self._admitted = {*other._admitted}
 
     def _note(self, record: Record) -> None:
-        # Who is there when training begins is not new.
+        # Members that are admitted before training begins are not new.
         if record.round > 0:
             self._admitted |= {entry.peer for entry in record.admitted}
         if not self._manifest.speaks(record.round):
@@ -202,7 +208,7 @@ class Speaking:
             self._agreed[section] = [] if tally is None else [*so_far, tally]
 
     def _drawn(self, round: int) -> Term:
-        """The term that begins with a round."""
+        """Return the epoch that begins with a round."""
         number, members = len(self._terms), self._memberships[round].peers
         standings = self._standings()
         panels = draw_panels(
@@ -214,7 +220,7 @@ class Speaking:
         return Term(panels, standings)
 
     def _standings(self) -> Mapping[PeerId, Standing]:
-        """How members stand when the latest term is over."""
+        """Return the members' penalties at the end of the latest epoch."""
         if not self._terms:
             return {}
         last = len(self._terms) - 1
@@ -229,7 +235,7 @@ class Speaking:
             if peer in self._admitted:
                 standing = standing.newly_admitted(last)
             after[peer] = standing
-        # Of whom there is nothing to hold against is forgotten: identities come and go without end.
+        # Drop members with a clean record: identities are free, so the table would grow without bound.
         after = {
             peer: standing
             for peer, standing in after.items()
@@ -239,7 +245,7 @@ class Speaking:
 
 
 def _said(record: Record) -> dict[PeerId, ContentId]:
-    """The tallies of a record by who says them."""
+    """Return the aggregates of a record by the member that announces them."""
     said = ((entry.peer, entry.update) for entry in record.updates)
     return {peer: tally for peer, tally in said if tally != SAID_NOTHING}
 
@@ -247,7 +253,7 @@ def _said(record: Record) -> dict[PeerId, ContentId]:
 def speaking_of(
     manifest: Manifest, memberships: Sequence[Membership], beacon: Beacon | None
 ) -> Speaking | None:
-    """That of a new ledger; None where everybody speaks of everything."""
+    """Return the committees of a new ledger; None where every member sends complete updates."""
     spec = manifest.speakers
     if spec is None or beacon is None:
         return None

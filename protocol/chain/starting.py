@@ -1,8 +1,9 @@
-"""Starting: which record a node's chain has to have, and when the chain is good enough to take part.
+"""Start policy: the record that a node's chain must have, and when the chain suffices to take part.
 
-A link names a record, and so does the node's own disk; the chain has to have the later of the two, and
-no other record in the place of either. Who has a chain, or founds one, needs nobody to start; who has
-none, or one that does not reach that record, waits for somebody who has.
+Both an invitation link and the node's own disk can name a record; the chain must have the later of the
+two, and no other record in the place of either. A node that has a chain, or is the founder, can start
+without peers. A node without a chain, or whose chain does not reach that record, waits for a peer that
+has it.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from ..wire.errors import ProtocolError
 from .ledger import Ledger
 
 COMPANY_SECONDS = 3.0
-"""What a node that could start by itself waits for others to turn up."""
+"""Time for which a node that could start alone waits for peers."""
 
 AGAIN_SECONDS = 1.0
-"""After which who has found nobody with a chain looks again."""
+"""Time after which a node that found no peer with a chain retries."""
 
 
 def checkpoint_of(
     linked: Checkpoint | None, known: Checkpoint | None, ledger: Ledger
 ) -> Checkpoint | None:
-    """The record that the chain has to have: the later of the one that the link names and the one that
-    is `known` to be final. Raises `ProtocolError` (`checkpoint`) if the link contradicts the other one
-    or the `ledger` on the disk: whose word a link is, nobody knows, so nothing is dropped for it."""
+    """Return the record that the chain must have: the later of the one that the link names and the one
+    that is `known` to be final.
+
+    Raises `ProtocolError` (`checkpoint`) if the link contradicts that record or the `ledger` on disk:
+    the origin of a link is unknown, so nothing is dropped for it.
+    """
     check_point(ledger, linked)
     if linked is None:
         return known
@@ -36,8 +40,8 @@ def checkpoint_of(
 
 
 def check_point(ledger: Ledger, point: Checkpoint | None) -> None:
-    """Raise `ProtocolError` (`checkpoint`) if the ledger has another record in the place of this one.
-    What it does not reach contradicts nothing."""
+    """Raise `ProtocolError` (`checkpoint`) if the ledger has another record at this point. A ledger
+    that does not reach it does not contradict it."""
     if point is None or point.round >= len(ledger):
         return
     if ledger.parent(point.round + 1) != point.record:
@@ -45,14 +49,14 @@ def check_point(ledger: Ledger, point: Checkpoint | None) -> None:
 
 
 def has_begun(ledger: Ledger, me: PeerId) -> bool:
-    """Whether this node could start by itself."""
+    """Whether this node could start alone."""
     founds = ledger.manifest.founder == me
     return ledger.anchored and (len(ledger) > 0 or founds)
 
 
 def may_start(ledger: Ledger, *, begun: bool, found: bool) -> bool:
-    """Whether to take part now. `begun` is what `has_begun` said of what was on the disk, `found`
-    whether anybody was there who has a chain (`catching_up`)."""
+    """Whether to take part now. `begun`: the result of `has_begun` for the ledger on disk; `found`:
+    whether a peer with a chain was found (`catching_up`)."""
     return begun or (found and ledger.anchored)
 
 

@@ -1,4 +1,4 @@
-"""What it takes to make the step of a record: which bodies, and how often each counts."""
+"""Inputs of a record's step: the update bodies and their weights."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from .speaking import Place
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """One body that it takes."""
+    """One update body that the step needs."""
 
     entry: UpdateEntry
     count: int
-    """How often it counts in the step; 0 is not at all."""
+    """Its weight in the step; with 0 it is not applied."""
     place: Place | None = None
-    """Where panels speak: for which section it has to be, and how many there are."""
+    """With committees, the section that it must be for, and the number of sections."""
 
     def fits(self, body: bytes) -> bool:
-        """Whether this body, which decodes, may take part: a panel speaks for its own section alone."""
+        """Whether this body, which decodes, may take part: a committee aggregates its own section
+        alone."""
         return self.place is None or place_of(body) == self.place
 
 
 def needed_for(ledger: Ledger, record: Record) -> tuple[Needed, ...]:
-    """The bodies for the step of a record, in its order: without speakers all of its updates, else one
-    for each tally that counts. The record must have been checked, and is the next one at most."""
+    """Return the bodies for the step of a record, in its order: without committees all of its updates,
+    otherwise one for each aggregate that counts. The record must have been checked, and is the next one
+    at most."""
     counts = ledger.counts(record)
     entries = zip(record.updates, counts, strict=True)
     if ledger.speaking is None:

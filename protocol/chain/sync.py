@@ -1,8 +1,9 @@
-"""Asking a peer what was missed: gossip may lose anything, so everything can be asked for.
+"""Sync protocol: everything that gossip may have lost can be requested from a peer.
 
-A request names the round that the asker stands at. The answer holds the ledger entries from there on, as
-many as fit and as the asker wants, or, if that round is not decided yet, its signed messages. A request
-may also name rounds whose record ids are wanted: so chains are compared without being moved.
+A request names the round that the requester has reached. The response holds the ledger entries from
+there on, as many as fit and as the requester wants, or, if that round is not decided yet, its signed
+messages. A request may also name rounds whose record ids are wanted, so that chains are compared
+without being transferred.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ _ENTRIES_BYTES = MAX_SYNC_RESPONSE_BYTES - MAX_DECIDED_BYTES - (1 << 20)
 _MESSAGES_BYTES = 1 << 20
 
 MAX_PROBES = 32
-"""Record ids in one answer. From ids at distances that double, two answers lead to the fork of chains of
-a thousand rounds, and three to that of any."""
+"""Record ids in one response. With ids at doubling distances, two responses locate the fork in a chain
+of a thousand rounds, and three in any."""
 
 MAX_ENTRIES = 65_536
-"""Entries in one answer."""
+"""Entries in one response."""
 
 
 @dataclass(frozen=True)
 class SyncRequest:
-    """ "I stand at `round` of `swarm`; I want the ids of these rounds' records, and no more than `most`
-    entries." """
+    """Request of a node at `round` of `swarm`, for the record ids of the rounds in `probes` and at most
+    `most` entries."""
 
     swarm: Annotated[bytes, Length(32, 32)]
     round: U63
@@ -50,8 +51,8 @@ class SyncRequest:
 
 @dataclass(frozen=True)
 class SyncResponse:
-    """The answerer's height (its number of decided rounds); the ids of those records that were asked for
-    and are decided, in the order of the question; ledger entries; envelopes."""
+    """The responder's height (its number of decided rounds); the ids of the requested records that are
+    decided, in the order of the request; ledger entries; envelopes."""
 
     height: U63
     ids: Annotated[tuple[Annotated[bytes, Length(32, 32)], ...], Length(0, MAX_PROBES)]
@@ -61,7 +62,7 @@ class SyncResponse:
 
 @dataclass(frozen=True)
 class Question:
-    """What to ask whom: the fields of a `SyncRequest`."""
+    """A request and its recipient: the fields of a `SyncRequest`."""
 
     peer: PeerId
     round: int
@@ -69,31 +70,31 @@ class Question:
     most: int = MAX_ENTRIES
 
     def request(self, swarm: bytes) -> SyncRequest:
-        """As it is sent."""
+        """Return the wire message."""
         return SyncRequest(swarm, self.round, self.probes, self.most)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What somebody knows, before or after it was on the wire. Nothing of it is checked yet."""
+    """A response, before encoding or after decoding. Nothing in it is checked yet."""
 
     height: int
     ids: tuple[RecordId, ...] = ()
     envelopes: tuple[bytes, ...] = ()
     size: int = 0
-    """Bytes, about."""
+    """Approximate bytes."""
     raw: Sequence[bytes] = ()
     at_hand: Sequence[Decided] = field(default=(), repr=False)
     """Entries that were never encoded."""
 
     def entries(self) -> Iterator[Decided]:
-        """The ledger entries, each decoded when it is its turn. Raises `ProtocolError`."""
+        """Return the ledger entries, each decoded when it is reached. Raises `ProtocolError`."""
         yield from self.at_hand
         for entry in self.raw:
             yield decode_decided(entry)
 
     def ids_of(self, probes: tuple[int, ...]) -> dict[int, RecordId]:
-        """The ids by round. Raises `ProtocolError` if they are not those that were asked for."""
+        """Return the record ids by round. Raises `ProtocolError` if they do not match the request."""
         decided = [round_ for round_ in probes if round_ < self.height]
         if len(decided) != len(self.ids):
             raise ProtocolError("invalid", "other record ids than were asked for")
@@ -103,8 +104,8 @@ class Answer:
 def answer_to(
     request: SyncRequest, ledger: Ledger, messages: Callable[[int], list[Envelope]]
 ) -> tuple[int, tuple[RecordId, ...], range, list[Envelope]]:
-    """What a member with this ledger answers: its height, record ids, the rounds whose entries to send,
-    and messages."""
+    """Return the response of a member with this ledger: its height, record ids, the rounds whose
+    entries to send, and messages."""
     height = len(ledger)
     ids = tuple(ledger.parent(round_ + 1) for round_ in request.probes if round_ < height)
     end = min(height, request.round + min(request.most, MAX_ENTRIES))
@@ -115,17 +116,17 @@ def answer_to(
 
 
 def decode_request(data: bytes) -> SyncRequest:
-    """Raises `ProtocolError`."""
+    """Decode a request. Raises `ProtocolError`."""
     return decode(SyncRequest, data, max_bytes=MAX_SYNC_REQUEST_BYTES)
 
 
 def decode_response(data: bytes) -> SyncResponse:
-    """Raises `ProtocolError`."""
+    """Decode a response. Raises `ProtocolError`."""
     return decode(SyncResponse, data, max_bytes=MAX_SYNC_RESPONSE_BYTES)
 
 
 def read_answer(data: bytes) -> Answer:
-    """An answer from the wire. Raises `ProtocolError`."""
+    """Return a response from the wire as an `Answer`. Raises `ProtocolError`."""
     response = decode_response(data)
     return Answer(
         response.height,
@@ -142,7 +143,7 @@ def compose_response(
     envelopes: Iterable[bytes],
     ids: tuple[bytes, ...] = (),
 ) -> SyncResponse:
-    """An answer within the size limits: the first entries, and the first messages, that fit."""
+    """Return a response within the size limits: the first entries, and the first messages, that fit."""
     return SyncResponse(
         height,
         ids,

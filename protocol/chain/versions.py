@@ -1,14 +1,14 @@
-"""Which version of the protocol a swarm speaks in which round: a function of its chain.
+"""Protocol version of a swarm by round: a function of its chain.
 
-A swarm begins with the version that its manifest names. With each update a member says up to which
-version it speaks (`Announcement.speaks`). When a quorum of the members has said for `READY_ROUNDS`
-rounds in a row that it speaks the next version, the swarm changes over to it, `version_notice` rounds of
-the manifest later. So nobody proposes a change and nobody calls one: members install a newer program,
-one by one, and once enough have, everybody knows the round. Liars who are too few to decide anything can
-neither bring a change about nor keep it from coming.
+A swarm begins with the version that its manifest names. With each update a member announces the highest
+version that it supports (`Announcement.speaks`). When a quorum of the members has announced support for
+the next version for `READY_ROUNDS` rounds in a row, the swarm changes to it, `version_notice` rounds of
+the manifest later. So a change needs no proposal: members install a newer program one by one, and once
+enough have, all members know the round of the change. Byzantine members too few to decide anything can
+neither cause a change nor prevent one.
 
-Whoever does not speak the new version takes leave before that round. If by then a quorum does not speak
-it any more, the change is called off, and counting begins anew.
+A member that does not support the new version leaves before that round. If by then no quorum supports
+it any more, the change is cancelled, and counting restarts.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ..wire.membership import FaultModel, Votes, quorum
 from ..wire.messages import Record
 
 READY_ROUNDS = 16
-"""So many rounds in a row a quorum has to speak the next version, so that no short visit counts."""
+"""Consecutive rounds in which a quorum must support the next version, so that no short visit counts."""
 
 SPOKEN_ROUNDS = 64
-"""What a member said with an update counts for so many rounds: slow members have one in a few."""
+"""Rounds for which an announced version counts: slow members have an update only in some rounds."""
 
 GOODBYE_ROUNDS = 3
-"""So many rounds before a change those take leave who do not speak the new version: a leave is recorded
-in the next round or two."""
+"""Rounds before a change at which members that do not support the new version leave: a leave is
+recorded in the next round or two."""
 
 
 class Change(NamedTuple):
-    """From this `round` on the swarm speaks this `version`."""
+    """The swarm uses `version` from `round` on."""
 
     version: int
     round: int
@@ -42,19 +42,19 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """How it stands before a round."""
+    """Version state before a round."""
 
     now: int
-    """The version that the swarm speaks in the round."""
+    """The version in use in the round."""
     since: int | None = None
-    """The round since which a quorum has spoken the next one; None: it does not."""
+    """The round since which a quorum has supported the next version; None if none does."""
     change: Change | None = None
-    """What is to come."""
+    """The scheduled change."""
 
 
 def next_versions(before: Versions, round: int, *, ready: bool, notice: int) -> Versions:
-    """How it stands after the record of `round`. `ready`: whether a quorum speaks the next version by
-    then; `notice`: the rounds from scheduling a change to the change."""
+    """Return the state after the record of `round`. `ready`: whether a quorum supports the next version
+    by then; `notice`: the rounds from scheduling a change to the change."""
     change = before.change
     if change is not None and round + 1 < change.round:
         return before
@@ -69,25 +69,25 @@ def next_versions(before: Versions, round: int, *, ready: bool, notice: int) -> 
 
 
 class Spoken:
-    """What members said of late, to be grown by one record."""
+    """Versions that members announced recently, extended record by record."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        """After these `records`, of which only the last `SPOKEN_ROUNDS` matter."""
-        # The round in which each said last what it speaks, and what.
+        """Start after these `records`, of which only the last `SPOKEN_ROUNDS` matter."""
+        # By member, the round of its last announced version, and that version.
         self._said: dict[PeerId, tuple[int, int]] = {}
         for record in records:
             self.follow(record)
 
     def copy(self) -> Spoken:
-        """To be grown in another way."""
+        """Return a copy that is extended independently."""
         copy = Spoken()
         copy._said = dict(self._said)
         return copy
 
     def follow(self, record: Record) -> None:
-        """Add what stands in the next record."""
+        """Process the next record."""
         for entry in record.updates:
-            # At the end again, so that the oldest come first.
+            # Moved to the end, so that the oldest come first.
             self._said.pop(entry.peer, None)
             self._said[entry.peer] = record.round, entry.speaks
         while self._said:
@@ -97,19 +97,19 @@ class Spoken:
             del self._said[oldest]
 
     def is_quorum(self, version: int, votes: Votes, model: FaultModel) -> bool:
-        """Whether a quorum of the `votes` has said that it speaks at least this version."""
+        """Whether members with a quorum of the `votes` have announced at least this version."""
         said = votes.among(peer for peer, (_, speaks) in self._said.items() if speaks >= version)
         return said >= quorum(model, votes.total)
 
 
 class VersionsByRound:
-    """How it stands before each round from 0 to the next one, to be grown by one."""
+    """Version state before each round from 0 to the next one; extended by one thread."""
 
     def __init__(self, manifest: Manifest, speaks: int) -> None:
-        """`speaks`: the highest version that this program speaks."""
+        """`speaks`: the highest version that this program supports."""
         self.speaks = speaks
         self._manifest = manifest
-        # Those of most rounds are the same one.
+        # Most rounds share one object.
         self._rounds = [Versions(manifest.version)]
         self._spoken = Spoken()
 
@@ -118,24 +118,24 @@ class VersionsByRound:
 
     @property
     def change(self) -> Change | None:
-        """The change that is to come."""
+        """The scheduled change."""
         return self._rounds[-1].change
 
     @property
     def outdated(self) -> bool:
-        """Whether the next round is held in a version that this program does not speak."""
+        """Whether the next round uses a version that this program does not support."""
         return self._rounds[-1].now > self.speaks
 
     @property
     def soon_outdated(self) -> bool:
-        """Whether it will be in a few rounds: it is time to take leave."""
+        """Whether a round within `GOODBYE_ROUNDS` does: it is time to leave."""
         change = self.change
         if change is None or change.version <= self.speaks:
             return self.outdated
         return len(self._rounds) - 1 + GOODBYE_ROUNDS >= change.round
 
     def follow(self, record: Record, votes: Votes) -> None:
-        """Add how it stands after the last `record`, with the `votes` of the next round."""
+        """Process the last `record`, with the `votes` of the next round."""
         before, manifest = self._rounds[-1], self._manifest
         self._spoken.follow(record)
         ready = self._spoken.is_quorum(before.now + 1, votes, manifest.fault_model)
@@ -143,11 +143,11 @@ class VersionsByRound:
         self._rounds.append(next_versions(before, record.round, ready=ready, notice=notice))
 
     def before(self, length: int, records: Callable[[int], Record]) -> VersionsByRound:
-        """That of a chain of the first `length` of these records."""
+        """Return the states of a chain of the first `length` of these records."""
         copy = VersionsByRound(self._manifest, self.speaks)
         copy._rounds = self._rounds[: length + 1]
         if length + 1 == len(self._rounds):
-            # Mostly it is copied whole, and entries from the disk take a while to read.
+            # Most copies are of the whole chain, and reading entries from disk takes a while.
             copy._spoken = self._spoken.copy()
         else:
             copy._spoken = Spoken(map(records, range(max(0, length - SPOKEN_ROUNDS), length)))
