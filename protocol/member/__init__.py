@@ -1,1 +1,1 @@
-"""One member: everything it does between the records, as one state machine made of small ones."""
+"""One member of a swarm as a state machine, composed of smaller ones."""

@@ -1,27 +1,27 @@
-"""A node's request to be admitted, said again until a record grants it."""
+"""A node's request to be admitted, repeated until a record grants it."""
 
 from __future__ import annotations
 
 from ..wire.messages import JoinRequest
 
-# A request is good for the next few rounds only.
+# A request is valid for the next few rounds only.
 _REPEAT_SECONDS = 2.0
-# How long a newcomer tries to get to the end of the chain before it asks. Where rounds are shorter than
-# an update's way it never does, and once it is a member, the others wait for it.
+# How long a newcomer tries to catch up with the chain before it asks. If rounds are shorter than an
+# update's transfer, it never catches up; and once it is a member, the others wait for it.
 _BEHIND_SECONDS = 10.0
 
 
 class AdmissionRequest:
-    """When to ask. Times are in seconds."""
+    """Timer of a node's join requests. Times are in seconds."""
 
     def __init__(self, ticket: bytes, now: float) -> None:
-        """`ticket` is the invitation, for a swarm that wants one."""
+        """`ticket` is the invitation, in a swarm that requires one."""
         self._ticket = ticket
         self._last = self._current = now
         self._round = -1
 
     def renew(self, round: int, current: bool, now: float) -> JoinRequest | None:
-        """What to ask in `round` now, if it is time: at once in a new one.
+        """Return the request to send now, None if it is not time; a new `round` gets one at once.
 
         `current` says whether the parameters contain everything decided; if not, they nearly do.
         """

@@ -1,10 +1,10 @@
-"""How much a member can do, measured by itself and said seldom: its capacity.
+"""Capacity: how many sequences a member can compute, measured by itself and announced rarely.
 
-A member times what its trainer does, and its own rounds. What is left of a round beside fixed work
-(encoding, applying, and without `overlap` the exchange), times the sequences that it computes in a
-second, is its capacity, as sequences a day: so a share in proportion to capacities lets all be done at
-the same time. A unit that depended on the swarm's pace would have to be agreed on, and would change for
-everybody whenever somebody comes or goes.
+A member times its trainer and its own rounds. The part of a round that is left after fixed work
+(encoding, applying, and without `overlap` the exchange), times its rate of computing sequences, is its
+capacity, in sequences per day: with shares in proportion to capacities, all members finish at the same
+time. A unit that depended on the swarm's pace would have to be agreed on, and would change for all
+members whenever one comes or goes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections import deque
 DAY_SECONDS = 86_400
 MOST_CAPACITY = 1 << 40
 
-# So many of the last measurements, of which the median counts: one interrupted round is no change.
+# Number of measurements whose median counts: one interrupted round is no change.
 _WINDOW = 7
-# What is said stays while measurements are this close to it: each change moves lanes, and whoever gets
-# one fetches its data.
+# The announced value stays while measurements are this close to it: each change moves streams, and a
+# member that gets one fetches its data.
 _HYSTERESIS = 1 / 16
-# However long a round's fixed part is, a member computes during this part of it: its measurements
-# would else stop for good after a few bad rounds.
+# Minimum part of a round that counts as computing, however long the fixed part is: otherwise a few bad
+# rounds would stop its measurements for good.
 _LEAST_PART = 1 / 4
 
 
 class Capacity:
-    """One member's measurements, and what it says of them. All times are in seconds."""
+    """One member's measurements, and the capacity it announces. All times are in seconds."""
 
     def __init__(self) -> None:
         self._per_sequence: deque[float] = deque(maxlen=_WINDOW)
@@ -35,24 +35,27 @@ class Capacity:
         self._stated = 0
 
     def trained(self, sequences: int, computing: float, fixed: float) -> None:
-        """An update was made in so many seconds of computing, and some that any update takes."""
+        """Record an update: its number of sequences, the seconds of computing them, and the seconds that
+        any update takes."""
         if sequences > 0 and computing > 0:
             self._per_sequence.append(computing / sequences)
             self._fixed.append(max(0.0, fixed))
 
     def applied(self, seconds: float) -> None:
-        """A record took so long to apply."""
+        """Record how long a record took to apply."""
         if seconds > 0:
             self._applying.append(seconds)
 
     def exchanged(self, seconds: float) -> None:
-        """So long after the last update was announced the round was decided; where members compute
-        meanwhile, this is not called."""
+        """Record the time from the last announcement of an update to the round's decision.
+
+        Not called where members compute meanwhile.
+        """
         self._exchanges.append(max(0.0, seconds))
 
     def measured(self, round_seconds: float | None) -> int:
-        """Sequences a day, where a round takes `round_seconds` (None: nobody knows); 0 if nothing was
-        measured."""
+        """Return the sequences per day if a round takes `round_seconds` (None if unknown); 0 if nothing
+        was measured."""
         if not self._per_sequence:
             return 0
         rate = 1.0 / _median(self._per_sequence)
@@ -63,7 +66,7 @@ class Capacity:
         return max(1, min(MOST_CAPACITY, round(rate * DAY_SECONDS)))
 
     def stated(self, round_seconds: float | None) -> int:
-        """What to say now: what was said last, unless that is no longer true."""
+        """Return the capacity to announce: the last one, unless it has become wrong."""
         measured = self.measured(round_seconds)
         if abs(measured - self._stated) > _HYSTERESIS * self._stated:
             self._stated = measured

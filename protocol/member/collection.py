@@ -1,4 +1,4 @@
-"""Updates: who announced what in a round, what is held, and what was asked for.
+"""Announced updates of a round: which are announced by whom, which are held, and which were requested.
 
 An update is *held* when its bytes are in the store and have passed the codec's checks; only held
 updates are proposed and voted for, so everything that is agreed on is available.
@@ -19,30 +19,33 @@ from .effects import Effect, FetchUpdate
 
 
 class Collection:
-    """Announcements of one round by member, with the time each update was held."""
+    """One round's announcements by member, and when each update was held."""
 
     def __init__(self, others: Votes, *, shared: bool = False) -> None:
-        """`others`: the votes of the other members. `shared`: several may announce the same, and each
-        counts."""
+        """`others`: the votes of the other members. `shared`: several members may announce the same
+        update, and each announcement counts."""
         self._others = others
         self._shared = shared
         self._announced: dict[PeerId, SignedAnnouncement] = {}
-        # The members that each update is from: with a thousand, one is held every few milliseconds.
+        # Members by update: in a swarm of a thousand, an update becomes held every few milliseconds.
         self._makers: dict[ContentId, list[PeerId]] = {}
         self._fingerprints: Counter[int] = Counter()
         self._arrivals: dict[PeerId, float] = {}
         self._failed: set[PeerId] = set()
         self.last_announced: float | None = None
-        """When the latest announcement came."""
+        """Time of the latest announcement."""
         self.contradictions: dict[PeerId, Evidence] = {}
-        """Members that announced two things, each with a proof of it. Some members heard the one, some
-        the other, so no leader names either, and no voter asks for one."""
+        """Proofs against members that announced two updates. Some members received the one, some the
+        other, so no leader names either, and no voter requires one."""
 
     def announce(
         self, peer: PeerId, announcement: Announcement, signature: bytes, now: float = 0.0
     ) -> bool:
-        """Take in an announcement whose signature was checked. The first of a member counts; of another
-        one a proof is kept. Returns whether it is no other."""
+        """Add an announcement whose signature was checked.
+
+        A member's first one counts; if another one differs, a proof of the contradiction is kept.
+        Returns False if it differs.
+        """
         said, known = SignedAnnouncement(announcement, signature), self._announced.get(peer)
         if known is not None:
             if said != known and peer not in self.contradictions:
@@ -61,21 +64,21 @@ class Collection:
         return peer in self._announced
 
     def said(self, peer: PeerId) -> tuple[Announcement, bytes] | None:
-        """The member's announcement and the signature under it."""
+        """Return the member's announcement and its signature."""
         said = self._announced.get(peer)
         return None if said is None else (said.announcement, said.signature)
 
     def announcements(self) -> list[tuple[PeerId, Announcement]]:
-        """All announcements, each with its member."""
+        """Return all announcements, each with its member."""
         return [(peer, said.announcement) for peer, said in self._announced.items()]
 
     def take_in(self, record: Record, now: float) -> None:
-        """Take in the announcements that a record names, whose signatures were checked."""
+        """Add the announcements that a record names, whose signatures were checked."""
         for entry in record.updates:
             self.announce(entry.peer, record.announcement(entry), entry.signature, now)
 
     def contradicted_by(self, record: Record) -> set[PeerId]:
-        """Those of whom a record names another announcement than they made here."""
+        """Return the members for which a record names an announcement other than the one held here."""
         return {
             entry.peer
             for entry in record.updates
@@ -84,44 +87,48 @@ class Collection:
         }
 
     def contradicts(self, fingerprint: int) -> bool:
-        """Whether most of the other members, by their votes, trained from the same other parameters than
-        these. A crowd without votes would otherwise have an honest member load them in every round."""
+        """Whether most other members, by votes, share one fingerprint that differs from this one.
+
+        Weighted by votes, since a crowd without votes could otherwise make an honest member reload its
+        parameters every round.
+        """
         return any(
             other != fingerprint and 2 * votes > self._others.total
             for other, votes in self._fingerprints.items()
         )
 
     def held(self, update: ContentId, now: float) -> None:
-        """The update with this id is in the store and good."""
+        """Note that the update with this id is in the store and valid."""
         for peer in self._makers.get(update, ()):
             self._arrivals.setdefault(peer, now)
 
     def bad(self, update: ContentId) -> set[PeerId]:
-        """The update with this id is no update: its announcers are not waited for any more."""
+        """Mark the update with this id as invalid, stop waiting for it, and return its announcers."""
         culprits = set(self._makers.get(update, ()))
         self._failed |= culprits
         return culprits
 
     def outstanding(self, expected: set[PeerId]) -> set[PeerId]:
-        """Those of the `expected` members whose update is still to come."""
+        """Return the `expected` members whose update has not arrived."""
         return expected - self._arrivals.keys() - self._failed
 
     @property
     def settled(self) -> int:
-        """How many members have nothing more to come: their update is held, or is none."""
+        """Number of members that owe nothing more: their update is held or invalid."""
         return len(self._arrivals) + len(self._failed)
 
     def arrivals(self, start: float) -> list[float]:
-        """How long after `start` each update was held, in seconds."""
+        """Return how long after `start` each update was held, in seconds."""
         return [max(0.0, at - start) for at in self._arrivals.values()]
 
     def held_by(self, until: float) -> set[PeerId]:
-        """Those whose update was held at that time."""
+        """Return the members whose update was held at that time."""
         return {peer for peer, at in self._arrivals.items() if at <= until}
 
     def missed_by(self, record: Record, until: float) -> set[PeerId]:
-        """Those whose update, trained from the parameters of a record, was held at that time, and is
-        missing there. Not missed is what the record says of: who is silent or expelled; and a copy."""
+        """Return the members whose update was held at that time, was trained from the record's
+        parameters, and is missing from the record. Members that the record expels or declares silent do
+        not count, nor do copies of an update."""
         named = {entry.peer: entry.update for entry in record.updates}
         ids = {*named.values()}
         gone = {entry.peer for entry in record.departed if entry.reason == "silent"}
@@ -136,7 +143,7 @@ class Collection:
         }
 
     def awaited(self) -> set[PeerId]:
-        """Those whose update was announced and is still to come."""
+        """Return the members whose update was announced but has not arrived."""
         return self.outstanding({*self._announced})
 
     @property
@@ -146,15 +153,15 @@ class Collection:
 
     @property
     def last_arrival(self) -> float | None:
-        """When the latest held update came."""
-        # They were held in the order in which they are kept.
+        """Time when the latest held update arrived."""
+        # The dictionary is in order of arrival.
         return next(reversed(self._arrivals.values()), None)
 
     def entries(self, fingerprint: int) -> list[UpdateEntry]:
-        """Record entries, sorted by peer, of all held updates trained from these parameters.
+        """Return record entries, sorted by peer, of all held updates trained from these parameters.
 
-        An update counts once, for whom it was announced by first, since a copy comes later; but not
-        where those who speak for one section announce what they agree on.
+        An update counts once, for the member that announced it first, since a copy comes later; except
+        where the aggregators of a section all announce the aggregate that they agree on.
         """
         first: dict[ContentId, PeerId] = {}
         for peer, announcement in self.announcements():
@@ -182,21 +189,21 @@ class Collection:
 
 
 class Holdings:
-    """The updates that this member holds, and those that it asked the world for."""
+    """Updates that this member holds or has requested."""
 
     def __init__(self) -> None:
         self.held: set[ContentId] = set()
         self._asked: set[tuple[int, ContentId]] = set()
 
     def fetch(self, round: int, peer: PeerId, update: ContentId, size: int) -> list[Effect]:
-        """Ask for an update of `peer`, unless it is held or was asked for."""
+        """Request an update of `peer`, unless it is held or already requested."""
         if update in self.held or (round, update) in self._asked:
             return []
         self._asked.add((round, update))
         return [FetchUpdate(round, peer, update, size)]
 
     def fetch_all(self, round: int, entries: Iterable[UpdateEntry]) -> list[Effect]:
-        """Ask for all of these updates that are not held yet."""
+        """Request each of these updates that is neither held nor requested."""
         return [
             effect
             for entry in entries
@@ -204,13 +211,14 @@ class Holdings:
         ]
 
     def arrived(self, update: ContentId, ledger: Ledger, applied_round: int) -> None:
-        """An update is there. It is held if it is still asked for: its round may be over by now."""
+        """Note an update's arrival. It is held if it is still wanted: its round may be over by now."""
         rounds = range(applied_round + 1, len(ledger) + 1)
         if any((round_, update) in self._asked for round_ in rounds):
             self.held.add(update)
 
     def loaded(self, announced: set[ContentId], ledger: Ledger, applied_round: int) -> None:
-        """Parameters were loaded: ask again for what they lack, drop what they leapt over."""
+        """Reset after new parameters were loaded: what they lack can be requested again, what they
+        already contain is dropped."""
         self._asked.clear()
         needed = set(announced)
         for round_ in range(applied_round + 1, len(ledger)):
@@ -218,11 +226,11 @@ class Holdings:
         self.held &= needed
 
     def decided(self, ledger: Ledger, applied_round: int) -> None:
-        """A round was decided: drop what did not count in it, however it was heard of, since the disk
-        throws it away (`chain/keeping.py`). If it comes up again it is asked for again.
+        """Drop the updates that did not count in the round just decided, however they were learned of,
+        since the disk drops them, too (`chain/keeping.py`). One that comes up again is requested again.
 
-        Those that count stay until they are applied, and so do those of earlier rounds that still
-        are to be applied: somebody may have announced such a one again.
+        Updates that count stay until they are applied, and so do those of earlier rounds that are not
+        applied yet: some member may have announced such an update again.
         """
         over = len(ledger) - 1
         counted = {entry.update for entry in ledger[over].record.updates}
@@ -239,6 +247,6 @@ class Holdings:
         self.held -= missed
 
     def applied(self, round: int, updates: set[ContentId]) -> None:
-        """These, of this round, are in the parameters. One that comes up later as well stays."""
+        """Drop this round's updates, now applied, unless a later round names them again."""
         self._asked = {(round_, update) for round_, update in self._asked if round_ > round}
         self.held -= updates - {update for _, update in self._asked}

@@ -1,7 +1,7 @@
-"""Who else is at work on a round: heard in it, or gone on from it.
+"""Round peers: which other members work on a round, or have gone on from it.
 
-A member judges by this what it may believe: a decision that a few have signed is no news to who hears
-the others at work on the same round.
+A member judges by this what to believe: a decision that only a few have signed is doubtful while the
+other members are seen working on the same round.
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ from ..wire.messages import JoinRequest, Message, RecordId, parent_of, round_of
 
 
 class Company:
-    """Those whom one member heard around one round. Times are seconds of any steady clock."""
+    """Other members' positions around one round. Times are seconds of any steady clock."""
 
     def __init__(self, round: int, parent: RecordId, now: float) -> None:
-        """`parent` is the record before it."""
+        """`parent` is the record of the previous round."""
         self._round = round
         self._parent = parent
         self._created = now
-        # When each was last heard to work on this very round; or on the next, after which record.
+        # When each last worked on this very round; or on the next one, and on which record that builds.
         self._here: dict[PeerId, float] = {}
         self._ahead: dict[PeerId, tuple[RecordId | None, float]] = {}
 
     def meet(self, sender: PeerId, message: Message, now: float) -> None:
-        """Somebody spoke: note whether it stands where this member does, or has gone on, and from which
-        record, if that is known: what is said further ahead names later ones only."""
+        """Note whether the sender is in this round, or has gone on, and from which record.
+
+        Messages from further ahead do not show the record, since they name later ones.
+        """
         ahead, parent = round_of(message) - self._round, parent_of(message)
         if isinstance(message, JoinRequest):
             # A peer that asks to be admitted works on no round.
@@ -40,8 +42,11 @@ class Company:
             self._ahead[sender] = base, now
 
     def within(self, seconds: float, now: float, *, instead_of: RecordId | None) -> set[PeerId]:
-        """Who was heard to work on this very round within so many seconds. With `instead_of`, a decision
-        for this round, those that went on from another record as well."""
+        """Return the members seen working on this very round within the last `seconds`.
+
+        With `instead_of`, a decision for this round, members that went on from another record count,
+        too.
+        """
         here = {peer for peer, at in self._here.items() if now - at <= seconds}
         if instead_of is not None:
             here |= {
@@ -52,5 +57,5 @@ class Company:
         return here
 
     def last(self, membership: Membership) -> float:
-        """When a member was last heard to work on this very round; when it began, if none was."""
+        """Return when a member was last seen working on this very round; its start if none was."""
         return max([self._created, *(at for peer, at in self._here.items() if peer in membership)])

@@ -1,21 +1,22 @@
-"""Complete records: whether a leader names all the updates that an honest one has.
+"""Completeness of proposals: whether a leader names all the updates that an honest one would have.
 
-The step of a round is what its record names. A leader that names its own update alone makes the step
-alone, and all the others' shares shrink as if they had been late; where panels speak for the others, two
-liars whose honest colleagues are left out speak for all. So a member votes for a fresh record only if it
-names every update, or tally, that the member held *in good time*: long enough before the proposal for an
-honest leader to have fetched it from any holder. A leader waits until it holds what is due, or until its
-collect deadline is over; so what was held before three quarters of that time, an honest one has, however
-early it proposes, and what was held a quarter of that time before the proposal, it has as well.
+A round's step is what its record names. A leader that names only its own update makes the step alone,
+and all other members' shares shrink as if they had been late; with committees, two byzantine aggregators
+whose honest colleagues are left out decide for their section. So a member votes for a fresh record only
+if it names every update or aggregate that the member held *in good time*: long enough before the
+proposal for an honest leader to have fetched it from any holder. A leader waits until it holds what is
+due, or until its collect deadline is over. So an honest leader has everything that was held before three
+quarters of that time, however early it proposes, and everything that was held a quarter of that time
+before the proposal.
 
-The own update is not asked for: nobody knows whether others can fetch it already. A leader that leaves
-out one member has all others against it.
+A member does not require its own update: it cannot know whether others can fetch it already. A leader
+that leaves out one member still has all others against it.
 
-An honest leader may lack what a liar gave to some alone. It fetches that from those who hold it, and a
-slot is lost at most. The demand is not dropped while liars may have led all slots that have passed: it
-holds in the first `_WHOLE_SLOTS` slots, and in one more for each member that may lie. In later slots two
-thirds of what was held will do, and once everybody has led a slot since, anything: or a swarm whose
-members cannot fetch each other's updates would stop.
+An honest leader may lack what a liar gave to some members only. It fetches that from its holders,
+so this costs one slot at most. The requirement is not dropped while byzantine members may have led all
+slots so far: it holds in the first `_WHOLE_SLOTS` slots, and in one more per possible byzantine member.
+In later slots two thirds of what was held suffices, and after each member has led another slot, anything
+does; otherwise a swarm whose members cannot fetch each other's updates would stop.
 """
 
 from __future__ import annotations
@@ -29,20 +30,21 @@ from ..wire.messages import Record, RecordId
 from .collection import Collection
 from .pacing import Pacing
 
-# In so many slots of a round a record has to name everything, and in one more for each possible liar.
+# Number of slots of a round in which a record must name everything, plus one per possible byzantine
+# member.
 _WHOLE_SLOTS = 3
-# A leader of a later slot waits so long, as a part of the slot, for updates that it knows of: a leader
-# that lacked what others hold may be why the slot before was skipped.
+# Part of the slot for which the leader of a later slot waits for announced updates: a leader that
+# lacked what others hold may be why the slot before was skipped.
 _FETCH_PATIENCE = 0.5
-# What is held later, as a part of the time that a leader waits for updates, it need not have.
+# An honest leader need not have what is held after this part of the time it waits for updates.
 _IN_TIME = 0.75
 
 Completeness = Literal["complete", "incomplete", "unknown"]
-"""Of a proposed record, as a member sees it; "unknown" while it waits for updates itself."""
+"""A member's judgement of a proposed record; "unknown" while the member itself waits for updates."""
 
 
 class ProposalReview:
-    """One member's review of the fresh proposals of a round, its own and those of others."""
+    """One member's review of a round's fresh proposals, its own included."""
 
     def __init__(
         self,
@@ -52,24 +54,24 @@ class ProposalReview:
         due: Set[PeerId],
         collection: Collection,
     ) -> None:
-        """`due`: the members of which an update is due; none where nobody trains."""
+        """`due`: the members whose update is due; empty if the round has no training."""
         self.refused: set[int] = set()
-        """The slots whose proposal is incomplete. They are as good as skipped."""
+        """Slots whose proposal is incomplete. They count as skipped."""
         self._model: FaultModel = model
         self._me = me
         self._members = len(membership)
         self._due = due
         self._collection = collection
-        # When each slot's proposal came, and whether a record names what was announced here.
+        # Time of each slot's proposal, and whether a record matches the announcements received here.
         self._came: dict[int, float] = {}
         self._as_announced: dict[RecordId, bool] = {}
 
     def came(self, slot: int, now: float) -> None:
-        """A proposal for a slot is here."""
+        """Note the arrival of a slot's proposal."""
         self._came.setdefault(slot, now)
 
     def may_propose(self, slot: int, entered: float, pacing: Pacing, now: float) -> bool:
-        """Whether this member, which leads a slot that it `entered` and is ready, waits no longer for
+        """Whether this member, ready and leading a slot that it `entered`, need not wait any longer for
         updates that are on their way."""
         if slot == 1 or not self._collection.awaited():
             return True
@@ -78,9 +80,11 @@ class ProposalReview:
     def is_complete(
         self, record: Record, slot: int, start: float, pacing: Pacing, now: float, *, ready: bool
     ) -> bool:
-        """Whether a record, proposed for a slot, valid and from this member's parameters, names what it
-        should, as it was announced, in a round that began at `start`. If it never will, the slot is
-        `refused`."""
+        """Whether a record is complete and matches the announcements received here.
+
+        The record is valid, proposed for a slot and made from this member's parameters; the round began
+        at `start`. If it can never become complete, the slot is added to `refused`.
+        """
         if record.id not in self._as_announced:
             self._collection.take_in(record, now)
             self._as_announced[record.id] = not self._collection.contradicted_by(record)
@@ -127,12 +131,12 @@ def judge_completeness(
     ready: bool,
     knows_pace: bool,
 ) -> Completeness:
-    """Judge a fresh record that came as the proposal of a slot at the time `proposed`, in a round that
-    began at `start`, for whose updates a leader waits `collect` seconds.
+    """Judge a fresh record that was proposed for a slot at the time `proposed`.
 
-    `ready` says whether this member waits for no more updates; one that does cannot tell yet.
-    `knows_pace` says whether `collect` is what was observed: a member that was just started waits much
-    longer than the others, so it follows them where a record names most of what is `due`.
+    The round began at `start`, and a leader waits `collect` seconds for its updates. `ready` says
+    whether this member has stopped waiting for updates; until then it cannot tell. `knows_pace` says
+    whether `collect` was observed: a member that was just started waits much longer than the others, so
+    it accepts a record that names most of what is `due`.
     """
     until = max(proposed - (1 - _IN_TIME) * collect, start + _IN_TIME * collect)
     missed = collection.missed_by(record, until) - {me}

@@ -1,7 +1,7 @@
-"""Noticing what was missed: rounds that others have decided, and chains that are not ours.
+"""Lag detector: notices rounds that others have decided, and chains other than ours.
 
-Gossip tells it in passing: somebody speaks of a round that we have not reached, or builds on a record
-that we do not have. Only asking shows what it is; this says when to ask, and how often.
+Gossip shows it in passing: a message names a round that we have not reached, or builds on a record that
+we do not have. Only a request shows which it is; this module decides when to send one, and how often.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from .effects import AskSync, Effect, Fork
 from .mailbox import FUTURE_ROUNDS
 
 _SYNC_SECONDS = 2.0
-# Something of a later round arrived: the record in between is known to somebody.
+# After a message of a later round: some peer has the records in between.
 _SYNC_BEHIND_SECONDS = 0.5
-# A member that hears one decision after another may still fall behind, if these are ever older: gossip
-# queues, and nothing in it tells where the others are. So it asks now and then in any case.
+# A member that sees one decision after another may still fall behind, if the decisions get older and
+# older: gossip queues, and does not show how far the others are. So it asks occasionally in any case.
 _TIP_SECONDS = 10.0
-# Comparing chains takes several requests to everybody, and a liar can make us do it.
+# Comparing chains takes several requests to every peer, and a liar can trigger it.
 _COMPARE_SECONDS = 10.0
-# Where nothing is decided for so long, chains are compared without a sign as well: members of the other
-# one may be behind, and then they say heartbeats only, which name no record. While updates are waited
-# for, after so many times what is usual.
+# Without any decision for this long, chains are compared even without a sign: members of the other chain
+# may be behind, and then send only heartbeats, which name no record. While updates are awaited, this
+# multiple of the usual wait applies instead.
 _STALLED_SECONDS = 60.0
 _STALLED_PATIENCE = 16
 
 
 class Divergence:
-    """What one member noticed of others being further, or elsewhere. Times are in seconds."""
+    """Signs that others are ahead of this member, or on another chain. Times are in seconds."""
 
     def __init__(self, now: float) -> None:
         self._behind = False
@@ -38,15 +38,15 @@ class Divergence:
         self._last_comparison = float("-inf")
 
     def behind(self) -> None:
-        """Somebody seems to know a record that we lack."""
+        """Note that some peer seems to have a record that we lack."""
         self._behind = True
 
     def stray(self, sender: PeerId, message: Message, ledger: Ledger) -> None:
-        """A message that does not belong to our chain's present arrived.
+        """Handle a message that does not fit our chain's current rounds.
 
-        If it is from a present or former member there may be another chain: it builds on another record
-        than ours, or a peer that our chain counts out speaks as a member. (Only a member gets ahead of
-        us; and where no slot can end, members say heartbeats only.)
+        If a present or former member sent it, there may be another chain: the message builds on a record
+        other than ours, or a peer that is no member here acts as one. (Only a member can be ahead of us;
+        and where no slot can end, members send only heartbeats.)
         """
         if not ledger.has_been_member(sender):
             return
@@ -57,15 +57,18 @@ class Divergence:
             self._parted |= parent is not None and parent != ledger.parent(round_)
 
     def parted(self) -> None:
-        """The others may be on another chain."""
+        """Note that the others may be on another chain."""
         self._parted = True
 
     def screen(self, sender: PeerId, message: Message, ledger: Ledger, asks: bool) -> None:
-        """Refuse what has no place in the rounds around ours; `asks` is whether the sender asks for
-        admission, and so may be a member by a record that we have not seen. Raises `ProtocolError`."""
+        """Raise `ProtocolError` for a message that does not fit the rounds around ours.
+
+        `asks` is whether the sender has asked for admission, and so may be a member by a record that we
+        have not seen.
+        """
         round_, ours = round_of(message), len(ledger)
         if not ours - 1 <= round_ <= ours + FUTURE_ROUNDS:
-            # Not a fault by itself: one of the two is behind.
+            # Not a fault by itself: one side is behind.
             self.stray(sender, message, ledger)
             self._behind |= round_ > ours
             raise ProtocolError("other_round", f"round {round_} while at {ours}")
@@ -77,9 +80,12 @@ class Divergence:
     def questions(
         self, ledger: Ledger, *, last: float, patience: float, follows: bool, now: float
     ) -> list[Effect]:
-        """What to ask others now. The `last` news came at that time; without any we ask as well,
-        after `patience` seconds or what is usual, if that is longer. A node that only `follows`, so that
-        nobody waits for it, asks as often whatever the news."""
+        """Return the requests to send now.
+
+        The `last` news came at that time. Without news we ask after `patience` seconds, or the usual
+        time if that is longer. A node that `follows` only, so that no peer waits for it, asks equally
+        often whatever the news.
+        """
         effects: list[Effect] = []
         wait = _SYNC_BEHIND_SECONDS if self._behind else max(_SYNC_SECONDS, patience)
         anyway = _SYNC_SECONDS if follows else max(_TIP_SECONDS, patience)

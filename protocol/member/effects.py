@@ -1,7 +1,7 @@
-"""What a member wants done in the world.
+"""Effects: the actions that a member requests from its runner.
 
-The state machine returns these in order; its runner (the daemon, the simulator) carries them out in that
-order and reports back (`inputs`).
+The state machine returns them in order; the runner (the daemon, the simulator) carries them out in that
+order and reports the results (`inputs`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..wire.messages import Decided, Record, RecordId
 
 @dataclass(frozen=True)
 class Publish:
-    """Gossip a message. If `durable`, it must be on disk before anybody sees it, so that a restart
+    """Gossip a message. If `durable`, it must be on disk before any peer sees it, so that a restart
     cannot make this member contradict itself."""
 
     envelope: Envelope
@@ -30,24 +30,24 @@ class Publish:
 
 @dataclass(frozen=True)
 class Remember:
-    """Put a message on disk, before anything that follows: the proposal that a vote is about to be cast
-    for, or an own message that was lost. To be handed to `Member.restore` after a restart."""
+    """Write a message to disk before any later effect: the proposal that this member is about to vote
+    for, or an own message that was lost. `Member.restore` takes it after a restart."""
 
     envelope: Envelope
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Ask every other member for its messages of `round`, hand them in, then report `recalled`."""
+    """Ask every other member for its messages of `round`, pass them in, then report `Recalled`."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class FetchUpdate:
-    """Get the update `update`, which `peer` announced for `round`; check it; report (`fetching`).
+    """Fetch the update `update`, which `peer` announced for `round`; check it; report (`fetching`).
 
-    `size` is what the announcement or a record says that it has: a hint."""
+    `size`, from the announcement or a record, is a hint."""
 
     round: int
     peer: PeerId
@@ -59,45 +59,45 @@ class FetchUpdate:
 class Train:
     """Train on these samples for `round`; then report the update.
 
-    `parent` is the last record, of the round before or, with `overlap`, of the one before that."""
+    `parent` is the record of the round before or, with `overlap`, of the one before that."""
 
     round: int
     parent: RecordId
     samples: tuple[int, ...]
     dealt: int
-    """The round that deals them."""
+    """The round that assigns them."""
     look: int | None = None
-    """A sample of somebody else's share, to be computed as well (`Judge`)."""
+    """A sample of another member's share to compute as well, for an audit (`Judge`)."""
     look_share: int = 0
-    """How many samples that share has."""
+    """Number of samples in that share."""
 
     @property
     def aside(self) -> bool:
-        """Rounds are to be applied meanwhile: there are several until it is due."""
+        """Whether rounds are applied during this training, since it is due several rounds later."""
         return self.dealt < self.round
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Say what comes of the sheets that the record before `round` names, for one section of the model;
-    report it as the update of `round` (`Trained`)."""
+    """Aggregate one section of the model from the sign votes named by the record before `round`; report
+    it as the update of `round` (`Trained`)."""
 
     round: int
     section: int
     sections: int
     told: Record
     counts: tuple[int, ...]
-    """How often each of its sheets counts in the sums, in their order."""
+    """Weights of its sign votes in the sums, in their order."""
     agreed: tuple[ContentId, ...]
-    """The section's tallies that counted in the steps of the term before this one, since the last step
-    in which none did."""
+    """The section's aggregates that counted in the steps of the epoch before this one, since the last
+    step in which none did."""
     patience: float
-    """How many seconds to wait for sheets that are not here yet."""
+    """Seconds to wait for sign votes that are not here yet."""
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Say how well this update agrees with the sample that was looked at in `round`; then report."""
+    """Score how well this update agrees with the sample audited in `round`; then report."""
 
     round: int
     update: ContentId
@@ -105,8 +105,8 @@ class Judge:
 
 @dataclass(frozen=True)
 class LookAgain:
-    """Make the parameters of before `first.round` again, and say how well the update agrees with each of
-    these samples, out of a share of so many; then report. There is time for it: some rounds."""
+    """Re-audit: rebuild the parameters of before `first.round` and score how well the update agrees with
+    each of these samples of a `share`; then report. There are several rounds of time for it."""
 
     first: FirstLook
     update: ContentId
@@ -118,9 +118,9 @@ class LookAgain:
 class Apply:
     """Apply a decided record; then report the new fingerprint.
 
-    `needed` are the updates that it takes, all of which are held (`chain.stepping`); `own_counted` says
-    whether this member's own update is among them; if not, it is refunded. `snapshot_due` asks for a
-    snapshot of the new state.
+    `needed` are its updates, all held (`chain.stepping`); `own_counted` says whether this
+    member's own update is among them; if not, it is refunded. `snapshot_due` asks for a snapshot of the
+    new state.
     """
 
     record: Record
@@ -138,31 +138,31 @@ class Keep:
 
 @dataclass(frozen=True)
 class KeepFinal:
-    """Write to disk that this record is final: after a restart the node goes back behind it no more than
-    before. The entries up to it must be on the disk first."""
+    """Write to disk that this record is final, so that after a restart the node still does not go back
+    before it. The entries up to it must be on disk first."""
 
     checkpoint: Checkpoint
 
 
 @dataclass(frozen=True)
 class AskSync:
-    """Ask a peer for everything it knows of `round` and later: something may have been lost."""
+    """Ask a peer for all records and messages from `round` on: something may have been lost."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class Resync:
-    """The parameters are not what the swarm agreed on: load the last certified snapshot and replay."""
+    """Load the last certified snapshot and replay: the parameters are not those of the swarm."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Somebody has another record for `round`, or for one before it: compare the chains.
+    """Compare chains: a peer has another record for `round`, or for an earlier round.
 
-    The record is not checked, since its chain is not known here."""
+    That record is not checked, since its chain is not known here."""
 
     round: int
 
@@ -183,7 +183,7 @@ NoteKind = Literal[
     "forked",
     "moved_on",
     "version",
-    # Where work is checked.
+    # In swarms with audits.
     ChangeKind,
     "voters",
 ]
@@ -191,7 +191,7 @@ NoteKind = Literal[
 
 @dataclass(frozen=True)
 class Note:
-    """Something people and metrics want to know. It has no consequence for the protocol."""
+    """Event for people and metrics, without consequence for the protocol."""
 
     kind: NoteKind
     round: int

@@ -1,9 +1,9 @@
-"""Fetching updates: whom to ask, when to go on asking, and what becomes of the bytes that come.
+"""Fetching updates: which peers to ask, when to retry, and what to do with the received bytes.
 
-Only their content id and their decoding make bytes an update. A liar can tell one member something else
-beside the id (a size, whose it is) than another; if that decided what is valid, a single liar could make
-honest members disagree on what they hold. An announced size is a hint for planning; the longest update
-that the manifest's layout allows bounds what is fetched.
+Only its content id and its decoding make a blob an update. A liar can send different members different
+metadata (size, author) for one id; if metadata decided what is valid, a single liar could make honest
+members disagree on what they hold. An announced size is a planning hint; the longest update that the
+manifest's layout allows bounds what is fetched.
 """
 
 from __future__ import annotations
@@ -18,34 +18,36 @@ from .effects import FetchUpdate
 from .inputs import Input, UpdateBad, UpdateHeld, UpdatesGone
 
 FETCH_SECONDS = 120.0
-"""A download is given up after this and begun again while the round still needs it."""
+"""A download is aborted after this time and restarted while the round still needs it."""
 
 FETCH_PAUSE_SECONDS = 1.0
-"""Before it is begun again."""
+"""Pause before the restart."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of bytes that came."""
+    """Result of a fetch."""
 
     report: Input
-    """For the member."""
+    """Input for the member."""
     discard: bool = False
-    """Whether to remove them from the store."""
+    """Whether to remove the bytes from the store."""
     culprit: PeerId | None = None
-    """The member that announced bytes that are no update."""
+    """The member that announced bytes that are not an update."""
 
 
 class Fetching:
-    """The updates that one member fetches at present."""
+    """Downloads of updates in progress."""
 
     def __init__(self) -> None:
-        # Whether the bytes were not in the store before they were asked for.
+        # Whether the bytes were missing from the store before the request.
         self._new: dict[tuple[int, ContentId], bool] = {}
 
     def begin(self, wanted: FetchUpdate, *, stored: bool) -> bool:
-        """Whether to begin: it may be under way already. `stored` says whether the bytes are here,
-        perhaps as something else of ours."""
+        """Register a download and return whether to start it: it may be under way already.
+
+        `stored` says whether the bytes are in the store, perhaps as another object of ours.
+        """
         key = (wanted.round, wanted.update)
         if key in self._new:
             return False
@@ -53,29 +55,31 @@ class Fetching:
         return True
 
     def is_new(self, wanted: FetchUpdate) -> bool:
-        """Whether the bytes were fetched for this."""
+        """Whether the bytes were fetched by this request."""
         return self._new.get((wanted.round, wanted.update), False)
 
     def goes_on(self, wanted: FetchUpdate, applied_round: int) -> bool:
-        """Whether to ask (again): not for a round that is in the parameters."""
+        """Whether to ask (again): not for a round that is already applied."""
         return wanted.round > applied_round
 
     def end(self, wanted: FetchUpdate) -> None:
-        """It is no longer under way, however it ended."""
+        """Unregister a download, however it ended."""
         self._new.pop((wanted.round, wanted.update), None)
 
     @property
     def under_way(self) -> set[ContentId]:
-        """What is fetched at present, or found to be here already and looked at."""
+        """Ids of updates being fetched, or found in the store and being checked."""
         return {update for _, update in self._new}
 
     def providers(
         self, wanted: FetchUpdate, ledger: Ledger, connected: Iterable[PeerId]
     ) -> list[PeerId]:
-        """Whom to ask, of those who are `connected`, in random order. Who made it certainly has it; the
-        other members come in when it is slow or gone; and last who has been a member, as one that left
-        may be the only one who has it. Nobody else has any use for an update, but for newcomers: where
-        none of the others is there, they are asked."""
+        """Return the peers to ask, in order, out of `connected`, which is in random order.
+
+        First the author, which certainly has it; then the other members, in case the author is slow or
+        gone; then former members, since one that left may be the last holder. Other peers do not keep
+        updates, except newcomers, which are asked if none of these is connected.
+        """
         connected = list(connected)
         members = ledger.membership(len(ledger))
         others = [p for p in connected if p != wanted.peer and ledger.has_been_member(p)]
@@ -84,21 +88,21 @@ class Fetching:
         return known or connected
 
     def is_needed(self, round: int, ledger: Ledger, applied_round: int) -> bool:
-        """Whether nothing but the updates of `round` takes the parameters past it."""
+        """Whether only the updates of `round` can take the parameters past it."""
         newest = ledger.snapshot
         contained = newest is not None and newest.round >= round
         return round > applied_round and not contained
 
     def in_vain(self, wanted: FetchUpdate, ledger: Ledger, applied_round: int) -> list[Input]:
-        """All who could have it say that they have not: what to tell the member."""
+        """Return the inputs to report when all peers that could have an update lack it."""
         if self.is_needed(wanted.round, ledger, applied_round):
             return []
         return [UpdatesGone(wanted.round)]
 
     def arrived(self, wanted: FetchUpdate, *, decodes: bool) -> Verdict:
-        """The bytes with this content id are here, and decode in this swarm's layout or not."""
+        """Return the result for received bytes, which decode in this swarm's layout or do not."""
         if decodes:
             return Verdict(UpdateHeld(wanted.update))
-        # What was here before is something else of ours that a liar named: it stays.
+        # Bytes that were here before are another object of ours that a liar named: keep them.
         discard = self.is_new(wanted)
         return Verdict(UpdateBad(wanted.update), discard=discard, culprit=wanted.peer)

@@ -1,7 +1,7 @@
-"""What arrives: which messages are let in and passed on, and which are kept for later.
+"""Message filter: which messages are accepted and forwarded, and which are kept for later.
 
-A message is screened before it is forwarded to anybody, by what can be known of it at that time: its
-decoding, its round, whether its sender has a say there. The round decides whether it has a use for it.
+A message is screened before it is forwarded, by what can be known at that time: its encoding, its round,
+whether its sender may speak there. The round then decides whether it has a use for it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .mailbox import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES, Mailbox
 from .presence import Presence
 from .proposing import Accusations, JoinRequests
 
-# Longer than anything but proposals and evidence, which take a member.
+# More than any message needs, except proposals and evidence, which only members may send.
 _STRANGER_BYTES = 4096
-# Those of dozens of rounds. A member that comes back to a chain after more finds its rounds decided.
+# Enough for dozens of rounds. A member that returns to a chain after more finds its rounds decided.
 _OWN_WORDS = 512
 
 
 class Inbox:
-    """One member's view of what others say; all that is kept of it is bounded."""
+    """One member's filter and store of received messages, bounded in every part."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Inbox:
         accusations: Accusations,
         looking: Looking,
     ) -> None:
-        """The others are the member's own; they know who is here, elsewhere, asks, is accused or was
-        looked at."""
+        """The other arguments are the member's own parts: they know who is present, on another chain,
+        asks for admission, is accused or was audited."""
         self._mailbox = Mailbox()
         self._own: Bounded[Envelope, None] = Bounded(_OWN_WORDS)
         self._joins = joins
@@ -58,10 +58,10 @@ class Inbox:
         self._presence = presence
 
     def screen(self, envelope: Envelope, ledger: Ledger, now: float) -> Message:
-        """Decode a message and check that it has a place in these rounds. Raises `ProtocolError`."""
+        """Decode a message and check that it fits the current rounds. Raises `ProtocolError`."""
         sender = envelope.sender
         if len(envelope.body) > _STRANGER_BYTES and not self._may_say_much(sender, ledger):
-            # To decode it takes longer than to send it.
+            # Decoding it takes longer than sending it.
             raise ProtocolError("not_member", "a long message from somebody who is no member")
         message = decode_message(envelope)
         if isinstance(message, JoinRequest):
@@ -72,41 +72,41 @@ class Inbox:
             self._looking.screen(sender, message, ledger)
         else:
             if round_of(message) > len(ledger) + FUTURE_ROUNDS:
-                # We are far behind, but so much is certain: it lives.
+                # We are far behind, but the sender is certainly alive.
                 self._presence.heard(sender, now)
             self._divergence.screen(sender, message, ledger, self._joins.has(sender))
         return message
 
     def has(self, envelope: Envelope, round: int) -> bool:
-        """Whether this very message about `round` is kept."""
+        """Whether this very message about `round` is stored."""
         return self._mailbox.has(round, envelope)
 
     def keep(self, envelope: Envelope, round: int, *, member: bool) -> None:
-        """Keep a message about `round`, within the bound for its sender, a `member` or not."""
+        """Store a message about `round`, within the bound for its sender, a `member` or not."""
         self._mailbox.put(round, envelope, MEMBER_BYTES if member else NEWCOMER_BYTES)
 
     def enter(self, round: int) -> list[Envelope]:
-        """`round` has come: what was said about it so far. What was said before is forgotten."""
+        """Enter `round`: return the messages received for it so far and drop those of earlier rounds."""
         self._mailbox.forget_before(round)
         return self._mailbox.of_round(round)
 
     def stand_by(self, envelope: Envelope, me: PeerId) -> None:
-        """Remember an own word: `me` may leave the chain that it is about, and come back."""
+        """Remember an own message: `me` may leave the chain that it belongs to, and come back."""
         if envelope.sender == me and envelope not in self._own:
             self._own[envelope] = None
 
     def start_over(self) -> list[Envelope]:
-        """Forget what was said about the chain that is left; returns what this member stands by."""
+        """Drop all messages of the abandoned chain, and return this member's own."""
         self._mailbox = Mailbox()
         return list(self._own)
 
     def messages(self, round: int, ledger: Ledger) -> list[Envelope]:
-        """The round's signed messages, for a peer that asks what it missed."""
+        """Return the round's signed messages, for a peer that asks what it missed."""
         said = self._mailbox.of_round(round)
         return [*self._accusations.envelopes(), *said] if round == len(ledger) else said
 
     def _may_say_much(self, sender: PeerId, ledger: Ledger) -> bool:
-        """Whether a long message of this peer may be of use. A peer that asks for admission may be a
+        """Whether a long message of this peer may be useful. A peer that asks for admission may be a
         member by a record that we have not seen."""
         return ledger.has_been_member(sender) or self._joins.has(sender)
 
@@ -123,6 +123,6 @@ class Inbox:
         if evidence.round > len(ledger):
             self._divergence.behind()
             raise ProtocolError("other_round", f"evidence of {evidence.round} at {len(ledger)}")
-        # One proof is enough, and to check one takes time.
+        # One proof is enough, and checking one takes time.
         if self._accusations.wants(evidence.peer) and evidence.peer not in current.expelled:
             ledger.check_evidence(evidence)

@@ -1,6 +1,6 @@
-"""What a member is told: what arrived, what came of its wishes, what time it is.
+"""Inputs: the events reported to a member by its runner.
 
-The runner of the state machine (the daemon, the simulator) hands these to `Member.handle` in the order
+The runner of the state machine (the daemon, the simulator) passes them to `Member.handle` in the order
 in which they happen, and carries out the effects that come back (`effects`).
 """
 
@@ -18,35 +18,35 @@ from ..wire.messages import Decided, Score, SnapshotEntry
 
 @dataclass(frozen=True)
 class Tick:
-    """Time passes. To be said at least a few times a second."""
+    """Passage of time, reported at least a few times per second."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """A message arrived, by gossip or in an answer. Its signature was checked."""
+    """Received message, by gossip or in an answer. Its signature was checked."""
 
     envelope: Envelope
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A ledger entry arrived, from whomever."""
+    """Received ledger entry, from any peer."""
 
     decided: Decided
 
 
 @dataclass(frozen=True)
 class Recalled:
-    """Every other member was asked what it knows of `round`, and has answered (`Recall`)."""
+    """End of a `Recall`: every other member has sent its messages of `round`."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The parameters now are those after `round`, out of a snapshot.
+    """Parameters after `round`, loaded from a snapshot.
 
-    `snapshot` is that of `round` if one was due there."""
+    `snapshot` is the one of `round`, if one was due there."""
 
     round: int
     fingerprint: int
@@ -55,27 +55,27 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Trained:
-    """The own update for `round` is in the store (`Train`)."""
+    """Own update for `round`, now in the store (`Train`)."""
 
     round: int
     dealt: int
-    """The round that deals its samples."""
+    """The round that assigns its samples."""
     update: ContentId
     size: int
     tokens: int
     loss: float
     sequences: int = 0
-    """How many were computed."""
+    """Number of sequences computed."""
     computing: float = 0.0
-    """Seconds that this took; it is in proportion to the sequences."""
+    """Seconds of computing, proportional to the sequences."""
     encoding: float = 0.0
     """Seconds that any update takes."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What came of a look (`Judge`), in whole numbers (`checks/agreement`); `squares` is 0 where there
-    was nothing to compare. `beginning`: of the sequence's first half alone, where it has one."""
+    """Result of an audit (`Judge`), in integers (`checks/agreement`); `squares` is 0 if there was
+    nothing to compare. `beginning`: the score of the sequence's first half alone, if it has one."""
 
     round: int
     total: int
@@ -85,7 +85,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class LookedAgain:
-    """What came of a second look (`LookAgain`): of each sample, in order."""
+    """Result of a re-audit (`LookAgain`): the score of each sample, in order."""
 
     first: FirstLook
     scores: tuple[Score, ...]
@@ -93,60 +93,60 @@ class LookedAgain:
 
 @dataclass(frozen=True)
 class Applied:
-    """The record of `round` is in the parameters (`Apply`)."""
+    """Record of `round`, now applied to the parameters (`Apply`)."""
 
     round: int
     fingerprint: int
     snapshot: SnapshotEntry | None
     seconds: float = 0.0
-    """How long that took."""
+    """Duration of applying it."""
 
 
 @dataclass(frozen=True)
 class UpdateHeld:
-    """The bytes of `update` are in the store and passed the codec's checks (`FetchUpdate`)."""
+    """Bytes of `update`, now in the store and accepted by the codec (`FetchUpdate`)."""
 
     update: ContentId
 
 
 @dataclass(frozen=True)
 class UpdateBad:
-    """The bytes of `update` are not an update of this swarm's layout."""
+    """Bytes of `update`, which are not an update of this swarm's layout."""
 
     update: ContentId
 
 
 @dataclass(frozen=True)
 class UpdatesGone:
-    """Nobody has the updates of `round` any more."""
+    """Updates of `round` that no peer has any more."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class Connected:
-    """There is a connection to `peer`."""
+    """New connection to `peer`."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True)
 class Disconnected:
-    """The last connection to `peer` broke."""
+    """Loss of the last connection to `peer`."""
 
     peer: PeerId
 
 
 @dataclass(frozen=True)
 class Rebased:
-    """The chains were compared, and this one is to be followed instead (`Fork`)."""
+    """Result of a comparison of chains: follow this one instead (`Fork`)."""
 
     ledger: Ledger
 
 
 @dataclass(frozen=True)
 class Goodbye:
-    """This node is to leave. It should stay until it is no member, or its patience ends."""
+    """Request to leave. The node should stay until it is no member, or its patience ends."""
 
 
 Input = (

@@ -1,10 +1,11 @@
-"""The lease that moves finality on where members of the finality set are gone for good.
+"""Finality lease: moves finality on when members of the finality set are gone for good.
 
-No record can tell how long finality has stood still, since rounds cost nothing. So each member observes
-it for itself: a record that it has had on its chain for a whole finality lease (days), while it was a
-member among others, is final for it if a quorum of the rest of the finality set agrees. The rest are
-those that were members at any time since. Time asleep, as no member or alone on a chain does not count,
-so a machine that was cut off alone comes back. docs/protocol.md: "The finality lease".
+Records cannot show how long finality has stalled, since rounds cost nothing. So each member measures it
+locally: a record that has been on its chain for a whole finality lease (days), while the member was one
+among others, is final for it if a quorum of the remaining finality set agrees. The remaining set
+consists of its members of any time since. Time asleep, outside the membership or alone on a
+chain does not count, so a machine that was cut off alone comes back. docs/protocol.md: "The finality
+lease".
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from collections import deque
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 
-# Longer than any pause between two looks of a healthy process.
+# Longer than any pause between two calls in a healthy process.
 _MOST_SECONDS = 5.0
-# How many looks back are remembered, evenly over a lease.
+# Number of past observations kept, spread evenly over a lease.
 _MARKS = 16
-# The finality lease is never shorter than so many of the leases after which a member counts as silent.
+# Minimum finality lease, in multiples of the lease after which a member counts as silent.
 _LEASES = 4
 
 
 class FinalityLease:
-    """What one member has seen of its chain, and for how long. Times are in seconds."""
+    """Observation of the chain by one member over time. Times are in seconds."""
 
     def __init__(self, seconds: float, now: float) -> None:
         self._seconds = seconds
@@ -31,20 +32,20 @@ class FinalityLease:
         self.start_over()
 
     def start_over(self) -> None:
-        """The chain is another one: nothing of it was seen yet."""
+        """Reset: the chain is another one, of which nothing was observed."""
         self._seen = 0.0
-        # How long the chain was, by the time that was seen until then.
+        # (observed time, length of the chain at that time).
         self._marks: deque[tuple[float, int]] = deque()
 
     def look(self, ledger: Ledger, *, is_member: bool, silence: float, now: float) -> int | None:
-        """Look at the chain, now and then. Moves its finality on where it is time for that, and returns
-        the round that it moved to. `silence` is the ordinary lease."""
+        """Observe the chain; to be called regularly. Moves its finality on when that is due, and returns
+        the new final round. `silence` is the ordinary lease."""
         passed, self._last = now - self._last, now
         tip = len(ledger)
         if not is_member or not ledger.anchored or len(ledger.membership(tip)) < 2:
             return None
         self._seen += min(max(0.0, passed), _MOST_SECONDS)
-        # The records that follow a checkpoint show it to be final, but where a lease was needed for it.
+        # The records after a checkpoint prove it final, except where that took a lease.
         if self._seen >= silence and ledger.believe_checkpoint():
             return ledger.final_round
         lease = max(self._seconds, _LEASES * silence)
@@ -61,6 +62,6 @@ class FinalityLease:
             present.update(ledger.membership(height).peers)
         if not ledger.move_finality_on(length - 1, frozenset(present)):
             return None
-        # Those who are left get as long to make the next record final by themselves.
+        # The remaining members get as long to finalize the next record by themselves.
         self.start_over()
         return ledger.final_round

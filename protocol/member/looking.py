@@ -1,13 +1,13 @@
-"""One member's looks at the work of others: which it takes, and what it has heard of those of others.
+"""Auditor of one member: which audits it makes, and which audits of others it has received.
 
-With each announcement a member commits to a secret, which it makes of its key: whoever has not the key
-cannot foresee it, and a restarted member has it again. A few rounds later it draws whether the member
-looks at somebody (`chain/checked`), and when the member leads a round it reveals one (`chain/beacon`).
-The sequence is computed beside the own share; when the other one's update is decided and there, it is
-judged, and the member says what came of it. If others found somebody's work low, the member may be
-called to look at it again.
+With each announcement a member commits to a secret, which it derives from its key: no peer without the
+key can foresee it, and a restarted member derives the same one. A few rounds later the secret draws
+whether the member audits another one (`chain/checked`), and when the member leads a round it reveals one
+(`chain/beacon`). The audited sequence is computed beside the own share; when the other's update is
+decided and there, it is scored, and the member announces the result. If others found a member's work
+low, this one may be called to re-audit it.
 
-What is said so waits until a leader puts it into a record. Everything that is kept is bounded.
+Announced results wait until a leader puts them into a record. Everything that is kept is bounded.
 """
 
 from __future__ import annotations
@@ -40,32 +40,33 @@ from ..wire.messages import (
 from .effects import Effect, Judge, LookAgain, Train
 from .inputs import Judged, LookedAgain
 
-# Looks that wait for a record; more than honest members say while they are fresh.
+# Number of results that wait for a record; more than honest members send while they are fresh.
 _MAX_WAITING = 4 * MAX_LOOKS
 
 Sign = Callable[[str, bytes], Envelope]
 
 
 class Looking:
-    """The looks of one member. In a swarm whose work is not checked it has secrets, and does nothing."""
+    """Audits of one member. In a swarm without audits it has secrets, and does nothing else."""
 
     def __init__(self, me: PeerId, sign: Sign) -> None:
         self._me = me
         self._sign = sign
-        # What the trainer looks at, by the round that deals it, until the update is judged.
+        # Audits that the trainer computes, by the round that assigns the sequence, until they are
+        # scored.
         self._drawn: dict[int, Look] = {}
-        # Second looks that are done and not told yet, with what came of them.
+        # Re-audits that are done but not announced yet, with their scores.
         self._again: dict[FirstLook, tuple[Score, ...]] = {}
-        # What was heard and no record holds yet.
+        # Received results that no record holds yet.
         self._firsts: dict[tuple[PeerId, int], LookEntry] = {}
         self._seconds: dict[tuple[PeerId, PeerId, int], LookAgainEntry] = {}
 
     def commitment(self, round: int, parent: RecordId) -> bytes:
-        """What to announce in a round behind the record `parent`."""
+        """Return the commitment to announce in a round after the record `parent`."""
         return commitment(self._secret(round, parent))
 
     def reveal(self, ledger: Ledger) -> bytes:
-        """The secret to put into the next record if this member leads its slot; empty if none is due."""
+        """Return the secret for the next record if this member leads its slot; empty if none is due."""
         round_ = len(ledger)
         if ledger.beacon is None or not ledger.beacon.bound(self._me, round_):
             return b""
@@ -75,7 +76,7 @@ class Looking:
     # What to do
 
     def beside(self, effect: Train, ledger: Ledger) -> Train:
-        """What the trainer is told to compute, and at whose sequence it looks beside it."""
+        """Return the training effect with the drawn audit added, if there is one."""
         work = ledger.work
         if work is None or effect.aside or not effect.samples:
             return effect
@@ -90,7 +91,7 @@ class Looking:
         return replace(effect, look=dealt[look.sequence], look_share=len(dealt))
 
     def applied(self, round: int, ledger: Ledger) -> list[Effect]:
-        """A record is in the parameters, so its updates are here: what is to be judged."""
+        """Return the audits to score now that the record is applied, so that its updates are here."""
         for old in [number for number in self._drawn if number <= round - FRESH]:
             del self._drawn[old]
         look = self._drawn.get(round)
@@ -103,7 +104,7 @@ class Looking:
         return []
 
     def judged(self, what: Judged, ledger: Ledger) -> list[tuple[str, Message]]:
-        """The trainer has judged: what to say of it, if anything."""
+        """Return the message that announces a scored audit, if there is anything to announce."""
         look = self._drawn.pop(what.round, None)
         if look is None or ledger.work is None or what.squares == 0 or what.round >= len(ledger):
             return []
@@ -114,7 +115,7 @@ class Looking:
         return [("check", said)]
 
     def called(self, ledger: Ledger) -> list[Effect]:
-        """The last record is decided: the second looks to which its beacon calls this member."""
+        """Return the re-audits to which the beacon of the last record calls this member."""
         work, now = ledger.work, len(ledger)
         if work is None:
             return []
@@ -134,13 +135,13 @@ class Looking:
         return effects
 
     def looked_again(self, what: LookedAgain, ledger: Ledger) -> None:
-        """A second look is done."""
+        """Note the scores of a finished re-audit."""
         work = ledger.work
         if work is not None and what.first in work.accounts.disputes and what.scores:
             self._again[what.first] = what.scores
 
     def to_tell(self, ledger: Ledger) -> list[tuple[str, Message]]:
-        """The second looks that are done, once each."""
+        """Return the finished re-audits to announce, once each."""
         said: list[tuple[str, Message]] = []
         for first, scores in self._again.items():
             parent = ledger.parent(first.round)
@@ -148,14 +149,14 @@ class Looking:
         self._again.clear()
         return said
 
-    # What others say
+    # Audits of others
 
     def screen(self, sender: PeerId, message: Check | Recheck, ledger: Ledger) -> None:
-        """Check a look before it is forwarded. Raises `ProtocolError`."""
+        """Check an audit before it is forwarded. Raises `ProtocolError`."""
         work, now = ledger.work, len(ledger)
         if work is None:
             raise ProtocolError("look", "a look where no work is checked")
-        # A dispute may begin with a look that is no more than fresh, and goes on from there.
+        # A dispute may begin with an audit that is just fresh enough, and goes on from there.
         lasts = FRESH if isinstance(message, Check) else FRESH + OPEN
         if not now - lasts < message.round < now:
             raise ProtocolError("other_round", f"a look at round {message.round} in {now}")
@@ -170,11 +171,11 @@ class Looking:
             work.second_look(entry)
             known = self._seconds.get((sender, message.checker, message.round))
         if known is not None and replace(known, signature=entry.signature) != entry:
-            # Else one secret would be worth as many messages to everybody as there are numbers.
+            # Otherwise one secret would allow as many messages to every peer as there are numbers.
             raise ProtocolError("equivocation", "another word about the same look")
 
     def put(self, sender: PeerId, message: Check | Recheck, signature: bytes) -> None:
-        """Keep a look that was screened, the first of its kind."""
+        """Keep a screened audit, the first of its kind."""
         if isinstance(message, Check):
             if len(self._firsts) < _MAX_WAITING:
                 first = _first_entry(sender, message, signature)
@@ -184,7 +185,7 @@ class Looking:
             self._seconds.setdefault(key, _second_entry(sender, message, signature))
 
     def entries(self, ledger: Ledger) -> tuple[tuple[LookEntry, ...], tuple[LookAgainEntry, ...]]:
-        """What the next record may hold of them, the oldest first where they are too many."""
+        """Return audits for the next record, the oldest first if they are too many."""
         self.forget(ledger)
         firsts = sorted(self._firsts.values(), key=lambda e: (e.round, e.checker))[:MAX_LOOKS]
         seconds = sorted(self._seconds.values(), key=lambda e: (e.round, e.looker, e.checker))
@@ -194,7 +195,7 @@ class Looking:
         )
 
     def forget(self, ledger: Ledger) -> None:
-        """Drop what is recorded, or cannot be recorded on this chain any more."""
+        """Drop audits that are recorded, or cannot be recorded on this chain any more."""
         work, now = ledger.work, len(ledger)
         if work is None:
             return
@@ -210,14 +211,14 @@ class Looking:
         }
 
     def start_over(self) -> None:
-        """The chain is another one: what was said of this one is signed for it."""
+        """Drop everything: the chain is another one, and audits are signed for theirs."""
         self._drawn.clear()
         self._again.clear()
         self._firsts.clear()
         self._seconds.clear()
 
     def _secret(self, round: int, parent: RecordId) -> bytes:
-        """What only this key can make, the same each time."""
+        """Derive a secret that only this key can make, the same each time."""
         made = self._sign("secret", encode([round, parent]))
         return content_id(made.signature)[:SECRET_BYTES]
 

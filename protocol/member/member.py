@@ -1,10 +1,10 @@
 """A member of a swarm: the whole of the rules as one state machine.
 
-It is told what arrived, what was held, trained and applied, and what time it is (`inputs`), and answers
-with effects (`effects`); all else that it offers is to be looked at only. It follows one loop: apply
-the decided records that are not applied; at the tip, train, collect updates, agree on the record. A
-newcomer, a restarted node and one that fell behind are the same case: they hold a ledger that is longer
-than what they have applied.
+Its inputs report what arrived, what was held, trained and applied, and the time (`inputs`); its answers
+are effects (`effects`); the rest of its interface is read-only. It follows one loop: apply the decided
+records that are not applied; at the tip, train, collect updates, agree on the record. A newcomer, a
+restarted node and one that fell behind are the same case: their ledger is longer than what they have
+applied.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from .states import move
 from .step import Standing
 from .training import announcement_of
 
-# What binds its sender to nothing, and so need not survive a restart.
+# Kinds that do not bind their sender, and so need not survive a restart.
 _FLEETING = ("heartbeat", "join", "evidence", "check", "recheck")
-# Of the time that a round waits for updates, what speakers wait for sheets that are not here yet.
+# Part of a round's wait for updates that aggregators wait for missing sign votes.
 _SHEETS_SHARE = 0.5
 
 
@@ -72,12 +72,11 @@ class Member(MemberParts):
     def restore(self, envelopes: Iterable[Envelope], now: float) -> None:
         """Take back what this member signed before a restart, so that it does not contradict it.
 
-        Proposals of others that it voted for are taken back with it, and the votes of others that it has
-        finalized on: it may be the last who has them.
-        Words about another chain are passed over; those about rounds still to come (the ledger's end
-        was lost) wait for their round. A leave is taken back by the return: were it still passed on,
-        members that left together would count each other out as soon as they are back. Raises
-        `ProtocolError` for what is no message.
+        The others' proposals that it voted for are taken back with it, and the others' votes that it has
+        finalized on: it may hold the last copy of them. Messages of another chain are skipped; messages
+        of future rounds (the ledger's end was lost) wait for their round. A leave is revoked by the
+        return: if it were still passed on, members that left together would count each other out as soon
+        as they are back. Raises `ProtocolError` for an envelope that is not a message.
         """
         for envelope in envelopes:
             message = decode_message(envelope)
@@ -86,7 +85,7 @@ class Member(MemberParts):
                 if own or isinstance(message, Proposal):
                     self._take(envelope, message, now)
                 elif isinstance(message, Ballot) and message.round >= self.round:
-                    # No sign that its sender lives.
+                    # This does not show that its sender is alive.
                     if message.round == self.round:
                         self._handle(envelope, message, now)
                     self._inbox.keep(envelope, message.round, member=True)
@@ -104,11 +103,11 @@ class Member(MemberParts):
         return message
 
     def handle(self, what: Input, now: float) -> list[Effect]:
-        """Take in what happened. Returns what is to be done, in this order.
+        """Apply an input. Returns the effects to carry out, in this order.
 
-        Raises `ProtocolError` for a message, or a ledger entry, that does not hold.
+        Raises `ProtocolError` for an invalid message or ledger entry.
         """
-        # What others say from here on may mean something else than it meant until now.
+        # From here on the others' messages may mean something else than this version knows.
         effects = [] if self.is_outdated else self._take_in(what, now)
         self._state = move(self._state, self._facts())
         bound = self._ledger.bound
@@ -117,7 +116,7 @@ class Member(MemberParts):
             effects.append(KeepFinal(bound))
         return effects
 
-    # What happens, one by one
+    # Inputs, one by one
 
     def _take_in(self, what: Input, now: float) -> list[Effect]:
         match what:
@@ -164,7 +163,7 @@ class Member(MemberParts):
 
     def _heard(self, envelope: Envelope, now: float) -> list[Effect]:
         message = self.screen(envelope, now)
-        # What was heard before changes nothing; answers to sync requests are full of it.
+        # A known message changes nothing; answers to sync requests are full of them.
         if self._inbox.has(envelope, round_of(message)):
             return []
         take = self._take_back if envelope.sender == self._me else self._take
@@ -198,7 +197,7 @@ class Member(MemberParts):
         return effects
 
     def _rebase(self, ledger: Ledger, now: float) -> list[Effect]:
-        """Change to a heavier chain: drop what was applied since the fork and rejoin."""
+        """Switch to a heavier chain: drop what was applied since the fork and rejoin."""
         ledger.held, self._ledger = self._ledger.bound, ledger
         self._lease.start_over()
         self._looking.start_over()
@@ -211,7 +210,7 @@ class Member(MemberParts):
     def _trained(self, made: Trained, now: float) -> list[Effect]:
         self._training.capacity.trained(made.sequences, made.computing, made.encoding)
         said = self._current.collection.announced(self._me)
-        # In an earlier life it may have announced another update for this round.
+        # Before a restart it may have announced another update for this round.
         recalls = not self._vote_recovery.complete
         if made.round != self.round or not self.at_tip or not self.is_member or recalls:
             self._training.keep(made, self.round)
@@ -232,8 +231,8 @@ class Member(MemberParts):
 
     def _leave(self, now: float) -> list[Effect]:
         self._leaving = True
-        # In round 0 there is nobody to tell, and somebody has to stay a member; at the end of the run
-        # nobody waits for anybody.
+        # In round 0 there are no others to inform, and one member has to remain; at the end of the run
+        # members do not wait for each other.
         if not self.is_member or self.round == 0 or self._ledger.finished:
             return []
         return self._say("leave", Leave(self.round), now) + self._step(now)
@@ -241,7 +240,7 @@ class Member(MemberParts):
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         if self.is_member and not self._leaving:
-            # At the end of the run the others wait to hear that we have it all.
+            # At the end of the run the others wait for our heartbeat for the round that never comes.
             told = self._said_end or not self.is_finished
             if now - self._last_said > self._pacing.heartbeat or not told:
                 self._said_end = self.is_finished
@@ -249,7 +248,7 @@ class Member(MemberParts):
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
         elif self._wants_in and (request := self._admission.renew(self.round, self.at_tip, now)):
             effects += self._say("join", request, now)
-        # What came out at the end is final as a rule; else the others may have come to another end.
+        # The outcome is final as a rule; otherwise the others may have reached another one.
         if self.is_finished and self._ledger.outcome_is_final:
             return effects
         if self.is_abandoned(now) or not self._ledger.anchored:
@@ -258,7 +257,7 @@ class Member(MemberParts):
         moved = self._lease.look(self._ledger, is_member=self.is_member, silence=silence, now=now)
         if moved is not None:
             effects.append(Note("moved_on", moved))
-        # A member that has just come back asks at once: others may have said much before.
+        # A member that has just come back asks at once: others may have sent much before.
         seen = self._last_decision > float("-inf")
         waiting = seen and self.is_member and self._current.ready_since is None
         patience = self._pacing.lease / 4 if waiting else 0.0
@@ -291,15 +290,15 @@ class Member(MemberParts):
             self._replica.made(round_, message.update)
         past = round_ < self.round
         if past and isinstance(message, Announcement):
-            # To one who catches up everything comes late.
+            # For a member that is catching up, everything is late.
             return [Note("late", round_, envelope.sender)] if self.at_tip else []
         if self._inbox.has(envelope, round_) or (past and not isinstance(message, Leave)):
             return []
-        # What the current round refuses is not kept, let alone handed to others.
+        # A message that the current round refuses is not kept, let alone passed on.
         effects = self._handle(envelope, message, now) if round_ <= self.round else []
         if past:
             return effects
-        # Only what is new proves that its sender lives: peers repeat the words of the dead.
+        # Only a new message proves that its sender is alive: peers repeat those of dead ones.
         self._presence.heard(envelope.sender, now)
         known = envelope.sender == self._me or envelope.sender in self._current.membership
         self._inbox.keep(envelope, round_, member=known)
@@ -308,7 +307,7 @@ class Member(MemberParts):
         return effects
 
     def _take_back(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
-        """Something that we signed comes back to us. If we have no memory of it, we have one now."""
+        """Handle an own signed message that came back, and remember it if it was forgotten."""
         round_ = round_of(message)
         binding = isinstance(message, (Announcement, Proposal, Ballot))
         if not binding or round_ < self.round:
@@ -316,7 +315,7 @@ class Member(MemberParts):
         return [Remember(envelope), *self._take(envelope, message, now)]
 
     def _handle(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
-        """Take in a message of the current round, or a leave said in the one before."""
+        """Handle a message of the current round, or a leave sent in the one before."""
         if parent_of(message) not in (None, self._ledger.parent(round_of(message))):
             self._divergence.behind()
             self._divergence.stray(envelope.sender, message, self._ledger)
@@ -324,7 +323,7 @@ class Member(MemberParts):
         return self._current.take(envelope, message, self._holdings, now)
 
     def _say(self, kind: str, message: Message, now: float) -> list[Effect]:
-        """Sign a message, take it in ourselves and publish it."""
+        """Sign a message, handle it and publish it."""
         envelope = self._sign(kind, encode(message))
         self._last_said = now
         effects: list[Effect] = [Publish(envelope, durable=kind not in _FLEETING)]
@@ -350,7 +349,7 @@ class Member(MemberParts):
     # The loop
 
     def _step(self, now: float) -> list[Effect]:
-        """Do whatever can be done now."""
+        """Do everything that can be done now."""
         if self._presence.tick(now):
             self._listening.begin(now)
         self._current.listen(now)
@@ -392,7 +391,7 @@ class Member(MemberParts):
         if certificate is None or not current.binds(certificate, leaving=self._leaving, now=now):
             return self._follow_kept(now)
         record = current.agreement.records.get(certificate.block)
-        # No quorum of honest members signs for what the chain forbids; others are not followed.
+        # A quorum with honest members never signs an invalid record; other quorums are not followed.
         if record is None or not current.is_valid(record):
             return []
         if self.at_tip:
@@ -400,7 +399,7 @@ class Member(MemberParts):
         return self._adopt(Decided(record, certificate), now)
 
     def _follow_kept(self, now: float) -> list[Effect]:
-        """Follow a decision of others that was kept while this member listened, once it binds."""
+        """Follow the others' decision that was kept while this member listened, once it binds."""
         kept = self._current.kept
         if kept is None or not self._current.binds(
             kept.certificate, leaving=self._leaving, now=now
@@ -409,7 +408,7 @@ class Member(MemberParts):
         return self._adopt(kept, now, learned=True)
 
     def _agree(self, now: float) -> list[Effect]:
-        """Say whatever the current round asks for."""
+        """Send what the current round requires."""
         if not self._vote_recovery.complete:
             members = len(self._current.membership)
             asks = self.at_tip and self.is_member
@@ -421,14 +420,14 @@ class Member(MemberParts):
         slot = self._current.agreement.slot
         step = self._current.step(standing, now)
         if self._current.agreement.slot > slot:
-            # The leader lacked what others had, or one of us did: soon another one leads.
+            # The leader lacked what others had, or one of us did: another leader is next.
             self._divergence.behind()
         effects: list[Effect] = [Remember(envelope) for envelope in step.remember]
         effects += [*step.notes, *self._holdings.fetch_all(self.round, step.fetch)]
         return effects + self._say_all(step.say, now)
 
     def _accuse(self, now: float) -> list[Effect]:
-        """Tell the others who has contradicted itself, once each: one of us will lead."""
+        """Send the others the proofs of contradictions, once for each peer: one of us will lead."""
         effects: list[Effect] = []
         current = self._current
         known = {**current.agreement.contradictions, **current.collection.contradictions}
@@ -460,6 +459,6 @@ class Member(MemberParts):
             try:
                 effects += self._handle(envelope, decode_message(envelope), now)
             except ProtocolError:
-                # It could not be checked before we knew this round; now it is merely useless.
+                # It could not be checked before we knew this round; now it turns out to be useless.
                 continue
         return effects

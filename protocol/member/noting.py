@@ -1,4 +1,4 @@
-"""What of a record people and metrics want to know."""
+"""Events of a record for people and metrics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..checks.changes import Change, Picture, changes, picture
 from ..wire.messages import Record
 from .effects import Note
 
-# So many members are named when votes change. A term may give votes to a thousand at once.
+# Maximum number of members named when votes change. An epoch may give votes to a thousand at once.
 _NAMED = 4
 
 
 def notes_of(record: Record, me: PeerId) -> list[Note]:
-    """Who came, who went, and why."""
+    """Return who joined, who left, and why."""
     notes = [Note("decided", record.round)]
     notes += [Note("admitted", record.round, entry.peer) for entry in record.admitted]
     for departure in record.departed:
@@ -25,21 +25,21 @@ def notes_of(record: Record, me: PeerId) -> list[Note]:
 
 
 def notes_of_change(before: VersionChange | None, now: VersionChange | None) -> list[Note]:
-    """That a change of version was scheduled, if it was."""
+    """Return the event of a scheduled version change, if there is one."""
     if now is None or now == before:
         return []
     return [Note("version", now.round, None, str(now.version))]
 
 
 def picture_of(work: CheckedWork | None) -> Picture | None:
-    """How everybody stands, before a record; None where work is not checked."""
+    """Return everyone's reputation before a record; None in a swarm without audits."""
     return None if work is None else picture(work.accounts)
 
 
 def notes_of_work(
     before: Picture | None, work: CheckedWork | None, round: int, me: PeerId
 ) -> list[Note]:
-    """What the record of `round` has changed in how members stand, since `before`."""
+    """Return the reputation events of the record of `round`, since `before`."""
     if before is None or work is None:
         return []
     found = changes(before, work.accounts, round)
@@ -47,9 +47,9 @@ def notes_of_work(
 
 
 def notes_of_changes(found: list[Change], voters: int, round: int, me: PeerId) -> list[Note]:
-    """What people hear of these: all that is about this node, of others what has consequences.
+    """Return the events to show: all about this node, and those about others that have consequences.
 
-    `voters`: how many members have votes now.
+    `voters`: number of members with votes now.
     """
     notes: list[Note] = []
     votes: list[Note] = []
@@ -60,7 +60,7 @@ def notes_of_changes(found: list[Change], voters: int, round: int, me: PeerId) -
         elif change.kind in ("votes_gained", "votes_lost"):
             votes.append(note)
         elif change.kind != "check_low":
-            # A low look alone accuses nobody.
+            # A low audit alone accuses no member.
             notes.append(note)
     if len(votes) > _NAMED:
         votes = [Note("voters", round, None, str(voters))]

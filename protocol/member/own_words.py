@@ -1,8 +1,8 @@
-"""What a node has signed, and how long its disk has to remember it.
+"""Signed log: which of a node's signed messages its disk still has to hold.
 
-A restart must not make a node contradict itself, so its words stay until the round in which they were
-said is decided: then the ledger stands for them, and nobody counts what is said about that round any
-more. To write the rest anew for each round would be dear, so that is done now and then.
+A restart must not make a node contradict itself, so its messages stay until the round in which they were
+signed is decided: then the ledger replaces them, and messages of that round no longer count. Rewriting
+the rest in every round would be expensive, so that happens only occasionally.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Generic, TypeVar
 W = TypeVar("W")
 
 FORGET_ROUNDS = 64
-"""Rounds between two times of forgetting."""
+"""Rounds between two rewrites."""
 
 FORGET_BYTES = 1 << 20
-"""Or more words than this: proposals of large swarms are long."""
+"""Size of the log in bytes that also triggers a rewrite: proposals of large swarms are long."""
 
 
 class OwnWords(Generic[W]):
-    """The words on the disk, by the round in which they were said."""
+    """Logged messages, by the round in which they were signed."""
 
     def __init__(self, every: int = FORGET_ROUNDS) -> None:
         self._every = every
@@ -27,14 +27,13 @@ class OwnWords(Generic[W]):
         self._sizes: dict[int, int] = {}
 
     def note(self, round: int, word: W, size: int) -> None:
-        """A word of so many bytes is put on the disk while `round` is being agreed on, or was said about
-        it in an earlier life."""
+        """Note a message of `size` bytes, logged during `round` now or before a restart."""
         self._rounds.setdefault(round, []).append(word)
         self._sizes[round] = self._sizes.get(round, 0) + size
 
     def forget(self, round: int) -> list[W]:
-        """`round` is decided: which words may go now. Those of that very round stay, as others may still
-        ask for them."""
+        """Return the messages that may go now that `round` is decided. Those of that very round stay, as
+        others may still ask for them."""
         if round % self._every and sum(self._sizes.values()) <= FORGET_BYTES:
             return []
         gone: list[W] = []
@@ -44,5 +43,5 @@ class OwnWords(Generic[W]):
         return gone
 
     def kept(self) -> list[W]:
-        """The others."""
+        """Return the remaining messages."""
         return [word for said in self._rounds.values() for word in said]

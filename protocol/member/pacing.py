@@ -1,6 +1,6 @@
-"""Deadlines that follow what is observed, so that nobody has to tune them.
+"""Deadlines derived from observation, so that they need no tuning.
 
-A collect deadline is the typical time in which six of ten members' updates were there, times a margin; a
+The collect deadline is the typical time until six of ten members' updates are there, times a margin; a
 lease is a few typical rounds. Both stay inside the manifest's limits, and fewer than a third of the
 members can move neither: a single one that is always just in time must not make every round longer.
 """
@@ -12,19 +12,19 @@ from collections import deque
 from ..wire.manifest import RoundSpec
 
 _WINDOW_ROUNDS = 16
-# Below two thirds, so that liars cannot move it by coming late or not at all.
+# Below two thirds, so that byzantine members cannot move it by being late or absent.
 _QUANTILE = 0.6
-# Twice as long as most took: a member may be half as fast as they are. A slower one still takes part in
-# decisions, and its updates stay in its own momentum.
+# A member may be half as fast as most. A slower one still takes part in decisions, and its updates stay
+# in its own momentum.
 _MARGIN = 2.0
-# From one round to the next, so that no short trouble sets a long deadline.
+# Limit from one round to the next, so that a short disturbance does not set a long deadline.
 _COLLECT_GROWTH = 1.5
-# Each further slot waits longer, so that a swarm whose delays we underestimated finds its pace.
+# Each further slot waits longer, so that a swarm whose delays were underestimated finds its pace.
 _SLOT_GROWTH = 1.5
 
 
 class Pacing:
-    """Remembers recent rounds and derives this round's deadlines. All times are in seconds."""
+    """Recent rounds, and the deadlines derived from them. All times are in seconds."""
 
     def __init__(self, limits: RoundSpec) -> None:
         self._limits = limits
@@ -37,52 +37,54 @@ class Pacing:
     def record_round(
         self, *, arrivals: list[float], members: int, decision: float, total: float
     ) -> None:
-        """Take in one round: when each update arrived, of how many members, how long deciding took, and
-        the whole.
+        """Add one round: when each update arrived, the number of members, how long the decision took,
+        and the total.
 
-        Not one that waited for a member's silence to be certain: the lease would grow by itself.
+        Do not add a round that waited for a member's silence to become certain: the lease would feed on
+        itself.
         """
         self._decisions.append(decision)
         self._rounds.append(total)
         self._derive()
         if arrivals:
             index = int(_QUANTILE * max(members, len(arrivals)))
-            # Too few came in time: as if the next had come just too late.
+            # Too few came in time: count it as if the next one had come just too late.
             late = self._collect * _COLLECT_GROWTH / _MARGIN
             self._arrivals.append(sorted(arrivals)[index] if index < len(arrivals) else late)
             self._collect = self._collect_seconds()
 
     @property
     def collect(self) -> float:
-        """How long after the round's start the leader waits for updates."""
+        """Seconds after the round's start for which the leader waits for updates."""
         return self._collect
 
     def slot(self, slot: int) -> float:
-        """How long a slot may last before it is skipped."""
-        # The exponent is bounded only to keep the power finite; the limit is reached long before.
+        """Return how long a slot may last before it is skipped."""
+        # The exponent is bounded only to keep the power finite; the limit is reached much earlier.
         growth = _SLOT_GROWTH ** min(slot - 1, 64)
         return min(self._slot * growth, self._limits.slot_max_seconds)
 
     @property
     def round_seconds(self) -> float | None:
-        """How long a round takes, typically; None before one was seen."""
+        """Typical duration of a round; None before one was observed."""
         return _median(self._rounds) if self._rounds else None
 
     @property
     def lease(self) -> float:
-        """How long a member may be unheard before it counts as silent."""
+        """How long a member may go unheard before it counts as silent."""
         return self._lease
 
     @property
     def heartbeat(self) -> float:
-        """How often a member with nothing else to say shows that it is alive.
+        """Interval at which a member without other messages shows that it is alive.
 
-        Not by the own lease: a newcomer has seen no slow round yet, and its lease is the shortest.
+        Independent of the own lease: a newcomer has seen no slow round yet, and its lease is the
+        shortest.
         """
         return self._limits.lease_min_seconds / 4
 
     def _derive(self) -> None:
-        """Work the deadlines out once a round: they are asked for with every message."""
+        """Compute the deadlines once per round: they are read for every message."""
         limits = self._limits
         decision = _median(self._decisions) if self._decisions else 0.0
         self._slot = max(limits.slot_min_seconds, 3 * decision)

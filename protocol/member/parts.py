@@ -1,4 +1,4 @@
-"""What a member consists of, and how its parts know each other."""
+"""Parts of a member, and how they are wired together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Sign = Callable[[str, bytes], Envelope]
 
 
 class MemberParts(MemberView):
-    """One node's part in a swarm, taken apart. All times are seconds of any steady clock."""
+    """Parts of one node's membership in a swarm. All times are seconds of any steady clock."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class MemberParts(MemberView):
     ) -> None:
         """`start_number` must grow from one start of the node to the next.
 
-        With `recall` it asks the others what it said in an earlier life before it casts a ballot.
+        With `recall` it asks the others for its own earlier messages before it casts a ballot.
         """
         self._ledger = ledger
         self._me = me
@@ -76,9 +76,9 @@ class MemberParts(MemberView):
         self._training = Training(me, overlap=manifest.rounds.overlap)
         self._listening = Listening(now)
         self._leaving = False
-        # Whether it has said that it has the whole of a run that is over.
+        # Whether it has announced that it has the whole of a finished run.
         self._said_end = False
-        # Nothing was decided before our eyes yet: until then, others know better what is going on.
+        # No decision was observed yet: until then, the others know better what is going on.
         self._last_decision = self._last_sound = float("-inf")
         self._began = self._last_said = now
         self._count = start_number << 20

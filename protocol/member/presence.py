@@ -1,4 +1,4 @@
-"""Who is there: whom this member has heard, who took leave, who fell silent.
+"""Liveness: which members were heard, took leave, or fell silent.
 
 *Silent* is a claim with consequences (it shrinks quorums), so it takes a whole lease. *Missing* is only
 a hint that the connection broke; it keeps a leader from waiting for a peer that is probably dead.
@@ -11,31 +11,31 @@ from collections.abc import Iterable
 from ...crypto.identity import PeerId
 from ..wire.messages import Heartbeat, Leave
 
-# Longer than any pause that a healthy event loop makes. If we did not run for that long, it was us
-# who were away (a closed laptop, a stopped process), and the others' silence means nothing.
+# Longer than any pause of a healthy event loop. If we did not run for that long, we were the ones away
+# (a closed laptop, a stopped process), and the others' silence means nothing.
 _OWN_ABSENCE_SECONDS = 5.0
 # A dropped connection is usually back within this time.
 _RECONNECT_SECONDS = 2.0
 
 
 class Presence:
-    """What one member knows of the others' presence. Times are seconds of any steady clock."""
+    """Liveness of the other members, as seen by one. Times are seconds of any steady clock."""
 
     def __init__(self, me: PeerId, now: float) -> None:
         self._me = me
         self._heard: dict[PeerId, float] = {}
         self._lost: dict[PeerId, float] = {}
-        # The largest round and the largest number of the heartbeats of each.
+        # Largest round and largest count in each member's heartbeats.
         self._beats: dict[PeerId, tuple[int, int]] = {}
         self._leaves: dict[PeerId, tuple[Leave, bytes]] = {}
         self._last_tick = now
-        # Nobody was last heard before this.
+        # No member was last heard before this.
         self._oldest = now
 
     def tick(self, now: float) -> bool:
-        """Notice an absence of our own and forgive everybody for it. Returns whether there was one.
+        """Detect an own absence and extend all others' leases by it. Returns whether there was one.
 
-        To be called before silence is judged, whatever woke us: a message may come before the clock.
+        Call it before silence is judged, whatever the input: a message may come before the clock.
         """
         away = now - self._last_tick
         if away > _OWN_ABSENCE_SECONDS:
@@ -44,15 +44,16 @@ class Presence:
         return away > _OWN_ABSENCE_SECONDS
 
     def heard(self, peer: PeerId, now: float) -> None:
-        """Something signed by `peer` arrived."""
+        """Note that a message signed by `peer` arrived."""
         if peer in self._heard:
             self._heard[peer] = now
         self._lost.pop(peer, None)
 
     def beat(self, peer: PeerId, beat: Heartbeat, now: float) -> None:
-        """A heartbeat of `peer` arrived; a replay counts for nothing.
+        """Note a heartbeat of `peer`; a replay has no effect.
 
-        In a later round it counts whatever its number: who has lost its disk may begin at a smaller one.
+        In a later round it counts whatever its count: a member that lost its disk may restart at a
+        smaller one.
         """
         round_, count = self._beats.get(peer, (-1, -1))
         if beat.count > count or beat.round > round_:
@@ -60,34 +61,34 @@ class Presence:
             self.heard(peer, now)
 
     def reached(self, peer: PeerId) -> int:
-        """The largest round that a member's heartbeats spoke of; -1 without any."""
+        """Return the largest round in a member's heartbeats; -1 without any."""
         return self._beats.get(peer, (-1, -1))[0]
 
     def lost(self, peer: PeerId, now: float) -> None:
-        """The connection to `peer` broke."""
+        """Note that the connection to `peer` broke."""
         self._lost[peer] = now
 
     def found(self, peer: PeerId) -> None:
-        """There is a connection to `peer` again."""
+        """Note that there is a connection to `peer` again."""
         self._lost.pop(peer, None)
 
     def took_leave(self, peer: PeerId, leave: Leave, signature: bytes) -> None:
-        """`peer` said that it goes."""
+        """Note the leave of `peer`."""
         self._leaves[peer] = (leave, signature)
 
     def leave_of(self, peer: PeerId) -> tuple[Leave, bytes] | None:
-        """The leave of `peer` with its signature."""
+        """Return the leave of `peer` and its signature."""
         return self._leaves.get(peer)
 
     def last_heard(self, peer: PeerId) -> float | None:
-        """When something of `peer` last arrived."""
+        """Return when a message of `peer` last arrived."""
         return self._heard.get(peer)
 
     def set_members(self, members: Iterable[PeerId], now: float) -> None:
-        """A new membership: newcomers get a full lease, departed members are forgotten.
+        """Set the membership: newcomers get a full lease, departed members are forgotten.
 
-        A newcomer itself gives everybody a full lease: while it caught up it hardly listened, and most
-        of what it heard was repeated by others.
+        A newcomer itself gives all others a full lease: while it caught up it hardly listened, and most
+        of what it received was repeated by others.
         """
         members = set(members)
         admitted = self._me in members and self._me not in self._heard
@@ -97,8 +98,8 @@ class Presence:
         self._leaves = {peer: leave for peer, leave in self._leaves.items() if peer in members}
 
     def silent(self, lease: float, now: float) -> set[PeerId]:
-        """Members unheard for `lease` seconds."""
-        # Asked for with every message, and almost always in vain.
+        """Return the members unheard for `lease` seconds."""
+        # Called for every message; the result is almost always empty.
         if now - self._oldest <= lease:
             return set()
         others = {peer: heard for peer, heard in self._heard.items() if peer != self._me}
@@ -106,9 +107,9 @@ class Presence:
         return {peer for peer, heard in others.items() if now - heard > lease}
 
     def leaving(self) -> set[PeerId]:
-        """Members that took leave and have not departed yet."""
+        """Return the members that took leave and have not departed yet."""
         return set(self._leaves)
 
     def missing(self, now: float) -> set[PeerId]:
-        """Members whose connection broke and did not come back."""
+        """Return the members whose connection broke and did not come back."""
         return {peer for peer, at in self._lost.items() if now - at > _RECONNECT_SECONDS}

@@ -1,4 +1,4 @@
-"""What a leader puts into a record: updates it holds, who asked to join, who is gone or expelled."""
+"""Contents of a proposed record: held updates, admissions, departures and expulsions."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ from ..wire.messages import (
 from .looking import Looking
 from .presence import Presence
 
-# Join requests cost an attacker nothing but signatures; this bounds what they make us keep.
+# Join requests cost an attacker only signatures; this bounds how many of them we keep.
 _MAX_WAITING = 1024
-# Requests are repeated every two seconds; a peer that stopped asking went away.
+# Requests are repeated every two seconds; a peer that stopped asking is gone.
 _REQUEST_SECONDS = 15.0
-# A leader accuses later than a voter agrees, so that clocks need not match.
+# A leader accuses later than a voter agrees, so that clocks need not be synchronized.
 _ACCUSE_MARGIN = 1.25
-# Admissions, and departures by leave, per record: keeps it small when a crowd comes or goes at once.
+# Limits per record for admissions and for departures by leave: keep it small when a crowd comes or goes.
 _MAX_ADMISSIONS = 64
 _MAX_LEAVES = 64
-# Proofs of contradictions that wait for a record. A member that is proven guilty is expelled soon; a
-# liar with more identities than this to waste gains only that some of them stay a while.
+# Proofs of contradictions that wait for a record. A member proven guilty is expelled soon; an attacker
+# with more identities to waste than this only gains that some of them stay a while.
 _MAX_ACCUSED = 64
-# The asker has applied everything up to a round or two ago: it can train in the round that admits it.
+# Such an asker has applied everything up to a round or two ago: it can train in the round that admits
+# it.
 _IN_SYNC_ROUNDS = 2
 
 
 class JoinRequests:
-    """The requests for admission that are waiting, the newest of each peer."""
+    """Pending requests for admission, the newest of each peer."""
 
     def __init__(self) -> None:
         self._waiting: dict[PeerId, tuple[JoinRequest, bytes, float]] = {}
 
     def put(self, peer: PeerId, request: JoinRequest, signature: bytes, now: float) -> None:
-        """Take in a request, dropping those that were not repeated for a while."""
+        """Add a request, and drop requests that were not repeated for a while."""
         self._drop_old(now)
         known = self._waiting.get(peer)
         # An older one is a replay.
@@ -60,11 +61,11 @@ class JoinRequests:
         return peer in self._waiting
 
     def drop(self, peer: PeerId) -> None:
-        """`peer` was admitted."""
+        """Remove the request of `peer`, which was admitted."""
         self._waiting.pop(peer, None)
 
     def admissible(self, manifest: Manifest, ledger: Ledger, now: float) -> list[AdmissionEntry]:
-        """Entries of those that the next record may admit, the longest wait first."""
+        """Return entries for the peers that the next record may admit, the longest wait first."""
         self._drop_old(now)
         membership = ledger.membership(len(ledger))
         return [
@@ -86,35 +87,35 @@ class JoinRequests:
 
 
 class Accusations:
-    """Members known to have contradicted themselves, until a record expels them: one proof of each.
+    """Proofs against members that contradicted themselves, one for each, until a record expels them.
 
-    The accuser's envelopes are kept, to be handed to others that ask.
+    The accusers' envelopes are kept, to be sent to peers that ask.
     """
 
     def __init__(self) -> None:
         self._known: dict[PeerId, tuple[Evidence, Envelope]] = {}
 
     def wants(self, peer: PeerId) -> bool:
-        """Whether a proof against `peer` would be kept: one is enough, and not of too many."""
+        """Whether a proof against `peer` would be kept: one is enough, and their number is limited."""
         return peer not in self._known and len(self._known) < _MAX_ACCUSED
 
     def put(self, evidence: Evidence, envelope: Envelope) -> None:
-        """Keep a proof that was checked, if it is wanted."""
+        """Keep a checked proof, if it is wanted."""
         if self.wants(evidence.peer):
             self._known[evidence.peer] = (evidence, envelope)
 
     def envelopes(self) -> list[Envelope]:
-        """The accusations as they were said."""
+        """Return the accusers' signed messages."""
         return [envelope for _, envelope in self._known.values()]
 
     def entries(self, ledger: Ledger) -> list[Evidence]:
-        """What the next record may hold of them, sorted by peer."""
+        """Return the proofs for the next record, sorted by peer."""
         self.forget(ledger)
         chosen = list(itertools.islice(self._known.items(), MAX_EVIDENCE))
         return [evidence for _, (evidence, _) in sorted(chosen, key=lambda item: item[0])]
 
     def forget(self, ledger: Ledger) -> None:
-        """Drop what is recorded, or cannot be recorded on this chain any more."""
+        """Drop proofs that are recorded, or cannot be recorded on this chain any more."""
         for peer, (evidence, _) in list(self._known.items()):
             try:
                 ledger.check_evidence(evidence)
@@ -137,8 +138,7 @@ def compose_record(
     snapshot: SnapshotEntry | None,
     now: float,
 ) -> Record:
-    """The record that the leader of a `slot` proposes for the next round, from what it knows at
-    `now`."""
+    """Return the record that the leader of a `slot` proposes for the next round, as known at `now`."""
     round_ = len(ledger)
     membership = ledger.membership(round_)
     departed: list[DepartureEntry] = []
@@ -161,11 +161,11 @@ def compose_record(
         elif peer in silent:
             departed.append(DepartureEntry(peer, "silent", 0, b""))
     if len(departed) == len(remaining):
-        # Somebody has to stay a member, or nobody could ever be admitted again.
+        # One member has to remain, or no peer could ever be admitted again.
         departed = []
     gone = {entry.peer for entry in departed if entry.reason == "silent"}
     room = manifest.admission.max_members - (len(remaining) - len(departed))
-    # Round 0 has nothing else in its record, and must admit all that the start takes.
+    # Round 0 has nothing else in its record, and must admit all members that the start takes.
     crowd = max(_MAX_ADMISSIONS, manifest.rounds.start_members if round_ == 0 else 0)
     asking = [
         entry for entry in joins.admissible(manifest, ledger, now) if entry.peer not in expelled
@@ -192,8 +192,8 @@ def compose_record(
 
 
 def _witnesses(ledger: Ledger, contributors: set[PeerId]) -> tuple[WitnessEntry, ...]:
-    """The members that finalized the last record and have no update in the next: they are on this chain
-    all the same."""
+    """Return the members that finalized the last record and have no update in the next: they are on this
+    chain as well."""
     if len(ledger) == 0:
         return ()
     last = ledger[len(ledger) - 1].certificate

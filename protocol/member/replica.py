@@ -1,8 +1,8 @@
-"""Where this member's parameters stand against the ledger, and what they need next.
+"""Replica: how far this member's parameters follow the ledger, and what they need next.
 
-The parameters follow the ledger record by record. They are loaded again, from a certified snapshot,
-when their fingerprint turns out not to be the swarm's, when the chain changes, or when the ledger is so
-far ahead that nobody keeps the updates in between or that they are more than a snapshot.
+The parameters follow the ledger record by record. They are reloaded from a certified snapshot when their
+fingerprint turns out not to be the swarm's, when the chain changes, or when the ledger is so far ahead
+that the updates in between are kept nowhere or are larger than a snapshot.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ..wire.messages import SnapshotEntry
 from .collection import Collection, Holdings
 from .effects import Apply, Effect, Note, Resync
 
-# How many records a newcomer may lack that asks to be admitted (`admission`).
+# Maximum number of records that a newcomer asking for admission may lack (`admission`).
 _NEAR_ROUNDS = 4
 
 
 class Replica:
-    """The state of one member's parameters, as far as the protocol cares."""
+    """State of one member's parameters, as far as the protocol needs it."""
 
     def __init__(self, me: PeerId, snapshot_interval: int) -> None:
         self.round = -1
         """The last round whose record the parameters contain; -1 for the initial parameters."""
         self.fingerprint: int | None = None
-        """Of the parameters after `round`; None until they are loaded."""
+        """Fingerprint of the parameters after `round`; None until they are loaded."""
         self.snapshot: SnapshotEntry | None = None
-        """That of the state after `round`, if one was due there."""
+        """Snapshot of the state after `round`, if one was due there."""
         self._me = me
         self._interval = snapshot_interval
         self._applying = False
@@ -40,42 +40,42 @@ class Replica:
         self._own: dict[int, set[ContentId]] = {}
 
     def is_current(self, ledger: Ledger) -> bool:
-        """Whether the parameters contain everything that is decided."""
+        """Whether the parameters contain everything decided."""
         return self.fingerprint is not None and self.round == len(ledger) - 1
 
     def is_near(self, ledger: Ledger) -> bool:
-        """Whether the parameters contain all that is decided but for a few rounds."""
+        """Whether the parameters contain everything decided except the last few rounds."""
         return self.fingerprint is not None and len(ledger) - 1 - self.round <= _NEAR_ROUNDS
 
     def awaits(self, round: int) -> bool:
-        """Whether the record of `round` is being applied, on the chain that is followed."""
+        """Whether the record of `round` is being applied, on the current chain."""
         return self._applying and round == self.round + 1
 
     def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
-        """The parameters are those after `round` now, out of a snapshot."""
+        """Set the parameters to those after `round`, loaded from a snapshot."""
         self.round, self.fingerprint, self.snapshot = round, fingerprint, snapshot
         self._applying = self._resyncing = False
 
     def applied(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
-        """The record of `round`, which was awaited, is in the parameters."""
+        """Note that the awaited record of `round` is applied."""
         self._applying = False
         self.round, self.fingerprint, self.snapshot = round, fingerprint, snapshot
         self._own = {r: update for r, update in self._own.items() if r > round}
 
     def made(self, round: int, update: ContentId) -> None:
-        """This member made `update` for `round`, now or before a restart."""
+        """Note that this member made `update` for `round`, now or before a restart."""
         self._own.setdefault(round, set()).add(update)
 
     def drop(self, reason: str) -> list[Effect]:
-        """Give the parameters up and ask for others."""
+        """Give up the parameters and request others."""
         self.fingerprint, self._applying, self._resyncing = None, False, True
         return [Resync(reason)]
 
     def next(self, ledger: Ledger, holdings: Holdings) -> list[Effect]:
-        """What brings the parameters nearer to the ledger's end: fetch, apply, or load others."""
+        """Return what brings the parameters closer to the ledger's end: fetch, apply, or reload."""
         if self._applying or self._resyncing or self.fingerprint is None or self.is_current(ledger):
             return []
-        # Without the record of the checkpoint it is not known whose chain this is.
+        # Without the checkpoint's record it is unknown whose chain this is.
         if not ledger.anchored:
             return []
         record = ledger[self.round + 1].record
@@ -86,8 +86,8 @@ class Replica:
             ]
         newest = ledger.snapshot
         if newest and newest.round - self.round > self._interval:
-            # The others keep two snapshots and the updates since the older of them; more of them as
-            # long as that is the shorter way.
+            # The others keep two snapshots and the updates since the older one; more updates as long as
+            # that is the shorter way.
             replay = ledger.update_bytes(self.round + 1, newest.round + 1)
             if replay > newest.size or self.round < first_replayable(ledger):
                 return self.drop(f"the swarm is at round {len(ledger)} by now")
@@ -95,7 +95,7 @@ class Replica:
         effects = holdings.fetch_all(record.round, [each.entry for each in needed])
         if all(each.entry.update in holdings.held for each in needed):
             self._applying = True
-            # What counts is in the parameters, even under the name of somebody who copied it.
+            # A counted update is in the parameters, even if a copier is named as its author.
             own = self._own.get(record.round, ())
             counted = any(
                 each.count and (each.entry.peer == self._me or each.entry.update in own)
@@ -107,7 +107,7 @@ class Replica:
         return effects
 
     def overtaken(self, round: int, ledger: Ledger) -> list[Effect]:
-        """Nobody has the updates of `round` any more: load a snapshot that contains them, if any."""
+        """React to updates of `round` that no peer has any more: load a snapshot that contains them."""
         newest = ledger.snapshot
         awaited = round == self.round + 1 and not self._applying and self.fingerprint is not None
         if not awaited or newest is None or newest.round < round:
@@ -115,10 +115,10 @@ class Replica:
         return self.drop(f"nobody has the updates of round {round} any more")
 
     def doubt(self, round: int, collection: Collection) -> list[Effect]:
-        """Load the parameters again if most others trained this round from other ones.
+        """Reload the parameters if most others trained this round from different ones.
 
-        A decided record says so, too, but where our vote is needed there will be none. Once a round:
-        if it is the others who err, nothing is gained by trying again.
+        A decided record would show it, too, but there will be none where our vote is needed. Once per
+        round: if the others are wrong, trying again gains nothing.
         """
         if self.fingerprint is None or self._doubted == round:
             return []

@@ -1,8 +1,8 @@
 """The round at the tip of the ledger: from the first update to the decided record.
 
-It joins the rules of agreement with what this member holds, hears and can check, and with the clock:
-when to propose, what to vote for, when to give up on a leader. The member that owns it signs and sends
-what it says.
+It combines the rules of consensus with what this member holds, receives and can check, and with the
+clock: when to propose, what to vote for, when to give up on a leader. The member that owns it signs and
+sends the resulting messages.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from .presence import Presence
 from .proposing import Accusations, JoinRequests, compose_record
 from .step import NOTHING, Standing, Step, say
 
-# A leader that holds certificates waits this part of the slot for the decision before it repeats
-# the block: in the good case the finalizes are already under way.
+# Part of the slot that a leader with certificates waits for the decision before it repeats the block: in
+# the good case the finalizes are already under way.
 _REPEAT_PATIENCE = 0.25
-# A leader whose connection broke gets this part of the slot's time.
+# Part of the slot's time for a leader whose connection broke.
 _MISSING_PATIENCE = 0.25
-# How long a decision is doubted while others seem to be at work who can do without it, in leases, or in
-# collect deadlines if those are longer: a member that was just started has no measure of either, and
-# takes the limits. Where members come and go all the time it takes them minutes to decide something, and
-# whoever believes a liar meanwhile is missing there.
+# How long a decision is doubted while other members seem to be at work that do not need its signers, in
+# leases, or in collect deadlines if those are longer: a member that was just started has observed
+# neither, and uses the limits. Where members come and go all the time a decision takes minutes, and a
+# member that believes a liar meanwhile is missing from it.
 _DOUBTED_LEASES = 16
-# Who is at work on a round is heard by then.
+# Time within which members at work on a round are heard.
 _LISTENED_LEASES = 1
-# A member that was only cut off for a moment is heard again by then.
+# Time within which a member that was cut off only for a moment is heard again.
 _ABANDONED_LEASES = 2
-# An update that we announced before a restart lies on our own disk, or is lost.
+# An update that we announced before a restart is on our own disk, or is lost.
 _OWN_SECONDS = 1.0
 
 
@@ -80,16 +80,16 @@ class Round:
         sound: float,
         now: float,
     ) -> None:
-        """The member `began` at that time; the last decision before its eyes that gave it no reason to
-        hesitate came at the time `sound`, if there was any."""
+        """`began` is when the member started; `sound` is when a round was last decided in its presence
+        without any reason for doubt, if ever."""
         self.number = len(ledger)
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
         self.votes = ledger.votes(self.number)
-        # The members whose updates are waited for: with `overlap`, a new one has no share yet, and who
-        # needs several rounds for one has nothing to say in most.
+        # The members whose updates are awaited: with `overlap`, a new member has no share yet, and one
+        # that needs several rounds for a share has nothing to announce in most.
         self._trains = manifest.schedule.trains(self.number)
-        # Sheets are for those who speak, and none of them decides what a step is.
+        # Only aggregators need the sign votes; no single one decides what a step is.
         self._needs_updates = manifest.speakers is None or manifest.speaks(self.number)
         self._due = ledger.dealing.due(self.number) if self._trains else frozenset()
         self._contributors = {peer for peer in self.membership.peers if peer in self._due}
@@ -106,13 +106,13 @@ class Round:
             leaders=ledger.leaders(self.number),
         )
         self.created = now
-        """When the round before it was decided."""
+        """Time when the round before was decided."""
         self.start = now
-        """When the member could begin to work on it."""
+        """Time when the member could begin to work on this round."""
         self.ready_since: float | None = None
-        """Since when it need not wait for more updates."""
+        """Since when it need not wait for more updates; None before."""
         self.kept: Decided | None = None
-        """A decision of others that this member may follow when it has listened."""
+        """A decision of others that this member may follow after it has listened."""
         self._manifest = manifest
         self._ledger = ledger
         self._me = me
@@ -126,7 +126,7 @@ class Round:
         self._slot_entered = now
         self._nobody = self._mask = self.membership.mask(())
         self._checked: dict[RecordId, bool] = {}
-        # The proposals of records that are kept, and which of them are on disk.
+        # Proposals of records that are kept, and which of them are on disk.
         self._letters: dict[RecordId, Envelope] = {}
         self._remembered: set[RecordId] = set()
         self._fetched: set[ContentId] = set()
@@ -135,16 +135,16 @@ class Round:
         )
         self._company = Company(self.number, self.parent, now)
         self._listening = listening
-        # Whether it could decide without the others, who may have gone on as heirs meanwhile.
+        # Whether it could decide without the others, which may have gone on as heirs meanwhile.
         alone = len(self.membership) == 1 or self.votes.equal
         self._lone = not alone and self.votes.decides_alone(me, manifest.fault_model)
 
     def step(self, standing: Standing, now: float) -> Step:
-        """The next thing that the rules and the clock ask for; an empty step if there is none."""
+        """Return the next actions that the rules and the clock require, if any."""
         agreement = self.agreement
         if agreement.advance():
             self._slot_entered = now
-        # The others discount a member that has taken leave, so it must not be heard in two ways.
+        # The others discount a member that has taken leave, so it must not send ballots as well.
         if self._me not in self.membership or self._me in self._presence.leaving():
             return NOTHING
         if self._ledger.finished or self.listens(now):
@@ -166,9 +166,9 @@ class Round:
     def take(
         self, envelope: Envelope, message: Message, holdings: Holdings, now: float
     ) -> list[Effect]:
-        """Take in a message of this round, or a leave said in the one before.
+        """Handle a message of this round, or a leave sent in the one before.
 
-        Raises `ProtocolError` for what its sender may not say.
+        Raises `ProtocolError` for a message that its sender may not send.
         """
         sender = envelope.sender
         if self._ledger.finished or (isinstance(message, Announcement) and not self._trains):
@@ -178,7 +178,7 @@ class Round:
                 raise ProtocolError("not_member", "an update from somebody who is no member")
             if sender not in self._due:
                 raise ProtocolError("not_due", "an update for which nothing was dealt")
-            # Whoever leads would else propose what nobody may vote for.
+            # Otherwise the leader would propose a record that no member may vote for.
             check_commitment(message.commitment, self._ledger.beacon)
             if not self.collection.announce(sender, message, envelope.signature, now):
                 raise ProtocolError("equivocation", "a second update for one round")
@@ -204,18 +204,18 @@ class Round:
         return peer in self._contributors
 
     def meet(self, sender: PeerId, message: Message, now: float) -> None:
-        """Somebody spoke: note whether it stands where this member does, or has gone on."""
+        """Note whether the sender of a message is in this round, or has gone on."""
         self._company.meet(sender, message, now)
 
     def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
         """Whether this member follows a decision.
 
-        It does not follow a doubted one while others are at work on this very round, or went on from
-        another record, who can do without its signers. They decide something, unless some of them lie;
-        so a member that needs the decision is patient for a bounded time only. It listens for a lease
-        first: at the beginning of a round nobody was heard in it yet. Nor does a decision bind that
-        calls this member silent, which knows better, unless it has taken leave, or nothing else was
-        decided for a lease.
+        It does not follow a doubted one while other members that do not need its signers are at work on
+        this very round, or went on from another record. They will decide, unless some of them lie, so a
+        member that needs the decision waits for a bounded time only. It listens for a lease first: at
+        the beginning of a round it has not heard anyone in it yet. A decision that declares this member
+        silent does not bind it either, since it knows better, unless it has taken leave, or nothing else
+        was decided for a lease.
         """
         if certificate.round != self.number or leaving:
             return True
@@ -233,18 +233,18 @@ class Round:
         return now - self._sound > lease or not self.agreement.accused_by(certificate)
 
     def listen(self, now: float) -> None:
-        """Note whether anybody else is heard, if this member could decide without them."""
+        """Note whether any other member is heard, if this one could decide without them."""
         if self._lone:
             silent = self._presence.silent(self._pacing.lease, now)
             self._listening.hears(len(silent) < len(self.membership) - 1, now)
 
     def listens(self, now: float) -> bool:
-        """Whether this member could decide alone, and does not know yet whether others went on."""
+        """Whether this member could decide alone, and does not know yet whether the others went on."""
         return self._lone and self._listening.goes_on(_LISTENED_LEASES * self._pacing.lease, now)
 
     def keep(self, decided: Decided, now: float) -> None:
-        """Keep a decision that does not bind this member while it listens, the one that most signed:
-        those who have it may be out of reach when it would."""
+        """Keep the decision with the most signers while it does not bind this member, which is
+        listening: the peers that have it may be out of reach once it does."""
         known = len(self.kept.certificate.ballots) if self.kept else 0
         if not self.listens(now) or len(decided.certificate.ballots) <= known:
             return
@@ -264,22 +264,22 @@ class Round:
             self.kept = decided
 
     def is_abandoned(self, now: float) -> bool:
-        """Whether none of its members was heard to work on this round for two leases."""
+        """Whether none of its members was heard working on this round for two leases."""
         heard = self._company.last(self.membership)
         return now - heard > _ABANDONED_LEASES * self._pacing.lease
 
     def observe(self, certificate: Certificate, capacity: Capacity, now: float) -> None:
-        """The round was decided, with the member at the tip: tell pacing and capacity how it went."""
+        """Report to pacing and capacity how the round, decided with this member at the tip, went."""
         if self._manifest.speaks(self.number):
-            # It takes no training: deadlines that followed it would be too short for the others.
+            # Without training, deadlines derived from it would be too short for the others.
             return
         last = self.collection.last_announced
         if last is not None and not self._manifest.rounds.overlap:
-            # All that was announced has been computed, and nobody has anything else to compute.
+            # Everything announced has been computed, and no member has anything else to compute.
             capacity.exchanged(now - last)
-        # One mask alone may be a liar's.
+        # A single mask may be a liar's.
         undisturbed = not silenced(certificate, self.membership)
-        # Round 0 lasts until enough members have come; the closing one waits for no updates.
+        # Round 0 lasts until enough members are there; the closing round waits for no updates.
         if self.ready_since is not None and undisturbed and self._trains:
             self._pacing.record_round(
                 arrivals=self.collection.arrivals(self.start),
@@ -289,17 +289,17 @@ class Round:
             )
 
     def is_valid(self, record: Record) -> bool:
-        """Whether the chain allows `record` to be this round's."""
+        """Whether the chain allows `record` for this round."""
         if record.id not in self._checked:
             self._checked[record.id] = self._check(record)
         return self._checked[record.id]
 
     def _can_do_without(self, certificate: Certificate, now: float) -> bool:
-        """Whether those at work on this very round, or on one after another record than the certified,
-        are a quorum without its signers.
+        """Whether the members at work on this very round, or on one after a record other than the
+        certified one, are a quorum without the certificate's signers.
 
-        Of those who are there, signers included, not of all members: who is down takes neither side. Who
-        could decide alone, and was away, takes none either.
+        A quorum of the members present, signers included, not of all members: absent members take
+        neither side, and neither does a member that could decide alone and was away.
         """
         signers = {signed.peer for signed in certificate.ballots}
         here = self._here(now, instead_of=certificate.block)
@@ -310,21 +310,21 @@ class Round:
         return votes.among(others) >= quorum(self._manifest.fault_model, votes.total)
 
     def _in_company(self, now: float) -> bool:
-        """Whether a quorum of all members is at work on this very round: a member that calls all of it
-        silent lies, or was cut off."""
+        """Whether a quorum of all members is at work on this very round: a member that declares all of
+        it silent lies, or was cut off."""
         here = self.votes.among(self._here(now))
         return here >= quorum(self._manifest.fault_model, self.votes.total)
 
     def _here(self, now: float, *, instead_of: RecordId | None = None) -> set[PeerId]:
-        """The members, this one among them, that were heard to work on this very round within a lease,
-        and have not taken leave; as for `Company.within`."""
+        """Return the members, this one included, that worked on this very round within a lease and have
+        not taken leave; `instead_of` as for `Company.within`."""
         here = self._company.within(self._pacing.lease, now, instead_of=instead_of) | {self._me}
         return here.intersection(self.membership.peers) - self._presence.leaving()
 
-    # What a member may say
+    # What a member may send
 
     def _say_again(self, now: float) -> Step:
-        """Repeat ballots with the mask of today: quorums shrink as silence is noticed."""
+        """Repeat ballots with the current mask: quorums shrink as silence is noticed."""
         mask = self._silence_mask(now)
         if mask == self._mask:
             return NOTHING
@@ -337,8 +337,8 @@ class Round:
         )
 
     def _finalize(self, certificates: list[Certificate], now: float) -> Step:
-        """Finalize what is certified; the votes for it are kept with that, or a liar could keep back its
-        own when all are restarted."""
+        """Finalize what is certified, and store the votes for it first: otherwise a liar could withhold
+        its own when all members are restarted."""
         step = say(*(self._ballot("finalize", each.slot, each.block, now) for each in certificates))
         swarm = self._manifest.swarm
         step.remember += [
@@ -396,8 +396,8 @@ class Round:
             notes = [Note("mismatch", self.number, None, "other parameters proposed")]
             return Step([], notes if new else [], [])
         accused = {entry.peer for entry in record.departed if entry.reason == "silent"}
-        # A certified block must be repeated until it is decided. A quorum has judged it and agreed about
-        # silence; that the accused are heard again would otherwise stop the round for good.
+        # A certified block must be repeated until it is decided. A quorum has judged it and agreed on
+        # who is silent; if accused members that are heard again blocked it, the round would never end.
         certified = self.agreement.certified(record.id)
         if not certified and not accused <= self._presence.silent(self._pacing.lease, now):
             return NOTHING
@@ -409,8 +409,8 @@ class Round:
         missing = [entry for entry in needed if entry.update not in standing.held]
         if not missing and complete:
             step = say(self._ballot("vote", slot, record.id, now))
-            # If all who heard it were restarted and its leader's disk were lost, nobody could repeat
-            # the certified record, and the round would never end.
+            # If every member that received it were restarted and its leader's disk were lost, the
+            # certified record could not be repeated, and the round would never end.
             letter = self._letters.get(record.id)
             if letter is not None and record.id not in self._remembered:
                 self._remembered.add(record.id)
@@ -422,7 +422,7 @@ class Round:
 
     def _skip(self, now: float) -> Step:
         slot = self.agreement.slot
-        # Timers differ: a member that was restarted knows nothing of the swarm's pace.
+        # Timers differ: a member that was restarted does not know the swarm's pace.
         deadline = self._slot_deadline(now)
         refused = slot in self._review.refused and self.ready_since is not None
         late = now >= deadline or refused or self.agreement.hopeless()
@@ -430,8 +430,8 @@ class Round:
         if gap is not None:
             return say(self._ballot("skip", gap, NO_BLOCK, now))
         if not late or not self.agreement.may_skip():
-            # Long after our own skip, the others are elsewhere. If they seem to be here, then when the
-            # timer of each of them has run out: who runs ahead of a quorum is no use to it.
+            # Long after our own skip, the others are elsewhere. If they seem to be here, we wait until
+            # each one's timer has run out: a member ahead of a quorum does not help it.
             lease, longest = self._pacing.lease, self._manifest.rounds.slot_max_seconds
             waited = now - deadline
             if waited >= min(lease, longest) and waited >= (
@@ -449,26 +449,26 @@ class Round:
     ) -> tuple[str, Message]:
         return kind, Ballot(self.number, self.parent, slot, block, self._silence_mask(now))
 
-    # What it is waiting for
+    # What the round is waiting for
 
     def _silence_mask(self, now: float) -> bytes:
-        # Asked with every message.
+        # Called for every message.
         gone = self._presence.silent(self._pacing.lease, now) | self._presence.leaving()
         return self.membership.mask(gone - {self._me}) if gone else self._nobody
 
     def _is_ready(self, now: float) -> bool:
-        """Whether the round need not wait for more: all is held, or the deadline is past."""
+        """Whether the round need not wait for more: everything is held, or the deadline has passed."""
         if self.number == 0:
             waiting = len(self._joins.admissible(self._manifest, self._ledger, now))
             return waiting + 1 >= self._manifest.rounds.start_members
         presence = self._presence
         silent = presence.silent(self._pacing.lease, now)
         gone = silent | presence.leaving() | presence.missing(now)
-        # Asked with every message. What follows takes time in the number of members.
+        # Called for every message; what follows takes time linear in the number of members.
         waited = now >= self.start + self._pacing.collect
         if not waited and self.collection.settled + len(gone) + 1 < len(self._contributors):
             return False
-        # What was announced others may have, even if its author is gone.
+        # Others may hold an announced update even if its author is gone.
         gone = {peer for peer in gone if peer in silent or not self.collection.announced(peer)}
         expected = self._contributors - gone
         if self.collection.announced(self._me) and now >= self.start + _OWN_SECONDS:
@@ -480,7 +480,7 @@ class Round:
         return not outstanding or waited
 
     def _slot_deadline(self, now: float) -> float:
-        """When to give up on the current slot."""
+        """Return when to give up on the current slot."""
         if self.number == 0 or self.ready_since is None:
             return float("inf")
         leader = self.agreement.leader(self.agreement.slot)

@@ -1,9 +1,9 @@
-"""The states of a member and of what it has cast in a slot, and every way from one to another.
+"""The states of a member and of its ballots in a slot, and all transitions between them.
 
-These tables are what runs. After each input a member `move`s: `CONDITIONS` say where it stands, and
-`TRANSITIONS` whether it can have come there from where it stood; if not, that is a bug of ours and
-loud. The ballots that may be cast in a slot follow from `RULED_OUT`, by which members abide.
-`docs/protocol.md` shows both as diagrams, printed by `make docs`.
+These tables are executed. After each input a member `move`s: `CONDITIONS` determine its state, and
+`TRANSITIONS` whether that can follow the previous one; if not, that is a bug of ours and raises. The
+ballots that may be cast in a slot follow from `RULED_OUT`, which members obey. `docs/protocol.md` shows
+both as diagrams, printed by `make docs`.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ MEANINGS: dict[MemberState, str] = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What a member's state follows from."""
+    """Conditions that determine a member's state."""
 
     expelled: bool
     """A record proves that it contradicted itself."""
     leaving: bool
-    """It has said goodbye."""
+    """It has taken leave."""
     member: bool
     """It is a member of the round at the tip."""
     loaded: bool
     """It has parameters."""
     at_tip: bool
-    """They contain everything that is decided."""
+    """The parameters contain everything decided."""
     remembers: bool
     """It knows what it signed before it was started."""
     ready: bool
@@ -65,7 +65,7 @@ class Facts:
     finished: bool
     """The run is over: no round follows."""
     outdated: bool = False
-    """The swarm speaks a version that it does not."""
+    """The swarm requires a version that this node does not support."""
 
 
 CONDITIONS: tuple[tuple[MemberState, Callable[[Facts], bool]], ...] = (
@@ -81,7 +81,7 @@ CONDITIONS: tuple[tuple[MemberState, Callable[[Facts], bool]], ...] = (
     ("collecting", lambda facts: not facts.ready),
     ("agreeing", lambda facts: True),
 )
-"""The first whose condition holds is the state."""
+"""The first one whose condition holds is the state."""
 
 _LOADED: dict[MemberState, str] = {
     "applying": "rounds were decided since",
@@ -138,18 +138,18 @@ TRANSITIONS: dict[tuple[MemberState, MemberState], str] = {
         if old not in ("expelled", "outdated")
     },
 }
-"""Every way from one state to another, with what leads there."""
+"""Every transition, with its cause."""
 
 
 def move(old: MemberState, facts: Facts) -> MemberState:
-    """Where a member stands that stood at `old`."""
+    """Return the state that follows `old`."""
     new: MemberState = next(state for state, holds in CONDITIONS if holds(facts))
     assert new == old or (old, new) in TRANSITIONS, f"a member goes from {old} to {new}"
     return new
 
 
 def cast_sets() -> dict[frozenset[BallotKind], dict[BallotKind, frozenset[BallotKind]]]:
-    """What a member may have cast in a slot, and where each further ballot leads."""
+    """Return the sets of ballots that a member may cast in a slot, and where each further one leads."""
     sets: dict[frozenset[BallotKind], dict[BallotKind, frozenset[BallotKind]]] = {}
     waiting: list[frozenset[BallotKind]] = [frozenset()]
     while waiting:
@@ -165,7 +165,7 @@ def cast_sets() -> dict[frozenset[BallotKind], dict[BallotKind, frozenset[Ballot
 
 
 def diagrams() -> str:
-    """Both tables as Mermaid state diagrams, in Markdown."""
+    """Return both tables as Mermaid state diagrams, in Markdown."""
     lines = ["A member:", "", "```mermaid", "stateDiagram-v2", "    [*] --> loading"]
     lines += [f"    {old} --> {new}: {why}" for (old, new), why in TRANSITIONS.items()]
     lines += ["    left --> [*]", "    expelled --> [*]", "    outdated --> [*]", "```", ""]

@@ -1,4 +1,4 @@
-"""What a member brings to a round, and what the round wants done next."""
+"""What a member brings to a round, and what the round requests next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .effects import Note
 
 @dataclass(frozen=True)
 class Standing:
-    """What the member brings to the round: its parameters and what it holds.
+    """What the member brings to the round: its parameters and the updates it holds.
 
     `fingerprint` is None while the member has not applied everything decided; it then only listens.
     `snapshot` is that of the last round's state, if one was due.
@@ -26,8 +26,8 @@ class Standing:
 
 @dataclass
 class Step:
-    """What to do next: messages to say, notes to pass on, updates to fetch for a proposal, and what
-    to put on disk before."""
+    """Requests of a round: messages to send, notes to pass on, updates to fetch for a proposal, and
+    messages to write to disk before."""
 
     say: list[tuple[str, Message]]
     notes: list[Note]
@@ -39,9 +39,9 @@ class Step:
 
 
 NOTHING = Step([], [], [])
-"""There is nothing to do."""
+"""The empty step."""
 
 
 def say(*messages: tuple[str, Message]) -> Step:
-    """A step that says these."""
+    """Return a step that sends these messages."""
     return Step(list(messages), [], [])

@@ -1,9 +1,8 @@
-"""Taking in what somebody answered: what to hand to the member, in which order, and when to stop.
+"""Ingest of a sync answer: what to pass to the member, in which order, and when to stop.
 
-Whoever answers has checked the signatures of what it hands on, so the first that does not hold ends the
-answer and is the answerer's fault; an entry that cannot be read is so, too. What the member refuses is
-not: an entry may be of another chain, a message about a round that is over. But after such an entry
-nothing holds that follows it.
+The answering peer has checked the signatures of what it passes on, so the first invalid one ends the
+answer and is that peer's fault; so is an unreadable entry. What the member refuses is not: an entry may
+belong to another chain, a message to a round that is over. But nothing after such an entry can be valid.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ W = TypeVar("W")
 
 
 class TakingIn(Generic[W]):
-    """One answer on its way into the member."""
+    """One answer being passed to the member."""
 
     def __init__(
         self,
@@ -31,12 +30,12 @@ class TakingIn(Generic[W]):
         words: Iterable[W],
         opened: Callable[[W], Envelope],
     ) -> None:
-        """What `peer` answered: `entries` may raise `ProtocolError` for what is none; `opened` checks a
-        message and raises `EnvelopeError`."""
+        """`peer` sent the answer. Iterating `entries` may raise `ProtocolError` for an unreadable one;
+        `opened` checks a message and raises `EnvelopeError`."""
         self.blame: Blame | None = None
-        """What the answerer is to be blamed for, once all is taken in."""
+        """What the answering peer is to blame for, once everything is passed in."""
         self.all_held = False
-        """Whether it was listened to up to its end."""
+        """Whether the answer was processed up to its end."""
         self._peer = peer
         self._entries = iter(entries)
         self._words = iter(words)
@@ -45,7 +44,7 @@ class TakingIn(Generic[W]):
         self._ended = False
 
     def next_input(self) -> Learned | Heard | None:
-        """What to hand to the member now; None if there is no more, or the rest is not listened to."""
+        """Return what to pass to the member next; None at the end, or if the rest is ignored."""
         if self._ended:
             return None
         try:
@@ -62,5 +61,5 @@ class TakingIn(Generic[W]):
         return None
 
     def refused(self) -> None:
-        """The member refused what it was handed last."""
+        """Note that the member refused the last input."""
         self._ended |= self._in_entries

@@ -1,4 +1,4 @@
-"""What may be looked at in a member, by whoever runs or watches it. Nothing here changes it."""
+"""Read-only view of a member, for its runner and for monitoring."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .replica import Replica
 from .round import Round
 from .states import MemberState
 
-# Without a word for so many heartbeats, a member may be gone.
+# After this many heartbeat intervals without a message, a member may be gone.
 _UNUSUAL_HEARTBEATS = 2.0
-# A member that lacks the last record after so long, and still speaks, gets it from those that stay.
+# A member without the last record after this time gets it from the remaining ones, if it still asks.
 _END_LEASES = 3
 
 
 class MemberView:
-    """The read-only side of a member. All times are seconds of any steady clock."""
+    """Read-only side of a member. All times are seconds of any steady clock."""
 
     _ledger: Ledger
     _me: PeerId
@@ -41,12 +41,12 @@ class MemberView:
 
     @property
     def me(self) -> PeerId:
-        """Who this is."""
+        """This node's peer id."""
         return self._me
 
     @property
     def round(self) -> int:
-        """The round that is being agreed on."""
+        """The round being decided."""
         return len(self._ledger)
 
     @property
@@ -56,7 +56,7 @@ class MemberView:
 
     @property
     def is_member(self) -> bool:
-        """Whether this node is one of them."""
+        """Whether this node is a member of the current round."""
         return self._me in self._current.membership
 
     @property
@@ -66,28 +66,28 @@ class MemberView:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the swarm has come to speak a version that this node does not."""
+        """Whether the swarm requires a version that this node does not support."""
         return self._ledger.versions.outdated
 
     @property
     def at_tip(self) -> bool:
-        """Whether the parameters contain everything that is decided."""
+        """Whether the parameters contain everything decided."""
         return self._replica.is_current(self._ledger) and self._ledger.anchored
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is over and the parameters here are what came out of it."""
+        """Whether the run is over and the parameters here are its result."""
         return self._ledger.finished and self.at_tip
 
     def may_end(self, now: float) -> bool:
-        """Whether the run is over and no member needs this one any more: all have said that they have
-        all of it, or are silent. Patience with those who say something else has an end, and so has that
-        with an end which is not final."""
+        """Whether the run is over and no member needs this one any more: all others have announced that
+        they have everything, or are silent. The wait for other answers is bounded, and so is the wait
+        for an end that is not final."""
         if not self.is_finished:
             return False
         if now - self._current.created > _END_LEASES * self._pacing.lease or not self.is_member:
             return True
-        # A heartbeat of the round that never comes says it.
+        # A heartbeat for the round that never comes announces it.
         reached = self._presence.reached
         missing = {p for p in self.members if p != self._me and reached(p) < self.round}
         gone = self._presence.silent(self.lease, now)
@@ -100,12 +100,12 @@ class MemberView:
 
     @property
     def fingerprint(self) -> int | None:
-        """Of the parameters after `applied_round`; None until they are loaded."""
+        """Fingerprint of the parameters after `applied_round`; None until they are loaded."""
         return self._replica.fingerprint
 
     @property
     def state(self) -> MemberState:
-        """Where this member stands, as in `states`; it changes with what happens only."""
+        """State of this member, as in `states`; only inputs change it."""
         return self._state
 
     @property
@@ -115,26 +115,25 @@ class MemberView:
 
     @property
     def last_ready(self) -> float | None:
-        """Since when the round before it need not have waited, if known."""
+        """Since when the round before need not have waited, if known."""
         return self._last_ready
 
     @property
     def leaving(self) -> set[PeerId]:
-        """The members that said goodbye and are in the membership still."""
+        """Members that took leave and are still in the membership."""
         return self._presence.leaving()
 
     def last_heard(self, peer: PeerId) -> float | None:
-        """When something new that a member signed last arrived."""
+        """Return when a new message signed by a member last arrived."""
         return self._presence.last_heard(peer)
 
     @property
     def lease(self) -> float:
-        """After how many seconds of silence a member is recorded as gone."""
+        """Seconds of silence after which a member is recorded as gone."""
         return self._pacing.lease
 
     def overdue(self, now: float) -> list[tuple[PeerId, float]]:
-        """Members whose update is to come and that were silent for longer than is usual, and for how
-        long."""
+        """Return members whose update is awaited after an unusually long silence, and how long it is."""
         if not self.is_member or not self._ledger.manifest.schedule.trains(self.round):
             return []
         announced = self._current.collection.announced
@@ -151,8 +150,8 @@ class MemberView:
         ]
 
     def announcement(self, round: int, peer: PeerId) -> tuple[Announcement, bytes] | None:
-        """What `peer` announced for `round`, and its signature: as decided, or as heard if that is
-        the round at the tip."""
+        """Return the announcement of `peer` for `round` and its signature: as decided, or as received if
+        that is the round at the tip."""
         if round >= self.round:
             return self._current.collection.said(peer) if round == self.round else None
         record = self._ledger[round].record
@@ -162,15 +161,15 @@ class MemberView:
         return None
 
     def is_abandoned(self, now: float) -> bool:
-        """Whether this node asks in vain: of its chain's members none is left there."""
+        """Whether this node asks in vain: none of its chain's members works there any more."""
         return self._wants_in and self._current.is_abandoned(now)
 
     def awaits(self, round: int) -> bool:
-        """Whether the record of `round` is being applied for this member, on the chain it follows."""
+        """Whether the record of `round` is being applied, on the current chain."""
         return self._replica.awaits(round)
 
     def messages(self, round: int) -> list[Envelope]:
-        """The round's signed messages, for a peer that asks what it missed."""
+        """Return the round's signed messages, for a peer that asks what it missed."""
         return self._inbox.messages(round, self._ledger)
 
     @property
