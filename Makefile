@@ -70,7 +70,7 @@ soak: $(INSTALLED) ## the long fuzz runs, many more examples, and 10,000 seeds o
 	$(BIN)/python benchmarks/simulate_whole.py --soak $(VENV)/soak-whole.jsonl --seeds 0:1000 \
 		--commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 
-docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents anew
+docs: $(INSTALLED) ## write the reference tables, diagrams and manual pages from the code
 	{ sed '/^| metric /,$$d' docs/metrics.md \
 		&& $(BIN)/python -m distro_node.node.telemetry.metrics_reference; } \
 		> $(VENV)/metrics.md
@@ -86,7 +86,6 @@ docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents an
 		'from distro_node.protocol.member.states import diagrams; print(diagrams())' \
 		&& sed -n '/^<!-- end of states -->/,$$p' docs/protocol.md; } > $(VENV)/protocol.md
 	mv $(VENV)/protocol.md docs/protocol.md
-	$(BIN)/python benchmarks/figures.py
 
 site: $(INSTALLED) ## the documents as web pages, in build/site
 	$(BIN)/python docs/site/build.py build/site
