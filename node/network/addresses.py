@@ -1,8 +1,8 @@
-"""Multiaddresses: read them strictly, say what is wrong with one, and which of our own to tell.
+"""Multiaddresses: strict parsing, error texts, and the choice of our own addresses to announce.
 
-A listening address is `/ip4|ip6/<address>/tcp/<port>`; an address to dial may also begin with a
-name (`dns`, `dns4`, `dns6`) and ends in `/p2p/<peer>`, or it is `/dnsaddr/<name>/p2p/<peer>`. With
-`/p2p-circuit/p2p/<other peer>` behind it, it leads to that other peer, through the one before.
+A listening address is `/ip4|ip6/<address>/tcp/<port>`. An address to dial may also begin with a name
+(`dns`, `dns4`, `dns6`) and ends in `/p2p/<peer>`, or it is `/dnsaddr/<name>/p2p/<peer>`. With the suffix
+`/p2p-circuit/p2p/<other peer>` it leads to that other peer through the first one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...protocol.wire.introductions import MAX_ADDRESS_CHARACTERS
 from .errors import AddressMissing, BadAddress, PortInUse
 from .interfaces import reachable_hosts
 
-# What a peer tells about itself; more than a machine with a few interfaces needs.
+# How many addresses a peer announces; more than a machine with a few interfaces needs.
 MAX_ADDRESSES = 8
 
 # The protobuf of an Ed25519 public key inside an identity multihash, up to the key itself.
@@ -29,7 +29,7 @@ _ID_PREFIX = bytes.fromhex("002408011220")
 
 
 def peer_of(identifier: ID) -> PeerId | None:
-    """The peer behind a libp2p id, None if its key is no Ed25519 key."""
+    """Return the peer of a libp2p id, None if its key is not an Ed25519 key."""
     data = identifier.to_bytes()
     if len(data) != len(_ID_PREFIX) + 32 or not data.startswith(_ID_PREFIX):
         return None
@@ -37,12 +37,12 @@ def peer_of(identifier: ID) -> PeerId | None:
 
 
 def id_of(peer: PeerId) -> ID:
-    """The libp2p id of a peer."""
+    """Return the libp2p id of a peer."""
     return ID(_ID_PREFIX + peer)
 
 
 def parse_listen(text: str) -> Multiaddr:
-    """Read an address to listen on, or to announce. Raises `BadAddress`."""
+    """Parse an address to listen on, or to announce as an IP address. Raises `BadAddress`."""
     address, names = _parse(text)
     if len(names) != 2 or names[0] not in ("ip4", "ip6") or names[1] != "tcp":
         raise BadAddress(text, "expected /ip4/<address>/tcp/<port> or /ip6/<address>/tcp/<port>")
@@ -50,7 +50,7 @@ def parse_listen(text: str) -> Multiaddr:
 
 
 def parse_announce(text: str) -> Multiaddr:
-    """Read an address that others are told; it may begin with a name. Raises `BadAddress`."""
+    """Parse an address to announce; it may begin with a name. Raises `BadAddress`."""
     address, names = _parse(text)
     if len(names) != 2 or names[0] not in _HOSTS or names[1] != "tcp":
         raise BadAddress(text, "expected /ip4/<address>/tcp/<port> or /dns/<name>/tcp/<port>")
@@ -58,7 +58,7 @@ def parse_announce(text: str) -> Multiaddr:
 
 
 def parse_dial(text: str) -> tuple[Multiaddr, PeerId]:
-    """Read an address to dial, with the peer that must answer there. Raises `BadAddress`."""
+    """Parse an address to dial, with the peer that must answer there. Raises `BadAddress`."""
     address, names = _parse(text)
     if "p2p" not in names:
         raise BadAddress(text, "it does not say which peer is there: append /p2p/<peer id>")
@@ -73,7 +73,8 @@ def parse_dial(text: str) -> tuple[Multiaddr, PeerId]:
 
 
 def split_circuit(text: str) -> tuple[str, PeerId] | None:
-    """The relay's own address and the peer behind it; None if this is no circuit address.
+    """Return the relay's own address and the peer reached through it; None if this is no circuit
+    address.
 
     Raises `BadAddress`.
     """
@@ -92,15 +93,16 @@ def through_relay(text: str) -> bool:
 
 
 def circuit_through(relay: str, peer: PeerId) -> str:
-    """The address of a peer that the relay at an address holds a reservation for."""
+    """Return the address of a peer through a relay that holds a reservation for it."""
     return f"{relay}{_CIRCUIT}{peer_text(peer)}"
 
 
 def advertised(bound: Sequence[Multiaddr], announce: Sequence[Multiaddr]) -> list[Multiaddr]:
-    """The addresses others should dial: those announced, else the real ones behind those bound.
+    """Return the addresses others should dial: those announced, else those of the bound sockets.
 
-    A socket bound to all interfaces reports 0.0.0.0 or ::, which nobody else can dial. Loopback is told
-    only where there is nothing else; an address that holds on one link alone never is.
+    A socket bound to all interfaces reports 0.0.0.0 or ::, which no other machine can dial, so the
+    addresses of the interfaces replace it. Loopback is announced only if there is nothing else, and a
+    link-local address never.
     """
     if announce:
         return list(announce[:MAX_ADDRESSES])
@@ -131,12 +133,12 @@ def advertised(bound: Sequence[Multiaddr], announce: Sequence[Multiaddr]) -> lis
 
 
 def multiaddress(host: str, port: int) -> Multiaddr:
-    """The multiaddress of a TCP port at an IP address."""
+    """Return the multiaddress of a TCP port at an IP address."""
     return Multiaddr(f"/{_family(host)}/{host}/tcp/{port}")
 
 
 def versions_of(addresses: Iterable[str]) -> set[int]:
-    """The versions of IP in which addresses that lead through no relay may be dialled."""
+    """Return the IP versions in which the addresses that use no relay may be dialled."""
     found: set[int] = set()
     for text in addresses:
         if not through_relay(text):
@@ -145,24 +147,25 @@ def versions_of(addresses: Iterable[str]) -> set[int]:
 
 
 def endpoint(address: Multiaddr) -> tuple[str, int]:
-    """The host and the port of a listening address."""
+    """Return the host and the port of a listening address."""
     _, host, port = _parts(address)
     return host, port
 
 
 def check_free(address: Multiaddr) -> None:
-    """Make sure that `address` can be listened on; libp2p itself shares a port silently.
+    """Check that `address` can be listened on; libp2p itself shares a port silently.
 
-    Raises `PortInUse` and `BadAddress`, of this `AddressMissing` where only the address is not there.
+    Raises `PortInUse` and `BadAddress`; of the latter, `AddressMissing` if this machine lacks the
+    address.
     """
     _, host, port = _parts(address)
     kind = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with closing(socket.socket(kind, socket.SOCK_STREAM)) as probe:
-            # Connections of an earlier run that are still winding down are no hindrance.
+            # Connections of an earlier run in TIME_WAIT do not count as in use.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if kind == socket.AF_INET6:
-                # Nor is an IPv4 socket at the same port: see `ip_families`.
+                # Nor does an IPv4 socket at the same port: see `ip_families`.
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             probe.bind((host, port))
             probe.listen(1)
@@ -195,7 +198,7 @@ def _parse(text: str) -> tuple[Multiaddr, list[str]]:
         address = Multiaddr(text)
         names = [protocol.name for protocol in address.protocols()]
     except Exception as error:
-        # The library raises a dozen kinds here, some of them plain ValueError or KeyError.
+        # The library raises a dozen types here, some of them plain ValueError or KeyError.
         raise BadAddress(text, f"not a multiaddress ({error})") from None
     return address, names
 

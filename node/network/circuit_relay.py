@@ -1,8 +1,8 @@
-"""The relay's side of circuits: it holds reservations for peers that nobody can dial and joins streams.
+"""The relay's side of circuits: holds reservations for peers that cannot be dialled, and joins streams.
 
-Everything is bounded: reservations, also those of one address, circuits, also those of one peer, the
-bytes and the time of each, and the bytes a second of all and of one address. A circuit that ends touches
-no other. A member holds reservations for its swarm alone: strangers have nobody to call through it.
+Everything is bounded: reservations in all and per address, circuits in all and per peer, bytes and
+duration of each circuit, and bytes per second in all and per address. The end of one circuit does not
+affect others. A member holds reservations only for its swarm: strangers have no one to call through it.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from .hearsay import household_of
 from .rates import Rate
 from .streams import reset
 
-# One message of the encryption below, as in `streams`.
+# One Noise message, as in `streams`.
 _PIECE_BYTES = 65_519 - 12
 _LEAST_PIECE_BYTES = 4096
 _MOST_PIECES_BYTES = 1 << 30
-# Peers ping a quiet connection every two seconds, through the circuit too.
+# Peers ping an idle connection every two seconds, through a circuit too.
 _IDLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CircuitLimits:
-    """What a relay gives at most. A swarm of 32 members without a reachable one has 496 circuits."""
+    """Limits of a relay. A swarm of 32 members of which none can be dialled has 496 circuits."""
 
     reservations: int = 256
     reservations_per_address: int = 64
-    """From one IP address: a flat full of nodes, but not all there are."""
+    """For one IP address: enough for a household of nodes, without taking every place."""
     reservation_seconds: float = RESERVATION_SECONDS
     circuits: int = 512
     circuits_per_peer: int = 64
     """As many as a node keeps connections; counted at both ends."""
     circuits_per_address: int = 192
-    """From the callers behind one IP address."""
+    """For the callers at one IP address."""
     circuit_seconds: float = 86_400.0
-    """A day; then the two have to call again, which takes a second."""
+    """A day; after that the two peers have to call again, which takes a second."""
     circuit_bytes: int = 64 << 30
-    """Both ways: some 10,000 updates of 2.8 MB each way."""
+    """Both directions together: some 10,000 updates of 2.8 MB each way."""
     bytes_per_second: float = 25e6
-    """All circuits together, both ways: 200 Mbit/s."""
+    """All circuits together, both directions: 200 Mbit/s."""
     bytes_per_second_per_address: float = 5e6
-    """The circuits that the peers behind one IP address have called, together: 40 Mbit/s."""
+    """All circuits called from one IP address together: 40 Mbit/s."""
     strangers: bool = True
-    """Whether peers get a reservation that are in no swarm of ours and introduced to none."""
+    """Whether peers that are in no swarm of ours, and were not introduced to one, get a reservation."""
 
 
 MEMBER_CIRCUITS = CircuitLimits(
@@ -77,12 +77,12 @@ MEMBER_CIRCUITS = CircuitLimits(
     bytes_per_second_per_address=256e3,
     strangers=False,
 )
-"""What a member that can be dialled gives: enough to hold a small swarm together without a bootstrap
-peer, at most 4 Mbit/s of a home's line and within its own `--max-upload`."""
+"""Limits of a member that can be dialled: enough to hold a small swarm together without a bootstrap
+peer; at most 4 Mbit/s of a home connection, and within the node's own `--max-upload`."""
 
 
 class CircuitRelay:
-    """Serves circuits on a host for as long as `willing` says so."""
+    """Serves circuits on a host while `willing` returns True."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class CircuitRelay:
         knows: Callable[[PeerId], bool],
         rate: Rate,
     ) -> None:
-        """`knows`: whether a peer is in a swarm of ours, or was introduced to it; `rate`: of all that
-        this node sends."""
+        """`knows`: whether a peer is in a swarm of ours, or was introduced to it; `rate`: the limit on
+        all that this node sends."""
         self._host = host
         self._open_stream = open_stream
         self._limits = limits
@@ -106,18 +106,18 @@ class CircuitRelay:
         self._rate = rate
         self._all_circuits = Rate(limits.bytes_per_second)
         self._by_address: dict[str, Rate] = {}
-        # How many directions of circuits have bytes on their way.
+        # Number of circuit directions that are sending at the moment.
         self._sending = 0
-        # By peer: until when on trio's clock, and the address it came from.
+        # By peer: the expiry on trio's clock, and the address that it came from.
         self._reservations: dict[PeerId, tuple[float, str]] = {}
         self._ends: Counter[PeerId] = Counter()
         self._callers: Counter[str] = Counter()
         self.circuits = 0
-        """Circuits that are open."""
+        """Number of open circuits."""
         self.relayed_bytes = 0
-        """Bytes carried since the start, each counted once."""
+        """Bytes relayed since the start, each counted once."""
         self.refused: Counter[str] = Counter()
-        """Requests refused, by reason."""
+        """Number of refused requests, by reason."""
         host.set_stream_handler(HOP, self._serve)
 
     def holds(self, peer: PeerId) -> bool:
@@ -125,7 +125,7 @@ class CircuitRelay:
         return peer in self._reservations
 
     def reservations(self) -> int:
-        """How many peers hold a reservation."""
+        """Return how many peers hold a reservation."""
         self._expire()
         return len(self._reservations)
 
@@ -135,7 +135,7 @@ class CircuitRelay:
         try:
             with trio.fail_after(ANSWER_SECONDS):
                 message = await read_delimited_msg(stream, HopMessage)
-            # No relaying over what is relayed already: chains of relays would only hide who asks.
+            # No relaying over a relayed connection: chains of relays would only hide who asks.
             if peer is None or self._refuses(peer) or is_relayed(stream):
                 answer = self._refusal(Status.PERMISSION_DENIED, "refused_peer")
             elif message.type == HopMessage.RESERVE:
@@ -149,7 +149,7 @@ class CircuitRelay:
                 await stream.close()
                 answered = True
         except STREAM_FAILURES:
-            # The peer gave up, broke off or sent garbage; nothing of it is left here.
+            # The peer gave up, closed the stream or sent garbage; nothing remains to be cleaned up.
             return
         finally:
             if not answered:
@@ -177,7 +177,7 @@ class CircuitRelay:
         return answer
 
     async def _connect(self, stream: Any, caller: PeerId, data: bytes) -> HopMessage | None:
-        """A refusal, or None after a circuit has come and gone."""
+        """Return a refusal, or None after the circuit has ended."""
         self._expire()
         limits, address = self._limits, _address(stream)
         callee = peer_of(ID(data))
@@ -198,14 +198,14 @@ class CircuitRelay:
             return await self._join(stream, caller, callee)
         finally:
             self.circuits -= 1
-            # Subtraction drops what is down at zero.
+            # Counter subtraction drops entries that reach zero.
             self._callers -= Counter((address,))
             self._ends -= Counter((caller, callee))
             if address not in self._callers:
                 self._by_address.pop(address, None)
 
     async def _join(self, stream: Any, caller: PeerId, callee: PeerId) -> HopMessage | None:
-        """Call the callee and carry bytes both ways until one end has enough."""
+        """Call the callee and forward bytes both ways until either end closes."""
         other: Any = None
         try:
             try:
@@ -217,7 +217,7 @@ class CircuitRelay:
                     answer = await read_delimited_msg(other, StopMessage)
             except STREAM_FAILURES:
                 return self._refusal(Status.CONNECTION_FAILED, "unreachable")
-            # Over a circuit of its own the callee could make loops of relays.
+            # With a callee that is itself relayed, loops of relays could be built.
             if answer.status != Status.OK or is_relayed(other):
                 return self._refusal(Status.CONNECTION_FAILED, "unreachable")
             await _send(stream, HopMessage(type=HopMessage.STATUS, status=Status.OK))
@@ -238,8 +238,8 @@ class CircuitRelay:
     async def _carry(
         self, source: Any, target: Any, budget: _Budget, both: trio.CancelScope
     ) -> None:
-        # What a source sends ahead lies in our memory until the target takes it: the first window
-        # (256 KiB) has to do. 40 Mbit/s at 50 ms is more than a home's upload.
+        # Bytes that the source sends ahead stay in our memory until the target takes them, so the window
+        # does not grow beyond the first 256 KiB. 40 Mbit/s at 50 ms is more than a home's upload.
         source.muxed_stream._apply_autotune_epoch = lambda buffered: 0
         try:
             while True:
@@ -256,14 +256,14 @@ class CircuitRelay:
                     self._sending -= 1
                 self.relayed_bytes += len(data)
         except STREAM_FAILURES:
-            # An end has closed, or stands still; the circuit is over, the others are not.
+            # An end has closed or stalled; this circuit is over, the others are not.
             pass
         finally:
             both.cancel()
 
     def _piece(self) -> int:
-        """How much of one circuit goes at once: all have their turn before either end takes the other's
-        silence for its death."""
+        """Return how many bytes of one circuit to send at once: small enough that all circuits get their
+        turn before an end takes the delay for a dead connection."""
         share = self._all_circuits.piece(_MOST_PIECES_BYTES) // max(1, self._sending)
         return min(max(_LEAST_PIECE_BYTES, share), _PIECE_BYTES)
 
@@ -278,14 +278,14 @@ class CircuitRelay:
 
 
 class _Budget:
-    """What one circuit may carry, and the rates that it shares with others."""
+    """The bytes that one circuit may still transfer, and the rates that it shares with others."""
 
     def __init__(self, size: int, rates: Sequence[Rate]) -> None:
         self._left = size
         self._rates = rates
 
     async def spend(self, size: int) -> bool:
-        """Wait until it is the turn of so many bytes; False if they are too many."""
+        """Wait until `size` bytes may be sent; False if they exceed the circuit's limit."""
         self._left -= size
         if self._left < 0:
             return False
@@ -300,6 +300,6 @@ async def _send(stream: Any, message: HopMessage) -> None:
 
 
 def _address(stream: Any) -> str:
-    """What counts as one address: an IPv4 one, or the network that a home gets in IPv6."""
+    """Return the address to count by: an IPv4 address, or the IPv6 network of a household."""
     remote = stream.muxed_conn.secured_conn.get_remote_address()
     return household_of(remote[0]) if remote is not None else ""

@@ -1,8 +1,8 @@
-"""Circuits: connections between two peers that only a third one, a relay, can both reach.
+"""Circuits: connections between two peers through a third, a relay, that both can reach.
 
-The wire protocol is libp2p's circuit relay v2. Over the relay's two streams the peers speak Noise and
-yamux with each other as over TCP, so a relay can neither read nor forge anything; it can only delay
-or drop. This is the side of the peers; `circuit_relay` is the relay's.
+The wire protocol is libp2p's circuit relay v2. Over the relay's two streams the peers use Noise and
+yamux with each other as over TCP, so a relay can neither read nor forge anything; it can only delay or
+drop. This module is the peers' side; `circuit_relay` is the relay's.
 """
 
 from __future__ import annotations
@@ -35,28 +35,29 @@ HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
 STOP = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
 
 ANSWER_SECONDS = 10.0
-"""How long either side of a circuit, or the relay, may take for one message: a busy machine or a full
-line takes seconds."""
+"""Timeout for one message of either end of a circuit or of the relay: a busy machine or a saturated line
+takes seconds."""
 
 RESERVATION_SECONDS = 600.0
-"""How long a relay holds a reservation. A relay reports the end by its own wall clock, which may be
-hours off; so both ends count these seconds, each on its own steady clock."""
+"""How long a relay holds a reservation. A relay reports the expiry by its own wall clock, which may be
+hours off, so both ends count these seconds on their own steady clocks."""
 
 STREAM_FAILURES = (
-    # All that the library calls its own: a length of more than 64 bits is a `ParseError` there.
+    # Base class of all errors of the library; for a length of more than 64 bits it raises a
+    # `ParseError`.
     BaseLibp2pError,
     RequestError,
     DecodeError,
     trio.TooSlowError,
-    # What the reader of protobuf frames raises for a length that is none.
+    # The reader of protobuf frames raises this for an invalid length.
     ValueError,
 )
-"""What reading from and writing to a stream that a stranger holds the other end of may raise."""
+"""Exceptions of reading from and writing to a stream whose other end is a stranger."""
 
-# A relay's own addresses, as it tells them: more do not fit into our record anyway.
+# Of a relay's own addresses, as it reports them; more would not fit into our record.
 _MAX_RELAY_ADDRESSES = 2
-# The relay's line may be full. The library's own patience with a full window is five seconds, which
-# a busy home line exceeds without anybody being at fault.
+# The relay's line may be saturated. The library itself waits five seconds for a full window, which a
+# busy home connection exceeds without any fault.
 _STALL_SECONDS = 30.0
 
 _REFUSALS = {
@@ -73,13 +74,13 @@ class Reservation:
     """A reservation at a relay, under which others can call us."""
 
     expires: float
-    """On trio's clock."""
+    """Expiry on trio's clock."""
     addresses: tuple[str, ...]
-    """Where the relay says that it is reached, each ending in `/p2p/<relay>`."""
+    """The relay's own addresses, as it reports them, each ending in `/p2p/<relay>`."""
 
 
 class Circuits:
-    """The circuits of one node: reservations at relays, calls through them, calls taken."""
+    """The circuits of one node: reservations at relays, outgoing calls and incoming calls."""
 
     def __init__(
         self,
@@ -96,8 +97,8 @@ class Circuits:
         host.set_stream_handler(STOP, self._called)
 
     async def reserve(self, relay: PeerId) -> Reservation:
-        """Ask a connected peer for a reservation, or to renew it. Raises `DialError`."""
-        # From before the question: ours ends no later than the relay's.
+        """Request a reservation of a connected peer, or renew it. Raises `DialError`."""
+        # Taken before the request, so that our copy expires no later than the relay's.
         asked = trio.current_time()
         try:
             stream, answer = await self._ask(relay, HopMessage(type=HopMessage.RESERVE))
@@ -115,7 +116,7 @@ class Circuits:
         return reservation
 
     async def dial(self, relay: PeerId, peer: PeerId) -> None:
-        """Connect to a peer through a relay that is connected.
+        """Connect to a peer through a connected relay.
 
         Raises `DialError`, and `SwarmException` if the handshake with the peer fails.
         """
@@ -130,7 +131,7 @@ class Circuits:
         except SwarmException:
             raise
         except Exception as error:
-            # The library expects no connection to end in the middle of a handshake; circuits do.
+            # The library does not expect a connection to end during a handshake; circuits do.
             raise SwarmException("the circuit ended in the handshake") from error
         finally:
             if not taken:
@@ -158,7 +159,7 @@ class Circuits:
                 await reset(stream)
 
     async def _called(self, stream: Any) -> None:
-        """Take a call that a relay puts through; lasts as long as the circuit does."""
+        """Accept a call that a relay forwards; run as long as the circuit lasts."""
         relay = peer_of(stream.muxed_conn.peer_id)
         try:
             with trio.fail_after(ANSWER_SECONDS):
@@ -167,7 +168,8 @@ class Circuits:
                 status = Status.OK
                 if message.type != StopMessage.CONNECT or caller is None:
                     status = Status.MALFORMED_MESSAGE
-                # From those alone whom we asked to: anybody else can call us directly.
+                # Only relays where we hold a reservation may forward calls: any other peer can call us
+                # directly.
                 elif relay is None or relay not in self._reservations or self._refuses(relay):
                     status = Status.PERMISSION_DENIED
                 answer = StopMessage(type=StopMessage.STATUS, status=status)
@@ -175,20 +177,20 @@ class Circuits:
             if status != Status.OK or relay is None or caller is None:
                 return
             connection = _raw(stream, False, relay, caller)
-            # Noise finds out who calls; the relay's word is a hint.
+            # Noise authenticates the caller; the id that the relay gives is only a hint.
             muxed: Any = await self._swarm.upgrade_inbound_raw_conn(
                 connection, connection.get_transport_addresses()[0]
             )
             await muxed.event_closed.wait()
         except STREAM_FAILURES:
-            # A call that came to nothing; the caller tries again.
+            # A failed call; the caller tries again.
             return
         finally:
             await reset(stream)
 
 
 class CircuitStream:
-    """A relayed stream in the place of a TCP connection."""
+    """A relayed stream that replaces a TCP connection."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -200,7 +202,7 @@ class CircuitStream:
         await write_patiently(self._stream, data)
 
     async def close(self) -> None:
-        # Noise above has no halves, so nothing is left to be said.
+        # The Noise connection above cannot be half closed, so no data is outstanding.
         await reset(self._stream)
 
     def get_remote_address(self) -> None:
@@ -208,7 +210,7 @@ class CircuitStream:
 
 
 async def write_patiently(stream: Any, data: bytes) -> None:
-    """Write to a stream whose window may be closed for a while.
+    """Write to a stream, waiting while its send window is closed.
 
     The stream must have no other writer. Raises one of `STREAM_FAILURES`.
     """
@@ -223,7 +225,7 @@ async def write_patiently(stream: Any, data: bytes) -> None:
 
 
 def is_relayed(connection: Any) -> bool:
-    """Whether a connection (or a stream's) goes through a relay."""
+    """Whether a connection (or a stream's connection) goes through a relay."""
     muxed = getattr(connection, "muxed_conn", connection)
     return muxed.get_connection_type() is not ConnectionType.DIRECT
 
@@ -235,7 +237,7 @@ def _raw(stream: Any, initiator: bool, relay: PeerId, peer: PeerId) -> RawConnec
 
 
 def _addresses(given: Any, relay: PeerId) -> list[str]:
-    """Those of a relay's addresses that can be dialled; it may say what it likes."""
+    """Return those of a relay's reported addresses that can be dialled; the relay is not trusted."""
     found: list[str] = []
     for data in list(given)[:8]:
         try:

@@ -1,4 +1,5 @@
-"""What lies under a muxer and in it: an encrypted connection that is counted, and bounded buffers."""
+"""The layers around the muxer: an encrypted connection that counts bytes, and bounded receive
+buffers."""
 
 from __future__ import annotations
 
@@ -24,28 +25,28 @@ from .short_cuts import NoiseWire
 
 log = logging.getLogger(__name__)
 
-# A line that does not move 64 KiB in this time is dead (6.5 KB/s), and whoever waits behind them had
-# better see a broken connection.
+# A line that does not move 64 KiB in this time is dead (6.5 KB/s), and a broken connection is better for
+# the waiting streams than a stalled one.
 WRITE_STALL_SECONDS = 10.0
 _WRITE_STALL_BYTES = 1 << 16
-# What one peer may have us hold that nobody reads, in all streams it has opened: a relay has 32 circuits
-# of one peer stand still at once before one of them is given up.
+# Bytes received and not read yet, over all streams that one peer has opened: enough for 32 stalled
+# circuits of a relay before one of them is given up.
 MAX_UNREAD_PER_CONNECTION = 8 << 20
-# Frames cost the processor whatever is in them, and 5,000 empty ones come in one message of the
-# encryption: pings, credit, data for streams that are over. Those that carry something pay for
-# themselves; of the others a peer may send as many as a busy connection needs.
+# Every frame costs CPU time whatever it carries, and one Noise message holds 5,000 empty ones: pings,
+# window updates, data for closed streams. Frames with data pay for themselves; of the others a peer may
+# send as many as a busy connection needs.
 _BYTES_PER_FRAME = 512
 _FRAMES = Allowance(at_once=1000.0, per_second=200.0)
-# Below this a stream is not worth counting all of them.
+# A smaller buffer does not trigger the count over all streams.
 _LITTLE_UNREAD = 1 << 14
 
 
 class GuardedConnection:
-    """The encrypted connection under a muxer: counted, timed, and safe to be cancelled.
+    """The encrypted connection below the muxer, with byte counts, timeouts and safe cancellation.
 
-    A write that is cancelled between encryption and the last byte leaves the two ends of Noise out
-    of step, which kills every stream of the connection; so a write that has begun is finished, or
-    the connection is closed.
+    A write that is cancelled between encryption and the last byte desynchronises the two ends of Noise,
+    which breaks every stream of the connection. So a write that has begun is finished, or the connection
+    is closed.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -53,10 +54,10 @@ class GuardedConnection:
         self._wire = NoiseWire(inner)
         self._frames = Patience(_FRAMES)
         self.sent = 0
-        """Bytes handed to the connection, before encryption."""
+        """Bytes written to the connection, before encryption."""
         self.received = 0
         self.heard = trio.current_time()
-        """When the last bytes came in, on trio's clock."""
+        """Time of the last received bytes, on trio's clock."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -71,7 +72,7 @@ class GuardedConnection:
         return data
 
     def take(self, count: int) -> bytes | None:
-        """The next `count` bytes, if they are here already."""
+        """Return the next `count` bytes if they have already arrived, else None."""
         data = self._wire.take(count)
         self.received += len(data or b"")
         self._frames.earn(len(data or b"") / _BYTES_PER_FRAME)
@@ -88,7 +89,7 @@ class GuardedConnection:
 
 
 class _Unread(bytearray):
-    """What a stream has received and nobody has read."""
+    """The bytes that a stream has received and that are not read yet."""
 
     def __init__(self, muxer: Yamux, stream: int, data: bytearray) -> None:
         super().__init__(data)
@@ -96,8 +97,9 @@ class _Unread(bytearray):
         self._stream = stream
 
     def extend(self, data: Any) -> None:
-        # The library notices a peer that ignores its window, and goes on buffering. It takes an
-        # exception from here for the end of the stream, but not where the stream begins: so we end it.
+        # The library notices a peer that ignores its window, but goes on buffering. It treats an
+        # exception from here as the end of the stream, except at the stream's first frame: so the stream
+        # is ended here.
         stream = self._muxer.streams[self._stream]
         if len(data) > stream.recv_window:
             abandon(stream)
@@ -108,7 +110,7 @@ class _Unread(bytearray):
         super().extend(data)
 
     def _crowd(self) -> int:
-        """The unread bytes of all streams that the peer has opened: ours we read, and are few."""
+        """Return the unread bytes of all streams that the peer opened; our own are read, and few."""
         streams, buffers = self._muxer.streams, self._muxer.stream_buffers
         return sum(
             len(buffers.get(number, b""))
@@ -118,7 +120,7 @@ class _Unread(bytearray):
 
 
 class UnreadByStream(dict[int, bytearray]):
-    """The receive buffers of a muxer: bounded each, and those that the peer has opened all together."""
+    """The receive buffers of a muxer, bounded per stream and over all streams that the peer opened."""
 
     def __init__(self, muxer: Yamux) -> None:
         super().__init__()
@@ -129,9 +131,9 @@ class UnreadByStream(dict[int, bytearray]):
 
 
 def abandon(stream: YamuxStream) -> None:
-    """End a stream at once in both directions, and forget what it had received.
+    """End a stream at once in both directions, and discard what it had received.
 
-    Nobody waits for the line: the word to the other side goes out in a task of the muxer's.
+    It does not wait for the line: a task of the muxer sends the reset to the other side.
     """
     muxer, number = stream.conn, stream.stream_id
     if not stream.closed and not muxer.event_shutting_down.is_set() and muxer._nursery is not None:
@@ -149,5 +151,5 @@ async def _say_reset(muxer: Yamux, stream: int) -> None:
     try:
         await muxer._write_frame(frame)
     except Exception as error:
-        # The connection has ended, and with it the stream on the other side.
+        # The connection has ended, and the stream with it on the other side.
         log.debug("a reset could not be sent: %r", error)

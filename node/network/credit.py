@@ -1,8 +1,8 @@
-"""Credit: how many bytes one end of a stream may send before it hears from the other.
+"""Credit: how many bytes one end of a stream may send before the other end grants more.
 
-The library grants new credit after every read, which costs both ends as much work as the bytes, and a
-sender that has none looks a hundred times a second whether some has come. Here credit is granted for
-half a window at a time, and a sender without any sleeps until it comes.
+The library grants new credit after every read, which costs both ends as much work as the bytes do, and a
+sender without credit polls for it a hundred times a second. Here credit is granted for half a window at
+a time, and a sender without credit sleeps until it arrives.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 import trio
 from libp2p.stream_muxer.yamux.yamux import YamuxStream
 
-# The credit with which a large answer begins. The library's 256 KiB fill a line of 10 Mbit/s only while
-# word of what was read comes back within a fifth of a second, and uploads keep it waiting for longer.
+# Credit at the start of a large answer. The library's 256 KiB fill a line of 10 Mbit/s only if new
+# credit arrives within a fifth of a second, and uploads delay it for longer.
 _FIRST_WINDOW_BYTES = 1 << 20
-# A sender that gets no credit for five seconds gives up; half a window takes a slow line longer.
+# A sender gives up after five seconds without credit; half a window takes a slow line longer than that.
 _GRANT_SECONDS = 1.0
 _LOT = "_waiting_for_credit"
 
 
 class Announced:
-    """An attribute whose setting wakes whoever waits in `wait_for_credit`.
+    """An attribute whose assignment wakes the tasks that wait in `wait_for_credit`.
 
-    The library keeps credit, and the end of a stream, in plain attributes, and sets them where it
-    handles what comes in.
+    The library keeps the credit and the end of a stream in plain attributes, and sets them where it
+    handles received frames.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,7 +47,7 @@ class Announced:
 
 
 async def wait_for_credit(stream: Any, seconds: float) -> bool:
-    """Wait until a stream may send, or has ended; False if neither happens in so many seconds."""
+    """Wait until a stream may send or has ended; False after `seconds` without either."""
     waiting = vars(stream).setdefault(_LOT, trio.lowlevel.ParkingLot())
     with trio.move_on_after(seconds):
         while stream.send_window <= 0 and not (stream.closed or stream.send_closed):
@@ -57,7 +57,7 @@ async def wait_for_credit(stream: Any, seconds: float) -> bool:
 
 
 async def widen(stream: Any, size: int) -> None:
-    """Let the other side of a new stream send up to `size` bytes, or a MiB, before it hears from us."""
+    """Grant the other side of a new stream `size` bytes in all from the start, at most a MiB."""
     muxed = stream.muxed_stream
     window = min(size, _FIRST_WINDOW_BYTES)
     if not isinstance(muxed, YamuxStream) or window <= muxed.target_recv_window:
@@ -69,19 +69,19 @@ async def widen(stream: Any, size: int) -> None:
 
 
 async def grant_credit(self: YamuxStream, *, bytes_read: int = 0) -> None:
-    """In place of `YamuxStream._auto_tune_and_send_window_update`: credit for half a window at a time,
-    or for what was read in a second.
+    """Grant credit for half a window at a time, or for what was read in a second.
 
-    As in the reference implementation: the window grows while the sender uses it up in a few round
-    trips; but only of a stream that we have opened, on which we know what comes. A sender without
-    credit has filled the window, so reading it empty always grants some.
+    Replaces `YamuxStream._auto_tune_and_send_window_update`. As in the reference implementation, the
+    window grows while the sender uses it up in a few round trips, but only on streams that we have
+    opened, where we know what to expect. A sender without credit has filled the window, so reading it
+    empty always grants some.
     """
     if self.recv_closed:
         return
     unread = len(self.conn.stream_buffers.get(self.stream_id, b""))
     credit = self.target_recv_window - (self.recv_window + unread)
     now = trio.current_time()
-    # The first reads of a stream that was opened to us are of the few bytes that say what it is for.
+    # The first reads of a stream opened to us take the few bytes that negotiate its protocol.
     first = now - _GRANT_SECONDS if self.is_initiator else now
     waited = now - vars(self).setdefault("_granted_at", first)
     if credit <= 0 or (2 * credit < self.target_recv_window and waited < _GRANT_SECONDS):

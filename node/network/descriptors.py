@@ -1,8 +1,8 @@
-"""File descriptors: the limit of this process, and the connections that fit under it.
+"""File descriptors: the limit of this process, and the number of connections that fit under it.
 
-Every connection takes one. macOS gives a program 256 and Linux 1,024, as a soft limit that the program
-may raise by itself up to the hard one. Where that is too low for the connections that were wished for,
-fewer are taken: strangers who open as many as they can must never leave the node without a file to open.
+Every connection takes one. macOS gives a program 256 and Linux 1,024 as a soft limit, which the program
+may raise up to the hard limit. If that is too low for the configured connections, the node takes fewer:
+strangers who open as many as they can must never leave it without a descriptor for a file.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 _log = logging.getLogger(__name__)
 
 RESERVED = 96
-"""Descriptors that connections do not take: files, the trainer's pipes, the page, the event loop, calls
-that are under way."""
+"""Descriptors kept for other uses: files, the trainer's pipes, the page, the event loop, outgoing
+dials."""
 
 
 @dataclass(frozen=True)
 class ConnectionRoom:
-    """The inbound load that fits under the limit of descriptors."""
+    """The numbers of connections and handshakes that fit under the limit of descriptors."""
 
     connections: int
     handshakes: int
@@ -30,12 +30,12 @@ class ConnectionRoom:
 def raise_limit(wanted: int) -> int | None:
     """Raise the soft limit to `wanted` descriptors if it is lower, as far as the system allows.
 
-    Returns the limit that holds now; None if there is none.
+    Returns the limit in force; None if there is none.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft not in (resource.RLIM_INFINITY,) and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        # macOS refuses more than `kern.maxfilesperproc`, whatever the hard limit says.
+        # macOS refuses more than `kern.maxfilesperproc`, whatever the hard limit is.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -43,7 +43,7 @@ def raise_limit(wanted: int) -> int | None:
 
 
 def room_under(limit: int | None, connections: int, handshakes: int) -> ConnectionRoom:
-    """Return how many of the wished-for connections and handshakes fit under a limit."""
+    """Return how many of the wanted connections and handshakes fit under a limit."""
     free = connections + handshakes if limit is None else max(2, limit - RESERVED)
     if connections + handshakes <= free:
         return ConnectionRoom(connections, handshakes)
@@ -52,7 +52,7 @@ def room_under(limit: int | None, connections: int, handshakes: int) -> Connecti
 
 
 def make_room(connections: int, handshakes: int) -> ConnectionRoom:
-    """Raise the limit for so many connections and handshakes, and return how many of them fit."""
+    """Raise the limit for these connections and handshakes, and return how many of them fit."""
     limit = raise_limit(connections + handshakes + RESERVED)
     room = room_under(limit, connections, handshakes)
     if room.connections < connections:

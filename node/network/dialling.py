@@ -1,4 +1,4 @@
-"""Single dials of one IP address, and the library's exceptions to a reason."""
+"""Dials of a single IP address, and the reasons for the library's exceptions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _NO_ROUTE = {"network unreachable", "host unreachable"}
 
 
 def dial_reason(error: BaseException) -> str:
-    """The cause of a failed dial in a few words, dug out of the library's layers."""
+    """Return the cause of a failed dial in a few words, found in the library's chain of exceptions."""
     cause: BaseException | None = error
-    # The layers are some five deep; the bound is for a chain that bites its own tail.
+    # The chain is about five deep; the bound protects against a circular one.
     for _ in range(20):
         if cause is None:
             break
@@ -51,19 +51,20 @@ def dial_reason(error: BaseException) -> str:
 
 
 def telling_failure(failures: Sequence[Exception]) -> Exception:
-    """Of several dials' failures, the one that says most: that there is no route says little."""
+    """Return the most informative of several dials' failures; a missing route says little."""
     return max(failures, key=_tells)
 
 
 def _tells(failure: Exception) -> int:
-    # What we refused ourselves comes last: it says nothing of the peer.
+    # A refusal of our own ranks last: it says nothing about the peer.
     if isinstance(failure, DialError):
         return 0
     return 1 if dial_reason(failure) in _NO_ROUTE else 2
 
 
 async def answers(swarm: Swarm, peer: ID, host: str, port: int, timeout: float) -> bool:
-    """Whether a peer proves its key at a TCP port within so many seconds; hangs up at once."""
+    """Whether a peer proves its key at a TCP port within `timeout` seconds; closes the connection at
+    once."""
     target = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}")
     transport: Any = swarm.transport_manager.transport_for_dialing(target)
     connection: Any = None
@@ -73,7 +74,7 @@ async def answers(swarm: Swarm, peer: ID, host: str, port: int, timeout: float) 
             await swarm.upgrader.upgrade_security(connection, True, peer)
             return True
     except Exception:
-        # The library raises many kinds; all of them mean that nobody who is this peer is there.
+        # The library raises many types; all of them mean that this peer does not answer there.
         return False
     finally:
         if connection is not None:
@@ -89,10 +90,10 @@ async def dial_from(
     timeout: float,
     answering: bool,
 ) -> bool:
-    """Connect to a peer from an address of ours at which we also listen; whether it came about.
+    """Connect to a peer from an address at which we also listen; return whether it succeeded.
 
-    When both ends do so at once TCP makes one connection of it. `answering`: take the part of the
-    called one in the handshakes.
+    When both ends do so at once, TCP makes one connection of it. `answering`: take the responder's role
+    in the handshakes.
     """
     host, port = target
     address = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}/p2p/{peer}")
@@ -101,6 +102,6 @@ async def dial_from(
         with trio.fail_after(timeout):
             await dial(address, peer, source)
     except Exception:
-        # The library turns few failures of the answering part into its own kind; see `answers`.
+        # The library wraps few of the responder's failures in its own type; see `answers`.
         return False
     return True

@@ -1,7 +1,7 @@
-"""Who gets in: handshakes that are under way, and connections, when there are too many.
+"""Admission: which handshakes and connections to drop when there are too many.
 
-A connection costs a stranger nothing to begin and little to keep. So nobody is turned away because
-others fill the doorway: the longest wait at the address that sends the most makes room.
+A connection costs a stranger nothing to open and little to keep. So strangers who fill all places cannot
+keep others out: the oldest entry of the address with the most entries makes room.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from .hearsay import household_of
 Key = TypeVar("Key", bound=Hashable)
 
 MAX_HANDSHAKES = 128
-"""Under way at once. An honest one takes a second on a busy machine; a stranger that says nothing keeps
-its turn for six at most."""
+"""Concurrent handshakes. An honest one takes a second on a busy machine; a stranger that sends nothing
+holds its place for six at most."""
 
 
 class Doorway:
-    """The handshakes that are under way at one node."""
+    """The handshakes in progress at one node."""
 
     def __init__(self, most: int = MAX_HANDSHAKES) -> None:
         self._most = most
-        # By address, the longest under way first: what gives each of them up.
+        # By address, oldest first: the callbacks that give each handshake up.
         self._waiting: dict[str, dict[int, Callable[[], None]]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
     def enter(self, host: str, give_up: Callable[[], None]) -> Callable[[], None]:
-        """A handshake with an address begins; call what is returned when it is over.
+        """Register a handshake with an address; return the callback to call when it is over.
 
-        If there are too many, `give_up` of one of them is called, be it this one's.
+        If there are too many handshakes, `give_up` of one of them is called, possibly of this one.
         """
         household, number = household_of(host), id(give_up)
         self._waiting[household][number] = give_up
@@ -51,9 +51,9 @@ class Doorway:
 
 
 def choose_to_leave(guests: Iterable[tuple[Key, str]]) -> Key | None:
-    """Choose, among guests with their addresses in the order in which they came, one to make room.
+    """Choose one of `guests`, given with their addresses in order of arrival, to make room for another.
 
-    It is the one that has been there longest of those at the address with the most; None without any.
+    It is the oldest guest of the address that has the most; None if there are no guests.
     """
     known = [(guest, household_of(host)) for guest, host in guests]
     counts: Counter[str] = Counter(household for _, household in known)

@@ -1,4 +1,4 @@
-"""What can go wrong on the network, each with a reason fit for people or for a metric label."""
+"""Network errors, each with a reason for people or for a metric label."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PortInUse(Exception):
 
 
 class BadAddress(ValueError):
-    """`text` is no multiaddress that can be used here; `why` says what is wrong with it."""
+    """`text` is not a multiaddress that can be used here; `why` is the reason."""
 
     def __init__(self, text: str, why: str) -> None:
         super().__init__(f"{text!r}: {why}")
@@ -27,14 +27,15 @@ class BadAddress(ValueError):
 
 
 class AddressMissing(BadAddress):
-    """This machine does not have the address that is to be listened on, or not yet."""
+    """This machine does not have the address to listen on, or not yet."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, "this machine has no such address")
 
 
 class DialError(Exception):
-    """No connection to `address`; `reason` is a phrase for people, such as "connection refused"."""
+    """A connection to `address` failed; `reason` is a phrase for people, such as "connection
+    refused"."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address}: {reason}")
@@ -43,16 +44,17 @@ class DialError(Exception):
 
 
 class NotHere(Exception):
-    """Raised by a handler: what was asked for is nothing of this node's, and asking was no offence."""
+    """Raised by a handler: this node does not have what was requested, and the request was no
+    offence."""
 
 
 class RequestError(Exception):
-    """A request got no answer.
+    """A request failed.
 
-    `reason` is `timeout` (too slow, or silent for too long), `refused` (the peer does not serve
-    this, or says the request breaks the protocol), `busy` (try another peer, or later),
-    `oversized` (the answer is longer than was allowed), `closed` (the connection or stream broke),
-    `not_connected` or `failed` (the peer reports an error of its own).
+    `reason` is `timeout` (too slow, or silent for too long), `refused` (the peer does not serve this, or
+    says the request breaks the protocol), `busy` (try another peer, or later), `oversized` (the answer
+    is longer than allowed), `closed` (the connection or stream broke), `not_connected`, or `failed` (the
+    peer reports an error of its own).
     """
 
     def __init__(self, reason: RequestFailure, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Who comes and who goes: what the library tells of connections, and what readers are told of peers."""
+"""Peers connecting and disconnecting: the library's notifications, and events for readers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PeerUp:
 
 @dataclass(frozen=True)
 class PeerDown:
-    """The last connection to a peer is gone."""
+    """The last connection to a peer has ended."""
 
     peer: PeerId
 
@@ -32,7 +32,7 @@ PeerEvent = PeerUp | PeerDown
 
 
 class Events:
-    """A queue that loses its oldest entries rather than make anybody wait."""
+    """A queue that drops its oldest entry instead of blocking the sender."""
 
     def __init__(self) -> None:
         self._send, self.receiver = trio.open_memory_channel[PeerEvent](_BUFFERED_EVENTS)
@@ -48,7 +48,8 @@ class Events:
 
 
 class Notices(INotifee):
-    """What the library tells about connections. It waits for these, so they only take note."""
+    """Receiver of the library's connection notifications. The library waits for it, so it only
+    records."""
 
     def __init__(self, arrived: Callable[[Any], None], departed: Callable[[Any], None]) -> None:
         self._arrived = arrived

@@ -1,4 +1,4 @@
-"""What the network's failures to start mean to the user."""
+"""The user errors for a network that cannot start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .errors import AddressMissing, BadAddress, PortInUse
 
 
 def explain_network(error: PortInUse | BadAddress) -> UserError:
-    """The error to show for an address that cannot be listened on or announced."""
+    """Return the error to show for an address that cannot be listened on or announced."""
     if isinstance(error, PortInUse):
         return UserError(
             ExitCode.PORT_IN_USE,

@@ -1,8 +1,8 @@
-"""Small messages to a whole swarm: gossipsub, checked before it is passed on.
+"""Small messages to a whole swarm: gossipsub, with validation before forwarding.
 
-A message reaches the reader, and the peers behind us, only after the topic's validator has accepted
-it. Publishing is paced, since gossipsub silently drops bursts; a reader that falls behind loses the
-oldest messages, counted. Nothing may rely on gossip alone.
+A message reaches the reader, and further peers, only after the topic's validator has accepted it.
+Publishing is paced, since gossipsub silently drops bursts. A reader that falls behind loses the oldest
+messages, which are counted. No part of the program may rely on gossip alone.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .traffic import Traffic
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 256 << 10
-"""The longest message: gossipsub drops what does not fit into 1 MiB with everything around it."""
+"""The longest message: gossipsub drops what exceeds 1 MiB together with its envelope."""
 
-# A lone member of a fast swarm says ten things a second; were they held up, newcomers would follow a
-# past that its disk has forgotten. The library drops what exceeds ten a second of one forwarder only
-# with its spam protection, which is off, and its queues are longer here (`guards`).
+# A lone member of a fast swarm sends ten messages a second; if they were delayed, newcomers would follow
+# rounds that its disk has already dropped. The library limits a forwarder to ten a second only with its
+# spam protection, which is off, and its queues are longer here (`guards`).
 _PUBLISHED = Allowance(at_once=40.0, per_second=40.0)
 # Several rounds of a swarm of hundreds; at 256 KiB each still bounded to what a node can hold.
 _BUFFERED_MESSAGES = 1024
@@ -47,7 +47,7 @@ Receiver = trio.MemoryReceiveChannel[tuple[PeerId, bytes]]
 
 
 class Gossip:
-    """Gossip of one node. Made by `open_gossip`."""
+    """Gossip of one node. Created for `open_gossip`."""
 
     def __init__(
         self,
@@ -67,29 +67,29 @@ class Gossip:
             degree_low=4,
             degree_high=8,
             heartbeat_interval=1,
-            # It counts messages per forwarder and drops the honest ones of a busy round.
+            # It counts messages per forwarder and drops honest ones in a busy round.
             spam_protection_enabled=False,
-            # Swarms of friends sit behind one address; that is no eclipse.
+            # Swarms of friends share one address; that is no eclipse attack.
             eclipse_protection_enabled=False,
             adaptive_gossip_enabled=False,
         )
-        # Without the adaptation above nobody ever clears these times of all messages.
+        # Without adaptive gossip, the library never clears this list of delivery times.
         times: Any = defaultdict(lambda: deque(maxlen=0))
         self.router.recent_message_deliveries = times
         self._authors = Authors()
         self.pubsub = CarefulPubsub(host, self.router, traffic, self._forged, self._authors)
-        # The library begins at the seconds since 1970 and counts up; after a restart, or when the clock
-        # was set back, the numbers would repeat and the messages vanish as duplicates.
+        # The library starts at the seconds since 1970 and counts up; after a restart, or when the clock
+        # is set back, numbers would repeat and the messages be dropped as duplicates.
         self.pubsub.counter = secrets.randbits(62)
 
     async def subscribe(self, topic: str, validate: Validator) -> Receiver:
-        """Take part in a topic and return a channel of (sender, data).
+        """Subscribe to a topic and return a channel of (sender, data).
 
-        `validate(sender, data)` is called before a message is passed on to anybody: it returns
-        None to accept it, or a short reason to reject it. Reasons are counted; those that no
-        honest peer can cause (`malformed`, `oversized`, `invalid`, `bad_signature`, `wrong_swarm`)
-        also score the peer that forwarded the message. The sender is authenticated; own messages
-        do not come back. A reader that falls behind loses the oldest messages.
+        `validate(sender, data)` is called before a message is forwarded: it returns None to accept it,
+        or a short reason to reject it. Reasons are counted; those that no honest peer can cause
+        (`malformed`, `oversized`, `invalid`, `bad_signature`, `wrong_swarm`) also penalise the peer that
+        forwarded the message. The sender is authenticated; our own messages do not come back. A reader
+        that falls behind loses the oldest messages.
 
         Raises `ValueError` if the topic is subscribed to already.
         """
@@ -104,21 +104,21 @@ class Gossip:
         return mailbox.receiver
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """Send a message to everybody in a topic; waits its turn at forty a second and topic.
+        """Send a message to all subscribers of a topic, paced to forty a second per topic.
 
-        Raises `ValueError` beyond 256 KiB. Nobody is told whether it arrived.
+        Raises `ValueError` beyond 256 KiB. Delivery is not reported.
         """
         if len(data) > MAX_MESSAGE_BYTES:
             raise ValueError(f"a message has at most {MAX_MESSAGE_BYTES} bytes, not {len(data)}")
         if topic not in self._paces:
             self._paces[topic] = Patience(_PUBLISHED)
         await self._paces[topic].spend()
-        # Those that need not wait take turns with everything else.
+        # Yields to other tasks even when the pace allows sending at once.
         await trio.lowlevel.checkpoint()
         try:
             await self.pubsub.publish(topic, data)
         except Exception:
-            # Any fault in the library costs one message of gossip.
+            # A fault in the library costs one gossip message, not the node.
             log.exception("publishing in %s failed", topic)
             self._traffic.fail(topic)
 
@@ -135,7 +135,7 @@ class Gossip:
             via = peer_of(forwarder)
             if via is None or self._refused(via):
                 return False
-            # What an author says itself was counted before its signature was looked at.
+            # Messages straight from their author were counted before the signature check.
             author, now = bytes(message.from_id), trio.current_time()
             passed_on = forwarder.to_bytes() != author
             if passed_on and not self._authors.hears(author, now):
@@ -143,7 +143,7 @@ class Gossip:
                 return False
             reason = self._judge(topic, validate, message)
             if reason is None and passed_on:
-                # Not what is refused: others repeat an author's old words as often as they like.
+                # Rejected ones are not counted: other peers can repeat an author's old messages at will.
                 self._authors.admits(author, now)
             if reason is not None:
                 self._traffic.reject(reason)
@@ -163,7 +163,7 @@ class Gossip:
         try:
             return validate(sender, message.data)
         except Exception:
-            # Ours, not the peer's; and it must not get out, or gossip ends.
+            # A bug of ours, not the peer's fault; if it escaped, gossip would end.
             log.exception("the validator of %s failed", topic)
             self._traffic.fail(topic)
             return "validator_failed"
@@ -171,18 +171,18 @@ class Gossip:
 
 @asynccontextmanager
 async def open_gossip(gossip: Gossip) -> AsyncIterator[None]:
-    """Run the gossip services of a host that is running."""
+    """Run the gossip services of a running host."""
     async with background_trio_service(gossip.pubsub), background_trio_service(gossip.router):
         await gossip.pubsub.wait_until_ready()
         try:
             yield
         finally:
-            # It sweeps in a thread of its own, which would outlive us.
+            # It sweeps in a thread of its own, which would outlive this context.
             gossip.pubsub.seen_messages.stop()
 
 
 class _Mailbox:
-    """Takes the place of a subscription's channel inside the library."""
+    """Replaces a subscription's channel inside the library."""
 
     def __init__(self, topic: str, own: ID, traffic: Traffic) -> None:
         self._topic = topic
@@ -191,11 +191,11 @@ class _Mailbox:
         self._send, self.receiver = trio.open_memory_channel[tuple[PeerId, bytes]](
             _BUFFERED_MESSAGES
         )
-        # Kept to drop the oldest message with, whatever the reader does with its own end.
+        # Second receiving end, kept to drop the oldest message even if the reader closes its own.
         self._drain = self.receiver.clone()
 
     def send_nowait(self, message: Any) -> None:
-        # The library hands our own messages back to us, too.
+        # The library also returns our own messages.
         if message.from_id == self._own:
             return
         sender = peer_of(ID(message.from_id))

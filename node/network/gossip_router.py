@@ -1,10 +1,10 @@
-"""Gossipsub's router, and what one peer's words may cost it.
+"""Gossipsub's router, with bounds on what one peer's control messages can cost.
 
-The library does what any peer's control messages say: it dials the peers that a PRUNE names, notes down
-topics of any number and length with a time until which nothing may be sent to the peer, answers every
-GRAFT, and sends any message as often as it is asked for. Here a control message is cut to what an honest
-peer has reason to say before the library sees it, our answers are bounded in bytes, and a fault costs
-one message rather than the router.
+The library does whatever a peer's control messages request: it dials the peers that a PRUNE names,
+stores topics of any number and length with a back-off time, answers every GRAFT, and sends any message
+as often as it is requested. Here a control message is reduced to what an honest peer could have sent
+before the library sees it, our answers are bounded in bytes, and a fault costs one message rather than
+the router.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from ...protocol.wire.allowance import Allowance, Budgets
 
 log = logging.getLogger(__name__)
 
-# For one kind in one message: a peer has one thing to say about each topic, and we have a topic or two.
+# Per kind and message: a peer has one entry per topic, and we have a topic or two.
 _MAX_TOPICS = 4
 # A message id is a peer id and eight bytes.
 _MAX_ID_BYTES = 64
 # The messages of three seconds, at some hundreds a second.
 _MAX_IDS = 1024
-# The library asks for a minute; longer than an hour nobody needs to be left alone.
+# The library's own back-off is a minute; no honest peer needs more than an hour.
 _MAX_BACK_OFF_SECONDS = 3600
-# What a peer may have sent again, because it says it has missed it or is new: several rounds of a large
-# swarm at once, and then no more than a fifth of a home's upload.
+# Messages sent again to a peer that missed them or is new: several rounds of a large swarm at once, and
+# after that at most a fifth of a home's upload.
 _ANSWER_BYTES = Allowance(at_once=2 << 20, per_second=256 << 10)
-# More than there are peers at a time.
+# More than the number of concurrent peers.
 _MAX_ANSWERED = 4096
-# Waiting to be sent to one peer: the votes of a swarm of hundreds come all at once. With the library's
-# 32, 32 % of a burst of 100 messages arrive over two hops; with this, all of them.
+# Messages waiting to be sent to one peer: the votes of a swarm of hundreds arrive all at once. With the
+# library's 32, 32 % of a burst of 100 messages arrive over two hops; with this, all of them.
 MAX_QUEUED_MESSAGES = 512
-# A few of the longest. A slow reader misses messages, and asks for what it needs.
+# A few of the longest messages. A slow reader loses messages, and requests those that it needs.
 MAX_QUEUED_BYTES = 4 << 20
 
 
 class Router(GossipSub):
-    """A `GossipSub` that does for strangers what is reasonable, and survives what the library raises."""
+    """A `GossipSub` that limits what strangers can request, and survives the library's exceptions."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._answers: Budgets[ID] = Budgets(_MAX_ANSWERED)
 
     async def handle_rpc(self, rpc: rpc_pb2.RPC, sender_peer_id: ID) -> None:
-        """Do what a control message says, as far as it is reasonable."""
+        """Handle the plausible part of a control message."""
         reasonable = rpc_pb2.RPC(control=self._reasonable(rpc.control))
         await super().handle_rpc(reasonable, sender_peer_id)
 
     async def handle_iwant(self, iwant_msg: rpc_pb2.ControlIWant, sender_peer_id: ID) -> None:
-        """Send again what a peer has missed, within its budget."""
+        """Send a peer again what it has missed, within its budget."""
         wanted = rpc_pb2.ControlIWant()
         for identifier in dict.fromkeys(iwant_msg.messageIDs):
             message = self.mcache.get(safe_bytes_from_hex(identifier) or b"")
@@ -66,17 +66,17 @@ class Router(GossipSub):
         await super().handle_iwant(wanted, sender_peer_id)
 
     async def send_recent_messages(self, peer_id: ID, topic: str) -> None:
-        """Send a newcomer what it has just missed, within its budget."""
+        """Send a new peer the most recent messages, within its budget."""
         size = sum(self._size(identifier) for identifier in self.mcache.window(topic))
         if self._may_answer(peer_id, size):
             await super().send_recent_messages(peer_id, topic)
 
     async def _do_px(self, px_peers: list[rpc_pb2.PeerInfo]) -> None:
-        # We have introductions of our own, and dial nobody on the word of a PRUNE.
+        # Introductions have their own protocol; a PRUNE never makes us dial.
         return
 
     async def heartbeat(self) -> None:
-        """Look after the mesh, for ever."""
+        """Maintain the mesh, for ever."""
         while True:
             try:
                 await super().heartbeat()
@@ -85,7 +85,7 @@ class Router(GossipSub):
                 await trio.sleep(self.heartbeat_interval)
 
     def mesh_heartbeat(self) -> Any:
-        """Look after the mesh once, and forget what has been over for long."""
+        """Maintain the mesh once, and drop expired back-off times."""
         now = trio.current_time()
         for topic in list(self.back_off):
             for peer in [peer for peer, until in self.back_off[topic].items() if until <= now]:
@@ -97,8 +97,8 @@ class Router(GossipSub):
     def _add_back_off(
         self, peer: ID, topic: str, is_unsubscribe: bool, backoff_duration: int = 0
     ) -> None:
-        # The library has the wall clock's time here: set back by an hour, it would leave a peer alone
-        # for that long.
+        # The library uses the wall clock here: set back by an hour, it would prolong a peer's back-off
+        # by that hour.
         usual = self.unsubscribe_back_off if is_unsubscribe else self.prune_back_off
         until = int(trio.current_time()) + (backoff_duration or usual)
         known = self.back_off.setdefault(topic, {})
@@ -108,7 +108,8 @@ class Router(GossipSub):
         return self.back_off.get(topic, {}).get(peer, 0) > trio.current_time()
 
     def _reasonable(self, control: rpc_pb2.ControlMessage) -> rpc_pb2.ControlMessage:
-        """What an honest peer that speaks our version of the protocol may have meant."""
+        """Return the parts of a control message that an honest peer of our protocol version could
+        send."""
         kept = rpc_pb2.ControlMessage()
         kept.graft.extend(self._ours(control.graft))
         for prune in self._ours(control.prune):
@@ -120,7 +121,7 @@ class Router(GossipSub):
         return kept
 
     def _ours(self, parts: Any) -> list[Any]:
-        """Those that are about a topic of ours, one about each."""
+        """Return the entries for our own topics, at most one per topic."""
         found: dict[str, Any] = {}
         for part in parts[:_MAX_TOPICS]:
             if part.topicID in self.mesh:
@@ -136,7 +137,7 @@ class Router(GossipSub):
 
 
 class SendQueue(PriorityQueue):
-    """What waits to be sent to one peer: more messages than with the library, and bounded in bytes."""
+    """The send queue of one peer: longer than the library's, and bounded in bytes."""
 
     def __init__(self) -> None:
         super().__init__(MAX_QUEUED_MESSAGES)

@@ -1,12 +1,12 @@
-"""What is replaced inside py-libp2p 0.8 before strangers may talk to it.
+"""Replacements inside py-libp2p 0.8 that make it safe to talk to strangers.
 
-`guards` is the whole list: what is replaced, by what, for which fault, and whether the library could
-take the change (docs/upstream has a patch and a program that shows the fault for each of those) or it is
-ours for good. A release of the library that mends a fault makes a test say so.
+`guards` is the complete list: what is replaced, by what, because of which fault, and whether the library
+could adopt the change (docs/upstream has a patch and a program that shows the fault for each of those)
+or it stays ours. When a release of the library fixes a fault, a test fails.
 
-Where we make the object ourselves nothing is replaced: `pubsub`, `gossip_router` and `peer_store` are
+Where we create the object ourselves nothing is replaced: `pubsub`, `gossip_router` and `peer_store` are
 subclasses, `host` offers Noise alone and answers none of the library's own protocols, `gossip` sets the
-counter of messages (it would begin anew after a restart), and `circuit_relay` is a relay of our own (the
+message counter (which would restart with the process), and `circuit_relay` is a relay of our own (the
 library's mixes up the circuits of a peer).
 """
 
@@ -65,12 +65,12 @@ from .streams import finish
 
 log = logging.getLogger(__name__)
 
-# Streams that one peer may have open towards us, over all its connections. A member needs a dozen, and
-# a relay that puts 64 circuits through to us twice as many; each may hold a window of unread bytes.
+# Streams that one peer may have open towards us, over all its connections. A member needs a dozen, and a
+# relay that forwards 64 circuits to us twice as many; each may hold a window of unread bytes.
 MAX_STREAMS_PER_PEER = 128
 
-# These report as an error what a peer does wrong or a line does by itself; their callers hear of it
-# by an exception and judge better what is worth a line in the log.
+# These modules log as errors what a peer does wrong or a line does by itself; their callers get an
+# exception and decide better what is worth logging.
 _CHATTY = (
     "libp2p.discovery.upnp.upnp",
     "libp2p.host.basic_host",
@@ -85,31 +85,31 @@ _CHATTY = (
 
 @dataclass(frozen=True)
 class Guard:
-    """One replacement in the library: of what, by what, and why."""
+    """One replacement in the library: the target, the replacement, and the reason."""
 
     owner: Any
     name: str
     function: Any
     why: str
-    """The fault, or what is saved."""
+    """The fault, or the cost that is saved."""
     upstream: str
-    """The patch under docs/upstream that would make it needless; else why it is ours for good."""
+    """The patch under docs/upstream that would make it unnecessary; else why it stays ours."""
 
     @property
     def target(self) -> str:
-        """What is replaced, as it is called in the library."""
+        """The library's name of what is replaced."""
         return f"{self.owner.__name__.rpartition('.')[2]}.{self.name}"
 
 
 DOORWAY = "_doorway"
-"""The attribute of a libp2p swarm with its `Doorway`; without one it gets the usual."""
+"""The attribute of a libp2p swarm that holds its `Doorway`; if missing, a default one is created."""
 
 ORIGINALS: dict[str, Any] = {}
-"""What the library had at each target, once `install` has replaced it; None: nothing."""
+"""The library's original at each target, once `install` has replaced it; None: there was none."""
 
 
 def install() -> None:
-    """Put every guard in place. Calling it again does nothing."""
+    """Install every guard. Further calls do nothing."""
     if ORIGINALS:
         return
     for guard in guards():
@@ -138,14 +138,14 @@ def _free(owner: Any, *locks: str) -> None:
 
 
 async def _reset(self: YamuxStream) -> None:
-    # The library waits until the line is free, and if the caller is cancelled meanwhile, the other side
-    # never hears of the reset and keeps its end open. The bytes that such a stream had received would
-    # lie in memory for another minute or more.
+    # The library waits until the line is free; if the caller is cancelled meanwhile, the other side
+    # never gets the reset and keeps its end open. The bytes that such a stream had received would stay
+    # in memory for another minute or more.
     abandon(self)
 
 
 async def _stream_handler(self: BasicHost, stream: Any) -> None:
-    # An exception out of a stream handler, ours or the library's, ends the whole host.
+    # An exception from a stream handler, ours or the library's, ends the whole host.
     try:
         if _opened_by(self, stream) > MAX_STREAMS_PER_PEER:
             await stream.reset()
@@ -153,8 +153,8 @@ async def _stream_handler(self: BasicHost, stream: Any) -> None:
         await ORIGINALS["BasicHost._swarm_stream_handler"](self, stream)
         if not stream.muxed_stream.send_closed:
             await stream.close()
-        # Nobody reads what still comes. A peer that does not end its side of answered requests would
-        # have us keep it, and all it sends there, for as long as it is connected.
+        # What still arrives is not read. A peer that never ends its side of answered requests would make
+        # us keep the stream, and everything it sends there, for as long as it is connected.
         await finish(stream)
     except Exception as error:
         log.info("a stream failed: %r", error)
@@ -163,15 +163,16 @@ async def _stream_handler(self: BasicHost, stream: Any) -> None:
 
 
 def _opened_by(host: BasicHost, stream: Any) -> int:
-    """How many streams the peer at the other end of one has opened and not ended."""
+    """Return how many streams the peer at the other end has opened and not ended."""
     connections = host.get_network().get_connections(stream.muxed_conn.peer_id)
     muxers = {stream.muxed_conn, *(each.muxed_conn for each in connections)}
     return sum(not each.is_initiator for muxer in muxers for each in muxer.streams.values())
 
 
 def _run_task(self: TrioManager, function: Any, *arguments: Any, **options: Any) -> None:
-    # What a task of a service raises ends the service, and with it the node: a key that does not
-    # parse, a validator, a muxer. Here it ends the task, and the connection if it was one's.
+    # An exception in a task of a service ends the service, and with it the node: a key that does not
+    # parse, a validator, a muxer. Here it ends the task, and the connection that the task belongs to, if
+    # any.
     if options.get("daemon") or options.get("_internal"):
         ORIGINALS["TrioManager.run_task"](self, function, *arguments, **options)
         return
@@ -194,30 +195,31 @@ def _run_task(self: TrioManager, function: Any, *arguments: Any, **options: Any)
 
 
 def _ignore_record(message: Any, host: Any, peer: Any) -> bool:
-    # Checked and written down with every message, twice. One of 100,000 addresses takes seconds, and
-    # one with an older time than the last has its message dropped: whose clock was once ahead is not
-    # heard again. The connection says who it is, and `introductions` where.
+    # The library verifies and stores it with every message, twice. A record of 100,000 addresses takes
+    # seconds, and a record older than the last drops its message: a peer whose clock was once ahead
+    # would be ignored from then on. The connection authenticates the peer, and `introductions` has its
+    # addresses.
     return True
 
 
 def _rpc_queue_init(self: RpcQueue, *arguments: Any, **options: Any) -> None:
-    # 32 messages wait for a peer and further ones are dropped: fewer than one round of votes.
+    # The library queues 32 messages per peer and drops further ones: fewer than one round of votes.
     ORIGINALS["RpcQueue.__init__"](self, *arguments, **options)
     self._queue = SendQueue()
 
 
 async def _new_stream(self: Swarm, peer: Any) -> Any:
-    # A peer that has gone would be dialled, at whatever address it once named, for minutes; we dial
-    # when we mean to.
+    # The library would dial a peer that has disconnected, at any address it once named, for minutes;
+    # this node dials only on purpose.
     if not self.get_connections(peer):
         raise SwarmException(f"not connected to {peer}")
     return await ORIGINALS["Swarm.new_stream"](self, peer)
 
 
 async def _inbound_connection(self: Swarm, stream: Any, address: Any) -> None:
-    # The library gives an inbound connection's slot back when the host ends rather than when the
-    # connection does: after `max_connections` visitors a host is deaf for good. And whoever opens as
-    # many connections and says nothing keeps everybody else out for six seconds at a time.
+    # The library frees an inbound connection's slot when the host ends rather than when the connection
+    # does: after `max_connections` visitors a host accepts no more. And a stranger that opens as many
+    # connections and sends nothing locks all others out for six seconds at a time.
     doorway: Doorway = vars(self).setdefault(DOORWAY, Doorway())
     remote = stream.get_remote_address()
     connection = RawConnection(stream, False)
@@ -240,7 +242,7 @@ async def _inbound_connection(self: Swarm, stream: Any, address: Any) -> None:
 
 
 async def read_exactly(reader: Any, n: int, retry_count: int = 0) -> bytes:
-    """Read `n` bytes, however many pieces they come in; the library's own gives up after 101.
+    """Read `n` bytes in any number of pieces; the library's version gives up after 101.
 
     Raises `IncompleteReadError` at the end of the stream.
     """
@@ -260,7 +262,7 @@ async def read_exactly(reader: Any, n: int, retry_count: int = 0) -> bytes:
 
 
 def _quieten() -> None:
-    """Let libp2p's warnings into the program's log, and keep them off the terminal."""
+    """Route libp2p's warnings into the program's log instead of the terminal."""
     logger = logging.getLogger("libp2p")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
@@ -273,10 +275,10 @@ def _quieten() -> None:
             child.setLevel(logging.NOTSET)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    # A line with a traceback ten times a second, for as long as there are no descriptors.
+    # Otherwise a line with a traceback ten times a second, for as long as descriptors are exhausted.
     logging.getLogger("trio.serve_listeners").addFilter(Seldom())
-    # This module logs through the root logger, and the first such call installs a handler that
-    # prints on the terminal.
+    # This module logs through the root logger, and its first call would install a handler that prints on
+    # the terminal.
     module: Any = libp2p.network.connection.swarm_connection
     module.logging = logging.getLogger(module.__name__)
 
@@ -292,7 +294,7 @@ _READERS = (
 
 
 def guards() -> list[Guard]:
-    """Every replacement there is, one a line of the table in docs/upstream/README.md."""
+    """Return all replacements, one per line of the table in docs/upstream/README.md."""
     return [
         Guard(
             TrioManager,

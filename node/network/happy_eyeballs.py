@@ -1,7 +1,8 @@
-"""Trying several addresses for one thing, so that a dead one costs a quarter of a second (RFC 8305).
+"""Happy eyeballs: trying several addresses so that a dead one costs a quarter of a second (RFC 8305).
 
-Addresses come in as names resolve. They are tried in turn, the two families alternating and IPv6 first;
-each attempt has a head start before the next one begins beside it, the first success ends the others.
+Addresses arrive as names resolve. They are tried in order, alternating between the two families, IPv6
+first. Each attempt gets a head start before the next one begins in parallel; the first success cancels
+the others.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ ATTEMPT_SECONDS = 0.25
 """The head start of an attempt: RFC 8305, section 5."""
 
 MAX_CANDIDATES = 16
-"""A name may have any number of addresses."""
+"""A bound, because a name may have any number of addresses."""
 
 _DISCARD_SECONDS = 1.0
 
 
 class Candidates(Generic[C]):
-    """Addresses to try, in the order in which to try them, as they become known."""
+    """Addresses in the order in which to try them, added as they become known."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, deque[C]] = {6: deque(), 4: deque()}
@@ -36,22 +37,22 @@ class Candidates(Generic[C]):
         self._closed = False
         self._changed = trio.Event()
         self.reasons: list[str] = []
-        """Why names led to no address."""
+        """The reasons why names led to no address."""
 
     def add(self, version: int, candidate: C) -> None:
-        """Take in an address of IPv4 or IPv6; beyond `MAX_CANDIDATES` it is dropped."""
+        """Add an address of IPv4 or IPv6; beyond `MAX_CANDIDATES` it is dropped."""
         if self._left > 0:
             self._left -= 1
             self._waiting[version].append(candidate)
             self._notify()
 
     def close(self) -> None:
-        """No more will come."""
+        """Note that no more addresses will be added."""
         self._closed = True
         self._notify()
 
     async def next(self) -> C | None:
-        """Return the next one, once it is there; None after the last."""
+        """Return the next address once it is known; None after the last."""
         while True:
             for version in self._turn:
                 if self._waiting[version]:
@@ -71,9 +72,9 @@ async def race(
     attempt: Callable[[C], Awaitable[T]],
     discard: Callable[[T], Awaitable[None]] | None = None,
 ) -> tuple[T | None, list[Exception]]:
-    """Return the result of the first attempt that succeeds, else None and what the others raised.
+    """Return the first successful attempt's result, or None, and the exceptions of the failed attempts.
 
-    `discard` is given the result of another one that succeeded at the same moment.
+    `discard` is called with the result of any other attempt that succeeded at the same moment.
     """
     results: list[T] = []
     failures: list[Exception] = []

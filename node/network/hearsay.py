@@ -1,9 +1,9 @@
-"""What we dial because somebody told us to: within what range, and how often in vain.
+"""Limits on dialling addresses that other peers name: the permitted range, and the number of failures.
 
-A peer that introduces others can invent any number of them, at addresses of its choice. So each teller
-has a budget of calls that came to nothing, and so has each target; a call that finds the peer costs
-nothing. Addresses of one machine, or of one local network, are called only if their teller is there
-itself: nobody far away sends us knocking at our own router.
+A peer that introduces others can invent any number of them, at addresses of its choice. So each source
+has a budget of failed dials, and so has each target; a successful dial costs nothing. Addresses of this
+machine, or of its local network, are dialled only if their source is there itself: no distant peer can
+make us probe our own router.
 """
 
 from __future__ import annotations
@@ -19,55 +19,56 @@ from ...protocol.wire.bounded import Bounded
 
 
 class Scope(IntEnum):
-    """How far away somebody is."""
+    """How far away a peer or an address is."""
 
     MACHINE = 0
-    """At a loopback address, or at one of our own."""
+    """A loopback address, or one of our own."""
     LOCAL = 1
-    """At an address that means something in its own network alone: private, link-local, shared."""
+    """An address that is valid only in its own network: private, link-local, shared."""
     WORLD = 2
 
 
 @dataclass(frozen=True)
 class Word:
-    """On whose word we dial, and how far away that one is."""
+    """The source of an address to dial, and how far away that source is."""
 
     teller: PeerId | None
-    """None: somebody in our local network, who has not proved any key."""
+    """None: a machine in our local network, which has not proved any key."""
     scope: Scope
 
 
-# Calls in vain. An answer names up to 64 peers with up to 8 addresses each. An honest one is about
-# peers that were there two minutes ago, and few of them have more than three addresses.
+# Failed dials per source. An answer names up to 64 peers with up to 8 addresses each. Those of an honest
+# source were there two minutes ago, and few have more than three addresses.
 _TELLER = Allowance(256.0, 1.0)
-# A house with a dozen members that all went at once; a third party that has nothing to do with us gets
-# six calls a minute after that, from however many liars.
+# Failed dials per target: a household with a dozen members that all left at once. An uninvolved third
+# party gets six dials a minute after that, however many faulty peers name it.
 _TARGET = Allowance(16.0, 0.1)
-# A swarm on one machine, or in one house: hundreds of members at one address.
+# A swarm on one machine or in one household: hundreds of members at one address.
 _NEAR_TARGET = Allowance(64.0, 4.0)
 _MAX_ENTRIES = 4096
 
 
 class Hearsay:
-    """The budgets of one node. Times are on any steady clock."""
+    """The dial budgets of one node. Times are on any steady clock."""
 
     def __init__(self) -> None:
-        # By teller or target.
+        # Keyed by source or target.
         self._budgets: Budgets[Hashable] = Budgets(_MAX_ENTRIES)
-        # How near the peers are, or were when they were last connected.
+        # How near each peer is, or was when it was last connected.
         self._scopes: Bounded[PeerId, Scope] = Bounded(_MAX_ENTRIES)
 
     def meet(self, peer: PeerId, scope: Scope, *, again: bool) -> None:
-        """A connection to a peer has come about; `again`: while there is another."""
+        """Note a new connection to a peer; `again`: another one is still open."""
         before = self._scopes.get(peer, Scope.WORLD)
         self._scopes[peer] = min(before, scope) if again else scope
 
     def word_of(self, peer: PeerId) -> Word:
-        """What a peer's word is worth: as much as it was near when it was last here."""
+        """Return a peer as a source, with its distance when it was last connected."""
         return Word(peer, self._scopes.get(peer, Scope.WORLD))
 
     def refusal(self, word: Word, host: str, now: float) -> str | None:
-        """Why not to dial an IP address on this word; None if it may be dialled, which is charged."""
+        """Return why not to dial an IP address from this source; None to dial it, after charging the
+        budgets."""
         scope = scope_of(host)
         if scope < word.scope:
             return "an address of a nearby network, told by somebody who is not there"
@@ -79,13 +80,13 @@ class Hearsay:
         return None
 
     def refund(self, word: Word, host: str, now: float) -> None:
-        """The call found its peer."""
+        """Return the charge, since the dial reached its peer."""
         for key, allowance in _charged(word, host, scope_of(host)):
             self._budgets.give(key, allowance, now)
 
 
 def scope_of(host: str) -> Scope:
-    """How far away an IP address is. Raises `ValueError` for what is none."""
+    """Return how far away an IP address is. Raises `ValueError` if it is not one."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -100,7 +101,7 @@ def _charged(word: Word, host: str, scope: Scope) -> list[tuple[Hashable, Allowa
 
 
 def household_of(host: str) -> str:
-    """What counts as one household: an address, or the network that a home gets in IPv6."""
+    """Return the key of a household: an IPv4 address, or the /64 network of a home in IPv6."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -111,7 +112,7 @@ def household_of(host: str) -> str:
 
 
 def nearer(one: Word | None, other: Word | None) -> Word | None:
-    """The one that counts for more of two words that say the same."""
+    """Return the nearer of two sources of the same address; None, our own knowledge, is the nearest."""
     if one is None or other is None:
         return None
     return min(one, other, key=lambda word: word.scope)

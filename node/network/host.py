@@ -1,7 +1,7 @@
-"""The libp2p host of a node: Noise and yamux over TCP, our identity, our limits.
+"""The libp2p host of a node: Noise and yamux over TCP, with our identity and limits.
 
-Everything that libp2p would do by itself beyond that (dial peers it has heard of, retry, measure,
-limit by rules of its own) is switched off; `Network` decides.
+Everything beyond that which libp2p would do by itself (dial peers that it learns of, retry, measure,
+apply limits of its own) is switched off; `Network` decides.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .addresses import advertised, check_free, endpoint, id_of, multiaddress
 from .errors import BadAddress, PortInUse
 from .peer_store import OwnKeys
 
-# Both directions dialling each other at once makes two; a third can be a reconnection that
-# overtakes the notice that the old one broke.
+# Two peers that dial each other at once make two; a third can be a reconnection that arrives before the
+# old one is known to be broken.
 MAX_CONNECTIONS_PER_PEER = 3
-# A stranger that opens a connection and says nothing holds one of its slots for this long.
+# A stranger that opens a connection and sends nothing holds one of the slots for this long.
 _UPGRADE_SECONDS = 6.0
 
 
@@ -50,15 +50,15 @@ def build_host(
         outbound_upgrade_timeout=_UPGRADE_SECONDS,
         inbound_stream_protocol_negotiation_timeout=_UPGRADE_SECONDS,
         outbound_stream_protocol_negotiation_timeout=_UPGRADE_SECONDS,
-        # The library's own monitor takes a line that is busy with our uploads for a dead one;
-        # `liveness` watches instead.
+        # The library's own monitor mistakes a line that is busy with our uploads for a dead one;
+        # `liveness` monitors instead.
         enable_health_monitoring=False,
     )
     host = new_host(
         key_pair=key_pair,
         peerstore_opt=OwnKeys(id_of(identity.peer)),
-        # Noise alone. By default a host also takes connections without any encryption, where a
-        # public key is all it takes to pass for its owner.
+        # Noise alone. By default a host also accepts unencrypted connections, where knowing a public key
+        # is enough to impersonate its owner.
         sec_opt={TProtocol(NOISE): Noise(key_pair, create_noise_key_pair().private_key)},
         muxer_opt={TProtocol(YAMUX): Yamux},
         connection_config=config,
@@ -68,18 +68,19 @@ def build_host(
     assert isinstance(host, BasicHost)
     swarm = host.get_network()
     assert isinstance(swarm, Swarm)
-    # It would ask everybody what they speak and where they are, and believe what they push at it; we
-    # have introductions for the one and know the other. Nobody of us asks for an echo either.
+    # Identify would ask all peers for their protocols and addresses, and trust what they push;
+    # introductions provide the addresses, and the protocols are known. None of our peers uses the echo
+    # either.
     host.multiselect.handlers.clear()
     identifier: Any = host
     identifier._schedule_identify = lambda peer_id, *, reason: None
-    # One attempt a dial: who dials here decides itself when to try again.
+    # One attempt per dial: the callers decide when to retry.
     swarm.retry_config = RetryConfig(max_retries=0)
-    # Its rate limits and circuit breaker lock out honest peers that reconnect often; connections
-    # and streams are bounded by the configuration above and by `guards`.
+    # Its rate limits and circuit breaker lock out honest peers that reconnect often; connections and
+    # streams are bounded by the configuration above and by `guards`.
     swarm.set_resource_manager(None)
-    # Whatever the watermarks above say, it would call up everybody it has heard of until it has half
-    # of `max_connections`; and it remembers for ever who hung up.
+    # Despite the watermarks above, it would dial every peer that it learns of until it has half of
+    # `max_connections`, and it remembers for ever which peers disconnected.
     connector: Any = swarm.auto_connector
     connector.maybe_connect = trio.lowlevel.checkpoint
     connector.record_disconnect = lambda peer_id: None
@@ -87,7 +88,7 @@ def build_host(
 
 
 async def start_listening(swarm: Swarm, listen: Sequence[Multiaddr]) -> None:
-    """Listen at all these addresses, at one port wherever the port is left to the system.
+    """Listen at all these addresses, using one port for all addresses with port 0.
 
     Raises `BadAddress`.
     """
@@ -100,8 +101,8 @@ async def start_listening(swarm: Swarm, listen: Sequence[Multiaddr]) -> None:
                 check_free(chosen)
             except PortInUse:
                 chosen = address
-        # The library reports nothing more when an address cannot be listened on; `check_free` has
-        # caught all but a race.
+        # The library does not report why an address cannot be listened on; `check_free` has caught
+        # everything but a race.
         if not await swarm.listen(chosen):
             raise BadAddress(str(address), "cannot listen there")
         (bound, *_) = swarm.listeners[str(chosen)].get_addrs()

@@ -1,9 +1,9 @@
-"""The IP addresses of this machine's interfaces, the likeliest to be reached first.
+"""The IP addresses of this machine's interfaces, the most likely reachable first.
 
-A record holds eight addresses, and a machine with containers has more bridges than that. The address
-that the default route sends from comes first; then the rest of its interface, other interfaces that
-carry packets, bridges, and interfaces without a carrier. The machine is asked again every other second:
-addresses come and go.
+A record holds eight addresses, and a machine with containers has more bridges than that. The source
+address of the default route comes first; then the other addresses of its interface, other interfaces
+with a carrier, bridges, and interfaces without a carrier. The system is queried again every two seconds,
+because addresses change.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ import psutil
 
 log = logging.getLogger(__name__)
 
-# Addresses that no route but the default one leads to (RFC 5737, RFC 3849). No packet is sent.
+# Addresses that only the default route leads to (RFC 5737, RFC 3849). No packet is sent.
 _ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-# IPv6 gives an interface a new temporary address every day; these must not crowd out other interfaces.
+# IPv6 adds a temporary address to an interface every day; these must not displace other interfaces.
 _LIKELY_PER_INTERFACE = 2
-# Linux says in /sys what is a bridge; elsewhere the names that virtual machines give have to do.
+# Linux lists bridges in /sys; elsewhere they are recognised by the names that virtual machines use.
 _BRIDGES = ("bridge", "docker", "vboxnet", "veth", "virbr", "vmnet", "vnic")
 
 
-# Several parts of a node look every second, and it takes the system milliseconds to say.
+# Several parts of a node query this every second, and the system takes milliseconds to answer.
 _FRESH_SECONDS = 2.0
 
 
 class HostAddresses:
-    """The addresses of this machine as they were a moment ago."""
+    """The addresses of this machine, cached for a moment."""
 
     def __init__(self) -> None:
         self._hosts: list[str] = []
         self._looked = float("-inf")
 
     def __call__(self) -> list[str]:
-        """Return the addresses of both families that mean something on another machine, in order.
+        """Return the addresses of both families that other machines can use, in order.
 
-        Loopback addresses and those that hold on one link alone are left out. As long as the system
-        cannot say (no descriptor is left), those that it said last still hold.
+        Loopback and link-local addresses are left out. While the system cannot answer (no descriptor is
+        left), the last known addresses stay valid.
         """
         now = time.monotonic()
         if now - self._looked >= _FRESH_SECONDS:
@@ -59,7 +59,7 @@ reachable_hosts = HostAddresses()
 
 
 def look_for_hosts() -> list[str]:
-    """Likewise, as they are now. Raises `OSError`."""
+    """Query the current addresses without the cache. Raises `OSError`."""
     sources = _default_sources()
     statuses = psutil.net_if_stats()
     ranked: list[tuple[bool, int, str]] = []
@@ -70,7 +70,7 @@ def look_for_hosts() -> list[str]:
             if entry.family in (socket.AF_INET, socket.AF_INET6)
             and (host := _told_host(entry.address)) is not None
         ]
-        # The kernel lists the newest first; what it sends from is the one that it prefers itself.
+        # The kernel lists the newest first, but prefers its source address itself.
         hosts.sort(key=lambda host: host not in sources)
         status = statuses.get(interface)
         running = status is None or status.isup
@@ -84,7 +84,7 @@ def look_for_hosts() -> list[str]:
             else:
                 rank = 4 if not running else 3 if _is_bridge(interface) else 2
             ranked.append((counts[":" in host] > _LIKELY_PER_INTERFACE, rank, host))
-    # Stable: within a rank the order is the system's.
+    # Stable sort: within a rank the system's order is kept.
     ranked.sort(key=lambda entry: entry[:2])
     return list(dict.fromkeys(host for _, _, host in ranked))
 
@@ -98,7 +98,7 @@ def _told_host(text: str) -> str | None:
 
 
 def _default_sources() -> set[str]:
-    """Return the addresses that packets to anywhere are sent from; none without a default route."""
+    """Return the source addresses of the default routes; none without a default route."""
     found: set[str] = set()
     for family, elsewhere in _ELSEWHERE:
         try:
@@ -107,7 +107,7 @@ def _default_sources() -> set[str]:
                 probe.connect((elsewhere, 9))
                 found.add(str(ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])))
         except OSError:
-            # There is no such family here, or no default route.
+            # This family or its default route is missing.
             continue
     return found
 

@@ -1,7 +1,7 @@
-"""IPv4 and IPv6 at the socket: the other end's address, and listeners of one family each.
+"""IPv4 and IPv6 at the socket level: remote addresses, and listeners of one family each.
 
-Two of these functions replace libp2p's (see `guards`). The rest says which of the addresses to listen
-on this machine has a family for.
+Two of these functions replace libp2p's (see `guards`). The rest finds out for which of the listening
+addresses this machine supports the family.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMES = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
 
 
 def plain_host(host: str) -> str:
-    """Spell an IP address without scope, and an IPv4 one inside IPv6 as itself."""
+    """Return an IP address without its scope, and an IPv4-mapped one as IPv4."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -34,22 +34,24 @@ def plain_host(host: str) -> str:
 
 
 def remote_address(self: TrioTCPStream) -> tuple[str, int] | None:
-    """In place of `TrioTCPStream.get_remote_address`, which knows names of two parts alone: IPv6 has
-    four. It stays known when the socket has closed."""
+    """Return the remote address, also after the socket has closed. Replaces
+    `TrioTCPStream.get_remote_address`, which accepts socket names of two parts only: those of IPv6 have
+    four."""
     if self._cached_remote_address is None:
         try:
             name = self.stream.socket.getpeername()
             self._cached_remote_address = plain_host(name[0]), int(name[1])
         except (OSError, AttributeError, ValueError):
-            # It has gone before anybody asked.
+            # The socket closed before its remote address was first requested.
             return None
     return self._cached_remote_address
 
 
 def share_port(kernel: Any) -> None:
-    """In place of libp2p's `_set_reuse_flags`: let several sockets have one port, and each one family.
+    """Let several sockets share one port, and restrict each to one family. Replaces libp2p's
+    `_set_reuse_flags`.
 
-    Whether a socket at `::` takes IPv4 calls as well is otherwise a setting of the system.
+    Otherwise a system setting decides whether a socket at `::` accepts IPv4 connections as well.
     """
     options = [
         (socket.SOL_SOCKET, socket.SO_REUSEADDR),
@@ -59,13 +61,14 @@ def share_port(kernel: Any) -> None:
         options.append((socket.IPPROTO_IPV6, socket.IPV6_V6ONLY))
     for level, option in options:
         if option is not None:
-            # Without them there is less hole punching, or one listener less; `start_listening` looks.
+            # Without these options there is less hole punching, or one listener less; `start_listening`
+            # checks.
             with contextlib.suppress(OSError):
                 kernel.setsockopt(level, option, 1)
 
 
 def with_family(listen: Sequence[Multiaddr]) -> list[Multiaddr]:
-    """Leave out "all interfaces" of a family that this machine lacks, unless nothing else is left."""
+    """Leave out "all interfaces" of a family that this machine lacks, unless nothing else remains."""
     usable: list[Multiaddr] = []
     missing: list[str] = []
     for address in listen:

@@ -1,8 +1,8 @@
-"""Notice peers that have frozen or vanished without a word.
+"""Detection of peers that have frozen or vanished without closing the connection.
 
-A connection is alive as long as bytes come in. A quiet one is pinged (twelve bytes); one that stays
-silent is cut, so that those who wait on it learn. Bytes of any kind count, because an answer to a
-ping may have to queue behind a long transfer on a slow line.
+A connection is alive while bytes arrive. A quiet one is pinged (twelve bytes); one that stays silent is
+closed, so that the tasks waiting on it fail. Bytes of any kind count, because the answer to a ping may
+be queued behind a long transfer on a slow line.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SILENT_SECONDS = 8.0
 
 
 async def watch(connections: Callable[[], Iterable[Yamux]]) -> None:
-    """Ping quiet connections and cut silent ones, for ever."""
+    """Ping quiet connections and close silent ones, for ever."""
     async with trio.open_nursery() as nursery:
         pinging: set[Yamux] = set()
         last = trio.current_time()
         while True:
             await trio.sleep(CHECK_SECONDS)
             now = trio.current_time()
-            # If we ourselves were frozen (laptop lid, debugger), nobody else is to blame.
+            # If our own process was suspended (laptop lid, debugger), no peer is to blame.
             excuse = now - last - CHECK_SECONDS
             last = now
             for connection in list(connections()):
@@ -46,20 +46,20 @@ async def watch(connections: Callable[[], Iterable[Yamux]]) -> None:
 
 
 async def _ping(connection: Yamux, pinging: set[Yamux]) -> None:
-    # Several pings may be asked for while one waits behind a long write; one is enough.
+    # More pings may be due while one waits behind a long write; one is enough.
     pinging.add(connection)
     try:
         connection._ping_sent_time = trio.current_time()
         header = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, 0)
         await connection._write_frame(header)
     except Exception:
-        # The connection is breaking; its own reader notices and tells everybody.
+        # The connection is breaking; its own reader notices and reports it.
         return
     finally:
         pinging.discard(connection)
 
 
 async def _cut(wire: GuardedConnection) -> None:
-    # Not `close`: its farewell would wait behind the very write that is stuck.
+    # Not the muxer's `close`, whose goodbye would wait behind the very write that is stuck.
     with trio.move_on_after(2):
         await wire.close()

@@ -1,7 +1,7 @@
-"""Names to IP addresses: as the system knows them, and as the records of `dnsaddr` in DNS say.
+"""Name resolution to IP addresses, by the system resolver and by `dnsaddr` records in DNS.
 
-The two families are asked for separately, so that a resolver that never answers for IPv6 keeps nobody
-from IPv4.
+The two families are queried separately, so that a resolver that never answers for IPv6 does not block
+IPv4.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ C = TypeVar("C")
 
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _VERSIONS = {"dns": (6, 4), "dns4": (4,), "dns6": (6,)}
-# What IPv4's answer waits for IPv6's: RFC 8305, section 3.
+# How long IPv4's answer waits for IPv6's: RFC 8305, section 3.
 _RESOLUTION_SECONDS = 0.05
-# The records of a name may name further ones: by region, then by host.
+# Records of a name may point to further names: by region, then by host.
 _MAX_DEPTH = 3
 _DNS_SECONDS = 4.0
 
 
 async def resolve(target: Multiaddr, found: Candidates[Multiaddr]) -> None:
-    """Add the addresses that one to dial stands for to `found`, and close it."""
+    """Resolve a target to addresses to dial, add them to `found`, and close it."""
     try:
         await _resolve(target, found, 0)
     finally:
@@ -40,7 +40,7 @@ async def resolve(target: Multiaddr, found: Candidates[Multiaddr]) -> None:
 async def resolve_host(
     name: str, versions: Collection[int], found: Candidates[C], make: Callable[[str], C | None]
 ) -> None:
-    """Add what `make` makes of each address that the system knows for a name to `found`."""
+    """Resolve a name, and add `make` of each address to `found`."""
     failures: list[str] = []
     answered = {version: trio.Event() for version in versions}
 
@@ -82,14 +82,14 @@ async def _resolve(target: Multiaddr, found: Candidates[Multiaddr], depth: int) 
     rest = f"/tcp/{target.value_for_protocol('tcp')}/p2p/{target.value_for_protocol('p2p')}"
 
     def make(host: str) -> Multiaddr | None:
-        # One that holds on a link alone comes with the name of the interface, which is not dialled.
+        # A link-local address comes with an interface name, and is not dialled.
         return None if "%" in host else Multiaddr(f"/ip{6 if ':' in host else 4}/{host}{rest}")
 
     await resolve_host(name, _VERSIONS[kind], found, make)
 
 
 async def _resolve_records(name: str, peer: str, found: Candidates[Multiaddr], depth: int) -> None:
-    """Follow the TXT records `dnsaddr=<multiaddress>` of a name that lead to a peer."""
+    """Follow a name's TXT records `dnsaddr=<multiaddress>` that lead to a peer."""
     if depth >= _MAX_DEPTH:
         found.reasons.append("its records name further names, and those others, again and again")
         return
@@ -102,7 +102,7 @@ async def _resolve_records(name: str, peer: str, found: Candidates[Multiaddr], d
     for text in texts:
         key, _, address = text.partition("=")
         try:
-            # Others are in there, too: for other peers, and for transports that we do not have.
+            # The records also cover other peers, and transports that we do not have.
             if key == "dnsaddr" and address.endswith(f"/p2p/{peer}"):
                 targets.append(parse_dial(address)[0])
         except BadAddress:
@@ -115,8 +115,8 @@ async def _resolve_records(name: str, peer: str, found: Candidates[Multiaddr], d
 
 
 async def _texts(name: str) -> list[str]:
-    """The TXT records of a name. Raises `OSError`."""
-    # A part of the start of every command otherwise, and few addresses are of this kind.
+    """Return the TXT records of a name. Raises `OSError`."""
+    # Imported lazily: it slows the start of every command, and few addresses need it.
     import dns.asyncresolver
     import dns.exception
 

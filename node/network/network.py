@@ -1,4 +1,4 @@
-"""A node's place in the network: connections, requests, gossip, and the account of each peer.
+"""A node's network: connections, requests, gossip, and a misbehaviour score per peer.
 
 `open_network` yields a `Network` that is listening. Nothing a peer sends raises an exception out of
 here; a peer that misbehaves is scored, then disconnected and refused for a while.
@@ -58,36 +58,36 @@ from .traffic import Traffic
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 2.0
-# Kept free for newcomers: the oldest connection at the busiest address makes room.
+# Kept free for newcomers: the oldest connection of the busiest address makes room.
 _SPARE_CONNECTIONS = 16
-# Rejections that no honest peer causes by being late or early.
+# Reasons to reject that no honest peer causes by being late or early.
 _OFFENCES = frozenset({"malformed", "oversized", "invalid", "bad_signature", "wrong_swarm"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """Where to listen and how much to take on."""
+    """Listening addresses and limits of the network."""
 
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0")
     """Multiaddresses `/ip4/<address>/tcp/<port>`; port 0 is any free one, the same for all of them. A
     family that the machine lacks is left out."""
     announce: tuple[str, ...] = ()
-    """What others are told instead, for a node behind a forwarded port or with a name."""
+    """Addresses to announce instead, for a node behind a forwarded port or with a name."""
     max_connections: int = 256
     max_connections_per_address: int | None = None
-    """From one IPv4 address or one /64 of IPv6, loopback aside; None: as many as there may be."""
+    """Per IPv4 address or IPv6 /64, loopback excepted; None: no limit of its own."""
     max_upload: float | None = None
-    """Payload bytes a second, all peers together; None: what the line gives."""
+    """Payload bytes per second for all peers together; None: unlimited."""
     max_download: float | None = None
     carry: CircuitLimits | None = None
-    """What to relay for peers that cannot be dialled; None: nothing."""
+    """Limits for relaying to peers that cannot be dialled; None: no relaying."""
 
 
 @asynccontextmanager
 async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIterator[Network]:
     """Listen, and close everything at the end.
 
-    Raises `PortInUse` and `BadAddress`. What the body raises comes out as it is.
+    Raises `PortInUse` and `BadAddress`. Exceptions of the body are passed on unwrapped.
     """
     listen = with_family([parse_listen(text) for text in settings.listen])
     announce = [parse_announce(text) for text in settings.announce]
@@ -107,7 +107,7 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
                 await start_listening(swarm, listen)
                 yield network
             except Exception as error:
-                # Carried past the nurseries, which would wrap it into groups.
+                # Passed out of the nurseries, which would wrap it in groups.
                 failure = error
             finally:
                 await network._close()
@@ -117,7 +117,7 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
 
 
 class Network:
-    """One node's network. Made by `open_network`."""
+    """One node's network. Created by `open_network`."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Network:
         self.peer = peer
         self.traffic = traffic
         self.unsent_bytes = UNSENT_BYTES
-        """What the kernel may hold of each new connection, unsent."""
+        """Unsent bytes that the kernel may hold for each new connection."""
         self.gossip = Gossip(host, self.traffic, self.refuses, self._gossip_rejected)
         self.subscribe, self.publish = self.gossip.subscribe, self.gossip.publish
         self._host = host
@@ -145,9 +145,9 @@ class Network:
             host, swarm, open_stream=self.requests.open_stream, refuses=self.refuses
         )
         self.knows: Callable[[PeerId], bool] = lambda peer: False
-        """Whether a peer is in our swarm, or was introduced to it; to be set by whoever knows."""
+        """Whether a peer is in our swarm, or was introduced to it; set by the component that knows."""
         self.carries = True
-        """Whether `carrier` takes anybody on; to be set by whoever knows."""
+        """Whether `carrier` accepts reservations; set by the component that knows."""
         self.carrier = settings.carry and CircuitRelay(
             host,
             settings.carry,
@@ -165,7 +165,7 @@ class Network:
         self._hearsay = Hearsay()
         self._connections: dict[PeerId, set[Any]] = {}
         self.favours: Callable[[PeerId], bool] = lambda peer: False
-        """The peers that are not asked to make room for newcomers; set by a part that knows."""
+        """Whether a peer is exempt from making room for newcomers; set by the component that knows."""
         self._max_connections = max(1, settings.max_connections - _SPARE_CONNECTIONS)
         self._listeners: list[Events] = []
         self._closing = False
@@ -173,16 +173,16 @@ class Network:
 
     @property
     def addresses(self) -> list[str]:
-        """Where others can dial us: full multiaddresses ending in `/p2p/<peer>`.
+        """Addresses at which others can dial us: full multiaddresses ending in `/p2p/<peer>`.
 
-        Those that `announce` has added stand last, but are not crowded out.
+        Those added by `announce` come last, but are never displaced.
         """
         added = [address for group in self._announced.values() for address in group]
         return [*self.own_addresses[: MAX_ADDRESSES - len(added)], *added]
 
     @property
     def own_addresses(self) -> list[str]:
-        """The addresses this machine has by itself, or was told to announce."""
+        """This machine's own addresses, or those configured to be announced."""
         return [str(address) for address in self._host.get_addrs()]
 
     @property
@@ -196,7 +196,7 @@ class Network:
         return list(dict.fromkeys(port for _, port in self._listening()))
 
     def listening_port(self, version: int) -> int | None:
-        """The first of those ports at which we listen in IPv4 or IPv6; None: we don't."""
+        """Return the first of those ports at which we listen in IPv4 or IPv6; None if there is none."""
         return next((port for family, port in self._listening() if family == version), None)
 
     def _listening(self) -> Iterator[tuple[int, int]]:
@@ -208,20 +208,20 @@ class Network:
                     yield ip.version, port
 
     def announce(self, source: str, addresses: Iterable[str]) -> None:
-        """Tell others these addresses too, in place of those that `source` named before."""
+        """Announce these addresses too, replacing those that `source` announced before."""
         group = tuple(addresses)
         if group != self._announced.get(source, ()):
             self._announced[source] = group
             self.announcements += 1
 
     def relayed(self) -> frozenset[PeerId]:
-        """The peers that are connected through relays alone."""
+        """Return the peers that are connected only through relays."""
         return frozenset(
             peer for peer, group in self._connections.items() if all(map(is_relayed, group))
         )
 
     def spare_circuits(self) -> frozenset[PeerId]:
-        """The peers that are connected both directly and through relays."""
+        """Return the peers that are connected both directly and through relays."""
         return frozenset(
             peer
             for peer, group in self._connections.items()
@@ -233,21 +233,21 @@ class Network:
         await close_all(filter(is_relayed, list(self._connections.get(peer, ()))))
 
     def remote(self, peer: PeerId) -> Remote | None:
-        """The other end of a direct connection to a peer; one that we dialled comes first."""
+        """Return the other end of a direct connection to a peer, preferably of one that we dialled."""
         return find_remote(self._connections.get(peer, ()))
 
     def word_of(self, peer: PeerId) -> Word:
-        """What a peer's word about where others are is worth: as much as it was near when last here."""
+        """Return a peer as a source of addresses, with its distance when it was last connected."""
         return self._hearsay.word_of(peer)
 
     def connected(self) -> frozenset[PeerId]:
-        """The peers with a connection at present."""
+        """Return the peers that are connected at present."""
         return frozenset(self._connections)
 
     def peer_events(self) -> trio.MemoryReceiveChannel[PeerEvent]:
-        """A channel of arrivals and departures, beginning with the peers that are connected now.
+        """Return a channel of connects and disconnects, beginning with the peers connected now.
 
-        A reader that falls a thousand events behind loses the oldest; `connected` stays right.
+        A reader that lags by a thousand events loses the oldest; `connected` stays right.
         """
         events = Events()
         self._listeners.append(events)
@@ -256,14 +256,13 @@ class Network:
         return events.receiver
 
     def carried_bytes(self) -> int:
-        """What went through here between others since the start: circuits, and updates that were
-        relayed."""
+        """Return the bytes relayed between others since the start: circuits and updates."""
         circuits = self.carrier.relayed_bytes if self.carrier else 0
         return circuits + self.traffic.sent["relayed"]
 
     def wire_bytes(self) -> tuple[int, int]:
-        """All bytes sent and received, protocol overhead included, encryption not."""
-        # What goes over a circuit goes over the connection to its relay and counts there.
+        """Return all bytes sent and received, with protocol overhead and without encryption."""
+        # Traffic of a circuit goes over the connection to its relay and is counted there.
         wires: list[Any] = [muxer.secured_conn for muxer in self._muxers() if not is_relayed(muxer)]
         return (
             self.traffic.wire_sent + sum(wire.sent for wire in wires),
@@ -275,10 +274,9 @@ class Network:
     ) -> PeerId:
         """Dial one multiaddress that ends in `/p2p/<peer>` and return the peer.
 
-        Returns at once if that peer is connected already, with `direct` only if not through relays
-        alone. An address through a relay also connects to the relay. On somebody else's `word` it
-        dials only what `hearsay` allows. Raises `DialError`, and `BadAddress` if the text is no
-        address.
+        Returns at once if that peer is already connected; with `direct`, only if it is connected
+        directly. An address through a relay also connects to the relay. With a source `word`, it dials
+        only what `hearsay` allows. Raises `DialError`, and `BadAddress` if the text is not an address.
         """
         circuit = split_circuit(address)
         target, peer = parse_dial(address) if circuit is None else (None, circuit[1])
@@ -306,9 +304,10 @@ class Network:
     async def _dial(
         self, address: str, target: Multiaddr, peer: PeerId, word: Word | None
     ) -> PeerId:
-        """Dial all that a direct address stands for, one soon after the other, until a peer answers.
+        """Dial everything that a direct address resolves to, in short succession, until the peer
+        answers.
 
-        Raises `DialError`, and whatever the library raises.
+        Raises `DialError`, and anything the library raises.
         """
 
         async def attempt(candidate: Multiaddr) -> PeerId:
@@ -316,7 +315,7 @@ class Network:
             reason = self._hearsay.refusal(word, host, now) if word is not None else None
             if reason is not None:
                 raise DialError(address, reason)
-            # Most of its failures are a `SwarmException`; whatever else the library raises is no more.
+            # Most failures are a `SwarmException`, but the library raises others as well.
             await self._swarm.dial_addr(candidate, id_of(peer))
             if word is not None:
                 self._hearsay.refund(word, host, now)
@@ -334,9 +333,9 @@ class Network:
         raise DialError(address, next(iter(candidates.reasons), "the name has no address"))
 
     async def answers(self, peer: PeerId, host: str, port: int, timeout: float) -> bool | None:
-        """Whether a peer proves its key at a TCP port; hangs up again at once.
+        """Whether a peer proves its key at a TCP port; disconnects at once.
 
-        None: it was not tried, since too many calls to that address were in vain.
+        None: it was not tried, since too many dials of that address failed.
         """
         word, now = Word(peer, scope_of(host)), trio.current_time()
         if self._hearsay.refusal(word, host, now) is not None:
@@ -349,9 +348,9 @@ class Network:
     async def dial_from_port(
         self, peer: PeerId, host: str, port: int, timeout: float, *, answering: bool
     ) -> bool:
-        """Dial from the port that we listen on; `answering`: as if the other had called.
+        """Dial from the port that we listen on; `answering`: in the responder's role.
 
-        Whether a connection came of it.
+        Returns whether a connection was made.
         """
         port_here = self.listening_port(6 if ":" in host else 4)
         if port_here is None:
@@ -372,11 +371,11 @@ class Network:
                 self._nursery.start_soon(self.disconnect, peer)
 
     def refuses(self, peer: PeerId) -> bool:
-        """Whether this peer has misbehaved so much that nothing is taken from it."""
+        """Whether this peer has misbehaved so much that it is refused at present."""
         return self._scores.refused(peer, trio.current_time())
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-        """Run a task for as long as the network is open. What it raises ends the network."""
+        """Run a task while the network is open. An exception in it ends the network."""
         self._nursery.start_soon(function, *arguments)
 
     def _gossip_rejected(self, forwarder: PeerId, reason: str) -> None:
@@ -414,7 +413,7 @@ class Network:
                 self._nursery.start_soon(close_all, [leaving])
 
     def _is_crowded(self, connection: Any) -> bool:
-        """Whether the address that a connection comes from has enough of them."""
+        """Whether the address that a connection comes from has reached its limit."""
         if self._max_per_address is None:
             return False
         host = host_of(connection)
@@ -443,8 +442,8 @@ class Network:
             events.put(event)
 
     async def _close(self) -> None:
-        # The library closes one connection after another, a fifth of a second each; and when it is
-        # cancelled, it closes nothing at all.
+        # The library closes one connection after another, a fifth of a second each, and closes nothing
+        # at all when it is cancelled.
         self._closing = True
         with shielded(_CLOSE_SECONDS):
             async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""A limit on what costs the processor: so many at once, so many a second, and what else is earned."""
+"""A token bucket for work that costs CPU time: a burst, a rate, and tokens earned otherwise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...protocol.wire.allowance import Allowance
 
 
 class Patience:
-    """A bucket of turns; a peer that has used them up waits; first come, first served."""
+    """A token bucket; a caller that has used up the tokens waits; first come, first served."""
 
     def __init__(self, allowance: Allowance) -> None:
         self._allowance = allowance
@@ -16,11 +16,11 @@ class Patience:
         self._then = trio.current_time()
 
     def earn(self, turns: float) -> None:
-        """Add turns."""
+        """Add tokens."""
         self._left = min(self._allowance.at_once, self._left + turns)
 
     async def spend(self, turns: float = 1.0) -> None:
-        """Take turns; returns when there are enough."""
+        """Take tokens; return when there are enough."""
         now = trio.current_time()
         self._left = self._allowance.grown(self._left, now - self._then) - turns
         self._then = now

@@ -1,8 +1,8 @@
-"""The library's address book, which here knows our own keys and nobody else.
+"""The library's address book, which here contains our own keys only.
 
-The library writes into it whatever peers say of themselves and of others, throws out entries at a
-thousand peers (its own identity among them), and dials what it finds there. `introductions` knows whom
-to dial, and where; so nothing that a peer says is written down here, and nothing is thrown out.
+The library stores in it everything that peers claim about themselves and others, evicts entries at a
+thousand peers (its own identity among them), and dials the addresses in it. `introductions` decides
+which peers to dial, and where; so nothing from peers is stored here, and nothing is evicted.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from libp2p.peer.peerstore import PeerStore
 
 
 class OwnKeys(PeerStore):
-    """A `PeerStore` for the keys of `own`; what it is told of others it forgets at once."""
+    """A `PeerStore` for the keys of `own`; it discards everything about other peers."""
 
     def __init__(self, own: ID) -> None:
         super().__init__()
         self._own = own
 
     def _forget(self, *told: Any, **more: Any) -> Any:
-        # A signed record is welcome all the same.
+        # True, because a signed record must seem accepted.
         return True
 
-    # What a peer says of itself and of others, and that its keys are to go, which would be our own too.
+    # Claims of peers about themselves and others, and the removal of keys, which could remove our own.
     add_addrs = add_protocols = set_protocols = put = record_latency = _forget
     consume_peer_record = clear_peerdata = clear_keydata = _forget
 

@@ -1,4 +1,4 @@
-"""The library's pubsub, made fit for strangers: bounded, counted, and nobody's words end it."""
+"""The library's pubsub, hardened against strangers: bounded, counted, and not ended by bad input."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from .traffic import Traffic
 log = logging.getLogger(__name__)
 
 MAX_TOPIC_CHARACTERS = 128
-"""Topics are an identifier and a few letters; longer ones only fill our memory."""
+"""Our topics are an identifier and a few letters; longer ones would only fill the memory."""
 
-# A peer needs the swarms it is in, one topic each.
+# A peer needs one topic for each of its swarms.
 _MAX_TOPICS_PER_PEER = 16
-# A message takes two reads, and costs the processor the same whatever is in it: those that carry as much
-# as a vote pay for themselves, and of the others a peer may send this many.
+# A message takes two reads and the same CPU time whatever it contains: messages as large as a vote pay
+# for themselves, and of smaller ones a peer may send this many.
 _BYTES_PER_READ = 128
 _READS = Allowance(at_once=1000.0, per_second=100.0)
-# In one message: each starts three tasks in the library.
+# Per message: each starts three tasks in the library.
 _MAX_SUBSCRIPTIONS = 32
 
 
 class CarefulPubsub(Pubsub):
-    """A `Pubsub` that counts its bytes in `traffic`, and tells `forged` who passes forgeries on.
+    """A `Pubsub` that counts its bytes in `traffic`, and calls `forged` with a peer that forwards
+    forgeries.
 
-    Each method below mends one fault of the library; docs/upstream has a patch for most of them.
+    Each method below fixes one fault of the library; docs/upstream has a patch for most of them.
     """
 
     def __init__(
@@ -69,13 +70,13 @@ class CarefulPubsub(Pubsub):
         return sent
 
     async def stream_handler(self, stream: Any) -> None:
-        """Hear a peer for as long as its stream lasts."""
+        """Receive from a peer for as long as its stream lasts."""
         counting: Any = _CountingStream(stream, self._traffic)
         await super().stream_handler(counting)
 
     async def continuously_read_stream(self, stream: Any) -> None:
-        """Bytes that are no message end pubsub. Here they end the stream, which is of no more use; the
-        peer, if it is an honest one, opens another."""
+        """Read a peer's stream. In the library, bytes that are not a message end pubsub. Here they end
+        the stream, which is useless from then on; an honest peer opens another."""
         try:
             await super().continuously_read_stream(stream)
         except Exception as error:
@@ -84,9 +85,9 @@ class CarefulPubsub(Pubsub):
                 await stream.reset()
 
     async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
-        """In the library a key that does not parse, or an exception of a validator, ends pubsub, and a
-        bad signature costs the peer that passes it on nothing. An author that says too much is not
-        verified."""
+        """Handle a message. In the library a key that does not parse, or an exception of a validator,
+        ends pubsub, and forwarding a bad signature costs a peer nothing. Messages of an author beyond
+        its rate limit are not verified."""
         if msg.from_id == msg_forwarder.to_bytes() and not (
             msg_forwarder == self.my_id
             or self._is_msg_seen(msg)
@@ -100,8 +101,8 @@ class CarefulPubsub(Pubsub):
             if msg_forwarder == self.my_id:
                 raise
             log.info("a gossip message was dropped: %r", error)
-        # The library says nothing of bad signatures. Neither passed on nor judged, and not held back
-        # for its forwarder's score: nothing else is left.
+        # The library does not report bad signatures. A message that was neither forwarded nor judged,
+        # and not held back for its forwarder's score, must have had one.
         scorer = self._router.scorer
         if (
             not self._is_msg_seen(msg)
@@ -111,15 +112,16 @@ class CarefulPubsub(Pubsub):
             self._tell_forged(msg_forwarder)
 
     def handle_subscription(self, origin_id: ID, sub_message: Any) -> None:
-        """The library bounds how many topics a peer may name, but not how long they are."""
+        """Handle a subscription. The library bounds the number of a peer's topics, but not their
+        length."""
         if len(sub_message.topicid) <= MAX_TOPIC_CHARACTERS:
             super().handle_subscription(origin_id, sub_message)
 
     def _handle_dead_peer(self, peer_id: ID) -> None:
-        # When our gossip stream to a peer breaks while another connection to it holds, the library
-        # opens a new one but forgets what the peer has subscribed to; the peer, whose own stream is in
-        # order, does not say it again, and never gets another message from us. What it raises would
-        # end the task that waits for the end of connections.
+        # When our gossip stream to a peer breaks while another connection to it is open, the library
+        # opens a new one but forgets the peer's subscriptions; the peer, whose own stream is fine, does
+        # not repeat them, and would never get another message from us. An exception here would end the
+        # task that waits for closed connections.
         topics = [topic for topic, peers in self.peer_topics.items() if peer_id in peers]
         try:
             super()._handle_dead_peer(peer_id)
@@ -132,8 +134,9 @@ class CarefulPubsub(Pubsub):
                 self._peer_subscription_count[peer_id] = len(topics)
 
     async def _handle_new_peer_with_retry(self, peer_id: ID, timeout: float | None = None) -> None:
-        # Each connection of a peer starts this, and it may last as long as the peer pleases: it goes on
-        # with the next connection when one ends. After a thousand of them pubsub ends, and the host.
+        # Each connection of a peer starts this task, which may last as long as the peer wants: when a
+        # connection ends it continues with the next. After a thousand of them pubsub ends, and the host
+        # with it.
         if peer_id in self._registering:
             return
         self._registering.add(peer_id)
@@ -156,8 +159,8 @@ class _CountingStream:
         await self._patience.spend()
         data = await self._inner.read(n)
         self._patience.earn(len(data) / _BYTES_PER_READ)
-        # The library handles each message in a task of its own. Tasks that begin together run in any
-        # order: the last message's must have begun before the next is read.
+        # The library handles each message in a task of its own, and tasks that start together run in any
+        # order: the last message's task must have started before the next message is read.
         await trio.lowlevel.checkpoint()
         self._traffic.count_received("gossip", len(data))
         self._traffic.download.note(len(data))

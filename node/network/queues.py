@@ -1,8 +1,8 @@
-"""How much waits in the kernel between two peers: bulk keeps neither small messages nor processors.
+"""Bounds on the kernel's socket queues, so that bulk delays no small messages and wastes no CPU time.
 
-Left alone, the kernel takes megabytes from us for a line that sends one in a second; votes, window
-updates and all else on that connection then arrive seconds late, and the other side's downloads stand
-still meanwhile. It also wakes us for every packet, forty times for one message.
+By default the kernel accepts megabytes from us for a line that sends one in a second; votes, window
+updates and everything else on that connection then arrive seconds late, and the other side's downloads
+stall meanwhile. It also wakes us for every packet, forty times for one message.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ UNSENT_BYTES = 128 << 10
 """Two frames: the line does not run dry, and a vote waits a tenth of a second at 10 Mbit/s."""
 
 RELAY_UNSENT_BYTES = 1 << 20
-"""For a relay that feeds dozens of members: each has its turn now and then, and the line is fast."""
+"""For a relay that serves dozens of members: each gets its turn only now and then, and the line is
+fast."""
 
-# What lies between a muxer and its socket: encryption, messages, connection, stream, socket.
+# The layers between a muxer and its socket: encryption, messages, connection, stream, socket.
 _LAYERS = ("secured_conn", "_inner", "conn", "read_writer", "read_write_closer", "stream", "stream")
 # Fewer bytes than a packet or two are not worth a system call.
 _WORTH_WAITING_BYTES = 4096
-# The most the kernel is asked to gather: one message of the encryption.
+# The most the kernel is asked to gather: one Noise message.
 _GATHERED_BYTES = 1 << 16
 # From Linux's `struct tcp_info` (include/uapi/linux/tcp.h): tcpi_snd_mss, tcpi_unacked, tcpi_rtt and
 # tcpi_rttvar (microseconds), tcpi_bytes_acked, tcpi_notsent_bytes, tcpi_min_rtt (microseconds).
@@ -43,10 +44,10 @@ Gauge = Callable[[], Sample | None]
 
 
 def shorten(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
-    """Let the kernel hold at most `unsent` bytes of a connection that it has not sent yet.
+    """Limit the unsent bytes that the kernel holds for a connection to `unsent`.
 
-    False where there is no socket of our own below (a circuit through another peer), or the system
-    cannot do it.
+    False if the connection has no socket of ours (a circuit through another peer), or the system does
+    not support it.
     """
     below = _socket(muxer)
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
@@ -60,7 +61,7 @@ def shorten(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
 
 
 def ends_here(muxer: Any) -> bool:
-    """Whether both ends of a connection have one address, which is this machine's."""
+    """Whether both ends of a connection have the same address, which is this machine's."""
     below = _socket(muxer)
     try:
         kernel = getattr(below, "socket", None)
@@ -70,10 +71,10 @@ def ends_here(muxer: Any) -> bool:
 
 
 def gauge(muxer: Any) -> Gauge:
-    """What tells how a connection is doing.
+    """Return a function that samples a connection's TCP state.
 
-    It says None of one without a socket of our own, of one that has ended, and where the system does
-    not tell (it takes Linux).
+    It returns None if the connection has no socket of ours or has ended, and on systems other than
+    Linux.
     """
     below = _socket(muxer) if sys.platform == "linux" else None
 
@@ -82,7 +83,7 @@ def gauge(muxer: Any) -> Gauge:
             info = below.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         except (OSError, trio.ClosedResourceError):
             return None
-        # Before Linux 4.6 there was less of it.
+        # Before Linux 4.6 the structure was shorter.
         if len(info) < _INFO.size:
             return None
         packet, unacknowledged, round_trip, deviation, arrived, unsent, shortest = _INFO.unpack(
@@ -102,26 +103,27 @@ def gauge(muxer: Any) -> Gauge:
 
 
 async def read_gathered(self: TrioTCPStream, n: int | None = None) -> bytes:
-    """In place of `TrioTCPStream.read`, whose errors it keeps: wait until all `n` bytes are there.
+    """Wait until all `n` bytes are there and read them. Replaces `TrioTCPStream.read` with the same
+    errors.
 
-    Or fewer: what had come in before, what came before the end, or as much as the kernel holds.
+    It may read fewer: what had arrived before, what came before the end, or as much as the kernel holds.
     """
     return b"" if n == 0 else await read_ready(self, n or 1, n)
 
 
 async def read_ready(self: TrioTCPStream, least: int, most: int | None) -> bytes:
-    """Likewise: wait until `least` bytes are there, and read up to `most`."""
+    """Wait until `least` bytes are there, and read up to `most`."""
     kernel: Any = self.stream.socket
     async with self.read_lock:
         try:
             ready = _unread(self)
             if ready is not None and ready < least:
                 _gather(self, least if least >= _WORTH_WAITING_BYTES else 1)
-                # To read at once would bring the little that is there, and take a second call.
+                # Reading at once would return little and cost a second call.
                 await trio.lowlevel.wait_readable(kernel)
                 ready = _unread(self)
             if ready is not None and most is not None:
-                # What is asked for is memory, used or not.
+                # The size requested is allocated, used or not.
                 most = min(most, max(ready, 1))
             return await self.stream.receive_some(most)
         except trio.BrokenResourceError as error:
@@ -133,7 +135,7 @@ async def read_ready(self: TrioTCPStream, least: int, most: int | None) -> bytes
 
 
 def _unread(stream: Any) -> int | None:
-    """How many bytes the kernel holds for us; None if it does not say."""
+    """Return how many unread bytes the kernel holds; None if it does not report it."""
     count = array("i", [0])
     try:
         ioctl(stream.stream.socket, FIONREAD, count)
@@ -143,7 +145,7 @@ def _unread(stream: Any) -> int | None:
 
 
 def _socket(muxer: Any) -> Any:
-    """The socket below a muxer, or None."""
+    """Return the socket below a muxer, or None."""
     layer = muxer
     for name in _LAYERS:
         layer = getattr(layer, name, None)
@@ -151,13 +153,13 @@ def _socket(muxer: Any) -> Any:
 
 
 def _gather(stream: Any, count: int) -> None:
-    """Ask the kernel to wake us no sooner than there are so many bytes."""
+    """Ask the kernel not to wake us before `count` bytes are there."""
     count = min(count, _GATHERED_BYTES)
     if count == vars(stream).get("_gathered", 1):
         return
     try:
         stream.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
     except (OSError, trio.ClosedResourceError):
-        # Not every system can; the read itself will say if the connection is broken or closed.
+        # Not every system supports it; the read itself fails if the connection is broken or closed.
         return
     stream._gathered = count

@@ -1,4 +1,4 @@
-"""Where the other ends of connections are."""
+"""The remote ends of connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .queues import ends_here
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """Where the other end of a connection is; dialled by us, the port is one that it listens on."""
+    """The remote end of a connection; if we dialled it, the peer listens on this port."""
 
     host: str
     port: int
@@ -22,7 +22,7 @@ class Remote:
 
 
 def find_remote(connections: Iterable[Any]) -> Remote | None:
-    """The other end of a direct connection; one that we dialled comes first."""
+    """Return the remote end of a direct connection, preferably of one that we dialled."""
     found: Remote | None = None
     for connection in connections:
         address = connection.muxed_conn.secured_conn.get_remote_address()
@@ -34,7 +34,7 @@ def find_remote(connections: Iterable[Any]) -> Remote | None:
 
 
 def host_of(connection: Any) -> str | None:
-    """The IP address at the other end of a direct connection."""
+    """Return the remote IP address of a direct connection."""
     address = connection.muxed_conn.secured_conn.get_remote_address()
     return str(address[0]) if address is not None else None
 
@@ -42,7 +42,7 @@ def host_of(connection: Any) -> str | None:
 def guests(
     connections: Mapping[PeerId, Iterable[Any]], favoured: Collection[PeerId]
 ) -> list[tuple[Any, str]]:
-    """The connections to peers that are not favoured, the oldest first, each with its address."""
+    """Return the connections to peers that are not favoured, oldest first, each with its address."""
     found = [each for peer, group in connections.items() if peer not in favoured for each in group]
     return [
         (each, host_of(each) or "") for each in sorted(found, key=lambda each: each._created_at)
@@ -50,7 +50,7 @@ def guests(
 
 
 def scope_of_connection(connection: Any) -> Scope:
-    """How near the other end is; through a relay it may be anywhere."""
+    """Return how near the remote end is; through a relay it may be anywhere."""
     host = None if is_relayed(connection) else host_of(connection)
     if host is None:
         return Scope.WORLD

@@ -1,7 +1,7 @@
-"""Questions and answers between two peers, each on a stream of its own.
+"""Requests and answers between two peers, each on a stream of its own.
 
-Both ends are bounded in bytes, in time and in number; a cancelled or failed request leaves neither
-a stream nor a broken connection behind, and nobody works on the answer to one that was given up.
+Both ends are bounded in bytes, time and number. A cancelled or failed request leaves neither a stream
+nor a broken connection behind, and work on the answer to an abandoned request stops.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ from .upload_priority import Priority, UploadPriorities
 log = logging.getLogger(__name__)
 
 Handler = Callable[[PeerId, bytes], Awaitable[bytes | Flow]]
-"""(peer, request) → the answer; a flow may still be on its way to us."""
+"""(peer, request) → the answer; a flow may still be arriving at this node."""
 Kind = str | Callable[[bytes], str]
-"""What bytes are counted as, or how to tell from the request."""
+"""The traffic class of the bytes, or a function that derives it from the request."""
 
-# How long a request may dribble in, and a handler may think.
+# Timeouts for receiving a request, and for the handler.
 _REQUEST_SECONDS = 20.0
 _HANDLER_SECONDS = 60.0
-# A reader slower than this (64 kbit/s) holds one of our slots for nothing.
+# A reader slower than this (64 kbit/s) would hold a slot for nothing.
 _SLOWEST_BYTES_PER_SECOND = 8_000
 _REPLY_SECONDS = 30.0
-# What a round waits for.
+# Traffic that a round waits for.
 _URGENT = frozenset({"update", "relayed"})
 _BROKEN_OFF = (StreamIdle, StreamEnded, StreamError, IOException, trio.TooSlowError, FlowBroken)
 
 
 class Requests:
-    """The requests of one node, both ways."""
+    """The requests of one node, in both directions."""
 
     def __init__(
         self,
@@ -95,16 +95,16 @@ class Requests:
         first: Callable[[PeerId], bool] = lambda peer: False,
         kind: Kind = "other",
     ) -> None:
-        """Answer requests on a protocol, at most `max_concurrent` of a kind at a time.
+        """Answer requests on a protocol, at most `max_concurrent` per traffic class at a time.
 
-        One peer gets at most half of that, or `max_per_peer`; the answer to more is "busy". A
-        `ProtocolError` from the handler refuses the request and scores the peer, `NotHere` refuses it;
-        any other exception is our bug: logged, counted, and answered with a failure. `kind` says what
-        the bytes are counted as. Peers that `first` names are served beyond `max_concurrent` as well.
+        One peer gets at most half of that, or `max_per_peer`; further requests are answered "busy". A
+        `ProtocolError` from the handler refuses the request and penalises the peer, `NotHere` only
+        refuses it; any other exception is our bug: logged, counted, and answered with a failure. `kind`
+        is the traffic class. Peers for which `first` is true are served beyond `max_concurrent` as well.
         """
-        # One peer must not be able to keep all others out.
+        # One peer must not be able to lock out all others.
         per_peer = (max_concurrent + 1) // 2 if max_per_peer is None else max_per_peer
-        # By kind: newcomers must not keep members from a round's updates.
+        # By traffic class: newcomers must not keep members from a round's updates.
         slots: dict[str, Counter[PeerId]] = {}
 
         async def handle(stream: Any) -> None:
@@ -141,7 +141,7 @@ class Requests:
                 self._traffic.reject("oversized")
                 self._penalise(peer, "oversized")
             except _BROKEN_OFF as error:
-                # The peer gave up or broke off: its right, and often our own hedging.
+                # The peer gave up or disconnected, which is allowed, and often due to our own hedging.
                 log.debug("request from %s broke off: %r", short_peer(peer), error)
             finally:
                 if not finished:
@@ -162,11 +162,11 @@ class Requests:
         progress: Callable[[int], None] | None = None,
         into: bytearray | None = None,
     ) -> bytes:
-        """Ask a connected peer and return its answer, of at most `max_response` bytes.
+        """Send a request to a connected peer and return its answer, of at most `max_response` bytes.
 
-        `timeout` bounds the whole exchange, `idle_timeout` the silence between two pieces of the
-        answer, both in seconds. `progress` is told how many bytes of the answer have come in; they
-        gather in `into`, if it is given. Raises `RequestError`.
+        `timeout` bounds the whole exchange, `idle_timeout` the silence between two pieces of the answer,
+        both in seconds. `progress` is called with the number of bytes received so far; they are
+        collected in `into`, if it is given. Raises `RequestError`.
         """
         if peer not in self._connected():
             raise RequestError("not_connected", short_peer(peer))
@@ -183,7 +183,7 @@ class Requests:
                 )
                 self._traffic.count_sent(kind, len(request))
                 self._traffic.count_received(kind, len(response))
-                # Both ends have said all they have to say; this clears our books.
+                # Both sides have sent everything; this releases the stream.
                 await stream.close()
                 finished = True
                 if not stream.muxed_stream.closed:
@@ -212,10 +212,10 @@ class Requests:
 
     @contextmanager
     def _while_wanted(self, stream: Any) -> Iterator[None]:
-        """Cancel what is inside when the asker gives up or goes away.
+        """Cancel the body when the asker gives up or disconnects.
 
-        What is done for a request that was reset would hold one of the slots until it is done: an
-        asker that gives up at once and comes again would keep all others out for next to nothing.
+        Otherwise work for a request that was reset would hold a slot until it is done: an asker that
+        gives up at once and asks again could lock out all others at almost no cost.
         """
         watching = open_scope()
         with open_scope() as wanted:
@@ -244,7 +244,7 @@ class Requests:
         except NotHere:
             return Status.REFUSED, b"not_here"
         except OSError as error:
-            # A disk that is full: what the node itself writes there next ends it, with a remedy.
+            # A full disk: the node's own next write there ends it, with a remedy.
             log.warning("the handler of %s failed: %s", protocol, error.strerror or error)
             self._traffic.fail(protocol)
             return Status.FAILED, b""
@@ -262,13 +262,13 @@ class Requests:
                     await write_frame(stream, response, bytes([status]), priority)
                 else:
                     await write_flow(stream, response, bytes([status]), priority)
-            # Outside, for it may wait for the other end: the line is free meanwhile.
+            # Outside of the priority, since it may wait for the other end while the line is free.
             await stream.close()
 
     def _priority(self, kind: str, stream: Any) -> AbstractContextManager[Priority | Rate]:
         if kind in _URGENT:
             return self._priorities.urgent(stream.muxed_conn)
-        # Ledgers and records are small, and somebody may wait for them.
+        # Ledgers and records are small, and a peer may be waiting for them.
         if kind != "blob":
             return nullcontext(self._traffic.upload)
         return nullcontext(self._priorities.patient(stream.muxed_conn))
@@ -276,8 +276,8 @@ class Requests:
     async def open_stream(self, peer: PeerId, protocol: str) -> Any:
         """Open a stream to a connected peer. Raises `RequestError`.
 
-        Opening happens in a task of its own: cancelled in the middle, the library loses track of
-        the stream, and it stays open for as long as the connection. The library bounds the time.
+        Opening runs in a task of its own: if it were cancelled halfway, the library would lose track of
+        the stream, which would stay open as long as the connection. The library bounds the time.
         """
         opening = _Opening()
         self._nursery.start_soon(self._run_opening, opening, peer, protocol)

@@ -1,4 +1,4 @@
-"""What must be finished (or given up) on our own terms: cancel scopes, and farewells."""
+"""Cancel scopes: shielded ones for cleanup with a time limit, and quiet closing."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ log = logging.getLogger(__name__)
 
 
 def shielded(seconds: float) -> Any:
-    """A `trio.CancelScope` that keeps cancellation from outside away for at most `seconds`.
+    """Return a `trio.CancelScope` that is shielded from outside cancellation for at most `seconds`.
 
-    Everything that is shielded is bounded in time, so that a shutdown always comes to an end.
+    Everything shielded is bounded in time, so that a shutdown always completes.
     """
-    # libp2p brings stubs of an old trio along, which know no `shield`.
+    # libp2p ships stubs of an old trio, which lack `shield`.
     return trio.move_on_after(seconds, shield=True)  # pyright: ignore[reportCallIssue]
 
 
 def open_scope() -> Any:
-    """A `trio.CancelScope` for later, with no deadline."""
-    # The same stubs take the attributes of the class for arguments of its constructor.
+    """Return a `trio.CancelScope` for later use, without a deadline."""
+    # The same stubs treat the class's attributes as arguments of its constructor.
     return trio.CancelScope()  # pyright: ignore[reportCallIssue]
 
 
 async def close_all(connections: Iterable[Any]) -> None:
-    """Close them all at once. Never raises."""
+    """Close all connections concurrently. Never raises."""
     async with trio.open_nursery() as nursery:
         for connection in list(connections):
             nursery.start_soon(close_quietly, connection)
 
 
 async def close_quietly(closable: Any) -> None:
-    """Close something. Never raises: what breaks while it is being closed is closed."""
+    """Close something. Never raises: if closing fails, it counts as closed."""
     try:
         await closable.close()
     except Exception as error:

@@ -1,7 +1,7 @@
-"""How much trust each peer has spent.
+"""Misbehaviour scores of peers.
 
-Offences add up, fade with time, and beyond a limit the peer is refused for a while. Time is an
-argument; the table is bounded, so that a crowd of throw-away identities cannot fill the memory.
+Offences add up and decay with time, and beyond a limit the peer is refused for a while. Time is an
+argument; the table is bounded, so that throw-away identities cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from ...crypto.identity import PeerId
 from ...protocol.wire.bounded import Bounded
 
-# Four ordinary offences within some minutes, or two lies about content.
+# Four ordinary offences within some minutes, or two false contents.
 LIMIT = 80.0
 WEIGHTS = {"bad_hash": 50.0, "impersonation": 100.0}
 DEFAULT_WEIGHT = 25.0
-# An honest peer with a passing fault is forgiven in an hour; a flood is not outrun by it.
+# An honest peer with a temporary fault is forgiven within an hour; a flood accumulates faster than this.
 HALF_LIFE_SECONDS = 600.0
 REFUSAL_SECONDS = 600.0
 MAX_PEERS = 4096
@@ -27,7 +27,7 @@ class Scores:
         self._refused_until: Bounded[PeerId, float] = Bounded(MAX_PEERS)
 
     def penalise(self, peer: PeerId, reason: str, now: float) -> bool:
-        """Add an offence; True if the peer is to be refused from now on."""
+        """Add an offence; return whether the peer is refused from now on."""
         score = self.score(peer, now) + WEIGHTS.get(reason, DEFAULT_WEIGHT)
         self._scores[peer] = (score, now)
         if score < LIMIT:
@@ -37,10 +37,10 @@ class Scores:
         return True
 
     def score(self, peer: PeerId, now: float) -> float:
-        """What is left of a peer's offences; 0 is a clean sheet."""
+        """Return a peer's decayed score; 0 means no offences."""
         score, then = self._scores.get(peer, (0.0, now))
         return score * 0.5 ** ((now - then) / HALF_LIFE_SECONDS)
 
     def refused(self, peer: PeerId, now: float) -> bool:
-        """Whether to have nothing to do with this peer at present."""
+        """Whether this peer is refused at present."""
         return now < self._refused_until.get(peer, float("-inf"))

@@ -1,9 +1,9 @@
-"""Short cuts through libp2p's stack, which do what the library does with a third of the work.
+"""Fast paths through libp2p's stack: the same behaviour at a third of the CPU time.
 
-Encryption is a fiftieth of a frame's cost on its way through the library. The rest goes into locks that
-let all other tasks have their turn although they are free, into layers that each read the kernel's bytes
-in two steps and copy them, and into lines for a debug log that nobody keeps. The bytes on the wire, the
-errors, and the places where a task can be cancelled stay the same.
+Encryption is a fiftieth of a frame's cost in the library. The rest goes into locks that yield to all
+other tasks although they are free, into layers that each read the kernel's bytes in two steps and copy
+them, and into debug log lines that are discarded. The bytes on the wire, the errors, and the places
+where a task can be cancelled stay the same.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from libp2p.stream_muxer.yamux.yamux import (
 from .credit import grant_credit, wait_for_credit
 from .queues import read_ready
 
-# The library's own, for what is left to them.
+# The library's originals, for the remaining cases.
 _READ_BODY = Yamux._read_data_body
 _READ_STREAM = YamuxStream.read
 FRAME_BYTES = MAX_PLAINTEXT_LENGTH - HEADER_SIZE
-"""What a frame carries that makes, with its header, exactly one message of the encryption."""
+"""The payload that makes, with its header, exactly one Noise message."""
 
 BATCH_BYTES = 4 * FRAME_BYTES
 """The most that is written at once. Other messages on the connection wait for it, a fiftieth of a second
 at 100 Mbit/s."""
 
 _LENGTH_BYTES = 2
-# Read at once, if so much has come in: four messages. Bytes read ahead lie in memory for as long as
-# their sender pleases, on hundreds of connections.
+# Read ahead at most four messages. Bytes read ahead stay in memory for as long as their sender wants, on
+# hundreds of connections.
 _AHEAD_BYTES = 4 * (_LENGTH_BYTES + 65_535)
 _NOTHING = memoryview(b"")
-# As in the library: a sender that gets no credit for so long gives up.
+# As in the library: a sender gives up after this time without credit.
 _CREDIT_SECONDS = 5.0
 
 
 class FreeLock:
-    """A lock for `async with` that is taken at once when it is free.
+    """A lock for `async with` that is acquired without yielding when it is free.
 
-    trio's own lets every other task run first. Waiting tasks are served in order, as there.
+    trio's own lets every other task run first. As there, waiting tasks are served in order.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class FreeLock:
     async def __aenter__(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._taken:
-            # It stays taken, and is ours then.
+            # Ownership is passed on: it stays taken, and is ours after this.
             await self._waiting.park()
         self._taken = True
 
@@ -77,23 +77,23 @@ class FreeLock:
 class NoiseWire:
     """A Noise session that reads a message, and the length of the next, in one system call.
 
-    It takes the session over; nobody else may read from or write to that afterwards.
+    It takes over the session, which no other code may read from or write to afterwards.
     """
 
     def __init__(self, session: SecureSession) -> None:
         noise: Any = session.conn
         self._noise: NoiseTransportReadWriter = noise
         self._raw: Any = noise.read_writer.read_write_closer
-        # What came in together with the negotiation of the muxer.
+        # Bytes that arrived together with the negotiation of the muxer.
         self._plain = memoryview(session._drain(None))
         self._sealed = b""
 
     def take(self, count: int) -> bytes | None:
-        """The next `count` bytes, if they are here already."""
+        """Return the next `count` bytes if they have already arrived, else None."""
         return self._cut(count) if len(self._plain) >= count else None
 
     async def read(self, n: int | None = None) -> bytes:
-        """At least one and at most `n` bytes. Raises what `SecureSession.read` raises."""
+        """Return at least one and at most `n` bytes. Raises what `SecureSession.read` raises."""
         if not self._plain:
             self._plain = memoryview(await self._read_message())
             if not self._plain:
@@ -124,12 +124,12 @@ class NoiseWire:
 
     def _cut(self, count: int) -> bytes:
         piece, rest = bytes(self._plain[:count]), self._plain[count:]
-        # An empty view would keep the message.
+        # An empty view would keep the message in memory.
         self._plain = rest if rest else _NOTHING
         return piece
 
     def _lacking(self) -> int:
-        """How many bytes are missing of the next message; below 0, how many are there beyond it."""
+        """Return how many bytes the next message lacks; if negative, how many bytes follow it."""
         have = len(self._sealed)
         if have < _LENGTH_BYTES:
             return _LENGTH_BYTES - have
@@ -145,15 +145,16 @@ class NoiseWire:
 
 
 async def write_frame(self: Yamux, data: bytes) -> None:
-    """In place of `Yamux._write_frame`, without its line for the log."""
+    """Write a frame. Replaces `Yamux._write_frame`, without its log line."""
     async with self._write_lock:
         await self.secured_conn.write(data)
 
 
 async def write_stream(self: YamuxStream, data: bytes) -> None:
-    """In place of `YamuxStream.write`: several frames at once, one copy, and no lock of the stream's.
+    """Write several frames at once, with one copy and without the stream's lock.
 
-    Nothing else happens between looking at the window and taking from it, so there is nothing to lock.
+    Replaces `YamuxStream.write`. No other task runs between reading the window and taking from it, so no
+    lock is needed.
     """
     view = memoryview(data)
     if self.send_closed:
@@ -175,14 +176,15 @@ async def write_stream(self: YamuxStream, data: bytes) -> None:
 
 
 async def read_body(self: Yamux, length: int) -> bytes:
-    """In place of `Yamux._read_data_body`: it sets no alarm for what is here already."""
+    """Read a frame's body. Replaces `Yamux._read_data_body`, without a timer for bytes that are already
+    here."""
     wire: Any = self.secured_conn
     body: bytes | None = wire.take(length)
     return await _READ_BODY(self, length) if body is None else body
 
 
 async def read_stream(self: YamuxStream, n: int | None = -1) -> bytes:
-    """In place of `YamuxStream.read` where it is to bring up to `n` bytes of an open stream."""
+    """Read up to `n` bytes of an open stream. Replaces `YamuxStream.read` in that case only."""
     conn, number = self.conn, self.stream_id
     while n is not None and n > 0 and not (self.recv_closed or self.closed or self.reset_received):
         buffer, event = conn.stream_buffers.get(number), conn.stream_events.get(number)

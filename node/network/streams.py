@@ -1,8 +1,8 @@
 """Frames on raw streams: a request one way, a reply the other, bounded in size and in time.
 
-A request is a length (4 bytes, big-endian) and that many bytes; a reply is a status byte, a length
-and bytes. The library's own request protocol is not used: it gives up on slow lines and leaks a
-stream for every cancelled call.
+A request is a length (4 bytes, big-endian) and that many bytes; a reply is a status byte, a length and
+bytes. The library's own request protocol is not used: it gives up on slow lines and leaks a stream for
+every cancelled call.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .upload_priority import Priority
 
 _READ_BYTES = 1 << 18
 _RESET_SECONDS = 1.0
-# The end of a stream follows its last bytes at once, unless the line is full of others'.
+# The end of a stream follows its last bytes at once, unless the line is full of other traffic.
 _END_SECONDS = 10.0
 
 MAX_REASON_BYTES = 64
-"""What a reply other than OK may carry."""
+"""Size limit of a reply other than OK."""
 
 _UNLIMITED = Rate()
 
@@ -36,7 +36,7 @@ class Status(IntEnum):
 
     OK = 0
     REFUSED = 1
-    """The request breaks the protocol; the bytes are the reason."""
+    """The request breaks the protocol; the bytes give the reason."""
     BUSY = 2
     FAILED = 3
 
@@ -54,19 +54,19 @@ class FrameOversized(Exception):
 
 
 class FlowBroken(Exception):
-    """What was to be passed on will not come."""
+    """The source of a flow will not deliver the rest."""
 
 
 class Flow(Protocol):
-    """Bytes to send that need not all be there yet."""
+    """Bytes to send that may still be arriving."""
 
     @property
     def size(self) -> int:
-        """How many there will be."""
+        """Number of bytes in all."""
         ...
 
     async def piece(self, start: int, most: int) -> bytes:
-        """At least one and at most `most` bytes from `start` on, as soon as there are any.
+        """Return at least one and at most `most` bytes from `start` on, as soon as there are any.
 
         Raises `FlowBroken`.
         """
@@ -81,10 +81,10 @@ async def read_bytes(
     rate: Rate = _UNLIMITED,
     into: bytearray | None = None,
 ) -> bytes:
-    """Read `count` bytes at `rate`, telling `progress` how many there are so far.
+    """Read `count` bytes at `rate`, calling `progress` with the number of bytes so far.
 
-    They gather in `into`, for whoever cannot wait for the last. Raises `StreamIdle`, `StreamEnded`
-    and what the stream raises.
+    They are collected in `into`, for readers that cannot wait for the last byte. Raises `StreamIdle`,
+    `StreamEnded` and what the stream raises.
     """
     buffer = bytearray() if into is None else into
     with trio.move_on_after(idle) as scope:
@@ -93,8 +93,8 @@ async def read_bytes(
             if not piece:
                 raise StreamEnded(f"ended after {len(buffer)} of {count} bytes")
             buffer += piece
-            # While we do not read, the sender may not send: the stream's window fills up. Our waiting is
-            # no silence of the sender's.
+            # While we do not read, the stream's window fills up and the sender must stop: our own
+            # waiting does not count as its silence.
             if rate.is_limited:
                 scope.deadline = inf
                 await rate.spend(len(piece))
@@ -143,7 +143,7 @@ async def write_frame(
     view = memoryview(data)
     header = prefix + len(data).to_bytes(4, "big")
     while header or view:
-        # Asked each time: how much it should be may depend on who else is sending.
+        # Evaluated each time: the size may depend on the other transfers at the moment.
         size = max(0, rate.piece(FRAME_BYTES) - len(header))
         piece, header, view = header + view[:size], b"", view[size:]
         await rate.spend(len(piece))
@@ -153,10 +153,10 @@ async def write_frame(
 async def write_flow(
     stream: Any, flow: Flow, prefix: bytes, rate: Rate | Priority = _UNLIMITED
 ) -> None:
-    """Write `prefix`, a length and the bytes of `flow` at `rate`, as they come.
+    """Write `prefix`, a length and the bytes of `flow` at `rate`, as they arrive.
 
-    In larger pieces than a member writes: a relay has a fast line and many to write to.
-    Raises what `flow` and the stream raise.
+    The pieces are larger than a member's: a relay has a fast line and many streams to serve. Raises what
+    `flow` and the stream raise.
     """
     piece = prefix + flow.size.to_bytes(4, "big")
     sent = -len(piece)
@@ -176,9 +176,10 @@ async def reset(stream: Any) -> None:
 
 
 async def broken_off(stream: Any) -> bool:
-    """Wait until the other side resets a stream, or its connection ends. Nobody may read meanwhile.
+    """Wait until the other side resets a stream, or its connection ends. No other task may read
+    meanwhile.
 
-    False if both sides end the stream in good order instead.
+    Returns False if both sides end the stream in good order instead.
     """
     muxed: YamuxStream = stream.muxed_stream
     while not muxed.reset_received and not muxed.conn.event_shutting_down.is_set():
@@ -188,10 +189,10 @@ async def broken_off(stream: Any) -> bool:
 
 
 async def finish(stream: Any) -> None:
-    """Let go of a stream that we have closed: wait for the other side's end, but not for ever.
+    """Release a stream that we have closed: wait for the other side's end, up to a limit.
 
-    Without its end the stream stays in the muxer's books, and whatever the other side sends lies in
-    memory; so who sends more, or nothing for ten seconds, is cut off.
+    Without that end the stream stays in the muxer's tables, and anything the other side sends stays in
+    memory; so a peer that sends more, or nothing for ten seconds, gets a reset.
     """
     muxed: YamuxStream = stream.muxed_stream
     with trio.move_on_after(_END_SECONDS):
@@ -202,7 +203,7 @@ async def finish(stream: Any) -> None:
 
 
 async def _heard(muxed: YamuxStream) -> bool:
-    """Wait for anything that comes in on a stream; False if it is out of the books."""
+    """Wait for anything that arrives on a stream; False if the muxer has dropped the stream."""
     events = muxed.conn.stream_events
     event = events.get(muxed.stream_id)
     if event is None:

@@ -1,4 +1,4 @@
-"""Counters of what went over the network, for the metrics and the benchmarks.
+"""Traffic counters, for the metrics and the benchmarks.
 
 Plain numbers in dictionaries whose keys come from fixed sets, so that no peer can make them grow.
 """
@@ -10,32 +10,32 @@ from collections import Counter
 from .rates import Rate
 
 KINDS = ("update", "relayed", "blob", "gossip", "ledger", "other")
-"""What bytes are for. `update` and `blob` move by the same protocol and are told apart; `relayed` are
-the updates that a relay brings in and passes on for others."""
+"""Traffic classes. `update` and `blob` use the same protocol and are counted separately; `relayed` are
+the updates that a relay fetches and forwards for others."""
 
-# Reasons and protocol names come from our own code; the bound keeps a slip harmless.
+# Reasons and protocol names come from our own code; the bound makes a mistake harmless.
 _MAX_LABELS = 128
 
 
 class Traffic:
-    """Bytes and refusals since the network was opened, and the limits of the line."""
+    """Bytes and rejections since the network was opened, and the limits of the line."""
 
     def __init__(self, upload: Rate | None = None, download: Rate | None = None) -> None:
         self.upload = upload or Rate()
-        """What all that is sent has to share."""
+        """The limit shared by everything that is sent."""
         self.download = download or Rate()
         self.sent: dict[str, int] = dict.fromkeys(KINDS, 0)
-        """Payload bytes sent, by kind."""
+        """Payload bytes sent, by traffic class."""
         self.received: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.wire_sent = 0
-        """All bytes handed to connections that have ended; `Network.wire_bytes` adds the rest."""
+        """All bytes written to connections that have ended; `Network.wire_bytes` adds the open ones."""
         self.wire_received = 0
         self.rejected: Counter[str] = Counter()
-        """Gossip messages and requests refused, by reason."""
+        """Gossip messages and requests rejected, by reason."""
         self.dropped: Counter[str] = Counter()
-        """Gossip messages that were accepted but overran their reader, by topic."""
+        """Accepted gossip messages lost to a slow reader, by topic."""
         self.failures: Counter[str] = Counter()
-        """Handlers of ours that failed, by protocol: bugs."""
+        """Failures of our own handlers, by protocol: bugs."""
 
     def count_sent(self, kind: str, size: int) -> None:
         """Count `size` payload bytes sent."""
@@ -46,7 +46,7 @@ class Traffic:
         self.received[kind if kind in self.received else "other"] += size
 
     def reject(self, reason: str) -> None:
-        """Count one refusal."""
+        """Count one rejection."""
         _count(self.rejected, reason)
 
     def drop(self, topic: str) -> None:

@@ -1,8 +1,8 @@
-"""Two priorities on one upload line: what a round waits for, and what can wait.
+"""Two priorities on one upload line: traffic that a round waits for, and traffic that can wait.
 
-While a member sends its update, newcomers get a fiftieth of what goes up; in between they get all of it,
-but keep the line's queue short (see `ledbat`), so that the next update does not wait long behind them.
-On a line of 20 Mbit/s an update then takes 7 % longer than alone (benchmarks/results).
+While a member sends its update, newcomers get a fiftieth of the upload; in between they get all of it,
+but keep the line's queue short (see `ledbat`), so that the next update does not wait long behind their
+bytes. On a line of 20 Mbit/s an update then takes 7 % longer than alone (benchmarks/results).
 """
 
 from __future__ import annotations
@@ -19,48 +19,47 @@ from .ledbat import Window
 from .queues import Gauge, gauge
 from .rates import Rate
 
-# The newcomers' part of the upload while a round's bytes go up. A round loses this and the time in the
-# queue that an update finds; it may lose a twentieth.
+# The newcomers' share of the upload while a round's bytes are sent. A round loses this and the queue
+# delay that an update meets; it may lose a twentieth.
 _SHARE = 0.02
-# A transfer of a round's bytes that stands still for so long (the other end has frozen) does not count.
+# An urgent transfer that has stalled for this long (the other end has frozen) does not count.
 _STANDSTILL_SECONDS = 1.0
 # At 10 Mbit/s the kernel has sent the rest of a finished transfer in this time. If it has not, the other
-# end reads slowly and our line is free; nor does the end take longer than the rest took.
+# end reads slowly and our line is free. Nor does the tail take longer than the transfer took.
 _LONGEST_TAIL_SECONDS = 0.5
-# The other end gives up after ten seconds of silence; four transfers may be waiting for their turn.
+# The other end gives up after ten seconds of silence, and four transfers may be waiting for their turn.
 _LONGEST_WAIT_SECONDS = 2.0
-# Small pieces, so that a small share is a steady one.
+# Small pieces keep a small share steady.
 _PATIENT_PIECE_BYTES = 8 << 10
 _MOST_SAVED_BYTES = 8 * _PATIENT_PIECE_BYTES
-# How often to look whether there is room on the line: so many times in a round trip, and at least and at
-# most so many seconds apart. The first costs little processor time, the second is less than the queue
-# that is aimed at.
+# How often to check for room on the line: this many times per round trip, within these bounds in
+# seconds. The lower bound costs little CPU time, the upper one is below the targeted queue delay.
 _LOOKS = 8
 _LOOK_SECONDS = (0.002, 0.01)
 
 
 class UploadPriorities:
-    """The priorities of one line whose limit, if any, is `rate`."""
+    """The priorities of one line with the limit `rate`."""
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
         self._urgent = 0
         self._last = float("-inf")
-        # What the patient priority may send beside the urgent one.
+        # Bytes that the patient priority may send while the urgent one is active.
         self._saved = 0.0
         self._moved = trio.Event()
         self._patient: WeakKeyDictionary[Any, _Patient] = WeakKeyDictionary()
         self._tails: list[_Tail] = []
 
     def patient(self, connection: Any) -> Priority:
-        """The priority of what can wait and goes over `connection`, a muxer."""
+        """Return the priority for traffic that can wait, over the muxer `connection`."""
         if connection not in self._patient:
             self._patient[connection] = _Patient(self, gauge(connection))
         return self._patient[connection]
 
     @contextmanager
     def urgent(self, connection: Any) -> Iterator[Priority]:
-        """A priority for one transfer of what a round waits for, over a muxer."""
+        """Yield a priority for one transfer that a round waits for, over a muxer."""
         self._urgent += 1
         began = self._last = trio.current_time()
         try:
@@ -87,7 +86,7 @@ class UploadPriorities:
 
 
 class _Tail:
-    """The end of a round's transfer, which we are done with and the line is not."""
+    """The tail of a finished urgent transfer, which the line has not sent yet."""
 
     def __init__(self, read: Gauge, longest: float) -> None:
         self._read = read
@@ -96,23 +95,23 @@ class _Tail:
         self._end = 0 if sample is None else sample.acknowledged + sample.in_flight + sample.unsent
 
     def is_under_way(self) -> bool:
-        """Whether the last of it has yet to arrive."""
+        """Whether the last bytes have not arrived yet."""
         sample = self._read()
         return sample is not None and sample.acknowledged < self._end and sample.now < self._until
 
 
 class Priority:
-    """What a transfer asks for leave to send; like a `Rate`, which it obeys."""
+    """Sending permission for a transfer; used like a `Rate`, whose limit it obeys."""
 
     def __init__(self, priorities: UploadPriorities) -> None:
         self._priorities = priorities
 
     def piece(self, most: int) -> int:
-        """How many bytes, `most` at most, should be sent at once."""
+        """Return how many bytes, at most `most`, to send at once."""
         return self._priorities._rate.piece(most)
 
     async def spend(self, size: int) -> None:
-        """Wait until so many bytes may be sent."""
+        """Wait until `size` bytes may be sent."""
         await self._priorities._rate.spend(size)
 
 
@@ -143,12 +142,12 @@ class _Patient(Priority):
         with trio.move_on_after(_LONGEST_WAIT_SECONDS):
             while (wait := self._wait(size)) is not None:
                 await wait()
-        # What was sent for patience's sake is owed.
+        # Bytes sent after the longest wait are deducted.
         priorities._saved = priorities._saved - size if priorities._is_busy() else 0.0
         await super().spend(size)
 
     def _wait(self, size: int) -> Callable[[], Awaitable[Any]] | None:
-        """What to wait for before so many bytes may go; None: nothing."""
+        """Return what to wait for before `size` bytes may be sent; None: nothing."""
         priorities = self._priorities
         if priorities._is_busy():
             self._window.rest()
@@ -161,7 +160,7 @@ class _Patient(Priority):
         return partial(trio.sleep, pause)
 
     async def _standstill(self) -> None:
-        # Nobody says when what is left of a transfer has arrived.
+        # The arrival of a transfer's last bytes triggers no event, so wake up after a while.
         seconds = _STANDSTILL_SECONDS if self._priorities._urgent else _LOOK_SECONDS[1]
         with trio.move_on_after(seconds):
             await self._priorities._moved.wait()

@@ -1,4 +1,4 @@
-"""A visit to a swarm, by somebody whom nobody knows and who leaves nothing behind."""
+"""A short-lived network under a throw-away identity, for `doctor` and `fit`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .network import Network, NetworkSettings, open_network
 async def visit(
     bootstrap: Sequence[str], listen: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[Network, Identity]]:
-    """A network for the visit, and whose it is. Raises `UserError` (`PORT_IN_USE`, `BAD_ADDRESS`), also
-    for bootstrap addresses that are none."""
+    """Open a network and return it with its identity. Raises `UserError` (`PORT_IN_USE`, `BAD_ADDRESS`),
+    also for invalid bootstrap addresses."""
     settings = NetworkSettings(listen=listen or NetworkSettings().listen)
     identity = Identity.generate()
     try:

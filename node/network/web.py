@@ -1,8 +1,8 @@
-"""What is fetched from the web: small or large, bounded in bytes and time, and from where it may come.
+"""HTTP downloads, bounded in bytes and time, with limits on the addresses that may be dialled.
 
-No proxy, no cookies, no compression. Redirects are followed a few times, never from the encrypted to
-the open web. `Reach` says which addresses may be dialled at all: a stranger, or a server that redirects,
-must not make a node ask somebody's router or printer.
+No proxy, no cookies, no compression. A few redirects are followed, never from https to http. `Reach`
+decides which addresses may be dialled at all: neither a stranger nor a server that redirects may make a
+node access someone's router or printer.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class Reach(Enum):
 
     ANYWHERE = "anywhere"
     PUBLIC = "public"
-    """The public internet alone."""
+    """Only addresses of the public internet."""
     AS_NAMED = "as named"
-    """Wherever the URL itself leads; from there a redirect leads to a private address only if the URL
-    itself did."""
+    """Any address for the URL itself; a redirect may lead to a private address only if the URL itself
+    did."""
 
 
 class WebError(Exception):
-    """What was asked for did not come; says why. It may hold the server's words."""
+    """A download failed, with the reason. The text may contain the server's words."""
 
 
 class Web:
-    """Fetches by HTTP, keeping connections open in between."""
+    """HTTP client that keeps connections open between downloads."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
         self._pools: dict[bool, Any] = {}
 
     async def get(self, url: str, max_bytes: int) -> bytes:
-        """A body of at most `max_bytes`, however long it takes: bound it with a cancel scope. Raises
-        `WebError`."""
-        # Only where something comes from the web: it takes a third of a second to load.
+        """Return a body of at most `max_bytes`, without a time limit: bound it with a cancel scope.
+        Raises `WebError`."""
+        # Imported lazily: it takes a third of a second to load.
         import httpcore
 
         public = self._reach is Reach.PUBLIC
@@ -78,13 +78,13 @@ class Web:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet's, also where it carries another in itself."""
+    """Whether an IP address belongs to the public internet, and so does any address embedded in it."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
     if isinstance(ip, ipaddress.IPv6Address):
-        # Mapped, 6to4 and Teredo addresses lead wherever the one inside leads.
+        # Mapped, 6to4 and Teredo addresses lead wherever the embedded address leads.
         inside = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
         if inside is not None and not is_public(str(inside)):
             return False
@@ -94,7 +94,7 @@ def is_public(address: str) -> bool:
     return ip.is_global and not ip.is_multicast
 
 
-# As it is: what is compressed could grow without bound.
+# Uncompressed: compressed content could expand without bound.
 _REQUEST: dict[str, Any] = {
     "headers": {"accept-encoding": "identity", "user-agent": "distro-node"},
     "extensions": {
@@ -109,7 +109,7 @@ _REQUEST: dict[str, Any] = {
 
 
 def _led_to_public(answer: Any) -> bool:
-    """Whether the server that answered is on the public internet; if nobody can say, it is."""
+    """Whether the server that answered is on the public internet; true if unknown."""
     stream = answer.extensions.get("network_stream")
     address = stream.get_extra_info("server_addr") if stream is not None else None
     return address is None or is_public(str(address[0]))
@@ -128,10 +128,10 @@ def _new_pool(public: bool) -> Any:
 
 
 def _public_only(httpcore: Any, inner: Any) -> Any:
-    """A backend that connects to addresses of the public internet alone.
+    """Return a backend that connects only to addresses of the public internet.
 
-    It resolves names itself and connects to what it has looked at: a name that is public when it is
-    asked for and private when it is dialled gains nothing.
+    It resolves names itself and connects to the addresses that it has checked, so a name that resolves
+    to a public address when checked and to a private one when dialled gains nothing.
     """
 
     class PublicBackend(httpcore.AsyncNetworkBackend):

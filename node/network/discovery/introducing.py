@@ -1,4 +1,4 @@
-"""Introducing peers to each other: a bootstrap peer does it for any swarm, a member for its own."""
+"""Introducing peers to each other: a bootstrap peer does so for any swarm, a member for its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROTOCOL = "/distro/introduce/1"
 
 
 class IntroductionService:
-    """Introduces peers to each other: those of `swarms`, or of any swarm if it is None."""
+    """Introduces peers of `swarms` to each other, or of any swarm if it is None."""
 
     def __init__(
         self, network: Network, registry: Registry, swarms: Collection[SwarmId] | None = None
@@ -48,6 +48,7 @@ class IntroductionService:
             newer = self._registry.add(record, now)
         chosen = self._registry.sample(swarm, now, secrets.token_bytes(8), peer)
         if newer is not None:
-            # Its own, so that it knows why it is refused, and from which number to go on.
+            # The peer's own newer record, so that it learns why this one is refused and which number to
+            # use next.
             chosen = [newer, *chosen[: MAX_PEER_RECORDS - 1]]
         return IntroductionResponse(records=tuple(record.sealed for record in chosen)).encode()

@@ -1,8 +1,8 @@
-"""Finding the other peers of a swarm, and not losing them again.
+"""Finding the other peers of a swarm, and staying connected to them.
 
-Every node introduces itself to the bootstrap peers and to some of the members it is connected to,
-hears from them of others, and dials those. It also keeps what it learns on disk: a node comes back into
-its swarm although every bootstrap peer is dead, as long as one peer that it knew lives.
+Every node introduces itself to the bootstrap peers and to some of its connected members, learns of other
+peers from them, and dials those. It also stores what it learns on disk: a node gets back into its swarm
+even if every bootstrap peer is down, as long as one peer that it knew is up.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from .speaking import spoken_versions
 
 log = logging.getLogger(__name__)
 
-# A swarm of this many is connected each to each; in larger ones gossip hops.
+# Up to this size a swarm is fully connected; in larger ones gossip is forwarded.
 MAX_CONNECTED = 64
-# Peers heard of and not (yet) connected to.
+# Peers learned of and not (yet) connected.
 _MAX_HEARD = 512
 _HEARD_SECONDS = 600.0
 _MAX_SUGGESTIONS = 64
 _ASK_SECONDS = 5.0
 _DIAL_SECONDS = 5.0
-# Three more stops on the way, and the relay's line may be full.
+# A circuit takes three more round trips, and the relay's line may be saturated.
 _CIRCUIT_SECONDS = 15.0
-# While there is news we ask again soon; a settled swarm needs a look in the time a peer record holds.
+# Ask again soon after news; a settled swarm asks often enough for peer records not to expire.
 _SOON_SECONDS = 1.0
 _SETTLED_SECONDS = 30.0
 _FIRST_RETRY_SECONDS = 1.0
@@ -62,14 +62,14 @@ _SAVE_SECONDS = 10.0
 _LAST_SAVE_SECONDS = 5.0
 _MEMBERS_ASKED = 3
 _CONCURRENT_DIALS = 8
-# Between the addresses of one peer, as in "happy eyeballs" (RFC 8305).
+# Delay between the addresses of one peer, as in "happy eyeballs" (RFC 8305).
 _NEXT_ADDRESS_SECONDS = 0.25
-# If two hear of each other at once, the one with the larger id waits for the other's call.
+# If two peers learn of each other at once, the one with the larger id waits for the other's dial.
 _POLITE_SECONDS = 1.0
 _POLL_SECONDS = 0.25
-# How often to look whether this machine has other addresses.
+# How often to check whether this machine has other addresses.
 _LOOK_SECONDS = 3.0
-# Suggestions come from the local network, by whoever is in it; `local` takes only addresses in it.
+# Any machine in the local network can send suggestions; `local` accepts only addresses in that network.
 _LOCAL_WORD = Word(None, Scope.MACHINE)
 _OUTDONE = (
     "peers have a newer record of this peer and refuse ours: the clock was ahead once and the data "
@@ -78,7 +78,7 @@ _OUTDONE = (
 
 
 class NoBootstrap(Exception):
-    """Nobody who could introduce us answered; `outcomes` says why, by address."""
+    """No peer that could introduce us answered; `outcomes` has the reason for each address."""
 
     def __init__(self, outcomes: dict[str, str]) -> None:
         tried = "; ".join(f"{address}: {reason}" for address, reason in outcomes.items())
@@ -101,12 +101,12 @@ class Introducer:
         numbering: Numbering | None = None,
         registry: Registry | None = None,
     ) -> None:
-        """`known_path` is the file of remembered peers; `patience` is how many seconds
-        `first_contact` waits for suggestions; peer records have the numbers of `numbering`. Raises
-        `BadAddress` for a bootstrap address.
+        """Serve introductions for the swarm, unless a `registry` is given, whose owner serves them over
+        this network already.
 
-        Serves introductions for the swarm, too, unless there is a `registry` of somebody who serves
-        them over this network.
+        `known_path` is the file of remembered peers; `patience` is how many seconds `first_contact`
+        waits for suggestions; peer records take their numbers from `numbering`. Raises `BadAddress` for
+        a bootstrap address.
         """
         self._network = network
         self._identity = identity
@@ -136,7 +136,7 @@ class Introducer:
 
     @property
     def peer_records(self) -> dict[PeerId, PeerRecord]:
-        """What is known of the other peers of the swarm: the newest peer record of each."""
+        """The newest known peer record of each other peer of the swarm."""
         result = {peer: heard.record for peer, heard in self._heard.items()}
         for record in self._registry.peer_records(self._swarm, trio.current_time()):
             result[record.peer] = record
@@ -144,7 +144,8 @@ class Introducer:
         return result
 
     def word_about(self, peer: PeerId) -> Word | None:
-        """On whose word we would dial a peer; None if we have met it, and it is our own."""
+        """Return the source that vouches for a peer's addresses; None if we have been connected to
+        it."""
         heard, told = self._heard.get(peer), None
         for record in self._registry.peer_records(self._swarm, trio.current_time()):
             if record.peer == peer:
@@ -156,7 +157,7 @@ class Introducer:
 
     @property
     def bootstrap_peers(self) -> frozenset[PeerId]:
-        """The peers that we were told to ask first."""
+        """The configured bootstrap peers."""
         return frozenset(self._bootstrap.values())
 
     def bootstrap_connected(self) -> bool:
@@ -164,8 +165,8 @@ class Introducer:
         return not self._network.connected().isdisjoint(self._bootstrap.values())
 
     async def versions(self) -> set[int]:
-        """Which versions of the protocol the connected peers of the swarm say they speak; without any,
-        those that were to introduce us."""
+        """Return the protocol versions that connected peers of the swarm report; if none is connected,
+        those of the bootstrap peers."""
         connected = self._network.connected()
         members = connected & self.peer_records.keys()
         return await spoken_versions(self._network, members or connected & self.bootstrap_peers)
@@ -177,15 +178,15 @@ class Introducer:
         return {address: self._tried.get(address, _UNTRIED).outcome for address in addresses}
 
     def suggest(self, addresses: Sequence[str]) -> None:
-        """Try the addresses at which a peer of the swarm may be; one of many is forgotten."""
+        """Dial the addresses at which a peer of the swarm may be; dropped if too many are queued."""
         with contextlib.suppress(trio.WouldBlock):
             self._suggest.send_nowait(tuple(addresses))
 
     async def first_contact(self, timeout: float = 20.0) -> None:
-        """Return once somebody has introduced us; `run` must be running.
+        """Return once a peer has introduced us; `run` must be running.
 
-        Raises `NoBootstrap` when all bootstrap peers and all remembered peers have been tried
-        twice in vain, or after `timeout` seconds.
+        Raises `NoBootstrap` when all bootstrap peers and all remembered peers have been tried twice
+        without success, or after `timeout` seconds.
         """
         patient_until = trio.current_time() + self._patience
         expected = [*self._bootstrap, *(a for r in self._remembered for a in r.addresses)]
@@ -200,7 +201,7 @@ class Introducer:
             raise NoBootstrap({a: self._tried.get(a, _UNTRIED).outcome for a in expected})
 
     async def run(self) -> None:
-        """Introduce ourselves, dial those we hear of, remember them; for ever."""
+        """Introduce ourselves, dial the peers we learn of, and remember them; for ever."""
         try:
             async with trio.open_nursery() as nursery:
                 for address, peer in self._bootstrap.items():
@@ -215,7 +216,7 @@ class Introducer:
                 await self._save()
 
     async def _watch_peers(self) -> None:
-        """Call lost peers again at once, and ask those that know others."""
+        """Redial lost peers at once, and ask the others for new ones."""
         with self._network.peer_events() as events:
             async for event in events:
                 if isinstance(event, PeerDown) and (
@@ -231,7 +232,7 @@ class Introducer:
             if await self._dial(address) and await self._introduce(peer, address):
                 retry.reset()
                 if lost:
-                    # Those who could not be reached may be so now, through it.
+                    # Peers that could not be reached before may be reachable through it now.
                     self._turns.clear()
                 await pause.wait()
             else:
@@ -268,7 +269,7 @@ class Introducer:
             await pause.wait()
 
     async def _introduce(self, peer: PeerId, address: str | None = None) -> bool:
-        """Tell a connected peer who we are and hear whom it knows."""
+        """Introduce ourselves to a connected peer and take the records it knows."""
         number = self._numbering.next()
         record = seal_peer_record(self._identity, self._swarm, self._network.addresses, number)
         try:
@@ -299,7 +300,8 @@ class Introducer:
         return True
 
     def _go_beyond(self, record: PeerRecord) -> None:
-        """Somebody knows this peer record of our own, and may have refused what has a smaller number."""
+        """Continue from this record of our own, which another peer has; it may have refused smaller
+        numbers."""
         if self._numbering.beyond(record.number):
             log.log(logging.DEBUG if self._outdone else logging.WARNING, _OUTDONE)
             self._outdone = True
@@ -309,15 +311,16 @@ class Introducer:
         kept: Word | None = word
         known = self._heard.get(record.peer)
         if known is not None and known.record.number > record.number:
-            # And it is not heard of again by that: who lost its numbers is believed in the end.
+            # Nor does it refresh the known record's age: a peer that lost its numbers is accepted in the
+            # end.
             return
         self._heard.pop(record.peer, None)
         if known is not None and known.record.addresses == record.addresses:
-            # From somebody who is nearer: then it may be dialled where that one is.
+            # Confirmed by a nearer source: then it may be dialled within that source's reach.
             kept = nearer(known.word, word)
         self._heard[record.peer] = _Heard(record, trio.current_time(), kept)
         if known is None or known.record.addresses != record.addresses:
-            # A reservation at a relay is an address, too: worth a try before the next turn.
+            # The new address may be a reservation at a relay: worth a dial before the next turn.
             self._turns.pop(record.peer, None)
             self._tell_news()
 
@@ -334,13 +337,14 @@ class Introducer:
             connected = self._network.connected()
             self._forget(now, connected)
             if announced != self._network.announcements:
-                # We have a new address to tell.
+                # We have a new address to announce.
                 announced = self._network.announcements
                 self._tell_news()
             if now - looked >= _LOOK_SECONDS:
                 before, machine, looked = machine, tuple(self._network.own_addresses), now
                 if before and machine != before:
-                    # In another network: the others have to know, and may be within reach there.
+                    # In another network: the others must learn our address, and may be reachable from
+                    # here.
                     self._turns.clear()
                     self._tell_news()
             for peer, record in self._by_turn():
@@ -361,7 +365,7 @@ class Introducer:
                 await news.wait()
 
     def _by_turn(self) -> list[tuple[PeerId, PeerRecord]]:
-        # Peers that failed least come first, so that invented ones cannot keep real ones waiting.
+        # Peers with the fewest failures come first, so that invented peers cannot delay real ones.
         return sorted(self.peer_records.items(), key=lambda item: self._turns.due(item[0]))
 
     def _forget(self, now: float, connected: Collection[PeerId]) -> None:
@@ -375,7 +379,7 @@ class Introducer:
     async def _dial_peer(self, record: PeerRecord) -> None:
         peer = record.peer
         try:
-            # Through relays last: they cost somebody else.
+            # Through relays last, because they use another peer's bandwidth.
             addresses = sorted(record.addresses, key=through_relay)
             await self._race(addresses, self.word_about(peer))
             if peer in self._network.connected():
@@ -385,7 +389,7 @@ class Introducer:
             self._turns.failed(peer, trio.current_time(), random.uniform(0.7, 1.0))
 
     async def _race(self, addresses: Sequence[str], word: Word | None) -> None:
-        """Try the addresses of a peer, one soon after the other, until one answers."""
+        """Dial the addresses of a peer in short succession until one answers."""
         async with trio.open_nursery() as nursery:
             for address in addresses:
                 ended = trio.Event()
@@ -423,7 +427,7 @@ class Introducer:
             await self._save()
 
     async def _save(self) -> None:
-        """Remember the peers that are worth a call after a restart: those connected come first."""
+        """Store the peers that are worth a dial after a restart, the connected ones first."""
         await trio.to_thread.run_sync(self._numbering.keep)
         if self._known is not None:
             connected = self._network.connected()
@@ -432,7 +436,7 @@ class Introducer:
             await trio.to_thread.run_sync(self._known.save, known)
 
     def _may_remember(self, record: PeerRecord) -> bool:
-        # After a restart it is on nobody's word but ours, and would be dialled wherever it leads.
+        # After a restart no source vouches for it any more, and it would be dialled wherever it leads.
         word = self.word_about(record.peer)
         if word is None or record.peer in self._network.connected():
             return True
@@ -441,7 +445,7 @@ class Introducer:
 
 @dataclass(frozen=True)
 class _Tried:
-    """What came of the last call at an address, and how many there were."""
+    """The result of the last dial of an address, and the number of dials."""
 
     outcome: str
     attempts: int
@@ -452,7 +456,7 @@ _UNTRIED = _Tried("no answer yet", 0)
 
 @dataclass(frozen=True)
 class _Heard:
-    """A peer record, when we heard it, and from whom; None: it was on our own disk."""
+    """A peer record, the time we received it, and its source; None: our own disk."""
 
     record: PeerRecord
     then: float
@@ -460,7 +464,8 @@ class _Heard:
 
 
 def _scope(address: str) -> Scope:
-    """How near an address may lead: a name leads wherever its owner likes."""
+    """Return how near an address may lead; a name may resolve to any address, so it counts as
+    nearest."""
     try:
         direct = address if (circuit := split_circuit(address)) is None else circuit[0]
         target = parse_dial(direct)[0]
@@ -472,7 +477,7 @@ def _scope(address: str) -> Scope:
 
 
 class _Pause:
-    """How long to wait before asking again: soon while there is news, then longer and longer."""
+    """The pause before asking again: short after news, then longer and longer."""
 
     def __init__(self, news: Callable[[], trio.Event]) -> None:
         self._news = news
@@ -480,7 +485,7 @@ class _Pause:
 
     async def wait(self) -> None:
         news = self._news()
-        # At least this long even with news, or a crowd of newcomers would keep everybody asking.
+        # At least this long even with news, or many newcomers would keep all members asking.
         await trio.sleep(_SOON_SECONDS * random.uniform(0.5, 1.0))
         longer = self._pause.after_failure() - _SOON_SECONDS
         with trio.move_on_after(longer * random.uniform(0.7, 1.0)):

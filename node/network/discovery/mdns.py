@@ -1,8 +1,8 @@
-"""Finding members in the same local network, with nobody to introduce them (multicast DNS).
+"""Discovery of members in the same local network, without introductions (multicast DNS).
 
-A node tells its network "somebody of this swarm is here" under a name that carries a hash of the
-swarm-id and nothing else of it: a stranger to the swarm cannot tell which it is. Words that it hears are
-suggestions of whom to dial, no more; a peer that answers has to prove its key, like anybody.
+A node announces itself under a name that contains a hash of the swarm-id and nothing else of it, so
+strangers cannot tell which swarm it is. Announcements of others are only suggestions of peers to dial: a
+peer that answers has to prove its key like any other.
 """
 
 from __future__ import annotations
@@ -29,43 +29,44 @@ log = logging.getLogger(__name__)
 
 SERVICE = "_distro-node._tcp.local."
 
-# Anybody in the network can invent any number of names. Beyond these the oldest is forgotten.
+# Any machine in the network can invent any number of names. Beyond this number the oldest is dropped.
 _MAX_FOUND = 1024
-# Those behind which nobody stands take two seconds each.
+# A name that does not resolve takes two seconds.
 _ASKED_AT_ONCE = 64
 _MAX_ADDRESSES = 4
 _RESOLVE_MILLISECONDS = 2000
-# Multicast gets lost, and whoever did not answer may do so later. Doubled each time.
+# Multicast packets get lost, and a machine may answer later. Doubled each time.
 _FIRST_REPEAT_SECONDS = 1.0
 _LAST_REPEAT_SECONDS = 20.0
 _AGAIN_SECONDS = 30.0
-# How often to look whether the machine has other addresses.
+# How often to check whether the machine has other addresses.
 _LOOK_SECONDS = 3.0
 _CLOSE_SECONDS = 3.0
 _TAG_CHARACTERS = 24
 
 
 class LocalDiscovery:
-    """Tells of one node in its local network and suggests those that it hears of to `hear`."""
+    """Announces one node in its local network, and passes the peers found there to `hear`."""
 
     def __init__(
         self, network: Network, swarm: SwarmId, hear: Callable[[Sequence[str]], None]
     ) -> None:
-        """`hear` is told the addresses of one peer at a time, again and again."""
+        """`hear` is called with the addresses of one peer at a time, repeatedly."""
         self._network = network
         self._hear = hear
         self._tag = swarm_tag(swarm)
-        # Those told of, by name; cancelled when the name is taken back.
+        # One scope per announced name; cancelled when the name is withdrawn.
         self._followed: dict[str, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
-        # Threads of their own, by turns: names without anybody behind them keep none waiting long.
+        # A separate limiter, so that names that do not resolve delay the others only briefly.
         self._questions = trio.CapacityLimiter(_ASKED_AT_ONCE)
 
     async def run(self) -> None:
         """Announce this node and listen, for ever, at the addresses that the machine has at the time.
 
-        A network may come after the node, or give it other addresses: then all begins again there, and
-        the old addresses are taken back. Returns at once if the node listens on loopback alone.
+        A network may appear after the node has started, or give it other addresses: then everything is
+        restarted there, and the old addresses are withdrawn. Returns at once if the node listens on
+        loopback only.
         """
         while self._network.listening_ports:
             own = own_service(self._network, self._tag)
@@ -87,7 +88,7 @@ class LocalDiscovery:
     async def _wait_for_change(self, own: ServiceInfo | None) -> None:
         """Return once the machine has other addresses than those announced."""
         announced = _places(own)
-        # No system but Linux reports a change by itself.
+        # Linux is the only system that reports a change by itself.
         while _places(own_service(self._network, self._tag)) == announced:  # noqa: ASYNC110
             await trio.sleep(_LOOK_SECONDS)
 
@@ -101,17 +102,18 @@ class LocalDiscovery:
                 log.info("the addresses of this machine have changed: announcing the new ones")
                 self._nursery.cancel_scope.cancel()
             except (OSError, Error) as error:
-                # Carried past the nursery, which would wrap it into a group.
+                # Passed out of the nursery, which would wrap it in a group.
                 failure = error
                 self._nursery.cancel_scope.cancel()
             finally:
-                # What the library's thread still tells comes too late.
+                # Later callbacks of the library's thread are ignored.
                 self._nursery = None
         if failure is not None:
             raise failure
 
     def _listener(self, zeroconf: Zeroconf) -> Callable[..., None]:
-        """What the library calls, in a thread of its own, one name at a time."""
+        """Return the callback for the library, which calls it in its own thread for one name at a
+        time."""
         token = trio.lowlevel.current_trio_token()
 
         def note(name: str, gone: bool) -> None:
@@ -134,13 +136,13 @@ class LocalDiscovery:
         return changed
 
     async def _follow(self, zeroconf: Zeroconf, name: str, scope: trio.CancelScope) -> None:
-        """Suggest the addresses behind a name until it is taken back."""
+        """Suggest the addresses of a name until it is withdrawn."""
         pause = Pause(_FIRST_REPEAT_SECONDS, _LAST_REPEAT_SECONDS)
-        # libp2p brings stubs of an old trio along, which do not know how to leave a thread alone.
+        # libp2p ships stubs of an old trio, which lack `abandon_on_cancel`.
         in_thread: Any = trio.to_thread.run_sync
         with scope:
             while True:
-                # Asserted by the library: that it has not been closed meanwhile.
+                # The library asserts that it has not been closed.
                 with contextlib.suppress(Error, AssertionError):
                     info = await in_thread(
                         zeroconf.get_service_info,
@@ -155,12 +157,12 @@ class LocalDiscovery:
 
 
 def swarm_tag(swarm: SwarmId) -> str:
-    """What the names of a swarm's members in a local network begin with."""
+    """Return the prefix of the names of a swarm's members in a local network."""
     return content_id(b"distro-node local discovery" + swarm).hex()[:_TAG_CHARACTERS]
 
 
 def own_service(network: Network, tag: str) -> ServiceInfo | None:
-    """What a node tells; None if nobody in the network could dial it."""
+    """Return the announcement of a node; None if no machine in the network could dial it."""
     hosts: list[str] = []
     for text in network.own_addresses:
         try:
@@ -168,7 +170,7 @@ def own_service(network: Network, tag: str) -> ServiceInfo | None:
             if not ipaddress.ip_address(host).is_loopback:
                 hosts.append(host)
         except (BadAddress, ValueError):
-            # A name, for those outside.
+            # A name, which is meant for peers outside.
             continue
     ports = network.listening_ports
     if not hosts or not ports:
@@ -190,7 +192,7 @@ def _places(own: ServiceInfo | None) -> tuple[int | None, frozenset[str]]:
 
 
 def dialable(info: Any, own: PeerId) -> tuple[str, ...]:
-    """The addresses in what somebody tells, which may be anything; none if it makes no sense."""
+    """Return the usable addresses of an announcement, which is untrusted; none if it is invalid."""
     try:
         peer = peer_from_text((info.properties.get(b"peer") or b"").decode("ascii"))
         if peer == own or not 0 < (info.port or 0) < 65536:
@@ -198,8 +200,8 @@ def dialable(info: Any, own: PeerId) -> tuple[str, ...]:
         found: list[str] = []
         for host in info.parsed_addresses()[:_MAX_ADDRESSES]:
             address = ipaddress.ip_address(host.partition("%")[0])
-            # Only what is in a local network: nobody has us knock at strangers' doors. One that holds
-            # on a link alone leads nowhere without the name of ours.
+            # Only addresses in a local network: no announcement may make us dial strangers. A link-local
+            # one is useless without our interface's name.
             nowhere = address.is_loopback or address.is_unspecified or address.is_link_local
             if address.is_private and not nowhere:
                 family = f"ip{address.version}"
@@ -211,5 +213,5 @@ def dialable(info: Any, own: PeerId) -> tuple[str, ...]:
 
 def _open(zeroconf: Zeroconf, own: ServiceInfo, changed: Callable[..., None]) -> None:
     ServiceBrowser(zeroconf, SERVICE, handlers=[changed])
-    # Another program of the same peer may still be known by the name for a while.
+    # Another program of the same peer may still hold the name for a while.
     zeroconf.register_service(own, allow_name_change=True)

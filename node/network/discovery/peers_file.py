@@ -1,4 +1,4 @@
-"""The peers that a node remembers on disk: with them it comes back without a bootstrap peer."""
+"""The peers that a node remembers on disk, with which it rejoins without a bootstrap peer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_FILE_BYTES = _MAX_REMEMBERED * (MAX_PEER_RECORD_BYTES * 4 // 3 + 16) + 1024
 
 
 class PeersFile:
-    """The peer records of one swarm in a file, which need not be there, or whole."""
+    """A file with the peer records of one swarm; it may be missing or damaged."""
 
     def __init__(self, path: Path, swarm: SwarmId) -> None:
         self._path = path
@@ -29,7 +29,7 @@ class PeersFile:
         self._saved = b""
 
     def save(self, records: Sequence[PeerRecord]) -> None:
-        """Keep the first 64. With none, those of last time stay."""
+        """Store the first 64 records. Without any, keep the previous ones."""
         kept = [base64.b64encode(record.sealed).decode() for record in records[:_MAX_REMEMBERED]]
         data = json.dumps({"version": 1, "records": kept}).encode()
         if not kept or data == self._saved:
@@ -41,7 +41,7 @@ class PeersFile:
             log.warning("cannot remember the peers in %s: %s", self._path, error)
 
     def load(self) -> list[PeerRecord]:
-        """The remembered peers; a file that is damaged in any way only costs what is damaged."""
+        """Return the remembered peers; in a damaged file, those before the damage."""
         try:
             with self._path.open("rb") as file:
                 data = file.read(_MAX_FILE_BYTES + 1)

@@ -1,7 +1,7 @@
-"""Which version of the protocol peers speak: told to whoever asks, asked where nobody gives the swarm.
+"""The query for a peer's protocol version, used if no peer serves the swarm's manifest.
 
-A swarm's description names its version, but who is too old may not even get that: the ways to fetch it
-may have changed. This question and its answer stay the same in all versions.
+A manifest names the swarm's version, but a program that is too old may not even get it, because the ways
+to fetch it may have changed. This query and its answer stay the same in all versions.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..network import Network
 SPEAKING = "/distro/version/1"
 
 _ASK_SECONDS = 5.0
-# The word of some is enough for a sentence; nothing else follows from it.
+# A few answers are enough for one sentence to the user; nothing else depends on them.
 _MOST_ASKED = 8
 
 
 def serve_version(network: Network) -> None:
-    """Tell whoever asks what this program speaks."""
+    """Answer version queries with this program's protocol version."""
 
     async def answer(peer: PeerId, data: bytes) -> bytes:
         return Spoken(PROTOCOL_VERSION).encode()
@@ -34,7 +34,7 @@ def serve_version(network: Network) -> None:
 
 
 async def spoken_versions(network: Network, peers: Iterable[PeerId]) -> set[int]:
-    """What some connected peers say they speak; those that do not say are left out."""
+    """Return the versions that some connected peers report; peers that do not answer are left out."""
     versions: set[int] = set()
 
     async def ask(peer: PeerId) -> None:

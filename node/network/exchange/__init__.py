@@ -1,1 +1,1 @@
-"""Moving bytes between peers: blobs, chunks of what is larger, and relays for updates."""
+"""Transfer of bytes between peers: blobs, chunks of larger files, and relays for updates."""

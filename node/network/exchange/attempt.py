@@ -1,4 +1,4 @@
-"""One provider at work on one blob, and whether somebody else should have a go at it, too."""
+"""One provider's attempt to deliver one blob, and when to start a second attempt."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import trio
 from ....crypto.identity import PeerId
 
 PATIENCE = 4.0
-"""A provider that takes this many times as long as usual has earned a competitor."""
-# Bytes come in pieces of so many.
+"""A provider that takes this many times as long as usual gets a competitor."""
+# Bytes arrive in pieces of this size.
 _PIECE_BYTES = 1 << 16
 
 
 class Attempt:
-    """One provider at work on one blob."""
+    """One provider's attempt to deliver one blob."""
 
     def __init__(
         self, peer: PeerId, now: float, *, stall: float, whole: float, size: int, is_relay: bool
@@ -23,28 +23,28 @@ class Attempt:
         self.started = now
         self.first_byte: float | None = None
         self.received = 0
-        # A relay waits for the author itself.
+        # True for a relay from the start, since it has to wait for the author itself.
         self.ended = is_relay
-        """Whether it ended for another reason than that the peer sends nothing."""
+        """Whether the attempt ended for another reason than the peer's silence."""
         self._size = size
         self._heard = now
         self._stall = stall
         self._whole = whole
 
     def note(self, size: int) -> None:
-        """So many bytes are here."""
+        """Note that `size` bytes have arrived so far."""
         self._heard = trio.current_time()
         self.received = size
         if self.first_byte is None:
             self.first_byte = self._heard
 
     def excuse(self, seconds: float) -> None:
-        """It was not the peer who slept."""
+        """Discount `seconds` during which our own process did not run."""
         self.started += seconds
         self._heard += seconds
 
     def overdue(self, now: float, usual: float) -> bool:
-        """Whether somebody else should have a go at it, too; `usual` is what others bring, in bytes a
+        """Whether another provider should be asked as well; `usual` is the usual rate in bytes per
         second."""
         stall = max(self._stall, PATIENCE * _PIECE_BYTES / usual)
         whole = max(self._whole, PATIENCE * self._size / usual)

@@ -1,8 +1,8 @@
-"""Blobs between peers: ask by content id, check the hash, keep what is right.
+"""Exchange of blobs between peers: request by content id, check the hash, store correct content.
 
-A fetch ends with exactly the bytes that were asked for or with `FetchFailed`. Slow providers are
-overtaken by others, frozen ones too, liars are scored; a blob that several tasks want at once comes
-over the line once.
+A fetch ends with exactly the requested bytes or with `FetchFailed`. Slow and frozen providers get
+competitors, and providers of wrong content are penalised. A blob that several tasks want at once is
+transferred once.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .relays import Relays
 from .speeds import Speeds
 
 PROTOCOL = "/distro/blob/1"
-"""Request: a content id. Answer: a zero byte and the blob, or a one byte: not here."""
+"""Request: a content id. Answer: a zero byte and the blob, or a one byte: not found."""
 PART_PROTOCOL = "/distro/part/1"
-"""The same for parts of sheets. Request: a part's name, to which nothing hashes; so whoever was led to
-ask for one as if it were a content id is told that it is not here."""
+"""The same for parts of sign votes. Request: a part's name. No bytes hash to a name, so a peer that was
+tricked into requesting one as a content id is told that it is not found."""
 
 Providers = Callable[[], Sequence[PeerId]]
 Wanted = Callable[[], bool]
@@ -47,42 +47,42 @@ def _always() -> bool:
 
 
 FOUND, _NOT_FOUND = b"\x00", b"\x01"
-# What comes of asking a peer that does not have a blob.
+# Outcomes that mean that the peer does not have the blob.
 _LACKING = ("not found", "not connected")
-# A peer that has failed so often has not got it either, whatever it says: a liar is busy for ever.
+# After this many failures a peer counts as not having it, since a faulty one can be "busy" for ever.
 _MOST_FAILURES = 3
 _CONTENT_ID_BYTES = 32
 MAX_UPLOADS = 4
-"""So many blobs are served at a time."""
-# One provider's share of our downloads; it gives any one peer half of its upload slots.
+"""Number of blobs served at a time."""
+# One provider's share of our downloads; each peer takes at most half of its upload slots.
 _PER_PROVIDER = 2
-# Updates on their way from one relay. At first each comes as slowly as its author sends it: a dozen at
+# Concurrent updates from one relay. At first each arrives at its author's upload rate: a dozen at
 # 10 Mbit/s fill a line of 100.
 _PER_RELAY = 12
-# A third provider is asked when two dawdle; more would multiply the bytes for no speed.
+# A third provider is asked when two are slow; more would multiply the bytes without being faster.
 _MAX_HEDGES = 3
-# A provider that takes too long has earned a competitor, but never sooner than this: on a busy line a
-# second of silence is nothing.
+# A slow provider gets a competitor, but never sooner than this: on a busy line a second of silence is
+# normal.
 _MIN_PATIENCE_SECONDS = 1.0
-# A relay that sends nothing at all for this long, whatever it was asked for, is of no use now …
+# A relay that sends nothing at all for this long, on any request, is of no use now …
 _RELAY_PATIENCE_SECONDS = 5.0
-# … but a single update may come as slowly as its author sends it. A relay gives up on an author after
-# ten seconds and says so; asking that author directly would cost its line a second time.
+# … but a single update may arrive at its author's rate. A relay gives up on an author after ten seconds
+# and reports it; asking that author directly would use its line a second time.
 _RELAY_STALL_SECONDS = 12.0
 _RELAY_WHOLE = 3.0
-# Our own process had no chance to notice anything for this long: nobody else is to blame.
+# If our own process was not scheduled for this long, no peer is to blame.
 _LAG_SECONDS = 1.0
 _POLL_SECONDS = 0.2
-# How long a provider that failed is left alone, doubled with each failure.
+# Pause after a provider's failure, doubled with each further failure.
 _RETRY_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 8.0
-# The weight of the newest measurement in what counts as usual.
+# The weight of the newest measurement in the moving averages.
 _NEWEST = 0.2
 _IDLE_SECONDS = 10.0
 
 
 class FetchFailed(Exception):
-    """No provider had the blob in time; `tried` says what came of each, `vain` that none will."""
+    """No provider had the blob in time; `tried` has the outcome of each, `vain` means that none will."""
 
     def __init__(self, cid: ContentId, tried: dict[PeerId, str], *, vain: bool = False) -> None:
         counts = Counter(tried.values())
@@ -90,7 +90,7 @@ class FetchFailed(Exception):
         super().__init__(outcome or "nobody to ask")
         lacking = vain or set(tried.values()) <= set(_LACKING)
         self.is_vain = "not found" in tried.values() and lacking
-        """Whether it is not that nobody could be asked: nobody has it."""
+        """Whether peers were asked and none of them has it."""
         self.cid = cid
         self.reason = outcome or "nobody to ask"
         self.tried = tried
@@ -103,10 +103,10 @@ def serve_blobs(
     asked: Callable[[PeerId, ContentId], None] = lambda peer, cid: None,
     relays: Container[PeerId] = (),
 ) -> None:
-    """Serve the blobs of `store` to everybody who is connected, `MAX_UPLOADS` at a time.
+    """Serve the blobs of `store` to all connected peers, `MAX_UPLOADS` at a time.
 
-    `kind_of` says what the bytes of a blob are counted as; `asked` hears of every request. `relays`
-    are never sent away because others are being served: they save us from serving these.
+    `kind_of` returns the traffic class of a blob; `asked` is called with every request. `relays` are
+    served even when all slots are taken: they save us from serving others.
     """
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
@@ -124,7 +124,7 @@ def serve_blobs(
 
 
 def serve_parts(network: Network, store: BlobFiles) -> None:
-    """Serve parts of sheets to everybody who is connected, as many at a time."""
+    """Serve parts of sign votes to all connected peers, `MAX_UPLOADS` at a time."""
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
         return await _answer(store, request)
@@ -154,7 +154,7 @@ class BlobFetcher:
         protocol: str = PROTOCOL,
         longest_pause: float = _LONGEST_PAUSE_SECONDS,
     ) -> None:
-        """A provider that failed is left alone for `longest_pause` seconds at most."""
+        """A provider that failed is not asked again for at most `longest_pause` seconds."""
         self._network = network
         self._store = store
         self._protocol = protocol
@@ -162,9 +162,9 @@ class BlobFetcher:
         self._relays = relays
         self._downloads: dict[ContentId, _Download] = {}
         self._busy: Counter[PeerId] = Counter()
-        # When a relay last sent a piece of anything, or was asked for the first of what it owes us.
+        # When each relay last sent a piece of anything, or was first asked for what it still owes us.
         self._heard: dict[PeerId, float] = {}
-        # What is usual: seconds to the first byte, and bytes a second from there on.
+        # Moving averages: seconds to the first byte, and bytes per second from there on.
         self._latency = 0.25
         self._rate = 1e6
         self._speeds = Speeds()
@@ -184,10 +184,10 @@ class BlobFetcher:
     ) -> bytes:
         """Return a blob from the store or from a provider, and keep it in the store.
 
-        `providers` is asked anew whenever somebody is needed; those not connected are passed over.
-        Where there are relays, they are asked first for an update, with `relay`.
-        Providers that fail are tried again while `timeout` seconds last, or until `wanted` says no
-        while nobody has it. Raises `FetchFailed`, and `DiskFull` if the blob cannot be kept.
+        `providers` is called again whenever a provider is needed; those not connected are skipped. If
+        there are relays, they are asked first for an update, with `relay`. Providers that fail are tried
+        again for `timeout` seconds, or until none has it and `wanted` returns False. Raises
+        `FetchFailed`, and `DiskFull` if the blob cannot be stored.
         """
         data = await trio.to_thread.run_sync(self._store.get, cid)
         if data is not None:
@@ -209,7 +209,7 @@ class BlobFetcher:
         finally:
             download.waiting -= 1
             if not download.waiting:
-                # Nobody wants it any more: the tasks end, and their streams with them.
+                # No task wants it any more: the attempts end, and their streams with them.
                 download.scope.cancel()
                 if self._downloads.get(cid) is download:
                     del self._downloads[cid]
@@ -228,12 +228,12 @@ class BlobFetcher:
                         break
                     await download.changed.wait()
                     download.changed = trio.Event()
-                # The others have lost.
+                # One attempt has won; cancel the others.
                 nursery.cancel_scope.cancel()
         download.done.set()
 
     async def _watch(self) -> None:
-        """Let every download look now and then at how it fares; an alarm for each would be dear."""
+        """Wake every download regularly to check its attempts; a timer for each would cost too much."""
         while self._downloads:
             began = trio.current_time()
             await trio.sleep(_POLL_SECONDS)
@@ -246,15 +246,15 @@ class BlobFetcher:
 
     def _start_attempts(self, download: _Download, nursery: trio.Nursery) -> None:
         now = trio.current_time()
-        # A snapshot's chunks, and a round's updates, may well be slow because of each other.
+        # Transfers of a snapshot's chunks, or of a round's updates, may slow each other down.
         usual = self._usual_rate(download, now)
         waiting = [each for each in download.attempts if not self._overdue(each, now, usual)]
-        # One is enough as long as it is making headway.
+        # One attempt is enough as long as it makes progress.
         if waiting or len(download.attempts) >= _MAX_HEDGES:
             return
         relay = self._choose_relay(download, now)
         if relay is not None and self._busy[relay] >= _PER_RELAY:
-            # It will soon be free, and nobody else has anything by then that it has not.
+            # It will be free soon, and until then no other peer will have an update that it lacks.
             return
         peer = relay or self._choose(download, now)
         if peer is not None:
@@ -275,7 +275,7 @@ class BlobFetcher:
             nursery.start_soon(self._attempt, download, attempt)
 
     def _choose_relay(self, download: _Download, now: float) -> PeerId | None:
-        """The relay to ask next; None if there is none that could help."""
+        """Return the relay to ask next; None if no relay can help."""
         if download.relay is None or self._relays is None:
             return None
         asked = {attempt.peer for attempt in download.attempts}
@@ -287,7 +287,7 @@ class BlobFetcher:
         return None
 
     def _overdue(self, attempt: Attempt, now: float, usual: float) -> bool:
-        """Whether somebody else should have a go at it, too; `usual` as in `Attempt`."""
+        """Whether another provider should be asked as well; `usual` as in `Attempt`."""
         if attempt.overdue(now, usual):
             return True
         waited = now - attempt.started > _RELAY_PATIENCE_SECONDS
@@ -316,14 +316,15 @@ class BlobFetcher:
                 and self._busy[peer] < _PER_PROVIDER
             ):
                 choices.append(peer)
-        # Those who take questions and answer none come last.
+        # Peers that accept requests and do not answer come last.
         choices = [peer for peer in choices if peer not in self._frozen] or choices
-        # Every peer prefers another provider for every blob: the load spreads by itself.
+        # Each node prefers a different provider for each blob, which spreads the load.
         own = self._network.peer
 
         def cost(peer: PeerId) -> float:
             busy = self._busy[peer]
-            # An update is asked of everybody alike; a round should not hang on a few fast lines.
+            # All holders of an update are asked alike, so that a round does not depend on a few fast
+            # lines.
             return self._speeds.cost(peer, busy) if download.kind == "blob" else busy
 
         return min(
@@ -333,7 +334,7 @@ class BlobFetcher:
         )
 
     def _usual_rate(self, download: _Download, now: float) -> float:
-        """What one transfer of several brings at present, in bytes a second."""
+        """Return the median rate of the concurrent transfers, in bytes per second."""
         rates = [
             attempt.received / (now - attempt.started)
             for other in self._downloads.values()
@@ -372,7 +373,7 @@ class BlobFetcher:
             attempt.ended |= error.reason != "timeout"
             download.failed(peer, "too large" if error.reason == "oversized" else error.reason)
             if error.reason == "oversized":
-                # No liar for certain (whoever told us the size may be one), but of no use.
+                # Not provably faulty (the announced size may have been wrong), but of no use.
                 download.excluded.add(peer)
         except OSError as error:
             if is_shortage(error):
@@ -396,12 +397,12 @@ class BlobFetcher:
             download.changed.set()
             for other in self._downloads.values():
                 if not other.attempts:
-                    # It may have waited for this provider.
+                    # It may have been waiting for this provider.
                     other.changed.set()
 
     async def _judge(self, download: _Download, attempt: Attempt, response: bytes) -> None:
         peer = attempt.peer
-        # A relay has nothing to say but the update itself.
+        # A relay answers with the update alone, without a leading byte.
         says, data = (FOUND, response) if attempt.is_relay else (response[:1], response[1:])
         if not response or (says == _NOT_FOUND and not data):
             download.failed(peer, "not found")
@@ -424,13 +425,13 @@ class BlobFetcher:
         first = attempt.first_byte or trio.current_time()
         self._latency += _NEWEST * (first - attempt.started - self._latency)
         seconds = trio.current_time() - first
-        # Small blobs say nothing about the rate.
+        # Small blobs do not measure the rate.
         if size >= 1 << 16 and seconds > 0:
             self._rate += _NEWEST * (size / seconds - self._rate)
 
 
 class _Download:
-    """One blob on its way, for everybody who waits for it."""
+    """One blob being fetched, for all tasks that wait for it."""
 
     def __init__(
         self,
@@ -462,7 +463,7 @@ class _Download:
 
     @property
     def is_vain(self) -> bool:
-        """Whether nobody is at it, and nobody who could be has it, as far as can be told."""
+        """Whether no attempt is under way, and no provider that could be asked appears to have it."""
         return not self.attempts and all(
             self.tried.get(peer) in _LACKING
             or peer in self.excluded
@@ -473,7 +474,7 @@ class _Download:
     def failed(self, peer: PeerId, outcome: str) -> None:
         self.tried[peer] = outcome
         self.failures[peer] += 1
-        # Those who were told "busy" together do not come back together.
+        # Random, so that peers that were told "busy" at once do not return at once.
         self.pauses.failed(peer, trio.current_time(), random.uniform(0.5, 1.0))
 
 
@@ -484,5 +485,5 @@ def _requested(request: bytes) -> ContentId:
 
 
 def _longest(max_bytes: int) -> float:
-    """The most that one provider may take: 64 kbit/s and half a minute."""
+    """Return the timeout for one provider: 64 kbit/s plus half a minute."""
     return 30.0 + max_bytes / 8_000

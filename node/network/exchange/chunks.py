@@ -1,7 +1,7 @@
-"""All chunks of a blob list, from whoever has them: several at once, the rarest first.
+"""Download of all chunks of a blob list from several providers at once, the rarest chunk first.
 
-What is on the disk is checked and never fetched again, so an interruption costs the chunks that were
-under way and no more. The memory that a download takes does not depend on its length.
+Chunks on the disk are checked and never fetched again, so an interruption costs only the chunks in
+transfer. The memory that a download takes does not depend on its length.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from .blobs import FetchFailed, Wanted
 _log = logging.getLogger(__name__)
 
 PROTOCOL = "/distro/chunks/1"
-"""Request: the content id of a blob list. Answer: a bit for each of its chunks in order, from the
-highest of the first byte on, that says whether it is here; nothing if the list is not."""
+"""Request: the content id of a blob list. Answer: one bit per chunk in order, from the highest bit of
+the first byte on, set if the chunk is here; empty if the list is not."""
 
 _CONTENT_ID_BYTES = 32
 
 MAX_UNDER_WAY = 8
-"""Chunks on their way at once. Two from each of four members keep their lines full while one of the two
-is asked for."""
+"""Concurrent chunks. Two from each of four members keep their lines full while the next request is on
+its way."""
 
-# On a slow line fewer are begun, so that a chunk takes about this long and not minutes.
+# On a slow line fewer run at once, so that a chunk takes about this long and not minutes.
 _CHUNK_SECONDS = 20.0
 _FEWEST_UNDER_WAY = 2
-# A chunk is given up after this and queued again: an hour at 10 kbit/s.
+# A chunk is given up after this time and queued again: an hour at 10 kbit/s.
 _TIMEOUT_SECONDS = 3600.0
-# How often a peer that lacks chunks (another newcomer, most likely) is asked what it has by now.
+# How often a peer that lacks chunks (most likely another newcomer) is asked what it has by now.
 _ASK_SECONDS = 15.0
 _PAUSE_SECONDS = 2.0
 
@@ -53,7 +53,7 @@ Waiting = Callable[[FetchFailed], None]
 
 
 class Fetcher(Protocol):
-    """What fetches one blob: a `BlobFetcher`, or something before it."""
+    """Fetches one blob: a `BlobFetcher`, or a wrapper around one."""
 
     async def fetch(
         self,
@@ -64,12 +64,12 @@ class Fetcher(Protocol):
         timeout: float,
         wanted: Wanted,
     ) -> bytes:
-        """As `BlobFetcher.fetch`."""
+        """Fetch as `BlobFetcher.fetch` does."""
         ...
 
 
 def serve_chunks(network: Network, store: BlobStore) -> None:
-    """Tell everybody who is connected which chunks of a blob list are in `store`."""
+    """Serve to connected peers which chunks of a blob list are in `store`."""
 
     def holdings(blob: ContentId) -> bytes:
         data = store.get(blob) if (store.size(blob) or 0) <= MAX_BLOB_LIST_BYTES else None
@@ -78,7 +78,7 @@ def serve_chunks(network: Network, store: BlobStore) -> None:
         try:
             return _bits([store.has(chunk) for chunk in decode_any_blob_list(data).chunks])
         except ProtocolError:
-            # A blob of another kind. Asking for it is odd and no offence.
+            # A blob of another kind. Requesting it is odd, but no offence.
             return b""
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
@@ -86,14 +86,14 @@ def serve_chunks(network: Network, store: BlobStore) -> None:
             raise ProtocolError("malformed", f"a content id has 32 bytes, not {len(request)}")
         return await trio.to_thread.run_sync(holdings, ContentId(request))
 
-    # A list of 512 GiB names 131,072 files to look for.
+    # A list of 512 GiB names 131,072 files to look up.
     network.serve(PROTOCOL, answer, max_request=_CONTENT_ID_BYTES, max_concurrent=2)
 
 
 async def ask_holdings(
     network: Network, peer: PeerId, blob: ContentId, count: int
 ) -> list[bool] | None:
-    """Which of the `count` chunks of the list `blob` a peer has; None if it does not say."""
+    """Return which of the `count` chunks of the list `blob` a peer has; None without a valid answer."""
     most = (MAX_CHUNKS + 7) // 8
     try:
         answer = await network.request(
@@ -128,11 +128,11 @@ class ChunkFetcher:
         waiting: Waiting,
         wanted: Wanted,
     ) -> bool:
-        """Bring all chunks of the list `blob` into the store; whether that succeeded.
+        """Fetch all chunks of the list `blob` into the store; return whether that succeeded.
 
-        It goes on until all are there, or until nobody has one of them and `wanted` says that there is
-        no use in waiting. `progress(done, total)` counts chunks, `waiting` hears of failures in between.
-        Raises `DiskFull`.
+        It goes on until all are here, or until no peer has one of them and `wanted` returns False.
+        `progress(done, total)` counts chunks, `waiting` is called with intermediate failures. Raises
+        `DiskFull`.
         """
         download = _Download(self, blob, blobs, providers, progress, waiting, wanted)
         await download.run()
@@ -141,7 +141,7 @@ class ChunkFetcher:
 
 @dataclass(eq=False)
 class _Download:
-    """One blob list on its way."""
+    """One blob list being fetched."""
 
     chunks: ChunkFetcher
     blob: ContentId
@@ -154,14 +154,14 @@ class _Download:
     def __post_init__(self) -> None:
         self._network, self._store = self.chunks.network, self.chunks.store
         self._count = len(self.blobs.chunks)
-        # By number; the same bytes may come twice in a list.
+        # Chunk to its position; the same chunk may occur twice in a list.
         self.missing = {chunk: number for number, chunk in enumerate(self.blobs.chunks)}
         self._total = len(self.missing)
         self._holdings: dict[PeerId, list[bool]] = {}
         self._counts = [0] * self._count
         self._sorted = True
-        # The next one last. Everybody begins elsewhere, so that newcomers who come together have
-        # something for each other.
+        # The next chunk is the last entry. Each node begins with other chunks, so that newcomers who
+        # start together can exchange them.
         own = self._network.peer
         self._queue = sorted(self.missing, key=lambda chunk: content_id(own + chunk))
         self._under_way = 0
@@ -171,7 +171,7 @@ class _Download:
         self._failure: OSError | None = None
 
     async def run(self) -> None:
-        """Fetch until nothing is missing, or there is no use in it. Raises `OSError`."""
+        """Fetch until nothing is missing, or until it is hopeless. Raises `OSError`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_everybody)
             async with trio.open_nursery() as workers:
@@ -219,7 +219,7 @@ class _Download:
                 self._room = trio.Event()
 
     def _most(self) -> int:
-        """How many chunks may be under way on a line as fast as this one."""
+        """Return how many chunks may be in transfer at the measured rate of this line."""
         if self._begun is None or not self._fetched:
             return MAX_UNDER_WAY // 2
         rate = self._fetched / (trio.current_time() - self._begun)
@@ -228,7 +228,7 @@ class _Download:
     # Holdings
 
     async def _ask_everybody(self) -> None:
-        """Keep the holdings of those who do not have everything up to date."""
+        """Keep the holdings of incomplete providers up to date."""
         asked: dict[PeerId, float] = {}
         async with trio.open_nursery() as nursery:
             while True:
@@ -246,7 +246,7 @@ class _Download:
     async def _ask(self, peer: PeerId) -> None:
         has = await ask_holdings(self._network, peer, self.blob, self._count)
         if has is None:
-            # It may have everything, and be older than the question.
+            # It may still have all chunks: a program older than this query does not answer it.
             return
         had = self._holdings.get(peer, [False] * self._count)
         for number in range(self._count):
@@ -255,14 +255,14 @@ class _Download:
         self._sorted = False
 
     def _holders(self, chunk: ContentId) -> list[PeerId]:
-        """The providers that have a chunk, or may have it; everybody if there are none."""
+        """Return the providers that have a chunk, or may have it; all providers if none do."""
         number = self.missing.get(chunk, 0)
         everybody = list(self.providers())
         lacking = {peer for peer, held in self._holdings.items() if not held[number]}
         return [peer for peer in everybody if peer not in lacking] or everybody
 
     def _sort(self) -> None:
-        """Put what the fewest peers have first."""
+        """Sort the queue so that the rarest chunk comes first."""
         if not self._sorted:
             self._queue.sort(key=lambda chunk: -self._counts[self.missing[chunk]])
             self._sorted = True

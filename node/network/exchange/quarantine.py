@@ -1,6 +1,6 @@
-"""Peers to leave alone for a while: those that took a request and brought nothing.
+"""Quarantine of peers that accept requests and deliver nothing.
 
-Twice as long each time it happens again, and never for good; a peer that brings something is forgiven.
+It doubles with each repetition and is never permanent; a peer that delivers something is released.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from ....crypto.identity import PeerId
 from ....protocol.wire.backoff import Backoff
 from ....protocol.wire.bounded import Bounded
 
-# Seconds waited in vain, several times taken together. A connection that has died for all is noticed
-# sooner (`liveness`); a busy line may keep somebody waiting for seconds, but not again and again.
+# Seconds waited without an answer, added up. A connection that is dead altogether is noticed sooner
+# (`liveness`); a busy line may delay an answer for seconds, but not repeatedly.
 _PATIENCE_SECONDS = 10.0
 _FIRST_SECONDS = 30.0
 _LONGEST_SECONDS = 600.0
@@ -20,7 +20,7 @@ MAX_PEERS = 1024
 
 
 class Quarantine:
-    """The peers that are left alone at present, by trio's clock."""
+    """The peers in quarantine at present, by trio's clock."""
 
     def __init__(self) -> None:
         self._quarantine: Backoff[PeerId] = Backoff(_FIRST_SECONDS, _LONGEST_SECONDS, MAX_PEERS)
@@ -30,11 +30,11 @@ class Quarantine:
         return self._quarantine.rests(peer, trio.current_time())
 
     def add(self, peer: PeerId) -> None:
-        """Leave a peer alone from now on."""
+        """Put a peer in quarantine."""
         self._quarantine.failed(peer, trio.current_time())
 
     def waited(self, peer: PeerId, seconds: float) -> bool:
-        """A peer was waited for in vain; whether it has been for so long that it is left alone now."""
+        """Note a wait without an answer; return whether the peer has been quarantined for it."""
         total = self._waited.pop(peer, 0.0) + seconds
         if total >= _PATIENCE_SECONDS:
             self.add(peer)
@@ -43,6 +43,6 @@ class Quarantine:
         return False
 
     def forgive(self, peer: PeerId) -> None:
-        """Forget all about a peer."""
+        """Remove a peer's record."""
         self._quarantine.pop(peer, None)
         self._waited.pop(peer, None)

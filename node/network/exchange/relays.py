@@ -1,7 +1,7 @@
-"""The relays within reach: which of our connections fetch updates once and serve them to everybody.
+"""The connected relays: peers that fetch each update once and serve it to all members.
 
-Each new connection is asked once whether it relays; the answer is an empty one, or that it does not
-know the protocol. One that turned out slow is left alone for a while, since the others do without.
+Each new connection is asked once whether it relays; the answer is empty, or an error that the protocol
+is unknown. A relay that turned out slow is not used for a while, since members can do without it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from .quarantine import Quarantine
 _log = logging.getLogger(__name__)
 
 PROTOCOL = "/distro/relay/1"
-"""Request: a relay request, or nothing at all ("do you relay?"). Answer: the update, which may come as
-slowly as its author sends it; or nothing: not to be had here (or "yes"). Its author asks to have it
-fetched and gets nothing, either way."""
+"""Request: a relay request, or empty ("do you relay?"). Answer: the update, which may arrive at its
+author's upload rate; or empty: not available here (or "yes"). The author's own request makes the relay
+fetch the update, and is always answered empty."""
 
 _ASK_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 5.0
 
 
 class Relays:
-    """The relays that a node is connected to, kept up by `run`."""
+    """The relays that a node is connected to, kept up to date by `run`."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._relays: set[PeerId] = set()
-        # A relay that a home line has overtaken is no help.
+        # Relays that a member's home connection has outpaced.
         self._slow = Quarantine()
 
     async def run(self) -> None:
-        """Ask every new connection, for ever."""
+        """Ask every new connection whether it relays, for ever."""
         async with trio.open_nursery() as nursery:
             async for event in self._network.peer_events():
                 self._relays.discard(event.peer)
@@ -53,19 +53,19 @@ class Relays:
         return peer in self._relays
 
     def order(self, update: ContentId) -> list[PeerId]:
-        """The relays to ask for an update, the first choice first.
+        """Return the relays to ask for an update, the first choice first.
 
-        All members choose the same one, so that its author sends it once; different updates go to
-        different relays, so that they share the work.
+        All members choose the same one, so its author sends the update once; different updates go to
+        different relays, which spreads the load.
         """
         usable = [relay for relay in self._relays if relay not in self._slow]
         return sorted(usable, key=lambda relay: content_id(update + relay))
 
     async def offer(self, update: RelayRequest) -> None:
-        """Have an update of our own fetched by the relay that others will ask for it.
+        """Make the relay that others will ask for our own update fetch it now.
 
-        They need a while to hear of it, and each other's requests to be served; that long our line would
-        stand idle.
+        Until the others have received the announcement and their requests are served, our line would be
+        idle.
         """
         for relay in self.order(update.announcement.update)[:1]:
             try:
@@ -73,11 +73,11 @@ class Relays:
                     relay, PROTOCOL, update.sealed, max_response=0, timeout=_ASK_SECONDS
                 )
             except RequestError as error:
-                # Others will ask for it.
+                # The others will request it anyway.
                 _log.debug("an update could not be offered: %s", error)
 
     def too_slow(self, relay: PeerId) -> None:
-        """A relay was overtaken by others who had what it was asked for."""
+        """Note that other providers delivered before this relay did."""
         if relay in self._relays:
             self._slow.add(relay)
 

@@ -1,9 +1,9 @@
-"""An update relay: it fetches each update once from its author and serves it to all who ask.
+"""An update relay: fetches each update once from its author and serves it to all members.
 
-A member asks by showing the author's signed announcement, so a relay needs to know nothing of a swarm.
-Bytes are passed on while they still come in; the last piece follows only once the hash was checked, so
-what a relay delivers whole is right. It keeps a bounded number of bytes, in memory alone, and may
-vanish at any time: members then turn to another relay, or to each other.
+A member's request contains the author's signed announcement, so a relay needs no knowledge of the swarm.
+Bytes are forwarded while they arrive; the last piece follows only after the hash check, so an update
+delivered in full is correct. A relay keeps a bounded number of bytes, in memory only, and may disappear
+at any time: members then turn to another relay, or to each other.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ from .relays import PROTOCOL
 
 _log = logging.getLogger(__name__)
 
-# Members ask for a dozen updates at a time (`blobs`), and for some of them twice when lines break.
+# Members request a dozen updates at a time (`blobs`), and some of them twice when lines break.
 _STREAMS_PER_PEER = 32
-# Those of the rounds that lie open at once, and one more: its author's older ones make room.
+# The rounds that can be open at once, plus one; an author's older updates make room for newer ones.
 _PER_AUTHOR = 3
-# Every piece wakes all who are being served, so pieces are large: a quarter of a MiB, less towards the
-# end (or the last would be late), and no more than what an author sends in a quarter of a second.
+# Every piece wakes all streams being served, so pieces are large: a quarter of a MiB; less towards the
+# end (or the last piece would be late), and no more than an author sends in a quarter of a second.
 _MOST_GATHERED_BYTES = 1 << 18
 _SHARE_OF_REST = 8
 _GATHER_SECONDS = 0.25
-# Held back until the hash is known to be right.
+# Held back until the hash is verified.
 _LAST_PIECE_BYTES = 1 << 15
-# An update nobody has asked for in this time has reached everybody.
+# An update that was not requested for this long has reached all members.
 _KEPT_SECONDS = 300.0
 _SWEEP_SECONDS = 30.0
 _IDLE_SECONDS = 10.0
-# An author that sends to others directly, because they do not know of us, has a slot for us soon.
+# An author that serves others directly, because they do not know this relay, has a free slot soon.
 _BUSY_PAUSES_SECONDS = (0.2, 0.4, 0.8, 1.6)
-# As members do: 64 kbit/s and half a minute.
+# The same timeout as members use: 64 kbit/s plus half a minute.
 _FETCH_SECONDS = 30.0
 _SLOWEST_BYTES_PER_SECOND = 8_000
 
 
 class UpdateRelay:
-    """Relays updates on a network for as long as that is open."""
+    """Relays updates on a network while it is open."""
 
     def __init__(self, network: Network, limits: RelayLimits | None = None) -> None:
         self._network = network
         self._limits = limits or RelayLimits()
-        # In the order of the last request: a flood pushes out first what nobody wants. By author, too:
-        # a liar who announces another's update must not stand in its way.
+        # In order of the last request, so that a flood displaces unwanted updates first. The author is
+        # part of the key: a faulty member that announces another's update must not block it.
         self._kept: OrderedDict[tuple[PeerId, ContentId], _Relayed] = OrderedDict()
         self._held: Counter[SwarmId] = Counter()
         self.fetched = 0
-        """Updates brought in whole so far."""
+        """Number of updates fetched completely so far."""
         network.unsent_bytes = RELAY_UNSENT_BYTES
         network.serve(
             PROTOCOL,
@@ -94,7 +94,7 @@ class UpdateRelay:
         return b"" if peer == wanted.author else relayed
 
     def _begin(self, wanted: RelayRequest) -> _Relayed | None:
-        """Start fetching an update; None if there is no way or no room."""
+        """Start fetching an update; None if its author is not connected or there is no room."""
         announced = wanted.announcement
         if announced.size > min(MAX_BLOB_BYTES, self._limits.max_bytes_per_swarm):
             return None
@@ -106,7 +106,7 @@ class UpdateRelay:
         return relayed
 
     def _make_place(self, wanted: RelayRequest) -> bool:
-        """Let go of the author's oldest round; False if that is the one that is asked for."""
+        """Drop the author's oldest round if needed; False if the requested one is the oldest."""
         kept = [
             each
             for each in self._kept.values()
@@ -122,7 +122,7 @@ class UpdateRelay:
 
     async def _fetch(self, relayed: _Relayed) -> None:
         def note(count: int) -> None:
-            # The byte before an update's own says whether it is there at all.
+            # A status byte comes before the update: whether the author has it.
             relayed.arrived(count - len(FOUND))
             self._account(relayed)
 
@@ -144,7 +144,7 @@ class UpdateRelay:
                 self._drop(relayed)
 
     async def _ask(self, relayed: _Relayed, note: Callable[[int], None]) -> bytes:
-        """The author's answer. Raises `RequestError`."""
+        """Request the update from its author. Raises `RequestError`."""
         for pause in _BUSY_PAUSES_SECONDS:
             try:
                 return await self._network.request(
@@ -159,14 +159,16 @@ class UpdateRelay:
                     into=relayed.buffer,
                 )
             except RequestError as error:
-                # So also where no stream came about at once: when a round begins all ask at once.
+                # Also retried if no stream could be opened: at the start of a round all members ask at
+                # once.
                 if error.reason not in ("busy", "closed") or relayed.buffer:
                     raise
                 await trio.sleep(pause)
         raise RequestError("busy", "the author is busy with others")
 
     def _account(self, relayed: _Relayed) -> None:
-        """Count what has come in and keep to the limits: what was asked for last goes last."""
+        """Update the byte counts and enforce the limits by dropping the least recently requested
+        updates."""
         swarm = relayed.swarm
         self._held[swarm] += relayed.held - relayed.counted
         relayed.counted = relayed.held
@@ -192,7 +194,7 @@ class UpdateRelay:
 
 
 class _Relayed:
-    """One update, from its first byte on; as a `Flow` it goes to any number of members at once."""
+    """One update from its first byte on; as a `Flow` it can be sent to any number of members at once."""
 
     def __init__(self, wanted: RelayRequest) -> None:
         self.swarm: SwarmId = wanted.swarm
@@ -200,23 +202,23 @@ class _Relayed:
         self.round = wanted.announcement.round
         self.update = wanted.announcement.update
         self.asked = trio.current_time()
-        """When somebody last did."""
+        """Time of the last request."""
         self.counted = 0
-        """Bytes that stand in the relay's books for it."""
+        """Bytes counted for it in the relay's total."""
         self.buffer = bytearray()
-        """What the author has sent so far: a byte that says whether it has the update, and that."""
+        """The author's answer so far: the status byte, and the update."""
         self.scope = open_scope()
         self._size = wanted.announcement.size
         self._data: bytes | None = None
         self._ready = 0
-        # When those who are being served were last told how much is ready.
+        # When the streams being served were last told how much is ready.
         self._told = float("-inf")
         self._broken = False
         self._changed = trio.Event()
 
     @property
     def key(self) -> tuple[PeerId, ContentId]:
-        """What it is kept under."""
+        """Its key in the relay's table."""
         return self.author, self.update
 
     @property
@@ -231,11 +233,11 @@ class _Relayed:
 
     @property
     def complete(self) -> bool:
-        """Whether it is here and what its id says."""
+        """Whether it has arrived completely and matches its id."""
         return self._data is not None
 
     def arrived(self, count: int) -> None:
-        """So many bytes have come in."""
+        """Note that `count` bytes have arrived so far."""
         now = trio.current_time()
         enough = min(_MOST_GATHERED_BYTES, (self._size - self._ready) / _SHARE_OF_REST)
         if count - self._ready >= enough or now >= self._told + _GATHER_SECONDS:
@@ -244,13 +246,13 @@ class _Relayed:
             self._tell()
 
     def finish(self, data: bytes) -> None:
-        """All of it is here, and right."""
+        """Note that all of it has arrived and is correct."""
         self._data, self._ready = data, len(data)
         self.buffer = bytearray()
         self._tell()
 
     def give_up(self) -> None:
-        """It will not come, or has to go: those who are being served are cut off."""
+        """Drop it: it will not arrive, or has to make room. The streams being served are cut off."""
         self._broken = True
         self.scope.cancel()
         self._data = None

@@ -1,1 +1,1 @@
-"""Being reached behind a router: reservations at relays, hole punching, port mapping, tests of all."""
+"""Reachability behind a router: relay reservations, hole punching, port mapping, and tests of each."""

@@ -1,7 +1,7 @@
-"""Whether others can dial us: we ask a peer to try, and it says what came of it.
+"""Dial-back: ask a peer whether it can dial us.
 
-A peer only ever dials the address that the question comes from, at ports that the asker names, and
-looks there for the asker's own key: nobody can be sent to a third party. It hangs up at once, so a try
+A peer dials only the address that the request comes from, at ports that the asker names, and expects the
+asker's own key there, so no peer can be directed at a third party. It disconnects at once, so a test
 costs one handshake.
 """
 
@@ -23,14 +23,15 @@ from ..network import Network
 PROTOCOL = "/distro/dial-back/1"
 
 MAX_PORTS = 4
-"""A node listens on one port, as a rule, and its router may map another."""
+"""A node usually listens on one port, and its router may map another."""
 
 _PORT_BYTES = 2
 _MAX_ADDRESS_BYTES = 45
 _DIAL_SECONDS = 3.0
 _ASK_SECONDS = 10.0
 _MAX_CONCURRENT = 8
-# Between questions of one peer. Honest ones ask once in minutes, or when their address has changed.
+# Minimum time between requests of one peer. Honest ones ask every few minutes, or after an address
+# change.
 _PAUSE_SECONDS = 5.0
 _MAX_ASKERS = 4096
 
@@ -40,21 +41,21 @@ _OUTCOMES: tuple[Outcome, ...] = ("failed", "reached", "untried")
 
 @dataclass(frozen=True)
 class Finding:
-    """What a peer found when it called us back."""
+    """The result of a peer's dial-back."""
 
     observed: str
-    """The IP address that it sees us at."""
+    """The IP address at which the peer sees us."""
     outcomes: dict[int, Outcome]
-    """By port."""
+    """The outcome for each port."""
 
     @property
     def reached(self) -> list[int]:
-        """The ports at which it reached us."""
+        """The ports at which the peer reached us."""
         return [port for port, outcome in self.outcomes.items() if outcome == "reached"]
 
 
 class DialBack:
-    """Calls back whoever asks for it."""
+    """Serves dial-back requests."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -71,8 +72,8 @@ class DialBack:
         outcomes: dict[int, Outcome] = dict.fromkeys(ports, "untried")
         remote = self._network.remote(peer)
         if remote is None or ipaddress.ip_address(remote.host).is_link_local:
-            # It reaches us through a relay, and we know no address of it; or at one that leads nowhere
-            # without the name of our interface.
+            # It reaches us through a relay, so its address is unknown; or at a link-local address, which
+            # is useless without our interface's name.
             return encode_finding(outcomes.values(), "")
 
         async def call(port: int) -> None:
@@ -95,9 +96,9 @@ class DialBack:
 
 
 async def ask_dial_back(network: Network, peer: PeerId, ports: Sequence[int]) -> Finding | None:
-    """Let a connected peer try our ports; None if it cannot say.
+    """Ask a connected peer to dial our ports; None if it cannot tell.
 
-    Raises `RequestError`, and `ProtocolError` for an answer that makes no sense.
+    Raises `RequestError`, and `ProtocolError` for an invalid answer.
     """
     chosen = list(dict.fromkeys(ports))[:MAX_PORTS]
     answer = await network.request(
@@ -111,12 +112,12 @@ async def ask_dial_back(network: Network, peer: PeerId, ports: Sequence[int]) ->
 
 
 def encode_ports(ports: Iterable[int]) -> bytes:
-    """A question: two bytes a port, the higher one first."""
+    """Encode a request: two bytes per port, big-endian."""
     return b"".join(port.to_bytes(_PORT_BYTES, "big") for port in ports)
 
 
 def decode_ports(data: bytes) -> list[int]:
-    """The ports in a question. Raises `ProtocolError`."""
+    """Return the ports of a request. Raises `ProtocolError`."""
     if not data or len(data) % _PORT_BYTES:
         raise ProtocolError("malformed", "ports have two bytes each")
     ports = [
@@ -129,12 +130,12 @@ def decode_ports(data: bytes) -> list[int]:
 
 
 def encode_finding(outcomes: Iterable[Outcome], observed: str) -> bytes:
-    """An answer: a byte a port, 0 failed, 1 reached, 2 untried; then the address, if it is known."""
+    """Encode an answer: a byte per port, 0 failed, 1 reached, 2 untried; then the address, if known."""
     return bytes(map(_OUTCOMES.index, outcomes)) + observed.encode("ascii")
 
 
 def decode_finding(answer: bytes, ports: Sequence[int]) -> Finding | None:
-    """What the answer says of these ports; None without an address. Raises `ProtocolError`."""
+    """Decode the answer for these ports; None without an address. Raises `ProtocolError`."""
     codes, observed = answer[: len(ports)], answer[len(ports) :]
     if len(codes) < len(ports) or any(code >= len(_OUTCOMES) for code in codes):
         raise ProtocolError("malformed", "an answer about our ports that makes no sense")
@@ -151,8 +152,8 @@ def decode_finding(answer: bytes, ports: Sequence[int]) -> Finding | None:
 
 
 def ports_of(addresses: Iterable[str], version: int | None = None) -> list[int]:
-    """The TCP ports in multiaddresses of our own, each once; with `version`, those that lead to us in
-    IPv4 or IPv6, where a name may do both."""
+    """Return the distinct TCP ports in our own multiaddresses; with `version`, those of IPv4 or IPv6
+    only, where a name counts as both."""
     other = {4: "ip6", 6: "ip4"}.get(version or 0)
     found: list[int] = []
     for text in addresses:

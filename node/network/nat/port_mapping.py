@@ -1,8 +1,8 @@
-"""A port opened in the home's router, where the router does that when asked (UPnP).
+"""A port opened in the home router, where it supports that (UPnP).
 
-It is asked only once others have found that they cannot dial us; the mapping is renewed, told to
-others as an address of ours, and taken back when the node ends. All that the router says is hostile: it
-may be none.
+The router is asked only after peers have found that they cannot dial us. The mapping is renewed,
+announced as an address of ours, and removed when the node ends. The router's answers are untrusted: it
+may be something else altogether.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from ..scopes import shielded
 log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 1.0
-# Routers forget mappings when they restart, and nobody tells.
+# Routers forget mappings when they restart, without any notification.
 _RENEW_SECONDS = 1200.0
 _RETRY_SECONDS = 600.0
-# A router answers in tens of milliseconds, or not at all.
+# A router answers within tens of milliseconds, or not at all.
 _REMOVE_SECONDS = 3.0
 
 
 class Mapping:
-    """The mapping of one node. `run` does the work, for ever."""
+    """The port mapping of one node. `run` does the work, for ever."""
 
     def __init__(self, network: Network, wanted: Callable[[], bool]) -> None:
         self._network = network
         self._wanted = wanted
         self.address: str | None = None
-        """What the world dials, `/ip4/<address>/tcp/<port>/p2p/<peer>`; None without a mapping."""
+        """The address to announce, `/ip4/<address>/tcp/<port>/p2p/<peer>`; None without a mapping."""
 
     async def run(self) -> None:
-        """Wait until a mapping is wanted, then keep one, for ever."""
-        while not self._wanted():  # noqa: ASYNC110  (whoever knows has no event for it)
+        """Wait until a mapping is wanted, then maintain one, for ever."""
+        while not self._wanted():  # noqa: ASYNC110  (`wanted` has no event)
             await trio.sleep(_CHECK_SECONDS)
         port, mapped = self._network.listening_port(4), None
         if port is None:
             return
         try:
             while True:
-                # Anew each time: the router may have gone, or another one come.
+                # Discovered again each time: the router may have gone or been replaced.
                 manager = UpnpManager()
                 if await manager.discover() and await manager.add_port_mapping(port):
                     mapped = manager

@@ -1,9 +1,9 @@
-"""Hole punching: a direct connection between two peers whose routers let nobody in.
+"""Hole punching: a direct connection between two peers behind routers that admit no connections.
 
-Over their circuit the two tell each other where the world sees them, in IPv4 and in IPv6, agree on the
-moment, and dial at the same time, each from the port it listens on. Routers that keep ports let the
-other's packets in as answers to their own, and so do those that translate nothing and only watch, as in
-IPv6. With a router that does neither it fails, and the circuit stays.
+Over their circuit the two exchange their public addresses in IPv4 and IPv6, agree on a moment, and dial
+at the same time, each from the port it listens on. Routers that preserve ports take the other's packets
+for answers to their own, and so do firewalls without translation, as in IPv6. With a router that does
+neither it fails, and the circuit stays.
 """
 
 from __future__ import annotations
@@ -22,41 +22,42 @@ from ..network import Network
 PROTOCOL = "/distro/punch/1"
 
 WHERE = b"?"
-"""Begins a question; where the asker is seen follows. The answer is the same, or empty."""
+"""Prefix of a request, followed by the asker's public endpoints. The answer is of the same form, or
+empty."""
 NOW = b"!"
-"""The moment to dial; the answer is empty."""
+"""The signal to dial; the answer is empty."""
 
 _MAX_BYTES = 128
 _ASK_SECONDS = 5.0
-# The first packet may arrive before the other router expects it and is sent again after one second,
-# then after two more.
+# The first packet may arrive before the other router expects it; it is sent again after one second, then
+# after two more.
 _DIAL_SECONDS = 5.0
-# The relay's way there may be a detour; beyond this the moments differ too much anyway.
+# The relayed path may be a detour; beyond this delay the moments differ too much anyway.
 _MAX_DELAY_SECONDS = 1.0
-# Nobody makes us dial what they like more often than this.
+# A peer cannot make us dial more often than this.
 _PAUSE_SECONDS = 3.0
 _MAX_CALLERS = 1024
 
 Endpoint = tuple[str, int]
 Endpoints = tuple[Endpoint, ...]
-"""At most one of each family."""
+"""At most one endpoint of each family."""
 
 
 class Punching:
-    """The hole punching of one node; `observed` says where the world sees it in IPv4 or IPv6, if
-    anybody knows."""
+    """The hole punching of one node; `observed` returns its public IPv4 or IPv6 address, if known."""
 
     def __init__(self, network: Network, observed: Callable[[int], str | None]) -> None:
         self._network = network
         self._observed = observed
-        # By peer: where it is seen, and when it may ask again.
+        # By peer: its public endpoints, and when it may ask again.
         self._expected: Bounded[PeerId, Endpoints] = Bounded(_MAX_CALLERS)
         self._again: Bounded[PeerId, float] = Bounded(_MAX_CALLERS)
         network.serve(PROTOCOL, self._answer, max_request=_MAX_BYTES, max_concurrent=8)
 
     @property
     def public_endpoints(self) -> Endpoints:
-        """Where the world sees this node, if its router keeps the port; empty until a peer says."""
+        """Our public endpoints, if the router preserves the port; empty until a peer reports an
+        address."""
         found: list[Endpoint] = []
         for version in (4, 6):
             port, outside = self._network.listening_port(version), self._observed(version)
@@ -65,7 +66,8 @@ class Punching:
         return tuple(found)
 
     async def punch(self, peer: PeerId) -> bool:
-        """Try once with a peer that is connected through a relay; whether it is direct now."""
+        """Try once with a peer connected through a relay; return whether the connection is direct
+        now."""
         own = self.public_endpoints
         if not own:
             return False
@@ -78,10 +80,10 @@ class Punching:
                 return False
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ask_quietly, peer, NOW)
-                # By then the other has heard it, too.
+                # By then the other side has received the signal, too.
                 await trio.sleep(min(delay, _MAX_DELAY_SECONDS))
-                # The asker takes the answering part in the handshake: two callers at the ends of one
-                # connection would wait for each other's answers.
+                # The asker takes the responder's role in the handshake: two initiators at the ends of
+                # one connection would wait for each other's answers.
                 await self._dial_all(peer, there, answering=True)
         except RequestError:
             return False
@@ -114,7 +116,7 @@ class Punching:
         async def dial(endpoint: Endpoint) -> None:
             await self._network.dial_from_port(peer, *endpoint, _DIAL_SECONDS, answering=answering)
 
-        # Both ways at the same time: each has to begin at the moment that was agreed on.
+        # All endpoints at the same time: each dial has to start at the agreed moment.
         async with trio.open_nursery() as nursery:
             for endpoint in there:
                 nursery.start_soon(dial, endpoint)
@@ -128,17 +130,17 @@ class Punching:
         try:
             await self._ask(peer, question)
         except RequestError:
-            # The circuit has gone; then there is nothing to be improved.
+            # The circuit has gone, so there is nothing left to improve.
             return
 
 
 def encode_endpoints(endpoints: Endpoints) -> bytes:
-    """`<address> <port>`, with commas between several."""
+    """Encode endpoints as `<address> <port>`, separated by commas."""
     return ",".join(f"{host} {port}" for host, port in endpoints).encode("ascii")
 
 
 def decode_endpoints(data: bytes) -> Endpoints:
-    """The endpoints in a message that may be dialled, one of each family. Raises `ProtocolError`."""
+    """Return the endpoints in a message that may be dialled, one per family. Raises `ProtocolError`."""
     found: dict[int, Endpoint] = {}
     for part in data.split(b",") if data else []:
         try:
@@ -146,13 +148,13 @@ def decode_endpoints(data: bytes) -> Endpoints:
             address, number = ipaddress.ip_address(host), int(port)
         except ValueError:
             raise ProtocolError("malformed", "no address and port") from None
-        # Nobody may have us knock inside our own network, or at services with well-known ports.
+        # No peer may make us dial into our own network, or at well-known ports.
         if address.is_global and not address.is_multicast and 1024 <= number <= 65535:
             found.setdefault(address.version, (str(address), number))
     return tuple(found.values())
 
 
 def _of_families(endpoints: Endpoints, own: Endpoints) -> Endpoints:
-    """Those in families that we are seen in, too."""
+    """Return the endpoints of the families in which we have a public address, too."""
     families = {":" in host for host, _ in own}
     return tuple(each for each in endpoints if (":" in each[0]) in families)

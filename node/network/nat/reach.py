@@ -1,4 +1,4 @@
-"""Being reached: all that a node does so that others can connect to it, wherever it stands."""
+"""Reachability: everything a node does so that others can connect to it, on any network."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _CHECK_SECONDS = 1.0
 
 
 class Reach:
-    """What keeps one node within reach. `run` does the work, for ever."""
+    """Keeps one node reachable. `run` does the work, for ever."""
 
     def __init__(self, network: Network, introducer: Introducer, *, upnp: bool = True) -> None:
-        """`upnp`: ask the router to open a port, if others cannot dial us."""
+        """`upnp`: ask the router to open a port if others cannot dial us."""
         self._network = network
         self._introducer = introducer
         self._reachability = Reachability(network, introducer)
         self._reservations = Reservations(network, introducer, self._needs_relay)
-        # Routers open ports for IPv4; in IPv6 they translate nothing.
+        # Routers map ports for IPv4; in IPv6 they translate nothing.
         self._mapping = Mapping(network, lambda: self._reachability.verdict_in(4) == "unreachable")
         punching = Punching(network, self._reachability.observed_in)
         self._upgrades = Upgrades(network, introducer, punching)
@@ -39,7 +39,7 @@ class Reach:
         DialBack(network)
 
     async def run(self) -> None:
-        """Learn who can dial us, hold reservations at relays, replace circuits; for ever."""
+        """Determine our reachability, hold reservations at relays, and replace circuits; for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_running, self._reachability.run)
             nursery.start_soon(keep_running, self._reservations.run)
@@ -47,24 +47,24 @@ class Reach:
             if self._upnp:
                 nursery.start_soon(keep_running, self._mapping.run)
             while True:
-                # A node that nobody can call can carry nobody.
+                # A node that cannot be dialled cannot relay for others.
                 self._network.carries = self._reachability.verdict in ("reachable", "local")
                 await trio.sleep(_CHECK_SECONDS)
 
     @property
     def dialable(self) -> bool | None:
-        """Whether others can dial this node; None while nobody has tried."""
+        """Whether others can dial this node; None if no peer has tried yet."""
         verdict = self._reachability.verdict
         return None if verdict == "unknown" else verdict != "unreachable"
 
     @property
     def verdict(self) -> Verdict:
-        """Who can dial this node."""
+        """Who can dial this node, as far as is known."""
         return self._reachability.verdict
 
     @property
     def observed(self) -> str | None:
-        """The address that others see this node at."""
+        """The address at which others see this node."""
         return self._reachability.observed
 
     @property
@@ -79,20 +79,20 @@ class Reach:
 
     @property
     def relays(self) -> list[PeerId]:
-        """The peers that carry connections to it."""
+        """The relays through which others connect to it."""
         return list(self._reservations.relays)
 
     def _needs_relay(self) -> bool:
         verdict = self._reachability.verdict
         if verdict == "local":
-            # Somebody is in another network than we are.
+            # Some peer is outside our local network.
             remotes = (self._network.remote(peer) for peer in self._network.connected())
             return any(r is not None and ipaddress.ip_address(r.host).is_global for r in remotes)
         return verdict != "reachable" or self._has_strangers_by_family()
 
     def _has_strangers_by_family(self) -> bool:
-        """Whether a peer that is not connected directly calls in IPv4 alone and we are reached in IPv6
-        alone, or the other way round."""
+        """Whether a peer without a direct connection uses only IPv4 while we are reachable only in IPv6,
+        or the other way round."""
         reached = {
             version
             for version in (4, 6)

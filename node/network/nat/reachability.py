@@ -1,11 +1,11 @@
-"""What a node knows of its own reachability, and what it tells its owner about it.
+"""A node's own reachability: the verdict, and the addresses at which it was reached.
 
-The verdict comes from peers that call back (`dial_back`), bootstrap peers first, and is renewed now
-and then, and whenever our addresses change; IPv4 and IPv6 are tried each by itself, since one router
-handles them differently. An address at which we were reached is told to others: behind a router that
-forwards a port, or translates one address to one (as on most cloud machines), no interface has it. One
-peer's word is enough: a lie costs us a reservation at a relay that we did not need, or an address at
-which nobody answers.
+The verdict comes from peers that dial back (`dial_back`), bootstrap peers first, and is renewed from
+time to time and whenever our addresses change. IPv4 and IPv6 are tested separately, since a router
+treats them differently. An address at which we were reached is announced: behind a router that forwards
+a port, or translates addresses one to one (as on most cloud machines), no interface has it. One peer's
+report is enough: a false one costs an unnecessary reservation at a relay, or an announced address that
+does not answer.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ _FIRST_RETRY_SECONDS = 2.0
 _RENEW_SECONDS = 300.0
 
 Verdict = Literal["unknown", "reachable", "local", "unreachable"]
-# The best one of both families counts.
+# The better verdict of the two families counts.
 _RANKED: tuple[Verdict, ...] = ("reachable", "local", "unreachable", "unknown")
 _VERSIONS = (4, 6)
 
 
 class Reachability:
-    """The verdict of one node. `run` keeps it up to date, for ever."""
+    """The reachability of one node. `run` keeps it up to date, for ever."""
 
     def __init__(self, network: Network, introducer: Introducer) -> None:
         self._network = network
         self._introducer = introducer
-        # By version of IP: what the last peer said that called back.
+        # By IP version: the report of the last peer that dialled back.
         self._findings: dict[int, Finding] = {}
-        # Addresses at which we were reached and which we would not tell otherwise.
+        # Addresses at which we were reached and that are not announced otherwise.
         self._found: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
-        """Who can dial us. `local`: peers in this network can; nobody else has tried."""
+        """Who can dial us. `local`: peers in this network can; no other peer has tried."""
         return min(map(self.verdict_in, _VERSIONS), key=_RANKED.index)
 
     def verdict_in(self, version: int) -> Verdict:
-        """Who can dial us in IPv4 or in IPv6 alone."""
+        """Return who can dial us in IPv4 or in IPv6 alone."""
         finding = self._findings.get(version)
         if finding is None:
             return "unknown"
@@ -64,13 +64,13 @@ class Reachability:
         return "reachable" if ipaddress.ip_address(finding.observed).is_global else "local"
 
     def observed_in(self, version: int) -> str | None:
-        """The address that others see us at in IPv4 or IPv6."""
+        """Return the address at which others see us in IPv4 or IPv6."""
         finding = self._findings.get(version)
         return finding.observed if finding is not None else None
 
     @property
     def observed(self) -> str | None:
-        """The address that others see us at, in the family that decides the verdict."""
+        """The address at which others see us, in the family that decides the verdict."""
         finding = self._deciding()
         return finding.observed if finding is not None else None
 
@@ -87,7 +87,7 @@ class Reachability:
         return self._findings.get(version)
 
     async def run(self) -> None:
-        """Ask, for ever."""
+        """Keep asking peers to dial back, for ever."""
         async with trio.open_nursery() as nursery:
             for version in _VERSIONS:
                 nursery.start_soon(self._watch, version)
@@ -126,7 +126,7 @@ class Reachability:
             await trio.sleep(_CHECK_SECONDS)
 
     def _choose(self, version: int, unhelpful: set[PeerId]) -> PeerId | None:
-        """The peer that shall call: rather one out in the world than one in our own network."""
+        """Return the peer to ask: one on the public internet rather than one in our own network."""
         ranked: list[tuple[bool, bool, float, PeerId]] = []
         for peer in self._network.connected() - unhelpful:
             remote = self._network.remote(peer)
@@ -157,7 +157,7 @@ class Reachability:
         self._tell()
 
     def _tell(self) -> None:
-        """Announce where we were reached, as far as we would not tell it anyway."""
+        """Announce the addresses at which we were reached, unless they are announced anyway."""
         told = set(self._network.dialable_addresses) - set(self._found)
         reached = [
             f"{multiaddress(finding.observed, port)}/p2p/{peer_text(self._network.peer)}"

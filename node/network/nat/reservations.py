@@ -1,8 +1,8 @@
-"""Reservations at relays: how a node that nobody can dial is reached all the same.
+"""Reservations at relays, which make a node reachable that cannot be dialled.
 
-As long as it is wanted, a node holds reservations at up to two relays: bootstrap peers, else members
-that it could dial itself and that are willing. It tells the addresses that come with them, and looks
-for another relay when one goes.
+While that is wanted, a node holds reservations at up to two relays: bootstrap peers, or else members
+that it could dial itself and that are willing. It announces the addresses that come with them, and finds
+another relay when one disconnects.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..network import Network
 
 log = logging.getLogger(__name__)
 
-# Two for safety: peers find the other one in the same introduction.
+# Two for redundancy: peers learn both from the same introduction.
 AT_ONCE = 2
-# One relay has two: the way we know it by, and one that it names.
+# One relay has two addresses: the one by which we know it, and one that it names.
 _ADDRESSES_PER_RELAY = 2
 _RENEW_SECONDS = 300.0
 _CHECK_SECONDS = 2.0
-# A relay that is full is not asked again at once; one that does not know yet whether it can be dialled
-# itself soon does. Doubled each time, and forgotten with the connection.
+# A full relay is not asked again at once; one that does not know its own reachability yet soon does.
+# Doubled each time, and reset with the connection.
 _FIRST_RETRY_SECONDS = 2.0
 _LAST_RETRY_SECONDS = 30.0
 
@@ -55,7 +55,7 @@ class Reservations:
         return list(self._held)
 
     async def run(self) -> None:
-        """Hold reservations, for ever."""
+        """Maintain reservations, for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch)
             while True:
@@ -65,7 +65,8 @@ class Reservations:
                     await changed.wait()
 
     async def _watch(self) -> None:
-        # With its connections a relay that was started anew has lost its memory, however fast it was.
+        # A restarted relay has lost its reservations along with its connections, however fast the
+        # restart was.
         with self._network.peer_events() as events:
             async for event in events:
                 if isinstance(event, PeerDown):
@@ -96,7 +97,7 @@ class Reservations:
         possible: list[PeerId] = []
         for peer in self._network.connected():
             remote = self._network.remote(peer)
-            # Most likely, others can dial the peers that we could dial.
+            # Others can most likely dial the peers that we could dial.
             reachable = remote is not None and (remote.dialled or peer in first)
             if reachable and not self._full.rests(peer, now) and peer not in self._held:
                 possible.append(peer)
@@ -111,7 +112,7 @@ class Reservations:
             self._full.failed(relay, trio.current_time())
             return
         self._full.pop(relay, None)
-        # It may have gone while it answered.
+        # The relay may have disconnected after its answer.
         if relay in self._network.connected():
             self._held[relay] = reservation
 

@@ -1,9 +1,9 @@
-"""From circuits to direct connections, wherever there is a way.
+"""Upgrades from circuits to direct connections, wherever possible.
 
-A circuit costs the relay's line and a detour. For every peer that is connected through relays alone,
-the node keeps trying the peer's own addresses and hole punching, soon where something new is known and
-else less and less often; once a direct connection stands, new streams use it, and a little later the
-circuit is closed.
+A circuit costs the relay's bandwidth and a detour. For every peer that is connected only through relays,
+the node keeps trying the peer's own addresses and hole punching: soon after news, otherwise less and
+less often. Once there is a direct connection, new streams use it, and a little later the circuit is
+closed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .punching import Punching
 
 _CHECK_SECONDS = 0.5
 _DIAL_SECONDS = 5.0
-# Counted from the beginning of one try to that of the next: an address that nobody answers at takes five
-# seconds by itself.
+# Counted from the start of one attempt to the start of the next: an address that does not answer takes
+# five seconds by itself.
 _FIRST_RETRY_SECONDS = 2.0
 _LAST_RETRY_SECONDS = 300.0
-# What was under way on the circuit may come to its end: two updates on a home's upload.
+# Time for transfers on the circuit to finish: two updates on a home's upload.
 _GRACE_SECONDS = 10.0
 
 Way = Literal["dial", "punch"]
@@ -45,13 +45,13 @@ class Upgrades:
         self._turns: Backoff[tuple[PeerId, Way]] = Backoff(
             _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS
         )
-        # What was known when it was last considered.
+        # What was known at the last attempt.
         self._known: dict[tuple[PeerId, Way], Hashable] = {}
         self._trying: set[tuple[PeerId, Way]] = set()
         self._direct_since: dict[PeerId, float] = {}
 
     async def run(self) -> None:
-        """Try, for ever."""
+        """Keep trying, for ever."""
         async with trio.open_nursery() as nursery:
             while True:
                 now = trio.current_time()
@@ -69,10 +69,10 @@ class Upgrades:
                 await trio.sleep(_CHECK_SECONDS)
 
     def _ways(self, peer: PeerId) -> Iterator[tuple[Way, Hashable]]:
-        """The ways that may lead to a peer, each with what is known about it."""
+        """Yield the ways that may lead to a peer, each with what is known about it."""
         if addresses := self._addresses(peer):
             yield "dial", addresses
-        # One of the two has to begin, and it must have learnt where the world sees it.
+        # Only one of the two starts, and it must know its own public address.
         if self._network.peer < peer and self._punching.public_endpoints:
             yield "punch", self._punching.public_endpoints
 
@@ -85,8 +85,8 @@ class Upgrades:
         if key not in self._known:
             self._turns.put_off(key, now)
         elif self._known[key] != known:
-            # A mapping in the peer's router, or another address where we are seen. Not at once, or a
-            # peer that always tells something new would keep us dialling.
+            # A new mapping in the peer's router, or a new public address of ours. Not at once, or a peer
+            # that announces something new all the time would keep us dialling.
             self._turns.put_off(key, min(self._turns.due(key), now + self._turns.first))
         self._known[key] = known
         return not self._turns.rests(key, now)
@@ -112,7 +112,7 @@ class Upgrades:
         try:
             await self._network.connect(address, _DIAL_SECONDS, direct=True, word=word)
         except (DialError, BadAddress):
-            # As expected of most; the next turn comes.
+            # Most attempts fail; the next one follows later.
             return
         others.cancel()
 
