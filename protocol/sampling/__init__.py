@@ -1,1 +1,2 @@
-"""Which sample of the corpus is trained by whom, and when: a function of what all members know."""
+"""Assignment of the corpus' samples to members and rounds: a function of state that all members
+share."""

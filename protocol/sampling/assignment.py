@@ -1,9 +1,9 @@
-"""Which lanes of the sample stream a member has in a round: a function of what all members know.
+"""Assignment of streams to members in a round: a function of state that all members share.
 
-A round takes one sample of each lane (`sampler`, `deal`). The members have the lanes in proportion to
-their weights, so shares never overlap and nobody has to announce one.
-Whoever cannot do a single sequence while the others do their share gets one lane, and so many rounds'
-time for it; its update is due in the last of them.
+A round takes one sample of each stream (`sampler`, `deal`). Members get streams in proportion to their
+weights, so shares never overlap and no member has to announce one. A member that cannot compute a
+single sequence while the others compute their shares gets one stream, and the time of several rounds
+for it; its update is due in the last of them.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from .sampler import Order
 from .weights import Weight
 
 MOST_ROUNDS = 64
-"""The longest that anybody has for a sequence. What is under way for longer has seen another model, and
-each is kept by everybody until it is due."""
+"""The longest time for one sequence. A longer computation would use an outdated model, and every member
+keeps each open assignment until it is due."""
 
 Lanes = tuple[range, ...]
-"""Some lanes, in order."""
+"""Runs of streams, in order."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A lane that was dealt to somebody with several rounds' time."""
+    """Multi-round assignment: one stream for a member that needs several rounds."""
 
     peer: PeerId
     lane: int
     dealt: int
-    """The round that gives the lane's sample."""
+    """The round whose sample of the stream is assigned."""
     due: int
     """The round in which the update counts."""
 
     @property
     def lanes(self) -> Lanes:
-        """The lane."""
+        """The stream, as a run."""
         return (range(self.lane, self.lane + 1),)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Who has the lanes of one round."""
+    """Assignment of the streams of one round."""
 
     round: int
     runs: Mapping[PeerId, Lanes] = field(default_factory=dict)
-    """Of the members whose update is due in the round."""
+    """Streams by member whose update is due in the round."""
     works: tuple[Work, ...] = ()
-    """Of those with several rounds' time."""
+    """Multi-round assignments that begin in the round."""
     homes: Mapping[PeerId, Lanes] = field(default_factory=dict)
-    """Whose lane each is when none is lent."""
+    """Streams by member before any are lent."""
 
     def lanes_of(self, peer: PeerId) -> Lanes:
-        """The lanes of a member, if any."""
+        """Return the streams of a member, if any."""
         for work in self.works:
             if work.peer == peer:
                 return work.lanes
@@ -67,16 +67,16 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Terms:
-    """What does not change in a run."""
+    """Parameters of the assignment that are constant over a run."""
 
     order: Order
     max_share: float
-    """The largest part of the lanes for one member, where there are enough members for that; 0: all have
-    the same."""
+    """The largest fraction of the streams for one member, where there are enough members for it; 0: all
+    have the same."""
     trains: Callable[[int], bool]
-    """Whether anybody trains in a round."""
+    """Whether members train in a round."""
     lent: int = 2
-    """Which part of the lanes may go to those who have several rounds' time: one of so many."""
+    """One in this many streams may be lent to members that need several rounds."""
 
 
 def assign(
@@ -87,13 +87,13 @@ def assign(
     before: Assignment | None,
     round: int,
 ) -> Assignment:
-    """Who has the lanes of a round, from 1 on; `busy` are at work for a later one. `before` is the
-    assignment of the round before.
+    """Return the assignment of a round, from 1 on. `busy`: members that are computing for a later
+    round; `before`: the assignment of the round before.
 
-    A member keeps its lanes while a span lasts, but for those that it has too many, so that it needs
-    little more of the corpus than it trains. Then all are dealt anew, and each has those of its
-    neighbour: a remainder falls on everybody alike, and what somebody who is always late leaves
-    untrained comes to others. With fewer lanes than members everybody takes turns.
+    A member keeps its streams while a span lasts, except surplus ones, so that it needs little more of
+    the corpus than it trains on. Then all streams are reassigned, and each member gets those of its
+    neighbour: so remainders fall on all members alike, and samples that a slow member leaves untrained
+    move to others. With fewer streams than members, members take turns.
     """
     lanes, count = terms.order.lanes, len(members)
 
@@ -120,7 +120,8 @@ def assign(
 def _settle(
     lanes: int, given: Mapping[PeerId, int], known: Mapping[PeerId, Lanes]
 ) -> Mapping[PeerId, Lanes]:
-    """Lanes for each as many as are given, moved as little as can be from where they are known to be."""
+    """Return as many streams for each member as are given, with the fewest moves from the `known`
+    ones."""
     if (
         given == {peer: _size(known.get(peer, ())) for peer in given}
         and known.keys() <= given.keys()
@@ -144,8 +145,8 @@ def _settle(
 def _lend(
     terms: Terms, free: list[PeerId], weights: tuple[int, ...], given: list[int], round: int
 ) -> list[tuple[int, int, int]]:
-    """Lanes for those who need several rounds for one: to whom, for how long, and from whom, which is
-    whoever takes longest."""
+    """Lend streams to members that need several rounds for one. Returns for each the borrower, the
+    number of rounds, and the lender: the member that takes longest."""
     pace = pace_of(given, weights)
     slow: list[tuple[int, int]] = []
     for index, lanes in enumerate(given):
@@ -153,7 +154,7 @@ def _lend(
             rounds = min(-(-time_of(1, weights[index]) // pace), MOST_ROUNDS)
             if rounds > 1 and terms.trains(round + rounds - 1):
                 slow.append((index, rounds))
-    # If they are too many for one round, not always the same ones wait.
+    # If they are too many for one round, rotate which of them wait.
     shift = round % len(slow) if slow else 0
     lent: list[tuple[int, int, int]] = []
     for index, rounds in [*slow[shift:], *slow[:shift]][: max(1, terms.order.lanes // terms.lent)]:
@@ -166,7 +167,7 @@ def _lend(
 
 
 def samples_of(order: Order, deals: Sequence[Deal], lanes: Sequence[Lanes]) -> tuple[int, ...]:
-    """The samples of these lanes: round by round, one a lane."""
+    """Return the samples of these streams: round by round, one a stream."""
     chosen = [
         np.array([lane for run in own for lane in run], np.int64).reshape(-1) for own in lanes
     ]
@@ -181,7 +182,7 @@ def _size(lanes: Lanes) -> int:
 
 
 def _joined(runs: Sequence[range]) -> Lanes:
-    """The same lanes in order, in as few runs as there can be."""
+    """Return the same streams in order, in the fewest runs."""
     joined: list[range] = []
     for run in sorted(runs, key=lambda run: run.start):
         if joined and joined[-1].stop == run.start:
@@ -192,7 +193,7 @@ def _joined(runs: Sequence[range]) -> Lanes:
 
 
 def _split(lanes: Lanes, last: int) -> tuple[Lanes, Lanes]:
-    """All but the `last` so many of these lanes, and those."""
+    """Return these streams without the `last` ones, and the `last` ones."""
     kept, taken = list(lanes), list[range]()
     while last > 0:
         run = kept.pop()

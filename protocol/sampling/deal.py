@@ -1,17 +1,17 @@
-"""Which sample of each lane a round deals out, so that each is trained once whoever fails.
+"""Stream cursors: which sample of each stream a round assigns, so that each is trained exactly once.
 
-A round deals one sample of every lane: the next one, or one that was dealt before and left untrained.
-Everybody knows from a round's record what it leaves untrained: the lanes of those whose update was due
-and does not count. So the state follows from the chain alone. A lane whose sample was lost stays a
-row behind the others, into the next epoch and on. Nothing has to be made up for, and the member that has
-the lane next has its piece of the corpus at hand, or needs it anyway.
+A round assigns one sample of every stream: the next one, or one that was assigned before and left
+untrained. A round's record shows what it leaves untrained: the streams of members whose update was due
+and does not count. So the cursors follow from the chain alone. A stream whose sample was lost stays one
+row behind the others, into the next epoch of the corpus and beyond. Nothing has to be made up for, and
+the member that has the stream next has its part of the corpus on disk, or needs it anyway.
 
-A lane that was dealt to somebody with several rounds' time goes on with its next sample meanwhile. If
-the update does not count when it is due, the lane owes its sample, and gives it as soon as it can.
+A stream that was lent for several rounds continues with its next sample meanwhile. If the update does
+not count when it is due, the stream owes its sample and assigns it as soon as it can.
 
-With `overlap` a round's update is computed while the round before is decided, so its deal may depend on
-nothing later than the record before that one. Samples left untrained are therefore dealt again two
-rounds later, and a new member has a share from its second round on.
+With `overlap` a round's update is computed while the round before is decided, so its cursors may depend
+on nothing later than the record before that one. Samples left untrained are therefore assigned again
+two rounds later, and a new member has a share from its second round on.
 """
 
 from __future__ import annotations
@@ -23,32 +23,36 @@ import numpy as np
 
 from .sampler import Lanes
 
-# A lane is a row behind for each round in which its sample was lost: some four billion rounds.
+# A stream is one row behind for each round in which its sample was lost; this suffices for four billion
+# rounds.
 _PACKED = "<u4"
 
 
 @dataclass(frozen=True)
 class Deal:
-    """What one round, from 1 on, deals: for each lane, how far behind the rounds its sample is.
+    """Stream cursors of one round, from 1 on: for each stream, how far its sample is behind the rounds.
 
-    A lane that never lost a sample is at row r - 1 in round r. The numbers are packed, and nothing at
-    all while no lane is behind: there is one of these for each round.
+    A stream that never lost a sample is at row r - 1 in round r. The offsets are packed, and empty
+    while no stream is behind: there is one of these objects for each round.
     """
 
     round: int
     behind: bytes = b""
-    """How many rows before r - 1 the sample is that each lane gives."""
+    """By stream, how many rows before r - 1 its sample is."""
     waiting: bytes = b""
-    """How many rows before r the first sample is that was never dealt, this round's among the dealt."""
+    """By stream, how many rows before r its first unassigned sample is, counting this round's as
+    assigned."""
     owed: tuple[tuple[int, int], ...] = ()
-    """Lanes and rows of samples dealt in earlier rounds, left untrained, and not dealt again yet."""
+    """Streams and rows of samples assigned in earlier rounds, left untrained, and not assigned again
+    yet."""
 
     def rows(self, lanes: int) -> Lanes:
-        """Which of its samples each of the `lanes` gives: int64 (lanes,)."""
+        """Return the row of each stream's sample: int64 (lanes,)."""
         return self.round - 1 - _unpack(self.behind, lanes)
 
     def fresh(self, lanes: int) -> Lanes:
-        """The first row of each lane that neither this round nor one before it deals: int64 (lanes,)."""
+        """Return the first row of each stream that neither this round nor one before it assigns: int64
+        (lanes,)."""
         return self.round - _unpack(self.waiting, lanes)
 
     def then(
@@ -58,9 +62,9 @@ class Deal:
         lanes: int,
         owed: Iterable[tuple[int, int]] = (),
     ) -> Deal:
-        """What the next round deals, when the record of `decided`, this round or with `overlap` the one
-        before it, has left the sample of the `lost` lanes untrained, and those of the `owed` lanes and
-        rows, which were dealt earlier."""
+        """Return the cursors of the next round, once the record of `decided` is known: this round or,
+        with `overlap`, the one before it. The record leaves the samples of the `lost` streams
+        untrained, and those of the `owed` streams and rows, which were assigned earlier."""
         again = np.zeros(lanes, bool)
         for run in lost:
             again[run.start : run.stop] = True
@@ -74,7 +78,7 @@ class Deal:
                 rows[lane], again[lane] = row, True
         behind = _pack(next_round - 1 - rows)
         waiting = _pack(next_round - np.where(again, fresh, fresh + 1))
-        # Most rounds lose nothing, and their state is that of the round before.
+        # Most rounds lose nothing and share the packed offsets of the round before.
         known = {behind: behind, self.waiting: self.waiting, self.behind: self.behind}
         return Deal(next_round, known[behind], known.get(waiting, waiting), tuple(still))
 

@@ -1,12 +1,12 @@
-"""In which order the samples of a corpus are trained: well mixed, and yet piece by piece.
+"""Order in which the samples of a corpus are trained: well mixed, and yet local on disk.
 
-The corpus is read in as many *lanes* as a round has samples, each lane giving one sample a round. A
-lane reads a *span* of neighbouring samples and then another one, somewhere else in the corpus. So the
-samples of a round come from as many parts of the corpus as there are lanes, while a member, whose lanes
-stay its own for as long as a span lasts, needs its part of the corpus on the disk and not all of it.
+The corpus is read in as many *streams* (`lanes`) as a round has samples, each stream giving one sample
+a round. A stream reads a *span* of neighbouring samples and then another one, elsewhere in the corpus.
+So the samples of a round come from as many parts of the corpus as there are streams, while a member,
+which keeps its streams for the length of a span, needs only its part of the corpus on disk.
 
-All lanes together read an endless sequence of ranks, epoch after epoch, in an order that is evaluated
-rank by rank: it costs no memory, whatever the size of the corpus.
+All streams together read an endless sequence of ranks, epoch after epoch, in an order that is evaluated
+rank by rank: it takes no memory, whatever the size of the corpus.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..wire.blobs import CHUNK_BYTES
 from ..wire.manifest import Manifest
 
 Lanes = npt.NDArray[np.int64]
-"""Numbers of lanes, counted from 0, or one number for each of them."""
+"""Numbers of streams, counted from 0, or one number for each stream."""
 
 SPAN_CHUNKS = 8
 """Chunks in a span, if the corpus is large enough. A span that begins anywhere touches one chunk more
@@ -32,16 +32,17 @@ _DOMAIN = b"distro-node sample order 2"
 
 @dataclass(frozen=True)
 class Order:
-    """The order of one swarm's samples. Raises `ValueError` for numbers out of range."""
+    """Sample order of one swarm. Raises `ValueError` for numbers out of range."""
 
     seed: int
     samples: int
     """Samples of the corpus, which is the length of an epoch."""
     lanes: int
     span: int
-    """Samples that a lane reads in a row."""
+    """Samples that a stream reads in a row."""
     mixed: int
-    """So many neighbours of a span, about a chunk, come in any order; and then the next as many."""
+    """Neighbours of a span, about a chunk, that are shuffled among themselves; then the same number
+    follow."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 64:
@@ -52,11 +53,12 @@ class Order:
             raise ValueError("a lane reads at least one sample and at most the corpus")
 
     def samples_at(self, lanes: Lanes, rows: Lanes) -> list[int]:
-        """The sample of each of these lanes that comes as its `rows`-th (from 0), each in [0, samples).
+        """Return the `rows`-th sample (from 0) of each of these streams, each in [0, samples).
 
-        Over all lanes and rows every sample comes once an epoch.
+        Over all streams and rows, every sample occurs once an epoch.
         """
-        # In a window of `span` rows each lane reads `span` ranks in a row, one lane after the other.
+        # In a window of `span` rows each stream reads `span` ranks in a row, one stream after the
+        # other.
         window, row = np.divmod(rows, self.span)
         ranks = (window * self.lanes + lanes) * self.span + row
         epochs, inside = np.divmod(ranks, self.samples)
@@ -70,7 +72,7 @@ class Order:
         keys = _keys(self.seed, epoch)[:, np.newaxis]
         whole = self.samples // self.span
         spans, inside = np.divmod(ranks, np.uint64(self.span))
-        # What makes no whole span comes last; the others are permuted.
+        # An incomplete span comes last; the others are permuted.
         full = spans < whole
         spans[full] = permute(spans[full], whole, keys)
         sizes = np.where(full, self.span, self.samples - whole * self.span).astype(np.uint64)
@@ -78,7 +80,7 @@ class Order:
         start = spans * np.uint64(self.span) + first
         width = np.minimum(sizes - first, np.uint64(self.mixed))
         inside -= first
-        # Each stretch has an order of its own, and no stretch begins where another does.
+        # Each stretch has an order of its own, as no two stretches begin at the same sample.
         keys = keys + mix(start)
         for size in np.unique(width).tolist():
             (here,) = np.nonzero(width == size)
@@ -87,10 +89,10 @@ class Order:
 
 
 def order_of(manifest: Manifest) -> Order:
-    """The order in which a swarm trains its corpus."""
+    """Return the order in which a swarm trains on its corpus."""
     data, lanes = manifest.data, manifest.rounds.sequences
     chunk = max(1, CHUNK_BYTES // (data.sequence_length * data.token_bytes))
-    # In a small corpus each lane reads one span an epoch, and a smaller part of it than a few chunks.
+    # In a small corpus each stream reads one span an epoch, shorter than `SPAN_CHUNKS` chunks.
     span = max(1, min(data.samples // lanes, SPAN_CHUNKS * chunk))
     return Order(manifest.seed, data.samples, lanes, span, min(span, chunk))
 

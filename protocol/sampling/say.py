@@ -1,22 +1,22 @@
-"""How often an update counts in the shared step: the say of the member that made it.
+"""Update weights: how often each update counts in the shared step.
 
-Signs are added up, so an update that counts twice moves what it would move if it had been sent twice.
-A rule gives each update of a record a whole number from 1 to `MOST`, and what it goes by is on the
-chain: whoever applies a record comes to the same.
+Signs are added up, so an update of weight 2 has the effect of being sent twice. A rule gives each
+update of a record a whole number from 1 to `MOST`, computed from the chain: every member that applies a
+record gets the same weights.
 
-*Once each* (`once`) leaves nothing to gain by a claim of capacity. But an update of many sequences is
-a better one, and where shares are unequal, it costs learning to hear it no louder than the others. If
-each counted as often as it has sequences, that would cost nothing; but nobody sees what is behind an
-update, and a claim would buy up to `max_share` of all that is said.
+*Equal weights* (`once`) leave nothing to gain by a false claim of capacity. But an update from many
+sequences is a better one, and where shares are unequal, equal weights cost learning. Weights in
+proportion to sequences would cost none; but the work behind an update cannot be seen, and a claim would
+buy up to `max_share` of the total weight.
 
-*Twice at most* (`by_share`) lies between the two. It bounds what a claim gains by how many may lie:
-fewer than a third of the members, all counting twice and nobody else, say less than the others. With
-three times that would not be so. The bound is the mean of the shares because it needs no scale: in
-every swarm some member has as much, and unless all have the same, some have less.
+*At most twice* (`by_share`) is the compromise. It bounds the gain of a claim by the share of byzantine
+members: fewer than a third of the members, all with weight 2 and no other, have less weight than the
+rest. With weight 3 they would not. The threshold is the mean share because it needs no scale: in every
+swarm some member reaches it, and unless all shares are equal, some member does not.
 
-*Where work is checked* (`of_checked`) whoever was found not to do it does not count at all, and those
-who have no votes yet, of whom nobody knows anything, have a third of the say together. So what a crowd
-does before anybody has looked at it is bounded, however many identities it comes with.
+*Under audits* (`of_checked`) the update of a member that failed its audits has weight 0, and members
+without votes, whose work has no record, have at most a third of the total weight together. So the
+effect of a crowd is bounded before any audit of it, however many identities it has.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
 
 MOST = 2
-"""The most that an update counts."""
+"""The largest weight of an update."""
 
 NEWCOMERS = 2
-"""The say that those without votes have in any case: at the beginning the founder alone has some."""
+"""The weight that members without votes have in any case: at the beginning only the founder has
+votes."""
 
 
 def once(peers: Iterable[PeerId]) -> dict[PeerId, int]:
-    """Every update counts once."""
+    """Return weight 1 for every update."""
     return dict.fromkeys(peers, 1)
 
 
 def by_share(shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
-    """An update counts twice if there are as many sequences behind it as in the mean, or more.
+    """Return weight 2 for each update from at least the mean number of sequences, otherwise 1.
 
-    `shares`: of each member whose update is in the record, how many sequences it was dealt for that, a
-    lane over several rounds being one. Where all have as many, all count once, and with none of them
-    there is nothing to say.
+    `shares`: for each member whose update is in the record, how many sequences were assigned for it, a
+    stream over several rounds being one. Where all have the same number, all weights are 1; with no
+    members the result is empty.
     """
     total, largest = sum(shares.values()), max(shares.values(), default=0)
     if largest * len(shares) == total:
@@ -54,11 +55,12 @@ def by_share(shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
 def of_checked(
     counts: Mapping[PeerId, int], voters: Container[PeerId], out: Container[PeerId], seed: bytes
 ) -> dict[PeerId, int]:
-    """How often each update counts in a swarm whose work is checked; without checks, as `counts` says.
+    """Return the update weights under audits. `counts`: the weights without them.
 
-    Those who are `out` do not count. Those who are no `voters` count one after the other, in an order
-    that is drawn anew for each round by its `seed`, until they have half of what the voters say, and no
-    less than `NEWCOMERS`; the others of them not at all. Where there are no voters, all count as before.
+    Members that are `out` have weight 0. Members that are not `voters` keep their weights one after the
+    other, in an order drawn for each round by its `seed`, until they have half of the voters' weight
+    together, or `NEWCOMERS` if that is more; the remaining ones have weight 0. Where no voter has
+    weight, all other weights stay.
     """
     heard = {peer: 0 if peer in out else count for peer, count in counts.items()}
     new = [peer for peer, count in heard.items() if count and peer not in voters]

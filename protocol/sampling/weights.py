@@ -1,10 +1,11 @@
-"""What a member's share is measured by: a weight that follows what it says, and what came of it.
+"""Member weights, which determine shares: they follow the stated capacities and the updates that
+counted.
 
 A member states its capacity with each update: how many sequences it could train in a day. Its weight
-follows that slowly upwards and at once downwards, and is halved whenever an update that was due does not
-count; but not the first time, where a third of the round's updates are missing at once. So it is a
-function of the chain: all members have the same weights without a word about them, and a claim that its
-member can't live up to makes the share smaller.
+follows this slowly upwards and at once downwards, and is halved whenever an update that was due does
+not count; but not the first time, where a third of the round's updates are missing at once. So weights
+are a function of the chain: all members compute the same ones without messages, and a claim that a
+member cannot meet makes its share smaller.
 """
 
 from __future__ import annotations
@@ -16,45 +17,45 @@ from typing import Literal
 from ...crypto.identity import PeerId
 from ..wire.messages import Record
 
-# With each update that counts, up to what is stated: from nothing to a share sixteen times as large
-# takes seven of them. A device that was asleep is back soon, and a false claim costs a round at most
-# half as long again.
+# Growth with each update that counts, up to the stated capacity: a share sixteen times as large takes
+# seven of them. A device that was asleep is back soon, and a false claim makes a round at most half as
+# long again.
 _GROWTH = 2
-# Above half of the weight with which an update last came late: a sixteenth of what there is. A claim of
-# too much then costs a late update in a dozen, rather than every third.
+# Growth above half of the weight at which an update was last late: by a sixteenth. An excessive claim
+# then costs one late update in a dozen, rather than one in three.
 _CAREFUL_GROWTH = 16
-# Nobody shrinks by being late below what comes to a lane in so many rounds, where the others are as the
-# median: it is with that lane that a member shows that it is back, and what it can do.
+# Late updates shrink a weight to no less than one stream in this many rounds, among members at the
+# median: with that stream a member shows that it is back, and its capacity.
 _FLOOR_ROUNDS = 64
-# Nor does anybody grow beyond so many times what all would have together if they were as the median.
-# Nobody has more than a part of the lanes anyway; but a claim that grew for ever would have to be halved
-# for as long before anybody noticed.
+# No weight grows beyond this many times the sum that all would have at the median. A member's streams
+# are bounded anyway, but a claim that grew for ever would have to be halved for as long before it took
+# effect.
 _MOST = 2
-# A newcomer begins with this part of the median: nothing was seen of it.
+# A newcomer begins with this fraction of the median: it has no history.
 _MODEST = 4
 
 Why = Literal["", "new", "late", "careful", "growing"]
-"""Why a weight is not what its member states: nothing was counted yet; the last update that was due did
-not count; one did not a while ago; it grows step by step."""
+"""Why a weight is below the stated capacity: no update has counted yet; the last update that was due
+did not count; one did not a while ago; the weight still grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """The weight of one member, in the unit of capacities. 0: nobody has stated one yet."""
+    """Weight of one member, in the unit of capacities. 0: no capacity was stated yet by any member."""
 
     value: int = 0
     capacity: int = 0
-    """What the member stated last in an update that counts; 0 if it has not."""
+    """Capacity stated in the last update that counted; 0 if none was."""
     limit: int = 0
-    """Half of the weight with which an update came late, above which it grows carefully; 0 if none."""
+    """Half of the weight at which an update was late; above it growth is slow. 0 if none was late."""
     missed: int = 0
-    """How many updates in a row were due and did not count."""
+    """Consecutive updates that were due and did not count."""
     spared: bool = False
-    """Whether the last one that was due did not count in a round that lacked much (`is_thin`)."""
+    """Whether the last update that was due did not count in a thin round (`is_thin`)."""
 
     @property
     def why(self) -> Why:
-        """Why it is less than the capacity."""
+        """Why the weight is below the capacity."""
         if self.missed:
             return "late"
         if self.value >= self.capacity > 0:
@@ -64,7 +65,8 @@ class Weight:
         return "careful" if self.limit and self.value >= self.limit else "growing"
 
     def counted(self, capacity: int, most: int) -> Weight:
-        """After an update that counts, with what it stated; 0 says nothing. `most` is a bound."""
+        """Return the weight after an update that counts, with the capacity that it stated; 0 states
+        none. `most` is an upper bound."""
         if capacity == 0:
             return Weight(self.value, self.capacity, self.limit)
         value = self.value
@@ -76,23 +78,23 @@ class Weight:
         return Weight(min(capacity, grown, most), capacity, self.limit)
 
     def late(self, floor: int) -> Weight:
-        """After an update that was due and did not count."""
+        """Return the weight after an update that was due and did not count."""
         value = max(min(self.value, floor), self.value // 2)
-        # Of a row of them the first: what comes after it says nothing of how much is too much.
+        # Only the first of a row: the later ones do not show which weight is too much.
         limit = self.limit if self.missed else self.value // 2
         return Weight(value, self.capacity, limit, self.missed + 1)
 
     def missed_in_thin_round(self, floor: int) -> Weight:
-        """After an update that was due and did not count in a round that lacked much: the first time,
-        that was hardly up to its member."""
+        """Return the weight after an update that was due and did not count in a thin round: the first
+        time this is hardly the member's fault."""
         if self.spared or self.missed:
             return self.late(floor)
         return replace(self, spared=True)
 
 
 def is_thin(due: Collection[PeerId], counted: Collection[PeerId]) -> bool:
-    """Whether a third of the updates that were due, and more than one, do not count: it was the network,
-    or a leader that left them out."""
+    """Whether at least a third of the updates that were due, and more than one, do not count: then the
+    network is the cause, or a leader that left them out."""
     missing = sum(peer not in counted for peer in due)
     return missing > 1 and 3 * missing >= len(due)
 
@@ -104,11 +106,11 @@ def next_weights(
     members: Iterable[PeerId],
     lanes: int,
 ) -> Mapping[PeerId, Weight]:
-    """The weights after a record in whose round updates of these were `due`; `members` are those of the
-    next round, in which there are so many `lanes`."""
+    """Return the weights after a record in whose round updates of these members were `due`. `members`:
+    those of the next round, which has `lanes` streams."""
     stated = {entry.peer: entry.capacity for entry in record.updates}
     if not any(weight.value for weight in weights.values()):
-        # The first capacities that are stated set the scale for everybody.
+        # The first stated capacities set the scale for all members.
         first = _lower_median([capacity for capacity in stated.values() if capacity])
         weights = dict.fromkeys(weights, Weight(first))
     median = _lower_median([weight.value for weight in weights.values()])
@@ -130,11 +132,11 @@ def next_weights(
 
 
 def modest_weight(weights: Mapping[PeerId, Weight]) -> Weight:
-    """What a newcomer would begin with."""
+    """Return the initial weight of a newcomer."""
     median = _lower_median([weight.value for weight in weights.values()])
     return Weight(max(1, median // _MODEST) if median else 0)
 
 
 def _lower_median(values: list[int]) -> int:
-    """0 of none. Below the middle, so that fewer than half cannot raise it by what they say."""
+    """Return the lower median, which fewer than half of the values cannot raise; 0 of none."""
     return sorted(values)[(len(values) - 1) // 2] if values else 0
