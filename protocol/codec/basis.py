@@ -1,9 +1,9 @@
-"""The integer cosine basis that every member transforms back with.
+"""The integer cosine basis of every member's inverse transform.
 
 A floating-point inverse transform differs in its last bits between devices, libraries and thread
 counts, and a sign taken from it would sooner or later differ too. With the basis rounded to whole
-numbers every product and partial sum is a whole number, exact as long as it stays small enough, so
-the order of summation no longer matters.
+numbers every product and partial sum is a whole number, exact as long as it stays small enough, so the
+order of summation no longer matters.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _FLOAT32_EXACT = 1 << 24
 
 @functools.cache
 def integer_basis(side: int) -> npt.NDArray[np.int8]:
-    """The DCT-II matrix of `side` points, scaled and rounded: row = frequency, column = position.
+    """Return the DCT-II matrix of `side` points, scaled and rounded: row = frequency, column =
+    position.
 
-    Entry (f, x) is round(127 · s_f · cos(π (2x + 1) f / 2n)) with s_0 = sqrt(1/2) and s_f = 1 else:
-    a multiple of the orthonormal DCT-II, so signs are the same. The array is read-only and the same on
-    every platform.
+    Entry (f, x) is round(127 · s_f · cos(π (2x + 1) f / 2n)) with s_0 = sqrt(1/2) and s_f = 1
+    otherwise: a multiple of the orthonormal DCT-II, so signs are the same. The array is read-only and
+    the same on every platform.
 
     Raises `ValueError` unless 1 ≤ side ≤ 64.
     """
@@ -48,19 +49,19 @@ def integer_basis(side: int) -> npt.NDArray[np.int8]:
 
 
 def scaled_basis(side: int) -> npt.NDArray[np.float64]:
-    """`integer_basis` before it is rounded."""
+    """Return `integer_basis` before rounding."""
     return BASIS_SCALE * math.sqrt(side / 2) * orthonormal_basis(side)
 
 
 def orthonormal_basis(side: int) -> npt.NDArray[np.float64]:
-    """The orthonormal DCT-II matrix of `side` points: row = frequency, column = position."""
+    """Return the orthonormal DCT-II matrix of `side` points: row = frequency, column = position."""
     if not 1 <= side <= MAX_SIDE:
         raise ValueError(f"a transform block's side must be 1 to {MAX_SIDE}, not {side}")
     basis = np.empty((side, side), dtype=np.float64)
     for frequency in range(side):
         norm = math.sqrt((1 if frequency == 0 else 2) / side)
         for position in range(side):
-            # Reduced in whole numbers, so that large angles lose no precision.
+            # Reduced as an integer, so that large angles lose no precision.
             angle = (2 * position + 1) * frequency % (4 * side)
             basis[frequency, position] = norm * math.cos(math.pi * angle / (2 * side))
     return basis
@@ -69,10 +70,10 @@ def orthonormal_basis(side: int) -> npt.NDArray[np.float64]:
 def exact_in_float32(said: int, top_k: int, rows: int, columns: int) -> bool:
     """Whether float32 holds every number of a block's inverse transform exactly.
 
-    A block's coefficients are a sum of `said` × `top_k` signs, where `said` is how often all updates
-    together count; each contributes at most the largest entries of its two bases to any value or
-    partial sum, in any order of summation. Beyond the bound use float64, exact below 2^53: 4096 members
-    that count twice × 4096 coefficients × 127² stay under it by a factor of 16,000.
+    A block's coefficients are a sum of `said` × `top_k` signs, where `said` is the sum of the update
+    weights; each contributes at most the largest entries of its two bases to any value or partial sum,
+    in any order of summation. Beyond the bound use float64, exact below 2^53: 4096 members of weight 2
+    × 4096 coefficients × 127² stay under it by a factor of 16,000.
     """
     return said * top_k * _largest(rows) * _largest(columns) < _FLOAT32_EXACT
 

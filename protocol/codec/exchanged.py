@@ -1,4 +1,4 @@
-"""How many bytes members exchange: in a round, or in a step where panels speak for the others."""
+"""Bytes that members exchange: in a round, or in a step with committees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tally import longest_tally, tally_bytes
 
 
 def sent(layout: UpdateLayout, speakers: SpeakersSpec | None) -> int:
-    """The bytes of what each member makes of its gradient: an update, or a sheet."""
+    """Return the bytes of each member's message about its gradient: an update, or a sign vote."""
     if speakers is None:
         return layout.body_bytes
     (whole,) = sections(layout, 1)
@@ -23,8 +23,9 @@ def sent(layout: UpdateLayout, speakers: SpeakersSpec | None) -> int:
 
 
 def received(layout: UpdateLayout, speakers: SpeakersSpec | None, members: int) -> int:
-    """The bytes that each of so many members receives, about: the others' updates or, in a step of two
-    rounds, their sheets' parts for its own section and a tally for each section."""
+    """Return the approximate bytes that each of `members` receives: the others' updates or, in a
+    step of two rounds, the parts of their sign votes for its own section and an aggregate for
+    each section."""
     if speakers is None:
         return (members - 1) * layout.body_bytes
     if members < 2:
@@ -37,8 +38,8 @@ def received(layout: UpdateLayout, speakers: SpeakersSpec | None, members: int) 
 
 
 def check_size(manifest: Manifest) -> None:
-    """Raise `ValueError` for a manifest whose updates, or the tallies of whose panels, are too large to
-    be sent as one: as long as members are few, one panel speaks for everything."""
+    """Raise `ValueError` for a manifest whose updates, or whose committees' aggregates, are too large
+    to be sent as one blob. While members are few, one committee aggregates the whole model."""
     bytes_ = _longest(manifest_layout(manifest), manifest.speakers)
     if bytes_ > MAX_BLOB_BYTES:
         optimizer = manifest.optimizer
@@ -56,8 +57,8 @@ def check_size(manifest: Manifest) -> None:
 def largest_top_k(
     parameters: Sequence[ParameterSpec], chunk: int, speakers: SpeakersSpec | None, most: int
 ) -> int:
-    """The largest number of coefficients a block, of at most so many, of which an update or a tally can
-    be sent as one; 1 at least, even where that cannot."""
+    """Return the largest number of coefficients a block, up to `most`, with which an update or an
+    aggregate can be sent as one blob; at least 1, even where that cannot."""
     least, beyond = 1, most + 1
     while beyond - least > 1:
         tried = (least + beyond) // 2

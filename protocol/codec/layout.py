@@ -1,7 +1,7 @@
-"""Where the coefficients of an update belong: how every parameter tensor is cut into blocks.
+"""Layout of an update: how every parameter tensor is cut into blocks of coefficients.
 
-A layout follows from the model's parameter table alone, so that the body of an update needs no
-names, shapes or counts, and its length and the cost of decoding it are bounded beforehand.
+A layout follows from the model's parameter table alone, so the body of an update needs no names, shapes
+or counts, and its length and the cost of decoding it are bounded beforehand.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ..wire.manifest import Manifest, ParameterSpec
 _HEADER_BYTES = 1
 
 HEAD_OCTETS = 2
-"""A head has no more octets."""
+"""The most octets of a head."""
 
-# Heads share a number that numpy can hold.
+# A group of heads must fit a numpy integer.
 _GROUP_BITS = 63
 
 
@@ -33,21 +33,21 @@ class TensorLayout:
     block_rows: int
     block_columns: int
     top_k: int
-    """Coefficients sent of each block."""
+    """Coefficients sent per block."""
 
     @property
     def down(self) -> int:
-        """How many blocks are in a column of blocks."""
+        """Blocks in a column of blocks."""
         return self.rows // self.block_rows
 
     @property
     def across(self) -> int:
-        """How many blocks are in a row of blocks."""
+        """Blocks in a row of blocks."""
         return self.columns // self.block_columns
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """Number of blocks."""
         return self.down * self.across
 
     @property
@@ -57,54 +57,56 @@ class TensorLayout:
 
     @property
     def coefficients(self) -> int:
-        """Coefficients sent of the whole tensor."""
+        """Coefficients sent for the whole tensor."""
         return self.blocks * self.top_k
 
     @property
     def sides(self) -> int:
-        """How many sides are transformed: those longer than 1."""
+        """Number of transformed sides: those longer than 1."""
         return (self.block_rows > 1) + (self.block_columns > 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockKind:
-    """The blocks of a layout with the same size and as many coefficients, and their share of a body.
+    """The blocks of a layout with the same size and number of coefficients, and their encoding in a
+    body.
 
     There are C(elements, top_k) sets of positions, and each has a number. Its last octets are the
-    *tail*, what stands before them is the *head*. Tails are written as they are. Heads are digits to
-    the base `heads`, and several are written as one number, so that a fraction of a bit is lost with
-    each such group and not with each block. How long tails are and how large groups follows from
-    what takes the fewest bits a block; where that is equal, the shortest tail and the smallest group.
+    *tail*, the part before them is the *head*. Tails are written unchanged. Heads are digits to the
+    base `heads`, and several are written as one number, so that a fraction of a bit is lost per group
+    and not per block. The length of tails and groups is the one that takes the fewest bits a block; of
+    equals, the shortest tail and the smallest group.
     """
 
     elements: int
     top_k: int
     tensors: tuple[int, ...]
-    """Which tensors of the layout have such blocks."""
+    """Indices of the layout's tensors that have such blocks."""
     blocks: int
-    """How many blocks they have together."""
+    """Number of these blocks in all tensors."""
 
     @property
     def tail_octets(self) -> int:
-        """Octets of a number that are written as they are."""
+        """Octets of a number that are written unchanged."""
         return self._cut[0]
 
     @property
     def group(self) -> int:
-        """How many heads are written as one number."""
+        """Number of heads that are written as one number."""
         return self._cut[1]
 
     @cached_property
     def heads(self) -> int:
-        """How many different heads there are, at most 2^15."""
+        """Number of different heads, at most 2^15."""
         return self._heads(self.tail_octets)
 
     def group_bits(self, heads: int) -> int:
-        """Bits of a number that stands for so many heads."""
+        """Return the bits of a number that encodes this many heads."""
         return (self.heads**heads - 1).bit_length()
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """(how many groups, heads in each): the whole groups, and one with the heads left over."""
+        """Yield (number of groups, heads in each): the whole groups, and one with the remaining
+        heads."""
         whole, rest = divmod(self.blocks, self.group)
         if whole:
             yield whole, self.group
@@ -138,18 +140,18 @@ class BlockKind:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateLayout:
-    """Where the coefficients of an update belong. Build it with `update_layout`."""
+    """Layout of an update. Build it with `update_layout`."""
 
     tensors: tuple[TensorLayout, ...]
 
     @cached_property
     def coefficients(self) -> int:
-        """How many coefficients every update of this layout has."""
+        """Number of coefficients in every update of this layout."""
         return sum(tensor.coefficients for tensor in self.tensors)
 
     @cached_property
     def kinds(self) -> tuple[BlockKind, ...]:
-        """The kinds of blocks there are, in the order of their first tensors."""
+        """The kinds of blocks, in the order of their first tensors."""
         members: dict[tuple[int, int], list[int]] = {}
         for index, tensor in enumerate(self.tensors):
             members.setdefault((tensor.elements, tensor.top_k), []).append(index)
@@ -165,24 +167,24 @@ class UpdateLayout:
 
     @cached_property
     def body_bytes(self) -> int:
-        """The length of every body: the header, numbers of sets, and a sign for each coefficient."""
+        """Length of every body: the header, numbers of sets, and a sign for each coefficient."""
         bits = sum(kind.bits for kind in self.kinds) + self.coefficients
         return _HEADER_BYTES + -(-bits // 8)
 
 
 def update_layout(parameters: Sequence[ParameterSpec], chunk: int, top_k: int) -> UpdateLayout:
-    """The layout of a model's updates.
+    """Return the layout of a model's updates.
 
     A matrix is cut into blocks of chunk × chunk, each side shrunk to the largest divisor of its
-    dimension; a vector likewise, into blocks of chunk; a tensor of more dimensions is seen as
-    (product of the leading ones, last). A full block of chunk × chunk sends `top_k` coefficients,
-    a smaller one at most an eighth of its elements, and each at least one.
+    dimension; a vector likewise, into blocks of chunk; a tensor of more dimensions is seen as (product
+    of the leading ones, last). A full block of chunk × chunk sends `top_k` coefficients, a smaller one
+    at most an eighth of its elements, and each at least one.
     """
     return UpdateLayout(tensors=tuple(_tensor_layout(p, chunk, top_k) for p in parameters))
 
 
 def manifest_layout(manifest: Manifest) -> UpdateLayout:
-    """The layout of the updates of a swarm with this manifest."""
+    """Return the layout of the updates of a swarm with this manifest."""
     optimizer = manifest.optimizer
     return update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k)
 

@@ -1,4 +1,4 @@
-"""Bijections of the first so many whole numbers, evaluated number by number, without a table."""
+"""Bijections of [0, n), evaluated value by value, without a table."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from ...crypto.hashing import content_id
 
 Numbers = npt.NDArray[np.uint64]
 
-# Four pairs of rounds. Luby and Rackoff ask for four rounds of a random function; ours is a mixer,
-# so twice as many. Nothing here is a secret: shuffling well is all that is wanted.
+# Four pairs of rounds. Luby and Rackoff ask for four rounds of a random function; this is a mixer, so
+# twice as many. The permutation keeps no secret: it only has to shuffle well.
 _FEISTEL_PAIRS = 4
 
 
 def permutation_keys(material: bytes) -> Numbers:
-    """The keys, uint64 (8,), that some bytes stand for."""
+    """Derive the keys, uint64 (8,), from some bytes."""
     # 32 bytes a hash make four 64-bit keys.
     digests = [content_id(material + bytes([part])) for part in range(_FEISTEL_PAIRS // 2)]
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
 def permute(ranks: Numbers, count: int, keys: Numbers) -> Numbers:
-    """A bijection of [0, count) for each set of keys: a Feistel network on the next power of two.
+    """Apply a bijection of [0, count), one for each set of keys: a Feistel network on the next power of
+    two.
 
-    A value that lands outside is put through again until it lands inside (cycle walking); since
-    over half of the power of two is inside, that takes fewer than two passes on average. `keys` has a
-    column for each value, or one for all.
+    A value that falls outside is permuted again until it is inside (cycle walking); since over half of
+    the power of two is inside, this takes fewer than two passes on average. `keys` has a column for
+    each value, or one for all.
     """
     bits = (count - 1).bit_length()
     values = ranks.copy()
@@ -50,7 +51,8 @@ def _feistel(values: Numbers, bits: int, keys: Numbers) -> Numbers:
 
 
 def mix(values: Numbers) -> Numbers:
-    """Stafford's 13th variant of the 64-bit finaliser: every input bit moves every output bit."""
+    """Apply Stafford's 13th variant of the 64-bit finaliser: every input bit affects every output
+    bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

@@ -17,10 +17,10 @@ _PI = 0x3_243F6A88_85A308D3_13198A2E_03707344
 
 
 def learning_rate(schedule: ScheduleSpec, round_number: int) -> float:
-    """The learning rate of a round, counted from 1; a float that float32 represents exactly.
+    """Return the learning rate of a round, counted from 1; a float that float32 represents exactly.
 
-    It rises linearly, reaches `peak` in round `warmup_rounds` and `final` × `peak` in round
-    `total_rounds`, where it remains. With the shape `wsd` it stays at the peak and falls linearly over
+    It rises linearly to `peak` in round `warmup_rounds`, reaches `final` × `peak` in round
+    `total_rounds`, and stays there. With the shape `wsd` it stays at the peak and falls linearly over
     the last `decay_rounds`; without decay rounds it does not fall. With `linear` and `cosine` it falls
     from the end of the warm-up on.
 
@@ -43,9 +43,9 @@ def learning_rate(schedule: ScheduleSpec, round_number: int) -> float:
 
 
 def cosine(half_turns: Fraction) -> Fraction:
-    """cos(π·`half_turns`) for 0 to 1, in whole numbers of 2⁻¹²⁸, wrong by less than 2⁻¹²⁰.
+    """Return cos(π·`half_turns`) for 0 to 1, in multiples of 2⁻¹²⁸, with an error below 2⁻¹²⁰.
 
-    The Taylor series, each term rounded down: whole numbers alone, so every machine has the same.
+    The Taylor series, each term rounded down: integer arithmetic alone, so every machine gets the same.
     """
     if half_turns > Fraction(1, 2):
         return -cosine(1 - half_turns)
@@ -62,7 +62,7 @@ def cosine(half_turns: Fraction) -> Fraction:
 
 
 def nearest_float32(value: Fraction) -> float:
-    """The float32 nearest to `value`, ties to even, in one rounding (not by way of float64).
+    """Return the float32 nearest to `value`, ties to even, in one rounding (not by way of float64).
 
     Raises `OverflowError` if it is too large for float32.
     """

@@ -1,8 +1,7 @@
-"""Sections: the parts of a model that different members speak for.
+"""Sections: the parts of a model that different committees aggregate.
 
-The blocks of a layout, in its order, are cut into as many sections as are asked for, each about as long
-as the others in elements, none of them empty. A section may begin and end within a tensor, but never
-within a block.
+The blocks of a layout, in its order, are cut into a given number of sections with about the same number
+of elements, none of them empty. A section may begin and end within a tensor, but never within a block.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from .layout import TensorLayout, UpdateLayout
 
 @dataclass(frozen=True)
 class Run:
-    """Neighbouring blocks of one tensor, in raster order."""
+    """Consecutive blocks of one tensor, in raster order."""
 
     tensor: int
-    """Which tensor of the layout it is."""
+    """Index of the tensor in the layout."""
     first: int
-    """Its first block."""
+    """Index of the first block."""
     blocks: int
 
 
@@ -36,7 +35,7 @@ class Section:
 
     @cached_property
     def layout(self) -> UpdateLayout:
-        """Its blocks alone, each run as a tensor that is one block wide."""
+        """A layout of the section's blocks alone, each run as a tensor that is one block wide."""
         return UpdateLayout(tensors=tuple(self._cut(run) for run in self.runs))
 
     def _cut(self, run: Run) -> TensorLayout:
@@ -46,30 +45,32 @@ class Section:
 
 
 def most_sections(layout: UpdateLayout) -> int:
-    """Into how many sections a layout can be cut: as many as it has blocks."""
+    """Return the largest number of sections of a layout: its number of blocks."""
     return sum(tensor.blocks for tensor in layout.tensors)
 
 
 def panel_count(members: int, size: int, most: int) -> int:
-    """How many panels so many members make."""
+    """Return the number of committees that `members` members form."""
     return max(1, min(members // size, most))
 
 
 def sections(layout: UpdateLayout, count: int) -> tuple[Section, ...]:
-    """The layout in so many sections. Raises `ValueError` for more than there are blocks, or none."""
+    """Return the layout in `count` sections. Raises `ValueError` for more than there are blocks, or
+    none."""
     blocks = most_sections(layout)
     if not 1 <= count <= blocks:
         raise ValueError(f"{blocks} blocks do not make {count} sections")
     cuts = [0]
     for number, cut in enumerate(_even_cuts(layout, count), start=1):
-        # Each section has a block of its own, and leaves one to each of those behind it.
+        # Each section has at least one block, and leaves one for each later section.
         cuts.append(min(max(cut, cuts[-1] + 1), blocks - (count - number)))
     cuts.append(blocks)
     return tuple(Section(layout, tuple(_runs(layout, *ends))) for ends in pairwise(cuts))
 
 
 def _even_cuts(layout: UpdateLayout, count: int) -> Iterator[int]:
-    """The blocks before which cuts make parts with as many elements, rounded to whole blocks."""
+    """Yield the blocks before which cuts make parts with equal numbers of elements, rounded to whole
+    blocks."""
     sizes = [tensor.blocks * tensor.elements for tensor in layout.tensors]
     begins = [0, *accumulate(sizes)]
     firsts = [0, *accumulate(tensor.blocks for tensor in layout.tensors)]
@@ -81,7 +82,8 @@ def _even_cuts(layout: UpdateLayout, count: int) -> Iterator[int]:
 
 
 def _runs(layout: UpdateLayout, begin: int, end: int) -> Iterator[Run]:
-    """The blocks from `begin` to before `end`, counted through the layout, by tensor."""
+    """Yield the blocks from `begin` to before `end`, counted through the layout, as one run per
+    tensor."""
     first = 0
     for index, tensor in enumerate(layout.tensors):
         low, high = max(begin, first), min(end, first + tensor.blocks)

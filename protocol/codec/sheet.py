@@ -1,20 +1,20 @@
-"""The sheet: the signs that a member tells the speakers, and their bytes.
+"""Sign votes: the signs that a member sends to the aggregators, and their bytes.
 
-Of each block a member tells the signs of a few coefficients of its gradient, of which the round decides
-and not the member: all coefficients of a block have their turn, one part of them after the other
-(`heard_in`), and all members tell of the same. So a sheet has no positions, and what speakers add up is
-spread over all coefficients and all members.
+Of each block a member sends the signs of a few coefficients of its gradient. The step selects them, not
+the member: the coefficients of a block rotate, one part of them after the other (`heard_in`), and all
+members send the same ones. So a sign vote has no positions, and the aggregators' sums are spread over
+all coefficients and all members.
 
-A sheet is cut into parts, one for each section of the layout, of which those who speak for the section
-alone have any use. A part is a blob of its own:
+A sign vote is cut into parts, one for each section of the layout, which only the aggregators of that
+section need. A part is a blob of its own:
 
     byte 0          1, the format
     bits            run after run of the section, block after block: one bit a coefficient, 1 for minus,
                     positions ascending
                     zero bits up to a whole byte
 
-It has one spelling, and as many bytes as follow from section and turn. What a sheet is called follows
-from all of its parts (`sheet_tree`).
+Its encoding is unique, and its length follows from section and step. The id of a sign vote follows from
+all of its parts (`sheet_tree`).
 """
 
 from __future__ import annotations
@@ -34,48 +34,50 @@ from .sections import Run, Section
 PART_FORMAT = 1
 
 Signs = npt.NDArray[np.int8]
-"""(blocks, heard): +1 or -1, of the coefficients whose turn it is, positions ascending."""
+"""(blocks, heard): +1 or -1, of the coefficients selected in the step, positions ascending."""
 
 _DOMAIN = b"distro-node turns of coefficients"
 
 
 def step_of(round: int) -> int:
-    """The step, from 0, that a round belongs to, which is the turn of its sheets: a step has two rounds,
-    and the first begins with round 1."""
+    """Return the step, from 0, that a round belongs to; its sign votes have that number as their
+    `turn`. A step has two rounds, and the first step begins with round 1."""
     return (round - 1) // 2
 
 
 def heard_in(elements: int, one_of: int, turn: int) -> npt.NDArray[np.int32]:
-    """The positions of a block of so many elements, ascending, whose turn it is: in any `one_of` turns
-    in a row each has its turn once. Read-only."""
+    """Return the positions selected in a step, ascending, of a block with this many elements: in any
+    `one_of` consecutive steps each position is selected once. Read-only."""
     return _heard_in(elements, one_of, turn % one_of)
 
 
 def heard_of(tensor: TensorLayout, one_of: int, turn: int) -> int:
-    """How many coefficients of each block of a tensor have their turn."""
+    """Return the number of coefficients selected in each block of a tensor."""
     return len(heard_in(tensor.elements, one_of, turn))
 
 
 def sign_of_nothing(one_of: int, turn: int) -> int:
-    """What is told of a coefficient that is 0: one sign, and in the next cycle of turns the other."""
+    """Return the sign that is sent for a coefficient of 0; it alternates from one rotation to the
+    next."""
     return 1 if turn // one_of % 2 == 0 else -1
 
 
 def part_bytes(section: Section, one_of: int, turn: int) -> int:
-    """The length of a section's part."""
+    """Return the length of a section's part."""
     tensors = section.layout.tensors
     return 1 + -(-sum(each.blocks * heard_of(each, one_of, turn) for each in tensors) // 8)
 
 
 def encode_part(section: Section, signs: Sequence[Signs]) -> bytes:
-    """A section's part of a sheet, from what is told of each of its runs."""
+    """Return a section's part of a sign vote, from the signs of each of its runs."""
     return _packed([(each.ravel() < 0).view(np.uint8) for each in signs])
 
 
 def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[Signs]:
-    """What a part tells of each run of its section. Memory and time are bounded by the section.
+    """Return the signs that a part contains for each run of its section. Memory and time are bounded by
+    the section.
 
-    Raises `ProtocolError`: `malformed` if these bytes are no part of this section in this turn.
+    Raises `ProtocolError`: `malformed` if these bytes are no part of this section in this step.
     """
     size = part_bytes(section, one_of, turn)
     if len(part) != size:
@@ -96,10 +98,10 @@ def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[S
 def cut_sheet(
     whole: Section, cut: Sequence[Section], one_of: int, turn: int, part: bytes
 ) -> list[bytes]:
-    """The parts of sections that make up a layout, out of that of the layout as one section. What is in
-    them is not looked at.
+    """Cut the part of a layout as one section into the parts of the sections `cut`. Their content is
+    not checked.
 
-    Raises `ProtocolError`: `malformed` if these bytes are not as long as that part.
+    Raises `ProtocolError`: `malformed` if the length of `part` is wrong.
     """
     size = part_bytes(whole, one_of, turn)
     if len(part) != size:
@@ -112,7 +114,7 @@ def cut_sheet(
     def told(run: Run) -> npt.NDArray[np.uint8]:
         first = begins[run.tensor] + run.first * heard[run.tensor]
         end = first + run.blocks * heard[run.tensor]
-        # The bytes that these bits lie in: all of a sheet as bits would be eight times as long.
+        # Only the bytes with these bits: unpacking the whole sign vote would take eight times its size.
         bits = np.unpackbits(data[first // 8 : -(-end // 8)])
         return bits[first % 8 :][: end - first]
 
@@ -126,7 +128,7 @@ def _packed(bits: Sequence[npt.NDArray[np.uint8]]) -> bytes:
 @cache
 def _heard_in(elements: int, one_of: int, turn: int) -> npt.NDArray[np.int32]:
     ranks = np.arange(turn * elements // one_of, (turn + 1) * elements // one_of, dtype=np.uint64)
-    # Neighbours have much in common, so those that have their turn together are not neighbours.
+    # Neighbouring coefficients are correlated, so those selected together are not neighbours.
     keys = permutation_keys(_DOMAIN + elements.to_bytes(4, "little"))[:, np.newaxis]
     positions = np.sort(permute(ranks, elements, keys)).astype(np.int32)
     positions.flags.writeable = False

@@ -1,15 +1,16 @@
-"""What a sheet is called, so that each part of it can be had and checked alone.
+"""Merkle tree of a sign vote, whose root is its id, so that each part can be fetched and checked alone.
 
-A Merkle tree (RFC 9162, section 2.1.1, has the shape): the leaves are the content ids of the parts in
-the order of the sections, and the id of a node is the content id of
+The tree has the shape of RFC 9162, section 2.1.1: the leaves are the content ids of the parts in the
+order of the sections, and the id of a node is the content id of
 
-    byte 0          2 for a node that has two children, 3 for the sheet
+    byte 0          2 for a node that has two children, 3 for the sign vote
     the rest        of a node: the ids of its children
-                    of the sheet: how many sections there are (2 bytes), the id of the topmost node
+                    of the sign vote: the number of sections (2 bytes), the id of the topmost node
 
-Above an odd number of nodes, the last one stands for itself. Parts begin with another byte, so no part
-is a node. The id of the sheet is announced. A speaker asks for a part by a name that follows from it,
-and gets the part with the ids beside its way up, the lowest first.
+On a level with an odd number of nodes, the last one moves up unchanged. Parts begin with another byte,
+so no part is a node. The id of the sign vote is announced. An aggregator requests a part by a name
+derived from it, and receives the part with its inclusion proof: the sibling hashes on the path to the
+root, the lowest first.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ _NAME = b"distro-node part of a sheet"
 
 
 def sheet_id(parts: Sequence[ContentId]) -> ContentId:
-    """The id of the sheet with these parts, of which there is one at least."""
+    """Return the id of the sign vote with these parts, at least one."""
     *_, (top,) = _levels(parts)
     return _called(len(parts), top)
 
 
 def part_name(sheet: ContentId, section: int, sections: int) -> ContentId:
-    """What a section's part of a sheet, cut into so many, is asked for by."""
+    """Return the name by which a section's part of a sign vote, cut into `sections`, is requested."""
     return content_id(_NAME + sheet + section.to_bytes(2, "big") + sections.to_bytes(2, "big"))
 
 
 def with_way(parts: Sequence[ContentId], section: int, part: bytes) -> bytes:
-    """A section's part, and behind it what shows that it is of this sheet."""
+    """Return a section's part, followed by its inclusion proof."""
     place, way = section, b""
     for level in _levels(parts):
         beside = place ^ 1
@@ -47,7 +48,7 @@ def with_way(parts: Sequence[ContentId], section: int, part: bytes) -> bytes:
 
 
 def way_bytes(section: int, sections: int) -> int:
-    """How many bytes a section's part has behind it."""
+    """Return the length of the inclusion proof of a section's part."""
     place, nodes, beside = section, sections, 0
     while nodes > 1:
         beside += (place ^ 1) < nodes
@@ -56,9 +57,10 @@ def way_bytes(section: int, sections: int) -> int:
 
 
 def open_part(sheet: ContentId, section: int, sections: int, data: bytes) -> bytes:
-    """The part out of what `with_way` made.
+    """Return the part out of the output of `with_way`, after checking its inclusion proof.
 
-    Raises `ProtocolError`: `malformed` if it is not this section's, of this sheet, cut into so many.
+    Raises `ProtocolError`: `malformed` if it is not this section's part of this sign vote, cut into
+    `sections`.
     """
     end = len(data) - way_bytes(section, sections)
     if end < 0:
@@ -77,7 +79,7 @@ def open_part(sheet: ContentId, section: int, sections: int, data: bytes) -> byt
 
 
 def _levels(parts: Sequence[ContentId]) -> Iterator[Sequence[ContentId]]:
-    """The ids of the nodes of each level, from the parts up to the topmost alone."""
+    """Yield the ids of the nodes of each level, from the parts up to the topmost node alone."""
     level = parts
     while True:
         yield level

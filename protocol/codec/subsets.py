@@ -1,14 +1,14 @@
-"""The numbers of sets of positions: the sets of k out of n positions, counted from 0 to C(n, k) - 1.
+"""Numbering of position sets: the sets of k out of n positions, numbered from 0 to C(n, k) - 1.
 
 This is the combinatorial number system: positions p_1 < p_2 < … < p_k have the number
 
     C(p_1, 1) + C(p_2, 2) + … + C(p_k, k).
 
-A number belongs to one set and a set has one number. The largest position is read first: it is the
-largest p with C(p, k) ≤ number; what is left is the number of the other k - 1 positions.
+Each number belongs to one set and each set has one number. The largest position is decoded first: it is
+the largest p with C(p, k) ≤ number; the remainder is the number of the other k - 1 positions.
 
-The numbers have more bits than a machine word (72 for 7 of 4096), so they are kept as limbs of 32
-bits, and the sets of all blocks are worked on together, one array operation for each limb.
+The numbers have more bits than a machine word (72 for 7 of 4096), so they are kept as limbs of 32 bits,
+and the sets of all blocks are processed together, one array operation for each limb.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LIMB = 1 << 32
 
 
 def subset_numbers(positions: Positions, elements: int, octets: int) -> Octets:
-    """The numbers of sets of so many `elements`, each as so many octets."""
+    """Return the numbers of sets out of `elements` positions, each as `octets` octets."""
     top_k, count = positions.shape
     limbs = -(-octets // 4)
     numbers = np.zeros((limbs, count), dtype=np.uint64)
@@ -49,7 +49,7 @@ def subset_numbers(positions: Positions, elements: int, octets: int) -> Octets:
 
 
 def subsets(numbers: Octets, elements: int, top_k: int) -> Positions:
-    """The sets of `top_k` out of `elements` positions with these numbers.
+    """Return the sets of `top_k` out of `elements` positions with these numbers.
 
     Raises `ProtocolError` (`malformed`) for a number that no set has.
     """
@@ -88,7 +88,7 @@ def check_numbers(numbers: Octets, elements: int, top_k: int) -> None:
     sets = math.comb(elements, top_k)
     if sets >= 1 << 8 * octets:
         return
-    # From the most significant octet on: those that are equal so far are still to be decided.
+    # From the most significant octet on; numbers equal to the bound so far are still undecided.
     equal = numbers
     for place, bound in enumerate(sets.to_bytes(octets, "big")):
         octet = equal[:, place]
@@ -104,12 +104,12 @@ def _no_set() -> ProtocolError:
 
 
 def _ones(elements: int, top_k: int) -> _Limbs:
-    """C(p, 0) for as many p as leave C(p, k) with p = 0 … elements after k times `_next`."""
+    """Return C(p, 0) for as many p as leave C(p, k) with p = 0 … elements after k times `_next`."""
     return np.ones((1, elements + 1 - top_k), dtype=np.uint64)
 
 
 def _next(table: _Limbs) -> _Limbs:
-    """From C(p, i) with p = 0 … m to C(p, i + 1) with p = 0 … m + 1: the sum over all smaller p."""
+    """Return C(p, i + 1) with p = 0 … m + 1, from C(p, i) with p = 0 … m: the sum over all smaller p."""
     limbs, entries = table.shape
     sums = np.zeros((limbs + 1, entries + 1), dtype=np.uint64)
     # A block has no more than 64 · 64 positions, so these sums stay below 2^45.
@@ -125,7 +125,7 @@ def _carry(numbers: _Limbs) -> None:
 
 
 def _borrow(numbers: _Limbs) -> None:
-    """Mend limbs that a subtraction left below zero, that is near 2^64."""
+    """Normalise limbs that a subtraction left below zero, that is near 2^64."""
     for low, high in pairwise(numbers):
         below = low >> np.uint64(63)
         low += below << _BITS
@@ -133,7 +133,7 @@ def _borrow(numbers: _Limbs) -> None:
 
 
 def _last_not_above(table: _Limbs, numbers: _Limbs) -> npt.NDArray[np.intp]:
-    """For each number the index of the last entry of an ascending table that is not above it."""
+    """Return for each number the index of the last entry of an ascending table that is not above it."""
     keys, wanted = _rounded(table), _rounded(numbers)
     found = np.searchsorted(keys, wanted, side="right") - 1
     if len(table) > 1:
@@ -149,7 +149,7 @@ def _search(
     keys: npt.NDArray[np.float64],
     wanted: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.intp]:
-    """`_last_not_above` by halving, from what the rounded values leave open."""
+    """Do the search of `_last_not_above` by bisection, where the rounded values leave it open."""
     first = np.maximum(np.searchsorted(keys, wanted, side="left") - 1, 0)
     last = np.searchsorted(keys, wanted, side="right") - 1
     while (first < last).any():
@@ -161,9 +161,9 @@ def _search(
 
 
 def _rounded(numbers: _Limbs) -> npt.NDArray[np.float64]:
-    """The numbers as fractions of the largest limb's unit; rounding never changes their order.
+    """Return the numbers as fractions of the largest limb's unit; rounding never changes their order.
 
-    What is too small for a float64 becomes 0.
+    Values too small for a float64 become 0.
     """
     rounded = np.zeros(numbers.shape[1])
     for number, limbs in enumerate(numbers[::-1]):

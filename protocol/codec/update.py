@@ -1,8 +1,8 @@
-"""The update: which coefficients a member sends, and its bytes.
+"""The update: the coefficients that a member sends, and their bytes.
 
-A body decodes to one update and an update has one body: other spellings are refused.
-All bodies of a layout are equally long, and decoding one costs what the layout says, whatever the
-bytes.
+The encoding is unique: a body decodes to one update and an update has one body; every other body is
+refused. All bodies of a layout have the same length, and the cost of decoding one follows from the
+layout, whatever the bytes.
 
 Format 3, explained with its reasons in docs/codec.md. A block's set of positions is a number
 (`subsets`); its last octets are its tail, those before them its head (`BlockKind`).
@@ -13,11 +13,11 @@ Format 3, explained with its reasons in docs/codec.md. A block's set of position
                     the signs, one bit each, 1 for minus
                     zero bits up to a whole byte
 
-Kinds of blocks come in the order of their first tensors, the blocks of a kind in layout order
-(tensors in order, blocks in raster order), signs in layout order with positions ascending. As many
-heads as `BlockKind.group` says make a group, those left over at the end a smaller one. A group is
-h_0 + h_1 · H + h_2 · H² + … with H = `BlockKind.heads` and its first block's head h_0, in as many bits
-as the largest such number needs, most significant bit first.
+Kinds of blocks come in the order of their first tensors, the blocks of a kind in layout order (tensors
+in order, blocks in raster order), signs in layout order with positions ascending. A group has
+`BlockKind.group` heads, the last one only the remaining heads. A group is h_0 + h_1 · H + h_2 · H² + …
+with H = `BlockKind.heads` and its first block's head h_0, in as many bits as the largest such number
+needs, most significant bit first.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ __all__ = [
 FORMAT = 3
 
 _Bits = npt.NDArray[np.uint8]
-"""One bit an element."""
+"""One bit per element."""
 
 
 @dataclass(frozen=True)
 class DecodedUpdate:
-    """What an update says, per tensor of its layout."""
+    """Content of an update, per tensor of its layout."""
 
     positions: list[npt.NDArray[np.int32]]
     """Each (blocks, k): positions in the block, ascending."""
@@ -73,7 +73,7 @@ def encode_update(
     positions: Sequence[npt.NDArray[np.int32]],
     signs: Sequence[npt.NDArray[np.int8]],
 ) -> bytes:
-    """The body of an update, given as in `DecodedUpdate`.
+    """Return the body of an update, given as in `DecodedUpdate`.
 
     Raises `ValueError` if the arrays do not fit the layout.
     """
@@ -116,10 +116,10 @@ def decode_update(layout: UpdateLayout, body: bytes) -> DecodedUpdate:
 
 
 def check_update(layout: UpdateLayout, body: bytes) -> None:
-    """Refuse exactly the bodies that `decode_update` refuses, without finding a position, in a twentieth
-    of the time: every number below C(elements, top_k) is that of a set, and all else is plain.
+    """Raise `ProtocolError` for exactly the bodies that `decode_update` refuses, with the same reasons.
 
-    Raises `ProtocolError` as `decode_update` does.
+    It decodes no positions and takes a twentieth of the time: every number below C(elements, top_k) is
+    valid, and the other fields are checked directly.
     """
     tails, packed = _tails_and_bits(layout, body)
     head_bits = sum(n * kind.group_bits(size) for kind in layout.kinds for n, size in kind.groups())
@@ -137,7 +137,7 @@ def check_update(layout: UpdateLayout, body: bytes) -> None:
 def _tails_and_bits(
     layout: UpdateLayout, body: bytes
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Return the octets of all tails, and those that hold the bits behind them."""
+    """Return the octets of all tails, and those that hold the bits after them."""
     if len(body) > layout.body_bytes:
         raise ProtocolError("oversized", f"{len(body)} bytes instead of {layout.body_bytes}")
     if len(body) < layout.body_bytes:
@@ -150,7 +150,7 @@ def _tails_and_bits(
 
 
 def _write_heads(kind: BlockKind, heads: Octets) -> list[_Bits]:
-    """The bits of the groups that these heads (blocks, 2) make."""
+    """Return the bits of the groups that these heads (blocks, 2) form."""
     digits = np.ascontiguousarray(heads).view(">u2").astype(np.uint64).ravel()
     bits = []
     for count, size in kind.groups():
@@ -163,9 +163,9 @@ def _write_heads(kind: BlockKind, heads: Octets) -> list[_Bits]:
 
 
 def _read_heads(kind: BlockKind, bits: _Bits) -> tuple[Octets, _Bits]:
-    """The heads (blocks, 2) that the next groups hold, and the bits after these.
+    """Return the heads (blocks, 2) of the next groups, and the remaining bits.
 
-    Raises `ProtocolError` (`malformed`) for a number that no heads make.
+    Raises `ProtocolError` (`malformed`) for a number that no heads form.
     """
     heads = []
     for count, size in kind.groups():
