@@ -1,6 +1,6 @@
-"""The trainer process: requests in on one inherited pipe, answers out on another.
+"""The trainer process: it reads requests from one inherited pipe and writes answers to another.
 
-Standard output is never used, so nothing that a library prints can end up between the frames. The
+Standard output is never used, so nothing that a library prints ends up between the frames. The
 process ends when its parent does: a thread watches the pipe, whatever the main thread computes.
 """
 
@@ -49,11 +49,11 @@ def main() -> None:
     parser.add_argument("--split", type=Split, choices=[*Split], default=Split.AUTO)
     arguments = parser.parse_args()
     os.nice(arguments.nice)
-    # Ctrl-C in a terminal reaches every process there; only the parent decides what it means.
+    # Ctrl-C in a terminal reaches every process of the group; only the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
 
-    # Before any thread begins, which would keep its rights, and before any library is loaded.
+    # Before any thread starts, since a thread would keep its rights, and before any library is loaded.
     enforced: tuple[str, ...] = ()
     if not arguments.unconfined:
         enforced = confine(
@@ -68,12 +68,12 @@ def main() -> None:
                 "run could reach yours"
             )
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    # Before torch is imported, which takes seconds in which the parent may die, too.
+    # Before torch is imported: that takes seconds, and the parent may die meanwhile.
     threading.Thread(target=_read, args=(arguments.requests, requests), daemon=True).start()
 
     answers = _Answers(arguments.answers)
-    # Threads of torch and its kernels may hang in an orderly exit, and in a device's dead context they
-    # do; there is nothing left to save.
+    # An orderly exit may hang on torch's threads and kernels, and on a device's dead context it
+    # does; nothing is left to save.
     try:
         worker = _new_worker(answers, arguments if arguments.several else None)
         worker.sandbox = enforced
@@ -88,11 +88,11 @@ def main() -> None:
 
 
 def _new_worker(answers: _Answers, several: argparse.Namespace | None) -> Worker:
-    """A worker, with the libraries that it stands on; with `several`, for several devices.
+    """Return a worker with its libraries loaded; with `several`, one for several devices.
 
-    They make half a million objects, and all of them stay: looking through them again and again for
-    what could be freed is a fifth of the time that a trainer takes to start. Later collections pass
-    them over as well.
+    The libraries create half a million long-lived objects. Scanning them again and again for garbage
+    takes a fifth of a trainer's start-up time, so collection is off meanwhile, and later collections
+    skip them.
     """
     gc.disable()
     from .worker import Worker
@@ -115,7 +115,7 @@ def _new_worker(answers: _Answers, several: argparse.Namespace | None) -> Worker
 
 
 def _read(descriptor: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Pass requests on; end the process when there will be no more."""
+    """Queue the requests of the pipe; end the process when the pipe closes."""
     decoder = FrameDecoder()
     while data := os.read(descriptor, _READ_BYTES):
         try:
@@ -135,7 +135,7 @@ class _Answers:
         self._lock = threading.Lock()
 
     def write(self, answer: dict[str, Any]) -> None:
-        """Send an answer; end the process if nobody is there any more."""
+        """Send an answer; end the process if the reader is gone."""
         data = memoryview(encode_frame(answer))
         with self._lock:
             try:
@@ -145,13 +145,13 @@ class _Answers:
                 _end(0)
 
     def last_words(self, reason: str, micro_batch: int | None) -> NoReturn:
-        """Tell the node why the process ends, and with how many sequences at once it may not; end it."""
+        """Send the node the reason and the micro-batch that does not fit, then end the process."""
         self.write({"id": -1, "died": reason, "micro_batch": micro_batch})
         _end(1)
 
 
 def _end(code: int) -> NoReturn:
-    # Nobody may be there any more to read what was said.
+    # The reader of the log may be gone already.
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(code)

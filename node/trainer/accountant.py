@@ -1,8 +1,8 @@
-"""What noisy gradients have cost in privacy: Rényi differential privacy, as opacus counts it.
+"""Privacy cost of noisy gradients: Rényi differential privacy, as opacus computes it.
 
-Every round draws each sequence with a probability of its own (Poisson sampling), which is what the bound
-of the subsampled Gaussian mechanism (Mironov et al., arXiv 1908.10530) is about. Rounds add up order by
-order, whatever their rates and noise.
+Every round draws each sequence with its own probability (Poisson sampling), as the bound of the
+subsampled Gaussian mechanism assumes (Mironov et al., arXiv 1908.10530). Costs of rounds add up
+order by order, whatever their rates and noise.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import numpy as np
 
 from .errors import TrainerFailed
 
-# Fine where ε is of some size, and far where it is small.
+# Dense at the low orders, which matter for a large ε, and sparse at the high ones, for a small ε.
 _ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 80, 96, 128, 192, 256, 512, 1024)
 _LEAST_NOISE, _MOST_NOISE = 0.05, 1e5
 _HALVINGS = 40
 
 Spent = Sequence[tuple[float, float, int]]
-"""Rounds of one kind: the probability with which a sequence is drawn, the noise, and how many rounds."""
+"""Rounds of one kind: sampling probability of a sequence, noise multiplier, number of rounds."""
 
 
 def epsilon(spent: Spent, delta: float) -> float:
-    """The least ε for which all these rounds together are (ε, δ)-differentially private."""
+    """Return the least ε for which all these rounds together are (ε, δ)-differentially private."""
     return _epsilon(_total(spent), delta)
 
 
 def noise_for(spent: Spent, limit: float, delta: float, rate: float, rounds: int) -> float:
-    """The least noise with which so many more rounds at this rate leave ε within the limit.
+    """Return the least noise with which `rounds` more rounds at this rate keep ε within the limit.
 
     Raises `TrainerFailed` (`bad_data`) where no noise does.
     """
@@ -57,7 +57,7 @@ def _total(spent: Spent) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _of_one(rate: float, noise: float) -> np.ndarray:
-    """What one round costs at each order."""
+    """Return the Rényi cost of one round at each order."""
     from opacus.accountants.analysis import rdp
 
     orders = list(_ORDERS)
@@ -70,7 +70,7 @@ def _epsilon(total: np.ndarray, delta: float) -> float:
     if not total.any():
         return 0.0
     with warnings.catch_warnings():
-        # That the first or the last order is the best is said with every try of a search.
+        # Opacus warns at every step of a search when the best order is the first or the last.
         warnings.simplefilter("ignore")
         found, _ = rdp.get_privacy_spent(orders=list(_ORDERS), rdp=total.tolist(), delta=delta)
     return float(found)

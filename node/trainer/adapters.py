@@ -1,8 +1,7 @@
-"""Low-rank adapters in a model whose own weights are frozen: put in, drawn, and merged.
+"""Low-rank adapters in a model with frozen weights: insertion, initialisation and merging.
 
-`peft` builds the layers, so that what is trained here is what opens there. Everything that members must
-agree on is decided here and not by it: which parameters there are, in which order and of which names,
-where they begin, and by how much they count.
+`peft` builds the layers, so that what is trained here opens there. What members must agree on is
+decided here and not by `peft`: the parameters' names, order, initial values and scale.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from .snapshot import read_snapshot
 if TYPE_CHECKING:
     from peft import LoraConfig
 
-# What peft calls an adapter that has been given no name: a part of the parameters' names in memory,
-# and not in its files.
+# The name that peft gives an adapter by default. It is part of the parameters' names in memory, but
+# not in peft's files.
 _ADAPTER = "default"
 _NAMED = 3
-"""So many layers an error message names."""
+"""Number of layers that an error message lists."""
 
 
 def build_trained(
     manifest: Manifest, store: BlobStore, device: torch.device
 ) -> tuple[PreTrainedModel, list[torch.nn.Parameter]]:
-    """The manifest's model, and the parameters that are trained, in the order of its table.
+    """Return the manifest's model and its trained parameters, in the order of the manifest's table.
 
-    The parameters hold anything at all, and so do frozen weights until `read_base`. Raises
-    `TrainerFailed`: `bad_model`, and `bad_snapshot` if the base is not in the store, so that it can be
-    fetched.
+    The parameters are uninitialised, and so are frozen weights until `read_base`. Raises
+    `TrainerFailed`: `bad_model`, and `bad_snapshot` if the base is not in the store, so that the
+    node can fetch it.
     """
     adapter = manifest.adapter
     if adapter is None:
@@ -51,7 +50,7 @@ def build_trained(
     if makes_images(str(manifest.model.get("model_type"))):
         raise _bad("only those of language have some here")
     model = build_model(manifest.model, adapter.base_parameters, device)
-    # Before memory is taken for adapters: the table says how much that would be.
+    # Before memory is allocated for adapters: the table gives their size.
     check_table(model, adapter, manifest.parameters)
     _base_chunks(adapter, store)
     add_adapters(model, adapter)
@@ -60,7 +59,8 @@ def build_trained(
 
 
 def linear_layers(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
-    """The linear layers by their whole names, but for the head, whose weights may be the embedding's."""
+    """Return the linear layers by full name, except the head, whose weights may be tied to the
+    embedding's."""
     head = model.get_output_embeddings()
     return {
         name: module
@@ -70,17 +70,18 @@ def linear_layers(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
 
 
 def target_names(model: PreTrainedModel) -> tuple[str, ...]:
-    """What the linear layers are called, by the last parts of their names, each once and sorted."""
+    """Return the last name components of the linear layers, without duplicates and sorted."""
     return tuple(sorted({name.rpartition(".")[2] for name in linear_layers(model)}))
 
 
 def adapter_table(
     model: PreTrainedModel, rank: int, targets: Sequence[str]
 ) -> tuple[ParameterSpec, ...]:
-    """The table of the adapters of these layers, in the order of the model's layers, A before B.
+    """Return the parameter table of these layers' adapters, in the order of the model's layers, A
+    before B.
 
-    Raises `TrainerFailed` (`bad_model`) for a layer that is not there, and for a rank above the sides of
-    a layer, where the layer itself would be smaller.
+    Raises `TrainerFailed` (`bad_model`) for a layer that does not exist, and for a rank greater than
+    a side of a layer, where the layer itself would be smaller.
     """
     known = target_names(model)
     for target in targets:
@@ -103,7 +104,8 @@ def adapter_table(
 def check_table(
     model: PreTrainedModel, adapter: AdapterSpec, table: Sequence[ParameterSpec]
 ) -> None:
-    """Raise `TrainerFailed` (`bad_model`) unless the table names each parameter of the adapters once."""
+    """Raise `TrainerFailed` (`bad_model`) unless the table names each parameter of the adapters
+    exactly once."""
     expected = {spec.name: spec for spec in adapter_table(model, adapter.rank, adapter.targets)}
     for spec in table:
         if expected.pop(spec.name, None) != spec:
@@ -113,15 +115,15 @@ def check_table(
 
 
 def add_adapters(model: PreTrainedModel, adapter: AdapterSpec) -> None:
-    """Put adapters into a model and freeze the rest of it."""
-    # A third of the time that a trainer takes to start, and only some swarms need it.
+    """Insert adapters into a model and freeze its other parameters."""
+    # The import takes a third of a trainer's start-up time, and only some swarms need it.
     from peft import inject_adapter_in_model
 
     inject_adapter_in_model(peft_config(adapter, model.config.model_type), model)
 
 
 def adapter_parameters(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
-    """The trained parameters of a model with adapters, by their names in a manifest's table."""
+    """Return the trained parameters of a model with adapters, by their names in a manifest's table."""
     return {
         name.replace(f".{_ADAPTER}.", "."): parameter
         for name, parameter in model.named_parameters()
@@ -132,10 +134,10 @@ def adapter_parameters(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
 def draw_adapters(
     parameters: Sequence[torch.Tensor], table: Sequence[ParameterSpec], seed: int
 ) -> None:
-    """A from the uniform distribution on ±1/√inputs, in the table's order; B zero.
+    """Draw A from the uniform distribution on ±1/√inputs, in the table's order; set B to zero.
 
-    As peft draws it, and before it the paper's own code (Kaiming's rule with a = √5). On the CPU, as
-    all initial parameters are.
+    peft and the paper's own code draw it in the same way (Kaiming's rule with a = √5). It is drawn
+    on the CPU, as all initial parameters are.
     """
     generator = torch.Generator().manual_seed(seed)
     for parameter, spec in zip(parameters, table, strict=True):
@@ -148,18 +150,18 @@ def draw_adapters(
 
 
 def peft_config(adapter: AdapterSpec, model_type: str) -> LoraConfig:
-    """What peft calls these adapters."""
+    """Return the peft configuration of these adapters."""
     from peft import LoraConfig
 
     return LoraConfig(
         task_type=None if sees_both_ways(model_type) else "CAUSAL_LM",
         r=adapter.rank,
-        # Written for whole numbers, and used as any.
+        # peft declares it as an integer, and accepts any number.
         lora_alpha=adapter.alpha,  # pyright: ignore[reportArgumentType]
         target_modules=list(adapter.targets),
         lora_dropout=0.0,
         bias="none",
-        # Its linear layers keep their weights the other way around.
+        # GPT-2's linear layers hold their weights transposed.
         fan_in_fan_out=model_type == "gpt2",
     )
 
@@ -168,9 +170,9 @@ def peft_config(adapter: AdapterSpec, model_type: str) -> LoraConfig:
 def merged_model(
     manifest: Manifest, model: PreTrainedModel, parameters: Sequence[torch.Tensor]
 ) -> PreTrainedModel:
-    """A model of its own, on the CPU, with W + (alpha / rank) · B · A in the place of every target's W.
+    """Return a separate model on the CPU with every target's W replaced by W + (alpha / rank) · B · A.
 
-    `model` and `parameters` are what `build_trained` returned; they stay as they are.
+    `model` and `parameters` are what `build_trained` returned; they are not changed.
     """
     adapter = manifest.adapter
     assert adapter is not None
@@ -191,13 +193,13 @@ def merged_model(
 
 
 def frozen_parameters(model: PreTrainedModel, adapter: AdapterSpec) -> list[torch.Tensor]:
-    """The base's weights in the order of its table."""
+    """Return the base's weights in the order of its table."""
     named = _frozen(model)
     return [named[spec.name] for spec in adapter.base_parameters]
 
 
 def read_base(parameters: Sequence[torch.Tensor], adapter: AdapterSpec, store: BlobStore) -> None:
-    """Put the base's weights into the frozen parameters of a model (`frozen_parameters`).
+    """Read the base's weights into the frozen parameters of a model (`frozen_parameters`).
 
     Raises `TrainerFailed`: `bad_model`, and `bad_snapshot` if they are not in the store.
     """
@@ -205,14 +207,15 @@ def read_base(parameters: Sequence[torch.Tensor], adapter: AdapterSpec, store: B
     try:
         read_snapshot(parameters, store, chunks)
     except TrainerFailed as error:
-        # A disk may have found out only now that it lost something: then it is not there any more.
+        # The store may discover only on reading that a chunk is damaged; then it no longer has the
+        # chunk.
         whole = all(store.has(chunk) for chunk in chunks)
         kind = "bad_model" if whole else "bad_snapshot"
         raise TrainerFailed(kind, f"the base model cannot be used: {error}") from None
 
 
 def _frozen(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The base's weights by their names in its own table."""
+    """Return the base's weights by their names in its own table."""
     return {
         name.replace(".base_layer.", "."): parameter
         for name, parameter in model.named_parameters()
@@ -221,9 +224,9 @@ def _frozen(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def _base_chunks(adapter: AdapterSpec, store: BlobStore) -> tuple[ContentId, ...]:
-    """The chunks of the base, all of which are in the store. Raises as `read_base`."""
+    """Return the base's chunks, all of which are in the store. Raises as `read_base` does."""
     chunks = _base_list(adapter, store).chunks
-    # Not there is a matter of fetching; there and unfit, of whoever made the swarm.
+    # Missing chunks can be fetched; unusable ones are the fault of the swarm's founder.
     missing = sum(not store.has(chunk) for chunk in chunks)
     if missing:
         raise TrainerFailed(

@@ -1,4 +1,4 @@
-"""What a trainer answers, as values that the node process hands on."""
+"""The trainer's answers, as values that the node process passes on."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from ...protocol.wire.work_specs import ProbeSpec
 
 @dataclass(frozen=True)
 class Applied:
-    """The parameters after a step."""
+    """Result of a step: the parameters' fingerprint, and what the step took."""
 
     fingerprint: int
     seconds: float
     left_out: int
-    """Updates that the others contradict and the audit has therefore left out of the step."""
+    """Number of updates that the outlier filter left out of the step, because the others contradict
+    them."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """How well an update agrees with a sample that was looked at."""
+    """How well an audited update agrees with a sample."""
 
     whole: Agreement
     beginning: Agreement | None
-    """With the first half of what is learned in it alone; None where a task's samples have no halves."""
+    """The agreement with the first half of the sample's targets alone; None if the task's samples
+    have no halves."""
 
     @classmethod
     def read(cls, found: dict[str, Any]) -> Judgement:
-        """As the trainer process has written it."""
+        """Read a judgement from the trainer process's answer."""
         half = found["beginning"]
         whole = Agreement(**found["whole"])
         return cls(whole, None if half is None else Agreement(**half))
 
     def said_of(self, round_: int) -> Judged:
-        """What the member is told of it."""
+        """Return the judgement as the input of the member's state machine."""
         whole, half = self.whole, self.beginning
         beginning = Score(half.total, half.squares) if half is not None and half.squares else None
         return Judged(round_, whole.total, whole.squares, beginning)
@@ -54,25 +56,24 @@ class SnapshotResult:
 
 @dataclass(frozen=True)
 class Examined:
-    """An exported model's parameters: their fingerprint, and the blob list that a snapshot of them
-    has."""
+    """Parameters of an exported model: their fingerprint, and the blob list of their snapshot."""
 
     fingerprint: int
     blob_list: bytes
     differing: tuple[str, ...]
-    """The keys of its configuration that are not as the manifest says."""
+    """The keys of its configuration that differ from the manifest's."""
     tokenizer: bytes
-    """The content id of its `tokenizer.json`; of `NO_TOKENIZER` if there is none."""
+    """The content id of its `tokenizer.json`; the id of `NO_TOKENIZER` if it has none."""
 
 
 @dataclass(frozen=True)
 class InitialModel:
-    """A manifest's parameter table, and its initial snapshot as in `SnapshotResult`."""
+    """A manifest's parameter table and its initial snapshot, as in `SnapshotResult`."""
 
     parameters: tuple[ParameterSpec, ...]
     blob_list: bytes
     size: int
     adapter: AdapterSpec | None = None
-    """Of adapters: what the manifest says of them. The base's chunks and their list are in the store."""
+    """The manifest's entry for adapters, if any. The base's chunks and their list are in the store."""
     probe: ProbeSpec | None = None
-    """By which members prove that they compute this model; None if its task offers none."""
+    """The probe by which members prove that they compute this model; None if its task offers none."""

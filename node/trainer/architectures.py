@@ -1,9 +1,11 @@
-"""Which models a swarm may train: architectures, their configuration keys, and a bound for each value.
+"""The models that a swarm may train: architectures, their configuration keys, and a bound for each
+value.
 
-A configuration comes from a stranger's manifest and goes to a library that believes it: a number of
-labels or of layers makes it allocate for minutes before anything is compared with the parameter table.
-So a configuration is held against this table first. Every key is named here and every number bounded;
-other keys are refused. Both processes use it, so nothing here imports torch or transformers.
+A configuration comes from a stranger's manifest and goes to a library that trusts it: a large number
+of labels or layers makes it allocate for minutes before anything is compared with the parameter
+table. So a configuration is checked against this table first. Every key is listed here and every
+number bounded; other keys are refused. Both processes use it, so nothing here imports torch or
+transformers.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from typing import Any
 from ...protocol.wire.structure import StructureError
 from .foreign_keys import is_inert, is_neutral, nearest, quantised, shown
 
-# The largest published models have 126 layers, 16,384 wide; a vocabulary of 262,144; contexts of 10
-# million tokens. Layers are also held against the number of parameter tensors.
+# The largest published models have 126 layers, 16,384 wide, a vocabulary of 262,144 and contexts of
+# 10 million tokens. The number of layers is also compared with the number of parameter tensors.
 _MOST_LAYERS = 1024
 _WIDEST = 1 << 18
 _MOST_HEADS = 4096
 _LARGEST_VOCABULARY = 1 << 22
 _LONGEST = 1 << 24
-# Learned positions cost a causal mask of positions² bytes a layer in some implementations.
+# With learned positions some implementations allocate a causal mask of positions² bytes per layer.
 _MOST_LEARNED_POSITIONS = 1 << 13
 _ACTIVATIONS = frozenset(
     {"gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "mish", "quick_gelu", "relu", "relu2"}
@@ -33,8 +35,8 @@ _LAYER_KINDS = frozenset({"full_attention", "sliding_attention"})
 _ROPE_KINDS = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "llama3"})
 
 Check = Callable[[Any], str | None]
-"""What is wrong with a value, in words after the key, or None. `None` as a value means the library's
-own default and is not asked about."""
+"""Return what is wrong with a value, worded to follow the key, or None. The value `None` means the
+library's own default and is not checked."""
 
 
 def _whole(low: int, high: int) -> Check:
@@ -49,7 +51,7 @@ def _whole(low: int, high: int) -> Check:
 
 
 def _number(value: Any) -> str | None:
-    # Booleans are numbers to Python, and infinities are to JSON's reader.
+    # Python counts booleans as numbers, and its JSON reader accepts infinities.
     if type(value) not in (int, float) or not math.isfinite(value) or abs(value) > 1e12:
         return f"expected a number, got {shown(value)}"
     return None
@@ -120,7 +122,8 @@ def _rope(value: Any) -> str | None:
 
 
 def _ropes(value: Any) -> str | None:
-    """One table for each kind of layer. The library passes over one for all, and takes its defaults."""
+    """Check one table per kind of layer. The library ignores a single table for all kinds and uses
+    its defaults."""
     if not isinstance(value, dict):
         return _rope(value)
     for kind, table in value.items():
@@ -295,7 +298,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
     | {
         "shared_expert_intermediate_size": _width,
         "qkv_bias": _switch,
-        # 0 where it is off.
+        # 0 means off.
         "sliding_window": _whole(0, _LONGEST),
     },
     "qwen3_moe": _RMS | _SLIDING | _BIAS | _SPARSE,
@@ -310,12 +313,12 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
     "bert": _ENCODER,
     "roberta": _ENCODER,
 }
-"""By model type of Hugging Face transformers: every key that may stand in a configuration."""
+"""By model type of Hugging Face transformers: every key that a configuration may contain."""
 
 _BLOCKS_DOWN = ("DownBlock2D", "AttnDownBlock2D")
 _BLOCKS_UP = ("UpBlock2D", "AttnUpBlock2D")
-# Published ones have six levels of up to 896 channels, with two residual blocks each. So many can be
-# laid out in a moment.
+# Published ones have six levels of up to 896 channels, with two residual blocks each. Eight levels
+# are laid out in a moment.
 _MOST_LEVELS = 8
 _level_widths = _list_of(_whole(1, 4096), _MOST_LEVELS)
 _resampled = _one_of(frozenset({"conv", "resnet"}))
@@ -343,19 +346,19 @@ DENOISERS: Mapping[str, Mapping[str, Check]] = {
         "time_embedding_type": _one_of(frozenset({"positional"})),
         "flip_sin_to_cos": _switch,
         "freq_shift": _whole(0, 1),
-        # What is drawn in training follows from seed, round and sample: nothing else may be.
+        # All randomness in training follows from seed, round and sample; a model may not add its own.
         "dropout": _none_at_all,
         "center_input_sample": _off,
     },
 }
-"""The same of models of `diffusers` that tell noise from images."""
+"""The same for the models of `diffusers` that predict the noise in images."""
 
-# They see what follows a token, too, and so learn to fill gaps and not to write on.
+# They also attend to the tokens after a position, so they learn to fill gaps but not to continue a text.
 _BOTH_WAYS = frozenset({"bert", "roberta"})
 
 
 def sees_both_ways(model_type: str) -> bool:
-    """Whether a model looks at all of a sequence, and not at what came before alone."""
+    """Whether a model attends to the whole sequence rather than to preceding tokens alone."""
     return model_type in _BOTH_WAYS
 
 
@@ -365,7 +368,8 @@ def makes_images(model_type: str) -> bool:
 
 
 def longest_sequence(config: Mapping[str, Any]) -> int | None:
-    """How many tokens the positions of a configuration suffice for; None if it does not say."""
+    """Return the greatest number of tokens that a configuration has positions for; None if it states
+    none."""
     key = "n_positions" if config.get("model_type") == "gpt2" else "max_position_embeddings"
     positions = config.get(key)
     if type(positions) is not int:
@@ -374,7 +378,7 @@ def longest_sequence(config: Mapping[str, Any]) -> int | None:
 
 
 def reserved_positions(config: Mapping[str, Any]) -> int:
-    """How many positions no token ever has: RoBERTa counts from behind its padding token."""
+    """Return the number of positions that no token uses: RoBERTa counts from after its padding token."""
     if config.get("model_type") != "roberta":
         return 0
     padding = config.get("pad_token_id")
@@ -382,9 +386,9 @@ def reserved_positions(config: Mapping[str, Any]) -> int:
 
 
 def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a configuration that shape the model, each known and within its bounds.
+    """Return the keys of a configuration that shape the model, each known and within its bounds.
 
-    Raises `StructureError`, whose place is the key in `model` and whose text says what is wrong.
+    Raises `StructureError`; its place is the key in `model`, and its text states what is wrong.
     """
     model_type = config.get("model_type")
     if model_type is None:
@@ -420,7 +424,8 @@ def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_levels(config: Mapping[str, Any]) -> None:
-    """Raise `StructureError` unless the levels of a U-Net, which are all said, fit each other."""
+    """Raise `StructureError` unless the levels of a U-Net, all of which must be given, fit each
+    other."""
     needed = (
         "sample_size",
         "in_channels",

@@ -1,8 +1,8 @@
-"""A gradient that is computed beside the trainer's other work, on a device that needs several rounds.
+"""Background computation of a gradient, on a device that needs several rounds for one.
 
-Rounds are decided and applied meanwhile, on the session's own parameters. So this one has a copy of the
-parameters as they were when it began, and a thread; what it found goes into the momentum when it is
-asked for, in the thread that all else runs in.
+Meanwhile the session decides and applies rounds on its own parameters. So the computation runs in
+its own thread on a copy of the parameters as they were at its start. `finish` adds the gradient to
+the momentum in the main thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from .session import TrainingSession
 
 
 class Aside:
-    """Begins at once. Beside what training takes it needs the parameters' memory once more."""
+    """A gradient computed in the background, started at once. It needs memory for a second copy of
+    the parameters."""
 
     def __init__(self, session: TrainingSession, round_number: int, samples: Sequence[int]) -> None:
         self._round = round_number
@@ -26,21 +27,22 @@ class Aside:
         self._found: tuple[float, int] | None = None
         self._error: Exception | None = None
         self._began, self._seconds = time.perf_counter(), 0.0
-        # A daemon: a process that is told to exit does not wait for a gradient.
+        # A daemon thread: a process that is told to exit does not wait for a gradient.
         self._thread = threading.Thread(target=self._compute, daemon=True)
         self._thread.start()
 
     def is_for(self, round_number: int, samples: Sequence[int]) -> bool:
-        """Whether it is of these samples, for this round: another lot may be dealt for the same one."""
+        """Whether it computes these samples for this round: other samples may be assigned for the
+        same round later."""
         return (round_number, tuple(samples)) == (self._round, self._samples)
 
     @property
     def done(self) -> bool:
-        """Whether `finish` has something to return."""
+        """Whether `finish` has a result."""
         return not self._thread.is_alive()
 
     def finish(self) -> Trained:
-        """The update, once it is done. Raises what computing it has raised."""
+        """Return the update, once it is done. Raises what the computation raised."""
         if self._error is not None:
             raise self._error
         assert self._found is not None

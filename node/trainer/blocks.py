@@ -1,7 +1,7 @@
-"""Cutting parameter tensors into transform blocks, a bounded piece at a time.
+"""Parameter tensors cut into transform blocks, a bounded piece at a time.
 
-A large tensor is worked on in *stripes* of whole block rows, so that the copies a transform needs
-stay small beside the model, whatever the size of a single tensor.
+A large tensor is processed in *stripes* of whole block rows, so that the copies a transform needs
+stay small compared with the model, whatever the size of a single tensor.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Stripe:
 
     @property
     def count(self) -> int:
-        """How many blocks are in the stripe."""
+        """Number of blocks in the stripe."""
         return self.blocks.stop - self.blocks.start
 
 
 def stripes(layout: TensorLayout, device: torch.device) -> Iterator[Stripe]:
-    """Cut a tensor into stripes of a size that suits the device, but of one block row at least."""
+    """Cut a tensor into stripes of a size that suits the device, at least one block row each."""
     across = layout.columns // layout.block_columns
     block_rows = layout.rows // layout.block_rows
     limit = CPU_STRIPE if device.type == "cpu" else GPU_STRIPE
@@ -45,7 +45,7 @@ def stripes(layout: TensorLayout, device: torch.device) -> Iterator[Stripe]:
 
 
 def block_view(tensor_RC: torch.Tensor, layout: TensorLayout, stripe: Stripe) -> torch.Tensor:
-    """A view of a stripe as (block rows, blocks across, a, b); writing to it writes the tensor.
+    """Return a view of a stripe as (block rows, blocks across, a, b); writing to it writes the tensor.
 
     `tensor_RC` is contiguous and has the tensor's elements; a × b is the block's shape.
     """
@@ -57,7 +57,7 @@ def block_view(tensor_RC: torch.Tensor, layout: TensorLayout, stripe: Stripe) ->
 def forward_transform(
     blocks_NAB: torch.Tensor, matrix_a: torch.Tensor, matrix_b: torch.Tensor
 ) -> torch.Tensor:
-    """A · X · Bᵀ for each block: the coefficients of the two-dimensional transform."""
+    """Return A · X · Bᵀ for each block: the coefficients of the two-dimensional transform."""
     count, a, b = blocks_NAB.shape
     result = blocks_NAB
     if b > 1:
@@ -70,10 +70,11 @@ def forward_transform(
 def inverse_transform_rows(
     coefficients_RC: torch.Tensor, matrix_a: torch.Tensor, matrix_b: torch.Tensor
 ) -> torch.Tensor:
-    """Aᵀ · C · B for each block of whole block rows, which lie as in the tensor; nothing is copied.
+    """Return Aᵀ · C · B for each block of whole block rows, laid out as in the tensor; nothing is
+    copied.
 
-    With the orthonormal basis this undoes `forward_transform`. The result is laid out likewise, and may
-    be the argument's memory.
+    With the orthonormal basis this inverts `forward_transform`. The result has the same layout and
+    may share the argument's memory.
     """
     a, b = len(matrix_a), len(matrix_b)
     rows, columns = coefficients_RC.shape
@@ -88,11 +89,11 @@ def inverse_transform_rows(
 
 @functools.cache
 def float_basis(side: int, device: torch.device) -> torch.Tensor:
-    """The orthonormal DCT-II matrix in float32."""
+    """Return the orthonormal DCT-II matrix in float32."""
     return torch.from_numpy(orthonormal_basis(side)).to(torch.float32).to(device)
 
 
 @functools.cache
 def whole_basis(side: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The protocol's integer basis, held in a floating type."""
+    """Return the protocol's integer basis, held in a floating-point type."""
     return torch.from_numpy(integer_basis(side).copy()).to(dtype).to(device)

@@ -1,4 +1,5 @@
-"""The bodies that a trainer makes and reads: updates or, where panels speak, sheets and tallies."""
+"""Encoding and decoding of the bodies of a round: updates or, in a swarm with committees, sign votes
+and aggregates."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from .part import Part
 def make_body(
     manifest: Manifest, layout: UpdateLayout, part: Part, optimizer: LocalOptimizer, round: int
 ) -> bytes:
-    """Take the update of a round from the momentum; with speakers tell its sheet, as that of one
-    section. Empty where another process has it."""
+    """Encode the update of a round from the momentum; in a swarm with committees, the sign vote as a
+    single section. Return empty bytes where another process has it."""
     speakers = manifest.speakers
     if speakers is None:
         taken = part.merged(optimizer.take(round))
@@ -28,7 +29,7 @@ def make_body(
 
 
 def coefficients_of(manifest: Manifest, layout: UpdateLayout, round: int) -> int:
-    """Of how many coefficients a body of a round tells."""
+    """Return the number of coefficients in a body of a round."""
     speakers = manifest.speakers
     if speakers is None:
         return layout.coefficients
@@ -39,8 +40,8 @@ def coefficients_of(manifest: Manifest, layout: UpdateLayout, round: int) -> int
 def read_bodies(
     manifest: Manifest, layout: UpdateLayout, bodies: Sequence[bytes], counts: Sequence[int]
 ) -> tuple[list[DecodedUpdate], list[int]]:
-    """What a round's bodies say that count so often each, and how often that counts. With speakers they
-    are tallies of different sections, and together say one thing once.
+    """Decode a round's bodies, with their update weights. In a swarm with committees the bodies are
+    aggregates of different sections; together they form one update of weight 1.
 
     Raises `ProtocolError`.
     """

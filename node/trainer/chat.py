@@ -1,9 +1,9 @@
-"""Conversations as the text that a model reads, and where in it the assistant speaks.
+"""Conversations as the text that a model reads, with the spans of it that are the assistant's.
 
-A chat template is a small program in Jinja that comes with a checkpoint, and so from a stranger. It is
-run in Jinja's sandbox, which keeps it from everything but the conversation it is given; it can still
-waste time. So it runs where a founder makes a swarm and where somebody tries the model, and never in a
-node. Nothing here imports torch.
+A chat template is a small Jinja program that comes with a checkpoint, and so from a stranger.
+Jinja's sandbox confines it to the conversation that it is given, but it can still waste time. So it
+runs only where a founder creates a swarm and where a user tries the model, never in a node. Nothing
+here imports torch.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ from .tokenizer_settings import TokenizerSettings
 ASSISTANT = "assistant"
 
 Message = Mapping[str, Any]
-"""At least `role` and `content`."""
+"""A dictionary with at least `role` and `content`."""
 Tool = Mapping[str, Any]
-"""What a model may call, as a JSON schema."""
+"""A function that a model may call, as a JSON schema."""
 
-# Longer than any context: what a template may make of a conversation.
+# Longer than any context: the bound for the text that a template makes of a conversation.
 _MAX_CHARACTERS = 16 << 20
-# A template that fails on it fails on every other one.
+# A template that fails on this one fails on every other.
 _SIMPLEST = ({"role": "user", "content": "Hello"}, {"role": ASSISTANT, "content": "Hello!"})
 REFUSED = "is refused by the chat template"
-"""How a `BadConversation` begins that the template itself has raised."""
+"""How the message of a `BadConversation` begins when the template itself raised the error."""
 WRITES_DATE = "strftime_now"
-"""The function of templates that write the day's date."""
-# Unicode has these for programs' own use and never for text.
+"""The function with which templates write the current date."""
+# Unicode reserves these for programs' internal use, never for text.
 _PRIVATE = "".join(map(chr, range(0xFDD0, 0xFDF0)))
 _SHOWN = 200
 
 
 class BadTemplate(Exception):
-    """The template cannot be used at all; the message says why, to be read after "the chat template"."""
+    """The template cannot be used at all; the message gives the reason and follows "the chat
+    template"."""
 
     line: int = 0
-    """The line or row of the conversation that shows it."""
+    """The line or row of the conversation that shows the fault."""
 
 
 class BadConversation(Exception):
-    """This conversation cannot be used; the message says why, to be read after "the row"."""
+    """This conversation cannot be used; the message gives the reason and follows "the row"."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,11 @@ class Conversation:
 
     text: str
     spans: tuple[tuple[int, int], ...]
-    """Where the assistant speaks: offsets in the text, ascending, the ends excluded."""
+    """Where the assistant's parts are: offsets in the text, ascending, the ends excluded."""
 
 
 class ChatTemplate:
-    """A template, ready to be used. Raises `BadTemplate`, and `UserError` (`TRAINER`) where Jinja is not
+    """A compiled template. Raises `BadTemplate`, and `UserError` (`TRAINER`) where Jinja is not
     installed."""
 
     def __init__(self, settings: TokenizerSettings) -> None:
@@ -85,13 +86,13 @@ class ChatTemplate:
             tuple(sorted(self._tokens.items())),
             settings.chat_date,
         )
-        """All that a conversation's text depends on beside itself."""
+        """Everything that a conversation's text depends on apart from the conversation."""
         self.says_spans = environment.says_spans
-        """Whether the template itself says where the assistant speaks ({% generation %})."""
+        """Whether the template itself marks the assistant's parts ({% generation %})."""
 
     def text(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
-        """The conversation; with `prompt` up to where the assistant is to speak next. Raises
-        `BadConversation`."""
+        """Return the text of the conversation; with `prompt`, up to where the assistant's next
+        message begins. Raises `BadConversation`."""
         self._marks = []
         return self._render(messages, prompt)
 
@@ -101,13 +102,13 @@ class ChatTemplate:
         tools: Sequence[Tool] | None = None,
         learned: Sequence[bool] | None = None,
     ) -> Conversation:
-        """The conversation, and where the assistant speaks in it; with `learned`, which says it of each
-        message, only where that is to be learned. `tools` is what the template is told of some.
+        """Return the conversation with the spans of the assistant's parts; with `learned`, a flag
+        per message, only of those to be learned. `tools` are passed to the template, if given.
 
-        Most templates do not say that. Then what the assistant says begins where a conversation ends
-        that waits for it, and ends where one ends with it, which needs a template that writes the
-        beginning of a conversation as if nothing followed. Raises `BadTemplate` for one that does not,
-        and `BadConversation`.
+        Most templates do not mark these parts. Then a part begins where the rendering of the
+        conversation before it, with a prompt, ends, and it ends where the rendering that includes it
+        ends. That requires a template that writes the beginning of a conversation independently of
+        what follows. Raises `BadTemplate` for any other, and `BadConversation`.
         """
         wanted = [
             learned is None or learned[number]
@@ -183,7 +184,7 @@ class ChatTemplate:
             raise BadTemplate("calls itself without an end") from None
         except MemoryError:
             raise BadTemplate("makes more text than there is memory") from None
-        # A template is somebody's program: it raises what Python does where a key or a type is wrong.
+        # A template is a stranger's program: it raises whatever Python does for a wrong key or type.
         except Exception as error:
             if self._works is None:
                 self._works = self._writes_the_simplest()
@@ -200,7 +201,7 @@ class ChatTemplate:
     def _write(
         self, messages: Sequence[Message], prompt: bool, tools: Sequence[Tool] | None
     ) -> str:
-        # Templates ask whether the last two are none: what is undefined is not.
+        # Templates test whether the last two are none; an undefined value is not none.
         return self._template.render(
             messages=messages,
             add_generation_prompt=prompt,
@@ -217,13 +218,13 @@ class ChatTemplate:
         return True
 
     def _marked(self, caller: Callable[[], str]) -> str:
-        """What stands within a block, between marks if they are wanted."""
+        """Return the text of a block, between marks if they are wanted."""
         return caller() if not self._marks else self._marks[0] + caller() + self._marks[1]
 
 
 def _environment(jinja: Any) -> Any:
-    """Jinja as published templates expect it: these switches, `raise_exception`, `tojson`, loop controls
-    and {% generation %}."""
+    """Return Jinja configured as published templates expect: these switches, `raise_exception`,
+    `tojson`, loop controls and {% generation %}."""
     from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -259,7 +260,7 @@ def _day(date: str) -> datetime:
 
 
 def _json(value: Any, **options: Any) -> str:
-    # Jinja's own writes < and & as HTML wants them.
+    # Jinja's own `tojson` escapes < and & for HTML.
     return json.dumps(
         value,
         ensure_ascii=bool(options.get("ensure_ascii")),

@@ -1,10 +1,12 @@
-"""What a check computes: a dealt sequence's gradient, seen at the coefficients that an update sent.
+"""The computation of an audit: the gradient of an assigned sequence at the coefficients that an
+update sent.
 
-All members hold the same parameters, so whoever knows a round and a sample can compute the sample's
-gradient as the member had to that was dealt it. Here it becomes the coefficients which that gradient
-alone would have put into a momentum; the update, when it is there, says which of them matter. How well
-its signs agree with them, and what follows, is `protocol/checks`. A checker uses its own second moment:
-it differs from the checked member's, as rounding does between devices, and neither has to be the same.
+All members hold the same parameters, so any of them can compute the gradient that another member had
+to compute for a sample of its assignment. Here it becomes the coefficients which that gradient alone
+would have added to a momentum; the update's positions select the ones that matter. `protocol/checks`
+scores how well the update's signs agree with them, and draws the conclusions. An auditor uses its
+own second moment: it differs from the audited member's, as rounding differs between devices, and
+neither needs to be equal.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ from ...protocol.wire.manifest import OptimizerSpec
 from .optimizer import LocalOptimizer, root_of, transformed
 
 Coefficients = list[torch.Tensor]
-"""Of each tensor of a layout: (blocks, elements)."""
+"""One tensor (blocks, elements) for each tensor of a layout."""
 
 
 @dataclass(frozen=True)
 class Dealt:
-    """A sample that was dealt to somebody else in a round."""
+    """A sample that was assigned to another member in a round."""
 
     sample: int
     share: int
-    """How many samples were dealt to them."""
+    """Number of samples that were assigned to that member."""
 
 
 def changes(
@@ -42,15 +44,16 @@ def changes(
     spec: OptimizerSpec,
     optimizer: LocalOptimizer,
 ) -> Iterator[list[torch.Tensor]]:
-    """What would change in the checker's coefficients if one of so many sequences were a dealt one:
-    (blocks, elements) for each of the dealt, of one tensor after the other.
+    """Yield how the auditor's coefficients would change if one of `share` sequences were an assigned
+    one: per tensor of the layout, a list of (blocks, elements), one for each entry of `dealt`.
 
-    Each of `dealt` is such a sequence's mean gradient, or that of its beginning, on the parameters which
-    the update is made from; `own` that of the checker's own share on the same, or of any sequences that
-    were not dealt to the checked member; `share` is how many were, above 0. What all gradients of the
-    round have in common is in both and goes. Nothing that others have said is in it, so nobody can make
-    somebody else's score worse (docs/checks.md). `optimizer` is the checker's, and stays as it is; the
-    gradients are left as they are.
+    Each entry of `dealt` is the mean gradient of such a sequence, or of its beginning, on the
+    parameters from which the update was made. `own` is the mean gradient of the auditor's own share
+    on the same parameters, or of any sequences that were not assigned to the audited member. `share`
+    is the number of sequences assigned to that member, above 0. What all gradients of the round have
+    in common is in both and cancels. Nothing that other members sent enters the result, so no member
+    can lower another's score (docs/checks.md). `optimizer` is the auditor's and is not changed; the
+    gradients are left unchanged.
     """
     for index, (ours, *theirs) in enumerate(zip(own, *dealt, strict=True)):
         before = coefficients(index, ours, layout, spec, optimizer)
@@ -62,12 +65,12 @@ def changes(
 
 
 def look(update: DecodedUpdate, seen: Iterable[torch.Tensor]) -> Agreement:
-    """How well an update agrees with what a dealt sequence changes."""
+    """Return how well an update agrees with what an assigned sequence changes."""
     return compared(update, at_positions(update, seen))
 
 
 def compared(update: DecodedUpdate, values: Sequence[npt.NDArray[np.float32]]) -> Agreement:
-    """How well the signs of an update agree with the values seen at its positions."""
+    """Return how well the signs of an update agree with the values at its positions."""
     signs, seen = (
         np.concatenate([part.reshape(-1) for part in parts]) for parts in (update.signs, values)
     )
@@ -82,11 +85,12 @@ def coefficients(
     spec: OptimizerSpec,
     optimizer: LocalOptimizer,
 ) -> torch.Tensor:
-    """What the gradient of a layout's tensor would put into the checker's momentum: (blocks, elements).
+    """Return what the gradient of a layout's tensor would add to the auditor's momentum: (blocks,
+    elements).
 
-    It is divided by the root that the checker's second moment would have if it came next. So an element
-    that the checker has never seen moved has a bounded say. A missing gradient, or one that is not
-    finite there, counts as zero.
+    It is divided by the root that the auditor's second moment would have after this gradient, so
+    that an element whose gradient the auditor has never seen differ from zero has a bounded
+    influence. A missing gradient, or a value that is not finite, counts as zero.
     """
     tensor = layout.tensors[index]
     if gradient is None:
@@ -99,7 +103,8 @@ def coefficients(
 def at_positions(
     update: DecodedUpdate, seen: Iterable[torch.Tensor]
 ) -> list[npt.NDArray[np.float32]]:
-    """The coefficients of which an update speaks, as its signs: (blocks, k) for each tensor."""
+    """Return the coefficients at the positions of an update, in the order of its signs: (blocks, k)
+    per tensor."""
     found = []
     for table, positions_BK in zip(seen, update.positions, strict=True):
         places = torch.from_numpy(positions_BK.astype(np.int64)).to(table.device)
@@ -110,7 +115,8 @@ def at_positions(
 def preconditioned(
     index: int, gradient: torch.Tensor, spec: OptimizerSpec, optimizer: LocalOptimizer
 ) -> torch.Tensor:
-    """A parameter's gradient, smoothed and divided as if it came next; a contiguous copy."""
+    """Return a parameter's gradient, smoothed and preconditioned as if it were the next one; a
+    contiguous copy."""
     gradient = gradient.contiguous()
     if optimizer.smoothed:
         gradient = (spec.smoothing * optimizer.smoothed[index].whole()).add_(gradient)

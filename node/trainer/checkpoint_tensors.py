@@ -1,8 +1,9 @@
-"""The tensors of a checkpoint's files, held against those that its configuration has a place for.
+"""Check of a checkpoint's tensors against those that its configuration has a place for.
 
-The library that loads a checkpoint drops what it has no place for, and takes whole numbers for weights.
-Quantised weights without their scales, a layer too many, or an adapter that was not merged then begin a
-swarm as another model than the checkpoint is. Only the headers of the files are read here.
+The library that loads a checkpoint drops tensors that it has no place for, and takes integers for
+weights. With quantised weights without their scales, surplus layers or an unmerged adapter, a swarm
+would then start from another model than the checkpoint's. Only the headers of the files are read
+here.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ WEIGHTS_NAME = "model.safetensors"
 _MAX_INDEX_BYTES = 64 << 20
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _NAMED = 3
-# Tables that older releases stored although they follow from the configuration, and what BERT learned
-# beside filling gaps: the order of two texts, from one vector for both.
+# Tables that older releases stored although they follow from the configuration, and what BERT
+# learned besides filling gaps: the order of two texts, from one vector for both.
 _WITHOUT_PLACE = re.compile(
     r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids"
     r"|pooler\.dense\.(weight|bias)|seq_relationship\.(weight|bias))$"
@@ -45,9 +46,9 @@ _HINTS = (
 
 
 def tensor_types(directory: Path) -> dict[str, str]:
-    """The types of a checkpoint's tensors as safetensors calls them ("BF16"), by name.
+    """Return the types of a checkpoint's tensors in safetensors' spelling ("BF16"), by name.
 
-    Raises `TrainerFailed` (`bad_model`) for files that are missing or none of safetensors'.
+    Raises `TrainerFailed` (`bad_model`) for files that are missing or not in the safetensors format.
     """
     found: dict[str, str] = {}
     for name in _files(directory):
@@ -57,7 +58,7 @@ def tensor_types(directory: Path) -> dict[str, str]:
                     found[key] = opened.get_slice(key).get_dtype()
         except OSError as error:
             raise _bad(f"{name} cannot be read ({error.strerror or error})") from None
-        # The library has an exception of its own for each way in which a file is none of its own.
+        # The library has a separate exception for each way in which a file is invalid.
         except Exception as error:
             reason = (str(error).splitlines() or [repr(error)])[0][:200]
             raise _bad(f"{name} cannot be read ({reason})") from None
@@ -65,8 +66,8 @@ def tensor_types(directory: Path) -> dict[str, str]:
 
 
 def check_tensors(types: Mapping[str, str], unexpected: Collection[str]) -> None:
-    """Raise `TrainerFailed` (`bad_model`) if a checkpoint holds what is no floating point number, or if
-    something in it is `unexpected`: the library has found no place for it."""
+    """Raise `TrainerFailed` (`bad_model`) if a checkpoint holds a tensor that is not floating point,
+    or if a tensor is `unexpected`: the library found no place for it."""
     coded = sorted(name for name, kind in types.items() if kind not in _FLOATS)
     coded = [name for name in coded if not _WITHOUT_PLACE.search(name)]
     if coded:

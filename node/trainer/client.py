@@ -1,7 +1,7 @@
-"""The node process's side of the trainer: spawn it, ask it, survive it.
+"""The node process's side of the trainer: it starts the process, calls it, and outlives its failures.
 
-Nothing here imports torch. Calls are answered in order, one at a time; a cancelled call leaves the
-client usable (its answer is dropped when it comes), though the trainer finishes what it began.
+Nothing here imports torch. Calls are answered in order, one at a time. A cancelled call leaves the
+client usable: its answer is dropped on arrival, though the trainer completes the work.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
 
-# How long a trainer may take to finish what it is at when it is asked to leave.
+# How long a trainer may take to finish its current work when it is asked to exit.
 _EXIT_SECONDS = 5.0
-# And to die once it is killed; one that is stuck in a driver does not.
+# How long a killed trainer may take to die; one that is stuck in a driver does not.
 _DEATH_SECONDS = 5.0
 
-# By signal, what probably ended a trainer (`limits` sets the second bound).
+# The probable cause of a trainer's end, by signal (`limits` sets the bound for the second).
 _HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory?)",
     signal.SIGXCPU: " (the swarm's model or tokenizer kept it busy for longer than it may)",
@@ -64,10 +64,10 @@ _HINTS: dict[int, str] = {
 
 @asynccontextmanager
 async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
-    """Start a trainer process and wait until its model stands (parameters still come by `load`).
+    """Start a trainer process and wait until its model is built (`load` fills in the parameters later).
 
     Resources: on leaving, the process is asked to exit, and killed after five seconds; cancellation
-    does not cut that short. It never outlives this process, however that dies.
+    does not cut that short. It never outlives this process, however this process dies.
 
     Errors: `TrainerFailed` (`no_device`, `model_too_large`, `bad_model`, …), `TrainerDied`.
     """
@@ -115,17 +115,18 @@ def _several(spec: TrainerSpec) -> tuple[str, ...]:
 class TrainerClient:
     """A running trainer. Get one from `open_trainer`.
 
-    Every call raises `TrainerFailed` if the trainer refuses (it lives on), `TrainerDied` if it is gone.
+    Every call raises `TrainerFailed` if the trainer refuses it (the trainer lives on), and
+    `TrainerDied` if the process is gone.
     """
 
     device: str
     gpus: tuple[str, ...]
-    """The UUIDs of the cards on this machine that it computes on, of those that have one."""
-    memory_use: str  # how much it takes and how it keeps its state, for people
-    compiled: str | None  # what came of compiling the model, for people; None: it was not tried
-    sandbox: tuple[str, ...]  # what it has given up (`sandbox.HOLDS`)
-    sequence_flops: int | None  # of a sequence's gradient
-    reached_flops: float | None  # a second, of a large matrix product on the device
+    """The UUIDs of the GPUs of this machine on which it computes, where they have one."""
+    memory_use: str  # how much it takes and how the state is kept, for people
+    compiled: str | None  # the result of trying to compile the model, for people; None: not tried
+    sandbox: tuple[str, ...]  # the rights that it has given up (`sandbox.HOLDS`)
+    sequence_flops: int | None  # of one sequence's gradient
+    reached_flops: float | None  # per second, of a large matrix product on the device
 
     def __init__(self, process: trio.Process, requests: int, answers: int) -> None:
         self._process = process
@@ -147,38 +148,40 @@ class TrainerClient:
     async def load(self, chunks: Sequence[ContentId]) -> int:
         """Replace the parameters by the snapshot in these chunks; return their fingerprint.
 
-        Pending updates are dropped (nothing can be refunded any more), the momentum is kept. A bad
-        snapshot leaves the parameters as they were.
+        Pending updates are dropped (they can no longer be refunded), the momentum is kept. A bad
+        snapshot leaves the parameters unchanged.
         """
         return await self._call("load", chunks=list(chunks))
 
     async def train(self, round: int, samples: Sequence[int], *, looks: bool = False) -> Trained:
         """Compute a gradient over these samples, and take the round's update from the momentum.
 
-        Without samples the momentum alone is sent, with the loss 0 over 0 tokens. The update stays
-        pending until `apply` settles the round. If it `looks`, `look` may follow.
+        Without samples the update comes from the momentum alone, with the loss 0 over 0 tokens. The
+        update stays pending until `apply` settles the round. With `looks`, a call of `look` may
+        follow.
         """
         return Trained(
             **await self._call("train", round_number=round, samples=list(samples), looks=looks)
         )
 
     async def look(self, round: int, sample: int, share: int) -> float | None:
-        """Compute a sample that was dealt to another member in the round just trained, for `judge`;
-        `share` is how many that member was dealt. The seconds that it took; None if there was nothing
-        to hold it against, or no memory."""
+        """Compute, for `judge`, the gradient of a sample that was assigned to another member in the
+        round just trained; `share` is the number of samples assigned to that member. Return the
+        seconds it took; None if there was nothing to compare it with, or too little memory."""
         return await self._call("look", round_number=round, sample=sample, share=share)
 
     async def judge(self, round: int, body: bytes) -> Judgement | None:
-        """How well that member's update agrees with the sample looked at in this round, one of the two
-        latest that were; said once, None if none was."""
+        """Return how well that member's update agrees with the sample audited in this round, one of
+        the two latest such rounds. The result is given once; None if no sample was audited."""
         found = await self._call("judge", round_number=round, body=body)
         return None if found is None else Judgement.read(found)
 
     async def look_again(
         self, round: int, body: bytes, samples: Sequence[int], others: Sequence[int], share: int
     ) -> list[Agreement]:
-        """How well an update of this round agrees with each of these of the `share` samples that were
-        dealt to its author, on the parameters that are loaded; `others` were not dealt to it."""
+        """Return how well an update of this round agrees with each of these samples, which are some
+        of the `share` samples assigned to its author, on the loaded parameters; `others` were not
+        assigned to the author."""
         found = await self._call(
             "look_again",
             round_number=round,
@@ -190,8 +193,8 @@ class TrainerClient:
         return [Agreement(**each) for each in found]
 
     async def train_aside(self, round: int, samples: Sequence[int]) -> Trained | None:
-        """Begin as `train` does, beside all that is called meanwhile; asked again, the update if it is
-        there, else None."""
+        """Start what `train` does in the background, beside later calls. Called again, return the
+        update if it is done, else None."""
         found = await self._call("train_aside", round_number=round, samples=list(samples))
         return None if found is None else Trained(**found)
 
@@ -203,13 +206,14 @@ class TrainerClient:
         own_counted: bool,
         counts: Sequence[int],
     ) -> Applied:
-        """Take the shared, exact step with these update bodies, each of which counts so often; their
+        """Take the shared, exact step with these update bodies and their weights (`counts`); their
         order does not matter.
 
-        A pending own update of this round is forgotten if it was counted, else (or if the audit has left
-        it out) added back into the momentum. Without any updates the parameters do not change at all.
+        A pending own update of this round is forgotten if it was counted; otherwise, or if the
+        outlier filter left it out, it is added back into the momentum. Without updates the
+        parameters do not change.
         """
-        # One frame for each: together they may be longer than a frame can be.
+        # One frame each: together they may exceed the longest frame.
         return Applied(
             **await self._call(
                 "apply",
@@ -222,11 +226,11 @@ class TrainerClient:
         )
 
     async def snapshot(self) -> SnapshotResult:
-        """Store the parameters as chunks in the blob store; the list itself is only returned."""
+        """Store the parameters as chunks in the blob store; return their list, which is not stored."""
         return SnapshotResult(**await self._call("snapshot"))
 
     async def evaluate(self, sequences: int) -> float:
-        """Mean nats a token over the first held-out samples."""
+        """Return the mean loss over the first held-out samples, nats per token."""
         return await self._call("evaluate", sequences=sequences)
 
     async def save_momentum(self, path: Path) -> None:
@@ -234,17 +238,18 @@ class TrainerClient:
         await self._call("save_momentum", path=str(path))
 
     async def load_momentum(self, path: Path) -> bool:
-        """Read it back; False, with nothing changed, if the file is missing, corrupt or foreign."""
+        """Read the state back; return False, with nothing changed, if the file is missing, corrupt
+        or another swarm's."""
         return await self._call("load_momentum", path=str(path))
 
     async def export(self, directory: Path, *, merged: bool = False) -> None:
-        """Write a Hugging Face checkpoint with its tokenizer; adapters alone, unless `merged`."""
+        """Write a Hugging Face checkpoint with its tokenizer; the adapters alone, unless `merged`."""
         await self._call("export", directory=str(directory), merged=merged)
 
     async def begin_text(
         self, prompt: str, *, seed: int, temperature: float, max_tokens: int
     ) -> None:
-        """Begin to write on from `prompt`; `next_text` gives what comes. A `temperature` of 0 takes the
+        """Start to continue `prompt`; `next_text` returns the text. A `temperature` of 0 takes the
         likeliest token each time."""
         await self._call(
             "begin_text",
@@ -255,39 +260,41 @@ class TrainerClient:
         )
 
     async def next_text(self) -> str | None:
-        """The text of the next token (or nothing yet, in the middle of a character); None at the end."""
+        """Return the text of the next token (empty in the middle of a character); None at the end."""
         return await self._call("next_text")
 
     async def begin_images(self, count: int, *, seed: int, steps: int) -> None:
-        """Begin to draw so many images in so many steps; `next_image` gives them."""
+        """Start to draw `count` images in `steps` steps each; `next_image` returns them."""
         await self._call("begin_images", count=count, seed=seed, steps=steps)
 
     async def next_image(self) -> bytes | None:
-        """The next image, size × size × channels bytes; None behind the last one."""
+        """Return the next image, size × size × channels bytes; None after the last one."""
         return await self._call("next_image")
 
     async def examine(self, directory: Path) -> Examined:
-        """What parameters an exported model has, by the manifest's table."""
+        """Return the parameters of an exported model, by the manifest's table."""
         return Examined(**await self._call("examine", directory=str(directory)))
 
     async def memory(self) -> dict[str, int]:
-        """`process_bytes` (resident) and `device_bytes` (0 on the CPU)."""
+        """Return `process_bytes` (resident) and `device_bytes` (0 on the CPU)."""
         return await self._call("memory")
 
     async def privacy(self, method: str, **about: Any) -> float:
-        """What `accountant` says: `spent`, the ε of `spent` rounds with a `delta`; or `noise`."""
+        """Call `accountant`: `spent` returns the ε of `spent` rounds at a `delta`, `noise` the least
+        noise within a limit."""
         return await self._call(f"privacy_{method}", **about)
 
     async def initialise(self, **about: Any) -> dict[str, Any]:
-        """As `initial_model.initialise_model` does."""
+        """Call `initial_model.initialise_model`."""
         return await self._call("initialise", **about)
 
     async def probe(self, manifest: bytes, blobs: Path) -> dict[str, Any] | None:
-        """The probe for a manifest that has none (`ProbeSpec`, plain); None if its task offers none."""
+        """Return the probe for a manifest that has none (`ProbeSpec` as plain values); None if its
+        task offers none."""
         return await self._call("probe", manifest=manifest, blobs=str(blobs))
 
     async def survey(self, **about: Any) -> dict[str, Any]:
-        """As `survey.survey` does."""
+        """Call `survey.survey`."""
         return await self._call("survey", **about)
 
     async def _call(self, method: str, staged: Sequence[bytes] = (), **arguments: Any) -> Any:
@@ -332,7 +339,7 @@ class TrainerClient:
                 answer = self._received.pop(0)
                 if "died" in answer:
                     raise TrainerDied(answer["died"], answer["micro_batch"])
-                # Anything else answers a call that was cancelled.
+                # Any other frame answers a cancelled call.
                 if answer["id"] == identifier:
                     return answer
             await trio.lowlevel.wait_readable(self._answers)
@@ -348,7 +355,7 @@ class TrainerClient:
                 raise await self._died()
 
     async def _died(self) -> TrainerDied:
-        """Say how the process ended, which it has or is about to."""
+        """Return how the process ended or is about to end."""
         with trio.move_on_after(_EXIT_SECONDS):
             await self._process.wait()
         if (words := self._last_words()) is not None:
@@ -362,14 +369,14 @@ class TrainerClient:
         return TrainerDied(f"the trainer was ended by signal {-code}{hint}")
 
     def _last_words(self) -> dict[str, Any] | None:
-        """Why it ended, if it has said so while nobody waited for an answer."""
+        """Return the reason that it sent for its end while no call was waiting for an answer."""
         with suppress(OSError, FrameError):
             while data := os.read(self._answers, _READ_BYTES):
                 self._received += self._decoder.feed(data)
         return next((each for each in self._received if "died" in each), None)
 
     async def _shut_down(self) -> None:
-        """Ask the process to exit, then see to it that it has."""
+        """Ask the process to exit, then make sure that it has."""
         with trio.move_on_after(_EXIT_SECONDS) as patience:
             patience.shield = True
             with suppress(TrainerDied):
@@ -382,7 +389,7 @@ class TrainerClient:
         with trio.move_on_after(_DEATH_SECONDS) as patience:
             patience.shield = True
             await self._process.wait()
-        # The descriptors' numbers will soon be others'.
+        # The descriptors' numbers will be reused soon.
         self._closed = True
         for descriptor in (self._requests, self._answers):
             trio.lowlevel.notify_closing(descriptor)
@@ -400,7 +407,7 @@ async def trainer_process(
     several: Sequence[str] = (),
     caches: Path | None = None,
 ) -> AsyncIterator[TrainerClient]:
-    """Start a trainer process that has no model yet. What it compiles is kept in `caches`, if given."""
+    """Start a trainer process without a model. What it compiles is kept in `caches`, if given."""
     await trio.to_thread.run_sync(make_device_node)
     for folder in writable:
         folder.mkdir(parents=True, exist_ok=True)
@@ -428,7 +435,7 @@ async def _spawned(
         process = await trio.lowlevel.open_process(
             [
                 sys.executable,
-                # The working directory is the user's, and none of our modules lie in it.
+                # The working directory is the user's; it contains none of our modules.
                 "-P",
                 "-m",
                 "distro_node.node.trainer",
@@ -440,7 +447,7 @@ async def _spawned(
             stdout=words_in,
             stderr=words_in,
             pass_fds=(requests_out, answers_in),
-            # Ctrl-C in a terminal goes to the foreground group: the daemon alone.
+            # Ctrl-C in a terminal goes to the foreground group: only the daemon shall receive it.
             start_new_session=True,
             env=environment,
         )
@@ -451,7 +458,7 @@ async def _spawned(
     finally:
         os.close(requests_out)
         os.close(answers_in)
-        # From now on the trainer alone holds it: the thread ends with it.
+        # From now on only the trainer holds the write end, so the thread ends with the trainer.
         os.close(words_in)
     os.set_blocking(requests_in, False)
     os.set_blocking(answers_out, False)
@@ -465,8 +472,8 @@ async def _spawned(
 def _pass_on(descriptor: int) -> None:
     """Log what the trainer and its libraries write, line by line.
 
-    A thread, since the event loop may be busy, and they must not wait for it. They write what they
-    like, with names out of a stranger's model in it: as it is, none of it may reach a terminal.
+    It is a thread because the event loop may be busy, and the writers must not wait for it. Their
+    text may contain names from a stranger's model: unfiltered, none of it may reach a terminal.
     """
     with open(descriptor, "rb") as words:
         while line := words.readline(MOST_CHARACTERS):

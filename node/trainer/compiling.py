@@ -1,11 +1,12 @@
-"""Compiling a model's layers with `torch.compile`, where training gets faster by it.
+"""Compilation of a model's layers with `torch.compile`, where it makes training faster.
 
-Compiling takes a minute or two at each start, may fail in ways of its own, and gains little on a
-processor. So it is tried before the node takes part, on samples of zeros and with a limit of time, and
-kept only where it is measured to be faster. Layers are alike, so that one serves for all of them, and
-nothing is compiled later: what does not fit (an evaluation, say) is computed as it always was.
+Compiling takes a minute or two at each start, may fail, and gains little on a CPU. So it is tried
+before the node takes part, on samples of zeros and with a time limit, and kept only if it is
+measured to be faster. The layers are alike, so that one compilation serves for all of them, and
+nothing is compiled later: shapes that do not fit (an evaluation, for example) are computed
+uncompiled.
 
-None of it touches the shared step. A member's gradient alone may change, in its last bits.
+The shared step is never compiled. Only a member's own gradient may change, in its last bits.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of trying."""
+    """Result of a trial compilation."""
 
     faster: bool
-    """Whether the layers are compiled now; else they are as they were."""
+    """Whether the layers are compiled now; otherwise they are as before."""
     words: str
-    """For people."""
+    """The result in words, for people."""
 
 
 def compile_if_faster(
@@ -44,24 +45,25 @@ def compile_if_faster(
     seconds: float = _SECONDS,
     least_gain: float = _LEAST_GAIN,
 ) -> Outcome:
-    """Have these layers compiled if that makes `compute`, which goes through so many sequences forward
-    and backward and waits until they are done, faster by `least_gain` or more."""
+    """Compile these layers if that makes `compute` faster by the factor `least_gain` or more.
+    `compute` runs that many sequences forward and backward and waits until they are done."""
     if not layers:
         return Outcome(False, "nothing is compiled: the model has no layers that are alike")
     try:
         before = _best(compute, sequences)
         began = time.perf_counter()
         late = TimeoutError(f"it takes more than {seconds:g} s")
-        # A library may take the interruption for its own affair, so it comes again.
+        # A library may swallow the interruption as its own exception, so it is repeated.
         with interrupted(seconds, late, again=1.0):
             for layer in layers:
                 layer.compile()
-            # From two sizes torch learns that there are others. One sequence is a case of its own.
+            # Two sizes teach torch that the size varies. One sequence is a special case to it.
             for size in sorted({1, sequences}):
                 compute(size)
         took = time.perf_counter() - began
         after = _best(compute, sequences)
-    # A compiler's bugs, a missing C compiler, the end of memory or of patience: it goes as before.
+    # A compiler bug, a missing C compiler, too little memory or too much time: training goes on
+    # uncompiled.
     except Exception as error:
         _leave(layers)
         _log.debug("compiling the model's layers failed", exc_info=error)
@@ -76,13 +78,13 @@ def compile_if_faster(
 
 def _leave(layers: Sequence[torch.nn.Module]) -> None:
     for layer in layers:
-        # What `compile` has set; torch has no word for taking it back.
+        # This undoes `compile`, for which torch has no function.
         layer._compiled_call_impl = None
     torch.compiler.reset()
 
 
 def _best(compute: Callable[[int], object], sequences: int) -> float:
-    """Seconds, of the fastest of a few, after a first one that loads what it needs."""
+    """Return the fastest of a few runs, in seconds, after one to warm up."""
     compute(sequences)
     taken = []
     for _ in range(_TRIES):

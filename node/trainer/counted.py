@@ -1,4 +1,4 @@
-"""What a trainer is given to make the step of a record: the bodies that it takes, from the disk."""
+"""The inputs of a step: the bodies that a record counts, read from disk."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..storage.blob_store import BlobStore
 
 @dataclass(frozen=True)
 class Counted:
-    """Bodies, and how often each counts."""
+    """Bodies with their update weights."""
 
     bodies: list[bytes]
     counts: list[int]
 
 
 def counted_bodies(store: BlobStore, needed: Sequence[Needed]) -> Counted | None:
-    """Those that are needed and fit; None if one of them is not here. They were decoded when they came,
-    but not held against what is expected of them: everybody leaves the same ones out."""
+    """Return the needed bodies that fit; None if one of them is missing here. They were decoded on
+    arrival, but not compared with what is expected of them: every member leaves the same ones out."""
     found = Counted([], [])
     for each in needed:
         body = store.get(each.entry.update)

@@ -1,8 +1,8 @@
-"""The loss of a language model without its logits: rows by rows, and never all of them at once.
+"""A language model's loss computed without holding all logits at once.
 
-The logits of 2,048 tokens of a vocabulary of 128,000 are a gigabyte in float32, and the loss, its
-softmax and their gradient would be three. Here some rows go through the head, into the loss and into the
-gradients of hidden states and head, and are forgotten.
+The logits of 2,048 tokens with a vocabulary of 128,000 take a gigabyte in float32; the loss, its
+softmax and their gradient would take three. Here a few rows at a time go through the head, into the
+loss and into the gradients of hidden states and head, and are dropped.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def token_loss(
     targets: torch.Tensor,
     chosen: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The sum of the cross-entropy, nats, float32.
+    """Return the sum of the cross-entropy in nats, as float32.
 
-    `inputs` are the model's; `targets` are the tokens to be found, one after the other; `chosen`, bool
-    (samples, length), says at which places, None: at all. What is not chosen does not go through the
-    head.
+    `inputs` are the model's; `targets` are the tokens to be predicted, one after the other;
+    `chosen`, bool (samples, length), marks the places to predict, None: all. Other places do not go
+    through the head.
     """
     head: Any = model.get_output_embeddings()
     if type(head) is not torch.nn.Linear:
@@ -46,10 +46,10 @@ def _at(values: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
 
 @contextmanager
 def _without_head(model: PreTrainedModel, head: torch.nn.Linear) -> Iterator[float | None]:
-    """The model gives what would go into its head; the value is the bound of its logits, if it has one.
+    """Make the model return the inputs of its head; yield the bound of its logits, if it has one.
 
-    What a model does with its logits is linear (Granite divides them) and may as well come before the
-    head, but for this bound (Gemma 2).
+    Whatever else a model does with its logits is linear (Granite divides them) and may as well come
+    before the head; only this bound may not (Gemma 2).
     """
     cap = getattr(model.config, "final_logit_softcapping", None)
     setattr(head, "forward", _as_it_is)  # noqa: B010  (of another name than the class's own)
@@ -58,7 +58,7 @@ def _without_head(model: PreTrainedModel, head: torch.nn.Linear) -> Iterator[flo
     try:
         yield cap
     finally:
-        # The class's own is there again.
+        # This restores the class's own method.
         del head.forward
         if cap is not None:
             model.config.final_logit_softcapping = cap
@@ -71,8 +71,8 @@ def _as_it_is(hidden: torch.Tensor) -> torch.Tensor:
 class _HeadLoss(torch.autograd.Function):
     """Hidden states (N, H), the head's weight (V, H) and bias (V), targets (N) → the sum of the loss.
 
-    The gradients for a loss of one are computed on the way there: logits are needed for both, and to
-    make them twice would cost a third more.
+    The forward pass also computes the gradients for a loss of one: both need the logits, and
+    computing those twice would cost a third more.
     """
 
     @staticmethod
@@ -94,7 +94,7 @@ class _HeadLoss(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         (factor,) = gradients
-        # Dropped here: the loss itself, and so this context, may be held for longer.
+        # Dropped here: the loss itself, and so this context, may live longer.
         kept, ctx.gradients = ctx.gradients, ()
         scaled = [None if each is None else each.mul_(factor) for each in kept]
         return (*scaled, None, None, None)
@@ -132,7 +132,7 @@ def _forward(
         total += (sums - logits.gather(1, wanted[:, None])[:, 0]).sum()
         if not keep:
             continue
-        # d(loss) / d(logits) is the softmax, less one at the target.
+        # d(loss) / d(logits) is the softmax, minus one at the target.
         logits.sub_(sums[:, None]).exp_()
         logits[torch.arange(len(wanted), device=wanted.device), wanted] -= 1
         if slope is not None:

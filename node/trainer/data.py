@@ -1,8 +1,8 @@
-"""Samples out of the blob store, by number: bytes, and the tokens and marks that they stand for.
+"""Samples from the blob store, by number: their bytes, and the tokens and marks that these encode.
 
-The corpus is never in memory: a sample is read from the one or two chunk files it lies in, and the
-operating system's cache does the rest. (Reading rather than mapping: a mapped file that somebody
-truncates kills the process, a short read is an error that can be told.)
+The corpus is never in memory: a sample is read from the one or two chunk files that contain it, and
+the operating system's cache does the rest. (Files are read rather than mapped: truncating a mapped
+file kills the process, whereas a short read is an error that can be reported.)
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from .errors import TrainerFailed
 
 @dataclass(frozen=True)
 class Tokens:
-    """What the bytes of samples stand for, (samples, sequence_length + 1) each."""
+    """Decoded samples; each array is (samples, sequence_length + 1)."""
 
     ids: np.ndarray
     """int64."""
     begins: np.ndarray | None
-    """bool: a document begins here. None, as the next, where the data is not `marked`."""
+    """bool: a document begins here. None, like `learned`, where the data is not `marked`."""
     learned: np.ndarray | None
-    """bool: this token is to be learned."""
+    """bool: this token is to be predicted."""
 
 
 def read_tokens(spec: DataSpec, samples: Sequence[bytes]) -> Tokens:
-    """Tokens and marks of samples. Raises `TrainerFailed` (`bad_data`) for a token id that is not in the
-    vocabulary."""
+    """Return the tokens and marks of samples. Raises `TrainerFailed` (`bad_data`) for a token id
+    outside the vocabulary."""
     bits = 8 * spec.token_bytes
     shape = (len(samples), spec.sequence_length + 1)
     numbers = np.frombuffer(b"".join(samples), f"<u{spec.token_bytes}").astype(np.int64)
@@ -50,10 +50,9 @@ def read_tokens(spec: DataSpec, samples: Sequence[bytes]) -> Tokens:
 
 
 class Corpus:
-    """The training shards of a manifest, or a member's own in their place, and its held-out shard.
+    """The training shards of a manifest, or a member's own in their place, and the held-out shard.
 
-    Every method raises `TrainerFailed`: `missing_data` where bytes are not on the disk, or not as
-    they were.
+    Every method raises `TrainerFailed`: `missing_data` where bytes are missing on disk or damaged.
     """
 
     def __init__(
@@ -66,23 +65,23 @@ class Corpus:
         self._spec = spec
         self._store = store
         self._training, self._shards = own or (store, spec.shards)
-        # ends[s] is the first sample behind shard s.
+        # ends[s] is the first sample after shard s.
         self._ends = list(accumulate(spec.samples_in(shard) for shard in self._shards))
         self._lists: dict[bytes, BlobList] = {}
-        # The chunks whose bytes were found to be theirs.
+        # The chunks whose hash was checked.
         self._checked: set[ContentId] = set()
 
     @property
     def heldout_samples(self) -> int:
-        """How many held-out samples there are."""
+        """Number of held-out samples."""
         return self._spec.samples_in(self._spec.heldout)
 
     def training(self, samples: Sequence[int]) -> list[bytes]:
-        """The bytes of training samples: (sequence_length + 1) × token_bytes each."""
+        """Return the bytes of training samples: (sequence_length + 1) × token_bytes each."""
         return [self._read(self._training, *self._locate(sample)) for sample in samples]
 
     def heldout(self, samples: Sequence[int]) -> list[bytes]:
-        """Those of held-out samples, likewise."""
+        """Return the bytes of held-out samples, likewise."""
         return [self._read(self._store, self._spec.heldout, sample) for sample in samples]
 
     def _locate(self, sample: int) -> tuple[ShardSpec, int]:
@@ -94,7 +93,7 @@ class Corpus:
         return self._shards[index], sample - before
 
     def _read(self, store: BlobStore, shard: ShardSpec, sample: int) -> bytes:
-        """Sample number `sample` of a shard: one more token than a sequence is long."""
+        """Return sample number `sample` of a shard: one token more than a sequence is long."""
         length, width = self._spec.sequence_length, self._spec.token_bytes
         return self._bytes(store, shard, sample * length * width, (length + 1) * width)
 
@@ -110,9 +109,9 @@ class Corpus:
         return b"".join(parts)
 
     def _part(self, store: BlobStore, chunk: ContentId, offset: int, wanted: int) -> bytes:
-        """Some bytes of a chunk, which is read whole and checked when it is first needed."""
+        """Return some bytes of a chunk, which is read whole and checked at its first use."""
         if chunk not in self._checked:
-            # What the disk has made something else of is removed, and fetched again.
+            # The store removes a damaged chunk, and the node fetches it again.
             data = store.get(chunk)
             if data is None:
                 raise _missing(f"a chunk, {chunk.hex()[:12]}, is missing or damaged")

@@ -1,8 +1,9 @@
-"""Models that tell noise from images: a U-Net of `diffusers`, and how it is read, written and asked.
+"""Models that predict the noise in images: a U-Net of `diffusers`, with its reading, writing and
+schedule.
 
-It wears the coat that transformers has for models of one's own, so that what lays out, counts and trains
-a model deals with one kind. The configuration is a stranger's, and `architectures` has checked it. The
-library is loaded for swarms that train such a model alone: that takes seconds.
+It is wrapped as a custom model of transformers, so that the code that builds, counts and trains
+models handles one kind. The configuration is a stranger's, and `architectures` has checked it. Only
+swarms that train such a model load the library, since that takes seconds.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from .errors import TrainerFailed
 from .task_names import ImageSettings
 
 UNET = "unet"
-"""The folder of an export that has the model, as pipelines of the library want it."""
+"""The folder of an export that contains the model, as the library's pipelines expect."""
 SCHEDULER = "scheduler"
 WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
 
-# What the linear schedule begins and ends with where it has so many steps (Ho et al., arXiv 2006.11239);
-# with fewer each adds more, so that nothing but noise is left at the end all the same. The cosine one
-# (Nichol and Dhariwal, arXiv 2102.09672) needs no such numbers.
+# The linear schedule begins and ends with these values where it has 1,000 steps (Ho et al., arXiv
+# 2006.11239). With fewer steps each adds proportionally more, so that nothing but noise is left at
+# the end all the same. The cosine schedule (Nichol and Dhariwal, arXiv 2102.09672) needs no such
+# numbers.
 _LINEAR_STEPS, _FIRST, _LAST = 1000, 1e-4, 0.02
 
 
 class DenoiserConfig(PretrainedConfig):
-    """The configuration of a denoiser: `network` is what the library is given."""
+    """The configuration of a denoiser; `network` holds the library's own arguments."""
 
     model_type = "unet2d"
 
@@ -40,7 +42,7 @@ class DenoiserConfig(PretrainedConfig):
 
 
 class Denoiser(PreTrainedModel):
-    """A network that says what the noise in an image is."""
+    """A network that predicts the noise in an image."""
 
     config_class = DenoiserConfig
     main_input_name = "noisy"
@@ -54,13 +56,13 @@ class Denoiser(PreTrainedModel):
     def forward(
         self, noisy: torch.Tensor, times: torch.Tensor, labels: torch.Tensor | None
     ) -> torch.Tensor:
-        """The noise in images (count, channels, height, width) at these steps, (count,); of these
-        classes, where the model knows any: the same shape."""
+        """Return the noise in images (count, channels, height, width) at the steps `times`,
+        (count,), for the classes `labels` if the model has classes: the same shape as the images."""
         return self.unet(noisy, times, class_labels=labels).sample
 
 
 def load_library() -> None:
-    """Load it now, outside whatever has bounds of time and memory. Raises `TrainerFailed`
+    """Load the library now, outside of any limit of time and memory. Raises `TrainerFailed`
     (`no_task`)."""
     try:
         import diffusers.models.unets.unet_2d  # noqa: F401  (to have it loaded)
@@ -71,7 +73,8 @@ def load_library() -> None:
 
 
 def noise_schedule(settings: ImageSettings) -> Any:
-    """The library's schedule: how much of an image is left at each step, and how it is got back."""
+    """Return the library's schedule: how much of an image remains at each step, and how it is
+    recovered."""
     from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 
     scale = _LINEAR_STEPS / settings.steps
@@ -86,14 +89,14 @@ def noise_schedule(settings: ImageSettings) -> Any:
 
 
 def write_denoiser(model: Denoiser, settings: ImageSettings, directory: Path) -> None:
-    """Write the model and its schedule so that the library opens them; without classes the directory is
-    a pipeline of it. Raises what a full disk raises."""
+    """Write the model and its schedule in the library's format; without classes the directory is a
+    pipeline of the library. Raises what a full disk raises."""
     import diffusers
 
     model.unet.save_pretrained(directory / UNET, safe_serialization=True)
     noise_schedule(settings).save_pretrained(directory / SCHEDULER)
     if not settings.classes:
-        # Its one pipeline for such models asks for no class.
+        # The library's only pipeline for such models takes no class.
         index = {
             "_class_name": "DDPMPipeline",
             "_diffusers_version": diffusers.__version__,
@@ -104,14 +107,14 @@ def write_denoiser(model: Denoiser, settings: ImageSettings, directory: Path) ->
 
 
 def read_denoiser(directory: Path, model: Denoiser) -> None:
-    """Put the weights of an export into a model of the manifest's configuration. Raises `TrainerFailed`
-    (`bad_model`)."""
+    """Read the weights of an export into a model of the manifest's configuration. Raises
+    `TrainerFailed` (`bad_model`)."""
     path = directory / UNET / WEIGHTS_NAME
     try:
         found = load_file(path)
     except OSError as error:
         raise _bad(f"{path.name} cannot be read ({error.strerror or error})") from None
-    # The library has an exception of its own for each way in which a file is none of its own.
+    # The library has a separate exception for each way in which a file is invalid.
     except Exception as error:
         reason = (str(error).splitlines() or [repr(error)])[0][:200]
         raise _bad(f"{path.name} cannot be read ({reason})") from None
@@ -126,13 +129,13 @@ def read_denoiser(directory: Path, model: Denoiser) -> None:
 
 
 def written_config(model: Denoiser) -> dict[str, Any]:
-    """What `config.json` says of a model, but for what the library says of itself."""
-    # As it is read back: tuples are lists there.
+    """Return the contents of a model's `config.json`, without what the library writes about itself."""
+    # As it would be read back: tuples become lists.
     return named_keys(json.loads(model.unet.to_json_string()))
 
 
 def named_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration without the keys that say how it was written."""
+    """Return a configuration without the keys that record how it was written."""
     return {key: value for key, value in config.items() if not key.startswith("_")}
 
 

@@ -1,4 +1,4 @@
-"""How an exception in a trainer is told: its kind, and one line."""
+"""Mapping of a trainer's exception to a failure kind and one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 def describe(error: Exception) -> tuple[FailureKind, str]:
-    """The kind and the one-line message under which the node hears of an exception."""
+    """Return the kind and the one-line message with which an exception is reported to the node."""
     first_line = (str(error).splitlines() or [""])[0][:500] or repr(error)
     if isinstance(error, TrainerFailed):
         return error.kind, first_line

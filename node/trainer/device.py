@@ -1,4 +1,4 @@
-"""The device of a trainer: choosing it, its memory, and what it can compute in."""
+"""The trainer's device: its choice, its memory, and the types it can compute in."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .errors import TrainerFailed
 from .main_memory import free_main_memory
 from .memory_plan import Room
 
-# Kinds of devices that torch knows by name and computes on only with a package beside it.
+# Kinds of devices whose names torch knows, and on which it computes only with an additional package.
 _BACKEND_PACKAGES = {"vulkan": "torchvulkan"}
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the named device. `auto` takes CUDA (or ROCm, which torch calls the same), then MPS, then
-    the CPU.
+    """Return the named device. `auto` takes CUDA (or ROCm, which torch calls the same), then MPS,
+    then the CPU.
 
-    Raises `TrainerFailed` with the kind `no_device` for a device that is not there.
+    Raises `TrainerFailed` with the kind `no_device` for a device that does not exist.
     """
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
-        # First: the package says what torch understands by the name.
+        # First: the package defines what torch understands by the name.
         if (package := _BACKEND_PACKAGES.get(name.partition(":")[0])) is not None:
             importlib.import_module(package)
         device = torch.device(name)
@@ -35,7 +35,7 @@ def choose_device(name: str) -> torch.device:
         raise TrainerFailed(
             "no_device", f"{name!r} needs a package that is missing: {error}"
         ) from None
-    # Which of the three it is depends on the backend and on how torch was built.
+    # Which of the three is raised depends on the backend and on torch's build.
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0][:200]
         raise TrainerFailed("no_device", f"no device {name!r} here: {reason}") from None
@@ -43,13 +43,13 @@ def choose_device(name: str) -> torch.device:
 
 
 def device_kind(device: torch.device) -> str:
-    """Return what the arithmetic of memory calls the device: torch's name of its kind, and
-    `cuda-float32` for a card whose layers compute in float32."""
+    """Return the device's name in the memory model: torch's name of its kind, and `cuda-float32` for
+    a GPU whose layers compute in float32."""
     return "cuda-float32" if device.type == "cuda" and narrow_type(device) is None else device.type
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what was asked of it."""
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -57,10 +57,11 @@ def synchronize(device: torch.device) -> None:
 
 
 def copies_while_computing(device: torch.device) -> bool:
-    """Return whether copies to and from the device may be left to run (`non_blocking`).
+    """Whether copies to and from the device may run asynchronously (`non_blocking`).
 
-    CUDA orders a copy before what uses it and keeps its memory until then. On MPS the memory of a tensor
-    that is dropped at once may be overwritten first, so no copy is left to run there or elsewhere.
+    CUDA orders a copy before its uses and keeps its memory until then. On MPS the memory of a tensor
+    that is dropped at once may be overwritten first, so no copy is asynchronous there, nor
+    elsewhere.
     """
     return device.type == "cuda"
 
@@ -68,8 +69,8 @@ def copies_while_computing(device: torch.device) -> bool:
 def narrow_type(device: torch.device) -> torch.dtype | None:
     """Return the 16-bit type in which layers compute on the device, None for float32.
 
-    bfloat16 needs no loss scale, so it is first; NVIDIA's cards before Ampere and AMD's RDNA 1 and 2
-    have no units for it and emulate it. Cards before Volta have none for float16 either.
+    bfloat16 needs no loss scale, so it comes first; NVIDIA's GPUs before Ampere and AMD's RDNA 1 and
+    2 have no units for it and emulate it. GPUs before Volta have none for float16 either.
     """
     if device.type != "cuda":
         return None
@@ -95,8 +96,8 @@ def free_bytes(device: torch.device) -> int:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Return the memory that this process can still use on the device, in bytes: what is free, and what
-    torch's allocator has taken and not given out."""
+    """Return the memory that this process can still use on the device, in bytes: free memory, and
+    what torch's allocator has reserved and not given out."""
     cached = 0
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -104,29 +105,30 @@ def available_bytes(device: torch.device) -> int:
 
 
 def free_room(device: torch.device, limit: int | None = None) -> Room:
-    """The memory that a model may take, on the device and beside it; with `limit` so much on the
-    device, whatever is free."""
+    """Return the memory that a model may take on the device and in main memory; with `limit`, that
+    many bytes on the device, whatever is free."""
     wanted = free_bytes(device) if limit is None else limit
     return Room(device=wanted, host=0 if device.type == "cpu" else free_bytes(torch.device("cpu")))
 
 
 def spills(device: torch.device) -> bool:
-    """Return whether the driver takes main memory where the card's is full, a hundred times slower,
-    instead of refusing: NVIDIA's does so on Windows and in its Linux subsystem (WSL)."""
+    """Whether the driver falls back to main memory, a hundred times slower, instead of refusing when
+    the GPU's memory is full: NVIDIA's does so on Windows and in its Linux subsystem (WSL)."""
     kernel = platform.uname()
     windows = kernel.system == "Windows" or "microsoft" in kernel.release.lower()
     return device.type == "cuda" and windows
 
 
 def limit_memory(device: torch.device, limit: int) -> None:
-    """Refuse to take more than `limit` bytes on a GPU; main memory is the owner's own affair."""
+    """Limit this process to `limit` bytes on a GPU; main memory is left to the owner."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
 
 
 def allocated_bytes(device: torch.device) -> int:
-    """The device memory that this process holds; 0 on the CPU, where it is the process's own."""
+    """Return the device memory that this process holds; 0 on the CPU, where it is the process's own
+    memory."""
     if device.type == "cuda":
         return torch.cuda.memory_reserved(device)
     if device.type == "mps":
@@ -135,7 +137,7 @@ def allocated_bytes(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out, on whichever device."""
+    """Whether an exception means that memory ran out, on any kind of device."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     # The CPU's allocator and MPS raise a plain RuntimeError.

@@ -1,7 +1,7 @@
-"""Images from the model: out of noise, step by step.
+"""Image sampling: the model turns noise into images, step by step.
 
-The noise that an image begins with follows from the seed and the image's number, and nothing is drawn
-afterwards (Song et al., arXiv 2010.02502, with η = 0): the same seed gives the same images again.
+The initial noise follows from the seed and the image's number, and nothing is drawn afterwards (Song
+et al., arXiv 2010.02502, with η = 0): the same seed reproduces the same images.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .task_names import ImageSettings
 
 
 def draw_images(session: TrainingSession, count: int, seed: int, steps: int) -> Iterator[bytes]:
-    """So many images, each size × size × channels bytes, in `steps` steps or as many as the schedule
-    has. Where there are classes, image i is of class i modulo their number.
+    """Yield `count` images, each size × size × channels bytes, in `steps` steps or in as many as the
+    schedule has. Where there are classes, image i is of class i modulo their number.
 
-    Raises `TrainerFailed` (`bad_data`) where the swarm learns something else.
+    Raises `TrainerFailed` (`bad_data`) where the swarm's task is another.
     """
     task = session.task
     if not isinstance(task, Diffusion):
@@ -53,11 +53,11 @@ def draw_together(
     steps: int,
     device: torch.device,
 ) -> list[bytes]:
-    """The images of these numbers, as `draw_images` has them, in one batch."""
+    """Return the images of these numbers, as `draw_images` does, in one batch."""
     from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 
     model.eval()
-    # Counted from the last step on, where there is nothing but noise, however many there are.
+    # Counted back from the last step, which is pure noise, however many steps there are.
     schedule: Any = DDIMScheduler.from_config(
         noise_schedule(settings).config, timestep_spacing="trailing"
     )
@@ -73,7 +73,7 @@ def draw_together(
         times = torch.full((len(numbers),), int(step), device=device)
         said = model(images, times, labels).float()
         images = schedule.step(said, step, images).prev_sample
-    # What has come apart is black rather than no picture at all.
+    # A value that is not a number becomes black, so that there is an image all the same.
     values = torch.nan_to_num(images.cpu(), nan=-1.0).clamp(-1, 1)
     pixels = ((values + 1) * 127.5).round().to(torch.uint8)
     return [image.permute(1, 2, 0).contiguous().numpy().tobytes() for image in pixels]

@@ -1,6 +1,7 @@
-"""What is drawn in training, so that every member draws the same for a sample.
+"""Seeded random numbers of training, so that every member draws the same ones for a sample.
 
-A hash draws it and no library's generator, which a newer release, or another device, may change.
+A hash generates them, not a library's generator, which may change with a newer release or another
+device.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ _WHOLE = 2.0**32
 
 
 def drawn(purpose: str, key: tuple[int, ...], count: int) -> np.ndarray:
-    """So many numbers of 32 bits out of a key of whole numbers below 2⁶⁴: int64 (count,). `purpose`
-    keeps what is drawn for one use apart from that for another."""
+    """Return `count` numbers of 32 bits derived from a key of integers below 2⁶⁴: int64 (count,).
+    `purpose` separates the numbers of different uses."""
     joined = b"".join(number.to_bytes(8, "little") for number in key)
     stream = blake3(joined, derive_key_context=f"distro-node {purpose}").digest(4 * count)
     return np.frombuffer(stream, "<u4").astype(np.int64)
 
 
 def normal(purpose: str, key: tuple[int, ...], count: int) -> np.ndarray:
-    """So many numbers of the standard normal distribution: float32 (count,).
+    """Return `count` numbers of the standard normal distribution: float32 (count,).
 
-    Two at a time out of two that are uniform (Box and Muller, 1958). None is further out than 6.7.
+    Each pair is made from two uniform numbers (Box and Muller, 1958). No number exceeds 6.7 in
+    magnitude.
     """
     pairs = (count + 1) // 2
     uniform = drawn(purpose, key, 2 * pairs).astype(np.float64)

@@ -8,8 +8,8 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-# Variables by which libraries multiply float32 with fewer digits than it has, so that the shared step
-# would differ from the swarm's: cuBLAS, torch, hipBLASLt, Metal and oneDNN.
+# Variables that make libraries multiply float32 at reduced precision, so that the shared step would
+# differ from the swarm's: cuBLAS, torch, hipBLASLt, Metal and oneDNN.
 _INEXACT = (
     "CUBLAS_EMULATE_*",
     "CUBLAS_EMULATION_*",
@@ -23,12 +23,12 @@ _INEXACT = (
 
 _SECRET_WORDS = ("PASSPHRASE", "PASSWORD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
 
-# Caches beyond this are dropped at the next start: compilers never drop anything themselves.
+# Larger caches are dropped at the next start: compilers never drop anything themselves.
 _CACHES_BYTES = 4 << 30
 
 
 def drop_if_large(caches: Path, limit: int = _CACHES_BYTES) -> None:
-    """Remove a folder of caches that holds more than `limit` bytes. It is made again as it is used."""
+    """Remove a cache folder that holds more than `limit` bytes. It is recreated on use."""
     sizes = (
         Path(folder, name).lstat().st_size
         for folder, _, names in os.walk(caches, followlinks=False)
@@ -40,10 +40,10 @@ def drop_if_large(caches: Path, limit: int = _CACHES_BYTES) -> None:
 
 
 def environment(threads: int | None, scratch: str, caches: Path | None = None) -> dict[str, str]:
-    """Return the node's own variables, without secrets and without those that change arithmetic; what
-    libraries write goes to the folder `scratch`, and what they compile to `caches`, if that is given."""
+    """Return the node's own variables, without secrets and without those that change arithmetic.
+    Libraries write to the folder `scratch`, and compiled code to `caches`, if given."""
     compiled = scratch if caches is None else str(caches.resolve())
-    # A passphrase of the keystore may stand there, and others' secrets; the trainer has no use for them.
+    # They may hold the keystore's passphrase and other programs' secrets; the trainer needs none.
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -51,13 +51,13 @@ def environment(threads: int | None, scratch: str, caches: Path | None = None) -
         and not any(fnmatchcase(name, pattern) for pattern in _INEXACT)
     }
     environment |= {
-        # Nothing is ever fetched behind the user's back.
+        # Libraries download nothing without the user's knowledge.
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "DO_NOT_TRACK": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_VERBOSITY": "error",
-        # Nor written to the user's own caches.
+        # Nor do they write to the user's own caches.
         "TMPDIR": scratch,
         "XDG_CACHE_HOME": scratch,
         "HF_HOME": scratch,
@@ -67,10 +67,10 @@ def environment(threads: int | None, scratch: str, caches: Path | None = None) -
         "MIOPEN_USER_DB_PATH": compiled,
         "TORCHINDUCTOR_CACHE_DIR": compiled,
         "TRITON_CACHE_DIR": compiled,
-        # A compiler is started here, and not in helpers that would stay.
+        # Compile in this process, not in helper processes that would stay.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
-    # Without segments that grow, the memory of a full card is cut into pieces too small to use.
+    # Without expandable segments a full GPU's memory fragments into pieces too small to use.
     environment.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)

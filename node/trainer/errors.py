@@ -1,4 +1,4 @@
-"""What can go wrong between the node process and its trainer."""
+"""The errors between the node process and its trainer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 
 class TrainerDied(Exception):
-    """The trainer process ended, or never spoke; it can be started again.
+    """The trainer process ended or never answered; it can be started again.
 
-    `micro_batch`, where it ended for want of memory: how many sequences at once are worth a try, 0 if
-    one was too much.
+    `micro_batch`, where it ended for lack of memory: the number of sequences at once to try next, 0
+    if one was too much.
     """
 
     def __init__(self, message: str, micro_batch: int | None = None) -> None:
@@ -35,13 +35,13 @@ class TrainerDied(Exception):
 
 
 class TrainerFailed(Exception):
-    """The trainer could not do what was asked and said why; the process goes on living.
+    """The trainer could not carry out a request and reported why; the process lives on.
 
-    `kind` says whose matter it is: `no_device`, `out_of_memory`, `model_too_large`, `disk_full` and
-    `disk_broken` are for the user to mend, `other_model` says that this computer computes another
-    function than the swarm's model, `bad_model`, `bad_data` and `bad_snapshot` come from the
-    manifest or the blobs it names, `no_task` is a task that is not installed, `missing_data` is mended
-    by fetching it again, `internal` is a bug of ours.
+    `kind` tells who can mend it: `no_device`, `out_of_memory`, `model_too_large`, `disk_full` and
+    `disk_broken` are the user's; `other_model` means that this computer computes another function
+    than the swarm's model; `bad_model`, `bad_data` and `bad_snapshot` come from the manifest or the
+    blobs that it names; `no_task` is a task that is not installed; `missing_data` is mended by
+    fetching it again; `internal` is a bug of ours.
     """
 
     def __init__(self, kind: FailureKind, message: str) -> None:

@@ -1,22 +1,22 @@
 """The shared step: the one place where replicas must agree to the last bit, and do.
 
-1. Signs are added up per coefficient, each as often as its update counts. The sums are whole numbers
-   of at most what all updates count together.
-2. The inverse transform uses the protocol's integer basis. All products and partial sums are whole
-   numbers; while they are below 2^24 (float32) or 2^53 (float64) every one of them is exact, so
+1. Signs are added up per coefficient, each as often as its update counts. The sums are integers,
+   bounded by the sum of all update weights.
+2. The inverse transform uses the protocol's integer basis. All products and partial sums are
+   integers; while they are below 2^24 (float32) or 2^53 (float64) every one of them is exact, so
    neither the order of summation nor a fused multiply-add can change the result.
-3. Of the result a sign step uses the sign. `p ← p · (1 - lr·wd)` and `p ← p - lr · sign` each round
+3. A sign step uses the sign of the result. `p ← p · (1 - lr·wd)` and `p ← p - lr · sign` each round
    once: the factor is one float32 that all members compute in rational arithmetic, and lr · sign is
    exact, so fusing the second line would not change it either.
-4. In matrices a scaled step uses the result itself, as the nearest float32 (which it is, below 2^24),
-   times one float32 for each of them, computed in rational arithmetic from the sum of the squares of
-   all votes (`scaling`), a whole number. The product and the difference each round once, in two calls,
-   which nothing fuses; what is cut off between them is cut at twice the learning rate, which is exact.
+4. In matrices a scaled step uses the result itself, as the nearest float32 (exact below 2^24),
+   times one float32 per matrix, computed in rational arithmetic from the sum of the squares of
+   all votes (`scaling`), an integer. The product and the difference each round once, in two calls
+   that nothing fuses; the product is clipped at twice the learning rate, which is exact.
 
-Only multiplications and a subtraction of float32 numbers are left to IEEE 754. Subnormal
-numbers, which some devices flush to zero, do not arise: initial parameters have none (`initial`), no
-step is smaller than 2^-100, and the difference of two normal numbers this far from 2^-126 is zero or
-far above it.
+Only multiplications and a subtraction of float32 numbers are left to IEEE 754. Subnormal numbers,
+which some devices flush to zero, do not arise: initial parameters have none (`initial`), no step is
+smaller than 2^-100, and the difference of two normal numbers this far from 2^-126 is zero or far
+above it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from .device import copies_while_computing
 Basis = Callable[[int, torch.dtype, torch.device], torch.Tensor]
 """Side, float type, device → the matrix of the transform: row = frequency, column = position."""
 Means = Callable[[Sequence[int]], Sequence[Fraction]]
-"""Of sums over the blocks that are here, one for each tensor → the means over all blocks of the tensors
-of which they are parts."""
+"""Sums over the blocks present here, one per tensor → the means over all blocks of the whole tensors."""
 
 
 @torch.no_grad()
@@ -55,13 +54,12 @@ def apply_step(
     means: Means | None = None,
     basis: Basis = whole_basis,
 ) -> None:
-    """Take one step with these updates, in any order; with none, nothing changes at all.
+    """Take one step with these updates, in any order; without updates nothing changes.
 
-    `counts` says how often each of them counts, from 1 to 127 times; without it, once each. One that
-    counts twice does what two do that say the same.
-    `parameters` are float32 tensors in layout order, strided as they like; `learning_rate` is exactly
-    a float32. `means` is needed where a scaled step is taken on parts of tensors alone. Any `basis` but
-    the protocol's is for experiments, and promises nothing.
+    `counts` are the update weights, from 1 to 127; by default each counts once. An update of weight
+    2 has the effect of two identical updates. `parameters` are float32 tensors in layout order, of
+    any strides; `learning_rate` is exactly a float32. `means` is needed only for a scaled step on
+    parts of tensors. A `basis` other than the protocol's is for experiments, and promises nothing.
     """
     if not updates:
         return
@@ -71,7 +69,8 @@ def apply_step(
     votes = _Votes(updates, counts, layout, device)
     factors: list[float | None] = [None] * len(parameters)
     if step == "scaled":
-        # Asked for even where no tensor is: whoever asks others for the rest must not be left alone.
+        # Called even where no tensor needs it: with several ranks it is a collective, and the others
+        # wait for it.
         squares = votes.squares()
         each = own_means(layout, squares) if means is None else means(squares)
         factors = [
@@ -105,10 +104,10 @@ def inverse_sums(
     in_float32: bool,
     basis: Basis = whole_basis,
 ) -> torch.Tensor:
-    """The integer inverse transform of some block rows, each number as the nearest float32.
+    """Return the integer inverse transform of some block rows, each number as the nearest float32.
 
-    `sign_sums_RC`: whole numbers in float32, each block's where the block is in the tensor; used up.
-    Devices without float64 (MPS) leave sums beyond float32 to the CPU.
+    `sign_sums_RC`: integers in float32, each block's at the block's place in the tensor; it is
+    overwritten. Devices without float64 (MPS) leave sums beyond float32 to the CPU.
     """
     device = sign_sums_RC.device
     capable = torch.device("cpu") if not in_float32 and device.type == "mps" else device
@@ -120,7 +119,7 @@ def inverse_sums(
 
 
 class _Votes:
-    """What all updates together say, on the device."""
+    """The votes of all updates together, on the device."""
 
     def __init__(
         self,
@@ -133,28 +132,28 @@ class _Votes:
         self._positions_UC, self._signs_UC = _signed_positions(updates, counts, layout, device)
 
     def sums(self, index: int) -> Iterator[tuple[Stripe, torch.Tensor]]:
-        """Stripe by stripe of a tensor the sum of the signs at each coefficient, where its block lies:
-        (rows, columns), whole numbers in float32."""
+        """Yield, stripe by stripe of a tensor, the sum of the signs at each coefficient, at its
+        block's place: (rows, columns), integers in float32."""
         for stripe, sign_sums, _, _ in self._added(index):
             yield stripe, sign_sums
 
     def squares(self) -> list[int]:
-        """The sum of the squares of these sums, of each matrix; 0 of vectors."""
+        """Return the sum of the squares of these sums, for each matrix; 0 for vectors."""
         tensors, device = self._layout.tensors, self._signs_UC.device
         totals = torch.zeros(len(tensors), dtype=torch.int64, device=device)
         for index, tensor in enumerate(tensors):
             for _, sign_sums, places, weights in self._added(index) if scalable(tensor) else ():
-                # Each vote times the sum that it is part of: so only coefficients that somebody speaks
-                # of are looked at. Whole numbers in 64 bits, exact in any order.
+                # Each vote times the sum that it is part of, so that only coefficients with votes
+                # are visited. 64-bit integers, exact in any order.
                 met = sign_sums.view(-1).index_select(0, places).to(torch.int64)
                 totals[index] += (met * weights.to(torch.int64)).sum()
-        # Read once: a GPU need not be waited for in between.
+        # Read once, so that the GPU is not waited for in between.
         return totals.tolist()
 
     def _added(
         self, index: int
     ) -> Iterator[tuple[Stripe, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Stripe by stripe the sums, and the places and weights of all votes in it."""
+        """Yield, stripe by stripe, the sums, and the places and weights of all votes in the stripe."""
         tensor = self._layout.tensors[index]
         done = sum(each.coefficients for each in self._layout.tensors[:index])
         own = slice(done, done + tensor.coefficients)
@@ -165,20 +164,20 @@ class _Votes:
             sign_sums = torch.zeros(rows, tensor.columns, device=offsets.device)
             places = (offsets[:, stripe.blocks] - stripe.rows.start * tensor.columns).view(-1)
             here = weights[:, stripe.blocks].reshape(-1)
-            # Whole numbers of at most the sum of the counts: float32 adds them exactly in any order.
+            # Integers of at most the sum of the update weights: float32 adds them exactly in any order.
             sign_sums.view(-1).index_add_(0, places, here)
             yield stripe, sign_sums, places, here
 
 
 def scalable(tensor: TensorLayout) -> bool:
-    """Whether a scaled step is one by what is said, and not by signs. A vector is often a norm, each
-    element of which scales a whole channel: none moves further than the learning rate, and scaled
-    vectors learned no better (docs/research.md)."""
+    """Whether a scaled step uses the result's values, and not its signs, for this tensor. A vector
+    is often a norm, each element of which scales a whole channel: there no element moves further
+    than the learning rate, and scaled vectors learned no better (docs/research.md)."""
     return tensor.sides == 2
 
 
 def own_means(layout: UpdateLayout, sums: Sequence[int]) -> list[Fraction]:
-    """`Means` where all of every tensor is here."""
+    """Compute `Means` where every tensor is here as a whole."""
     return [
         Fraction(total, tensor.blocks) for total, tensor in zip(sums, layout.tensors, strict=True)
     ]
@@ -190,11 +189,11 @@ def _signed_positions(
     layout: UpdateLayout,
     device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """All updates' positions (int16) and signs times counts (int8), each (members, coefficients), on
-    the device.
+    """Return all updates' positions (int16) and signs times weights (int8), each (members,
+    coefficients), on the device.
 
-    They travel there all at once and in their smallest form, three bytes a coefficient, from memory that
-    a GPU reads by itself.
+    They are copied there together and in their smallest form, three bytes per coefficient, from
+    pinned memory that a GPU reads by itself.
     """
     shape = (len(updates), layout.coefficients)
     pinned = copies_while_computing(device)
@@ -214,11 +213,11 @@ def _signed_positions(
 
 
 def _offsets(positions_UC: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
-    """Where in the tensor, seen flat, each coefficient lies: (members, blocks, k)."""
-    # 64-bit numbers only where they are needed: they are slow on a GPU, and twice as many bytes.
+    """Return the offset of each coefficient in the flattened tensor: (members, blocks, k)."""
+    # 64-bit integers only where needed: they are slow on a GPU, and take twice the memory.
     number = torch.int32 if tensor.blocks * tensor.elements < 1 << 31 else torch.int64
     offsets = positions_UC.to(number).view(-1, tensor.blocks, tensor.top_k)
-    # One row down is block_columns positions on in a block, but a whole row on in the tensor.
+    # One row down is block_columns positions further in a block, but a whole row further in the tensor.
     offsets += (offsets // tensor.block_columns) * (tensor.columns - tensor.block_columns)
     across = tensor.columns // tensor.block_columns
     block = torch.arange(tensor.blocks, dtype=number, device=offsets.device)

@@ -1,11 +1,11 @@
-"""A proof, at each start, that a device computes the shared step and its fingerprint to the last bit.
+"""Check at each start that a device computes the shared step and its fingerprint to the last bit.
 
 A device that multiplies with fewer digits than float32 has (TF32, bfloat16, emulation), that rounds
 two operations as one, or that sums wrongly diverges from the swarm in its first round. So before a
-trainer takes part it runs the step itself (`exact.apply_step`) and the fingerprint on small tensors of
-every kind, and compares them with the same computed by numpy: the transform in whole numbers, the rest
-one rounding at a time. Libraries choose their kernels by size, so one product has the size that the
-stripes of a large matrix have on this device; there a sample of blocks is compared.
+trainer takes part it runs the step itself (`exact.apply_step`) and the fingerprint on small tensors
+of every kind, and compares the result with numpy's: the transform in integers, the rest one rounding
+at a time. Libraries choose their kernels by size, so one product has the size that the stripes of a
+large matrix have on this device; of that one a sample of blocks is compared.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .fingerprint import fingerprint
 # Whole blocks, blocks that shrink to a divisor, vectors and more than two dimensions.
 _SHAPES = ((128, 192), (43, 67), (100, 30), (96,), (7,), (2, 3, 40))
 _SIDE, _TOP_K = 64, 8
-# How often each update counts: sums that float32 holds, and sums beyond (130 are its bound).
+# Update weights: sums that float32 holds, and sums beyond it (130 is the bound).
 _FEW, _MANY = (1, 2, 1), (127, 127, 5)
 _RATE, _DECAY = 2.0**-9, 0.1
 
-# The matrix whose first stripe is the large product, and how many of its blocks are compared.
+# The matrix whose first stripe is the large product, and the number of its blocks that are compared.
 _LARGE = (8192, 8192)
 _COMPARED = 32
 
@@ -42,7 +42,7 @@ _COMPARED = 32
 def check_exactness(device: torch.device) -> None:
     """Run the shared step and the fingerprint on a device and compare every bit.
 
-    Raises `TrainerFailed` with the kind `no_device`, which names what differs.
+    Raises `TrainerFailed` with the kind `no_device`, naming what differs.
     """
     for in_float32 in (True, False):
         _check_large_product(device, in_float32=in_float32)
@@ -85,7 +85,7 @@ def _check_large_product(device: torch.device, *, in_float32: bool) -> None:
     stripe = next(stripes(layout, device))
     rows, across = stripe.rows.stop, layout.columns // _SIDE
     generator = np.random.default_rng(0)
-    # The largest sums that float32 must hold, at the lowest frequencies, and spread at random.
+    # The largest sums that float32 must hold, at the lowest frequencies, and others spread at random.
     grid = np.zeros((rows // _SIDE, _SIDE, across, _SIDE), dtype=np.float32)
     chosen = generator.choice(rows // _SIDE * across, _COMPARED, replace=False)
     for block in chosen:
@@ -111,8 +111,8 @@ def _refused(device: torch.device, what: str) -> TrainerFailed:
 
 
 def _random_update(layout: UpdateLayout, generator: np.random.Generator) -> DecodedUpdate:
-    """Return an update that is random but for the first block of each tensor, where the lowest
-    frequencies, all with one sign, make the largest sum there can be."""
+    """Return a random update, except that in the first block of each tensor the lowest frequencies,
+    all with one sign, make the largest possible sum."""
     positions, signs = [], []
     for tensor in layout.tensors:
         draw = generator.random((tensor.blocks, tensor.elements))
@@ -134,7 +134,7 @@ def _stepped(
     decay: float,
     step: Step,
 ) -> npt.NDArray[np.float32]:
-    """Return what `apply_step` must leave of one tensor."""
+    """Return the values of one tensor that `apply_step` must produce."""
     a, b = tensor.block_rows, tensor.block_columns
     sign_sums = np.zeros((tensor.blocks, tensor.elements), dtype=np.int64)
     block = np.arange(tensor.blocks)[:, None]
@@ -158,7 +158,8 @@ def _stepped(
 
 
 def _fingerprint(parameters: Sequence[npt.NDArray[np.float32]]) -> int:
-    """Return `fingerprint.fingerprint` of these parameters, in unbounded whole numbers."""
+    """Return `fingerprint.fingerprint` of these parameters, computed by numpy in wrapping 64-bit
+    integers."""
     bits = np.concatenate([values.reshape(-1).view(np.int32) for values in parameters])
     multiplier = 0x9E3779B97F4A7C15
     weights = (np.arange(bits.size, dtype=np.uint64) * np.uint64(multiplier)) | np.uint64(1)

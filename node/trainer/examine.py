@@ -1,7 +1,7 @@
-"""An exported model, read back: what its parameters are, by the table of a manifest.
+"""Reading of an exported model: its parameters, by the table of a manifest.
 
-The directory may be a stranger's. Its weights are read as safetensors into the manifest's own model, and
-nothing in it is run.
+The directory may be a stranger's. Its weights are read as safetensors into the manifest's own model,
+and no code in it is run.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from .session import TrainingSession
 from .snapshot import snapshot_chunks
 from .task_names import NO_TOKENIZER
 
-# What follows the tokenizer, and what the library writes of itself.
+# Keys that follow the tokenizer, and those that the library writes about itself.
 _FREE = frozenset(
     {"bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "architectures", "dtype"}
     | {"torch_dtype", "transformers_version"}
 )
-# What says how it was saved, and where its base lay on somebody's disk.
+# Keys that record how it was saved, and the path of its base on its maker's disk.
 _FREE_ADAPTER = frozenset(
     {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision"}
 )
 _MAX_JSON_BYTES = 64 << 20
-# Of the largest weight of a matrix: float32's own roundings of a product and a sum, some times over.
+# Relative to the largest weight of a matrix: a few times float32's rounding of a product and a sum.
 _ROUNDING = 1e-6
 
 
 def examine(session: TrainingSession, directory: Path) -> dict[str, Any]:
-    """What `client.Examined` holds. Raises `TrainerFailed` (`bad_model`)."""
+    """Return the fields of `client.Examined`. Raises `TrainerFailed` (`bad_model`)."""
     manifest = session.manifest
     if makes_images(str(manifest.model.get("model_type"))):
         parameters, differing = _denoiser(manifest, directory)
@@ -78,7 +78,7 @@ def examine(session: TrainingSession, directory: Path) -> dict[str, Any]:
 
 
 def _denoiser(manifest: Manifest, directory: Path) -> tuple[list[torch.Tensor], tuple[str, ...]]:
-    """The parameters of a model of images, and the keys in which its configuration differs."""
+    """Return the parameters of a model of images, and the keys in which its configuration differs."""
     model = new_model(model_config(manifest.model), torch.device("cpu"))
     assert isinstance(model, Denoiser)
     read_denoiser(directory, model)
@@ -94,14 +94,14 @@ def _detached(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _read_adapter(manifest: Manifest, directory: Path) -> list[torch.Tensor]:
-    """The adapters of a directory in the order of the manifest's table."""
+    """Return the adapters of a directory in the order of the manifest's table."""
     path = directory / ADAPTER_WEIGHTS_NAME
     try:
         found = load_file(path)
     except OSError as error:
         reason = error.strerror or error
         raise TrainerFailed("bad_model", f"{path.name} cannot be read ({reason})") from None
-    # The library has an exception of its own for each way in which a file is none of its own.
+    # The library has a separate exception for each way in which a file is invalid.
     except Exception as error:
         reason = (str(error).splitlines() or [repr(error)])[0][:200]
         raise TrainerFailed("bad_model", f"{path.name} cannot be read ({reason})") from None
@@ -122,10 +122,10 @@ def _check_merged(
     parameters: list[torch.Tensor],
     directory: Path,
 ) -> None:
-    """Raise unless the checkpoint's weights are the base's with this adapter.
+    """Raise unless the checkpoint's weights are the base's with this adapter merged.
 
-    How A and B are multiplied differs from one machine to the next in the last bits, so that much may
-    differ: what is agreed on to the bit is the adapter.
+    The product of A and B differs between machines in the last bits, so that much may differ:
+    members agree to the bit on the adapter alone.
     """
     table = adapter.base_parameters
     model = read_checkpoint(directory, model_config(session.manifest.model))
@@ -133,7 +133,7 @@ def _check_merged(
     pairs = zip(ordered_parameters(model, table), ordered_parameters(expected, table), strict=True)
     for spec, (found, meant) in zip(table, pairs, strict=True):
         tolerance = _ROUNDING * max(float(meant.detach().abs().max()), 1e-30)
-        # Written so that what is no number differs, too.
+        # Written so that NaN counts as a difference, too.
         if not bool(((found - meant).abs() <= tolerance).all()):
             raise TrainerFailed(
                 "bad_model", f"{spec.name} is not the base's with the adapter beside it"
@@ -147,16 +147,17 @@ def _differing_adapter(
     found = _parsed(_read(directory / ADAPTER_CONFIG_NAME), ADAPTER_CONFIG_NAME)
     targets = found.get("target_modules")
     if isinstance(targets, list) and all(isinstance(each, str) for each in targets):
-        # Who opened and saved it anew may have another order.
+        # A program that opened and saved it again may have changed the order.
         found["target_modules"] = sorted(targets)
     keys = sorted({*found, *expected} - _FREE_ADAPTER)
     return tuple(key[:64] for key in keys if found.get(key) != expected.get(key))
 
 
 def _differing(meant: dict[str, Any], written: bytes) -> tuple[str, ...]:
-    """The keys of a written configuration that are not as the manifest's, or not in it."""
+    """Return the keys of a written configuration that differ from the manifest's or are missing
+    there."""
     found = _parsed(written, "config.json")
-    # As the library writes them: it spells some keys in ways of its own.
+    # In the library's own spelling, which changes some keys.
     expected = both_spellings(json.loads(model_config(meant).to_json_string(use_diff=False)))
     keys = sorted({*found, *(key for key in meant if key in expected)} - _FREE)
     return tuple(key[:64] for key in keys if key not in expected or found.get(key) != expected[key])

@@ -1,4 +1,4 @@
-"""What a trainer's failure means to the user."""
+"""Errors for the user, from a trainer's failures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .task_names import no_task
 
 
 def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = None) -> UserError:
-    """The error to show for a trainer that failed, or could not be started at all.
+    """Return the error to show for a trainer that failed or could not be started.
 
-    `place` is the directory it wrote to. A failure of kind `internal` is a bug of ours: it is
-    raised again as it is.
+    `place` is the directory that it wrote to. A failure of kind `internal` is a bug of ours: it is
+    raised again unchanged.
     """
     if isinstance(error, TrainerDied):
         return UserError(

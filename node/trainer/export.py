@@ -1,7 +1,7 @@
-"""The model as a Hugging Face checkpoint that opens as it is: `AutoModel`, `AutoTokenizer`, `generate`.
+"""Export of the model as a Hugging Face checkpoint for `AutoModel`, `AutoTokenizer` and `generate`.
 
-Weights and the model's configuration are the swarm's. The tokens that begin and end a text follow the
-tokenizer: a configuration's defaults are the numbers of somebody else's tokens.
+Weights and the model's configuration are the swarm's. The tokens that begin and end a text follow
+the tokenizer: a configuration's defaults are the ids of another tokenizer.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from .tokenizer_settings import (
     with_usual_names,
 )
 
-# What a manifest's configuration may say of them, by the role.
+# The keys of a manifest's configuration that name special tokens, and the tokens' roles.
 _IDS = {"eos_token_id": "eos_token", "bos_token_id": "bos_token", "pad_token_id": "pad_token"}
 
 
 ADAPTER_CONFIG_NAME = "adapter_config.json"
 ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
 ADAPTER_PREFIX = "base_model.model."
-"""What peft puts before the names of an adapter's parameters in a file."""
+"""The prefix that peft puts before the names of an adapter's parameters in a file."""
 MERGED_ADAPTER = "adapter"
-"""The folder beside merged weights that has the adapter they were merged with."""
+"""The folder beside merged weights that contains the adapter merged into them."""
 
 
 def export(
@@ -53,8 +53,9 @@ def export(
 ) -> None:
     """Write weights (safetensors), both configurations and the tokenizer's files into `directory`.
 
-    Adapters are written as `peft` does it; with `merged` in a folder below, beside a checkpoint of the
-    base and them in one. Models of images are written as `diffusers` does it.
+    Adapters are written in the format of `peft`; with `merged`, in a subfolder beside a checkpoint
+    of the base with the adapters merged into it. Models of images are written in the format of
+    `diffusers`.
 
     Raises `TrainerFailed` with the kind `bad_data` if the tokenizer's blobs are missing, and what a
     full disk raises.
@@ -68,7 +69,7 @@ def export(
     ids: dict[str, Any] = special_ids(tokenizer, settings)
     several = session.manifest.model.get("eos_token_id")
     if isinstance(several, list) and ids["eos_token_id"] in several:
-        # Those that talk end their turns and their texts differently.
+        # Chat models end the assistant's messages and whole texts with different tokens.
         ids["eos_token_id"] = several
     turn = turn_end(session.manifest, tokenizer, settings)
     if turn is not None and ids["eos_token_id"] not in (turn, None):
@@ -97,9 +98,9 @@ def export(
 
 
 def adapter_configuration(adapter: AdapterSpec, model_type: str) -> dict[str, Any]:
-    """What stands in `adapter_config.json`."""
+    """Return the contents of `adapter_config.json`."""
     said = peft_config(adapter, model_type).to_dict()
-    # It keeps a set, whose order changes from one process to the next.
+    # peft keeps a set, whose order changes from one process to the next.
     said["target_modules"] = list(adapter.targets)
     said["inference_mode"] = True
     return json.loads(json.dumps(said))
@@ -140,7 +141,8 @@ def _write_checkpoint(model: PreTrainedModel, ids: dict[str, Any], directory: Pa
 def open_tokenizer(
     manifest: Manifest, store: BlobStore
 ) -> tuple[bytes, Tokenizer, TokenizerSettings]:
-    """The swarm's `tokenizer.json`, what it describes, and which of its tokens have a part of their own.
+    """Return the swarm's `tokenizer.json`, the tokenizer it describes, and the roles of its special
+    tokens.
 
     Raises `TrainerFailed` (`bad_data`).
     """
@@ -152,7 +154,7 @@ def open_tokenizer(
             tokenizer = Tokenizer.from_buffer(definition)
     except TrainerFailed:
         raise
-    # The library raises plain Exception for whatever it dislikes.
+    # The library raises plain Exception for every kind of invalid definition.
     except Exception as error:
         raise TrainerFailed("bad_data", f"the tokenizer cannot be read: {error}") from None
     tokenizer.no_truncation()
@@ -166,21 +168,21 @@ def open_tokenizer(
             settings = decode_settings(blob)
         except StructureError as error:
             raise TrainerFailed("bad_data", f"the tokenizer's settings: {error}") from None
-    # The founder may have said it in the model's configuration instead.
+    # The founder may have given it in the model's configuration instead.
     said = {
         role: tokenizer.id_to_token(number)
         for key, role in _IDS.items()
         if type(number := manifest.model.get(key)) is int and number >= 0
     }
     if manifest.data.end_token is not None:
-        # What ends every document is what ends a text.
+        # The token that ends every document also ends a text.
         said = {"eos_token": tokenizer.id_to_token(manifest.data.end_token)} | said
     said = {role: spelled for role, spelled in said.items() if getattr(settings, role) is None}
     special = tokenizer.get_added_tokens_decoder().values()
     settings = with_usual_names(
         replace(settings, **said), frozenset(token.content for token in special if token.special)
     )
-    # Batches in training or measuring are padded; the padding is never looked at.
+    # Batches in training or evaluation are padded; the padding is never attended to.
     fallback = settings.pad_token or settings.eos_token or tokenizer.id_to_token(0)
     settings = replace(settings, pad_token=fallback)
     for role in ROLES:
@@ -191,14 +193,14 @@ def open_tokenizer(
 
 
 def cut(tokenizer: Tokenizer, text: str) -> Encoding:
-    """A text in tokens. A regular expression in the tokenizer may go on for ever, or give up.
+    """Split a text into tokens. A regular expression in the tokenizer may run for ever, or give up.
 
     Raises `TrainerFailed` (`bad_data`).
     """
     try:
         with limited("bad_data", "to cut the text into tokens"):
             return tokenizer.encode(text, add_special_tokens=False)
-    # So the library's own code ends in Python; it has no name that could be imported.
+    # A panic of the library's Rust code arrives in Python as this type, which has no importable name.
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
@@ -207,7 +209,7 @@ def cut(tokenizer: Tokenizer, text: str) -> Encoding:
 
 
 def special_ids(tokenizer: Tokenizer, settings: TokenizerSettings) -> dict[str, int | None]:
-    """The numbers that a configuration holds; None: there is no such token."""
+    """Return the token ids for a configuration; None where there is no such token."""
     named = {role: getattr(settings, role) for role in ROLES}
     return {
         key: None if (spelled := named[role]) is None else tokenizer.token_to_id(spelled)
@@ -216,8 +218,9 @@ def special_ids(tokenizer: Tokenizer, settings: TokenizerSettings) -> dict[str, 
 
 
 def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettings) -> int | None:
-    """The special token with which the assistant's turn ends, where a swarm learns from conversations;
-    None if there is none. A tokenizer's end token may be another one, which ends texts."""
+    """Return the special token that ends the assistant's message in a swarm that learns from
+    conversations; None if there is none. It may differ from the tokenizer's end token, which ends
+    texts."""
     if not manifest.data.marked or settings.chat_template is None:
         return None
     asked = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
@@ -238,7 +241,8 @@ def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettin
 
 
 def tokenizer_table(settings: TokenizerSettings, longest: int) -> dict[str, Any]:
-    """What `tokenizer_config.json` says; `longest`: how many tokens the model takes."""
+    """Return the contents of `tokenizer_config.json`; `longest` is the model's context length in
+    tokens."""
     named = {role: getattr(settings, role) for role in ROLES}
     return {
         # Without it AutoTokenizer would guess a class from the model's type.

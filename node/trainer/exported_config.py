@@ -1,8 +1,9 @@
-"""A model's configuration as everybody reads it: each value under its new name and its old one.
+"""A model's configuration for every reader: each value under its new name and its old one.
 
-transformers 5 keeps what it knows of rotary positions in `rope_parameters`. Release 4, and programs that
-convert checkpoints, look for `rope_theta` and `rope_scaling`, take a default for what they do not find,
-and compute another model. What equals a default is written, too: defaults differ between releases.
+transformers 5 keeps the settings of rotary positions in `rope_parameters`. Release 4, and programs
+that convert checkpoints, look for `rope_theta` and `rope_scaling`; where these are missing they take
+a default, and compute another model. Values equal to a default are written, too: defaults differ
+between releases.
 """
 
 from __future__ import annotations
@@ -11,23 +12,24 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-# Phi-3's class in release 4 wants these and no other.
+# Phi-3's class in release 4 accepts these and no others.
 _LONG_ROPE = ("short_factor", "long_factor")
 
 
 def complete_config(config: PretrainedConfig) -> dict[str, Any]:
-    """All that shapes the model, with its defaults, in both spellings."""
+    """Return all keys that shape the model, with their defaults, in both spellings."""
     plain = config.to_dict()
     common = PretrainedConfig().to_dict()
     kept = {key: value for key, value in plain.items() if value is not None and key not in common}
-    # What every model has is said where it is not the default, and for the tokens and the head always.
+    # Keys common to all models are written where they differ from the default; those of tokens and
+    # head always.
     differing = {key: plain[key] for key in common if key in plain and plain[key] != common[key]}
     always = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
     return both_spellings(differing | kept | {key: plain.get(key) for key in always})
 
 
 def both_spellings(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration as transformers 5 writes it, with the names of release 4 beside it."""
+    """Return a configuration as transformers 5 writes it, with the names of release 4 added."""
     spelled = dict(config)
     if spelled.get("dtype") is not None:
         spelled["torch_dtype"] = spelled["dtype"]

@@ -1,7 +1,7 @@
 """A 64-bit checksum of the parameters' bits, the same on any device and in any order of summation.
 
-It is for finding accidents (a flipped bit, a wrong kernel, a missed update), cheap enough for every
-round. It is no cryptographic hash: somebody who tries can build two sets of parameters with one
+It detects accidents (a flipped bit, a wrong kernel, a missed update), and is cheap enough for every
+round. It is not a cryptographic hash: an attacker can construct two sets of parameters with one
 fingerprint. Snapshots are checked by their content ids instead.
 """
 
@@ -16,8 +16,8 @@ import torch
 # 2^64 divided by the golden ratio, made odd: consecutive multiples are spread over all 64 bits.
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
-# Elements at a time, each with 8 bytes of temporaries: what stays in a CPU's cache, and what keeps a GPU
-# busy.
+# Elements per piece, each with 8 bytes of temporaries: small enough for a CPU's cache, large enough
+# to keep a GPU busy.
 _CPU_PIECE = 1 << 16
 _GPU_PIECE = 1 << 24
 # Elements in a row of a piece; even, so that all rows of a piece share their columns' weights.
@@ -38,10 +38,10 @@ def fingerprint(parameters: Sequence[torch.Tensor]) -> int:
 
 @torch.no_grad()
 def fingerprint_pieces(pieces: Iterable[tuple[int, torch.Tensor]]) -> int:
-    """Return the part of the sum that some elements make: each tensor comes with the number of its first
-    element.
+    """Return the contribution of some elements to the sum; each tensor comes with the number of its
+    first element.
 
-    The sums of pieces that make up a model add up, modulo 2^64, to its fingerprint.
+    The contributions of pieces that make up a model add up, modulo 2^64, to its fingerprint.
     """
     sums: dict[torch.device, _Sums] = {}
     for offset, parameter in pieces:
@@ -55,17 +55,17 @@ def fingerprint_pieces(pieces: Iterable[tuple[int, torch.Tensor]]) -> int:
 class _Sums:
     """The sums of one device, over columns and over rows of the pieces.
 
-    For an even e, ((e + j) · C) | 1 is e·C + ((j · C) | 1), as e·C is even, too. So of a piece that is
-    cut into rows, the sum of each column is multiplied with the column's weight, and the sum of each row
-    with e·C of its start: two reductions are all that touches the elements, and the rest is done once
-    for all pieces, so a GPU has few kernels to launch and is waited for once.
+    For an even e, ((e + j) · C) | 1 is e·C + ((j · C) | 1), as e·C is even, too. So for a piece that
+    is cut into rows, the sum of each column is multiplied by the column's weight, and the sum of
+    each row by e·C of its start. Only two reductions touch the elements; the rest is done once for
+    all pieces, so a GPU has few kernels to launch and is waited for once.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         piece = _CPU_PIECE if device.type == "cpu" else _GPU_PIECE
         self._piece = max(1, piece // _ROW) * _ROW
-        # Index 1: of pieces that begin at an odd element, whose columns are one further on.
+        # Index 1: for pieces that begin at an odd element, whose columns are shifted by one.
         self._columns = torch.zeros(2, _ROW, dtype=torch.int64, device=device)
         self._row_sums: list[torch.Tensor] = []
         self._row_weights: list[torch.Tensor] = []
@@ -81,7 +81,7 @@ class _Sums:
             self._add_rows(bits[whole:].view(1, -1), offset + whole)
 
     def total(self) -> int:
-        """Return the sum of all that was added, as an unsigned number below 2^64."""
+        """Return the sum of all added elements, as an unsigned number below 2^64."""
         total = (self._columns * _column_weights(_ROW, self._device)).sum()
         if self._row_sums:
             weights = torch.cat(self._row_weights).to(self._device)

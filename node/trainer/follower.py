@@ -1,11 +1,11 @@
-"""The process of a rank that torch's elastic launcher has started, behind the first (`rank_launch`).
+"""The process of a rank other than the first that torch's elastic launcher has started (`rank_launch`).
 
     python -m distro_node.node.trainer.follower [--split KIND] [--writable FOLDER …] [--unconfined]
     python -m distro_node.node.trainer.follower --over
 
-It takes part in one generation of the trainer after the other, each in a process of its own, since what
-a process has given up for good it cannot take back to load libraries anew. `--over` tells such
-processes that the node has ended.
+It takes part in one generation of the trainer after the other. Each runs in a process of its own,
+because a process cannot regain the rights that it gave up, which loading libraries needs. `--over`
+informs such processes that the node has ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Be a rank until the node has ended."""
+    """Run as a rank until the node has ended."""
     parser = argparse.ArgumentParser(prog="python -m distro_node.node.trainer.follower")
     parser.add_argument(
         "--over", action="store_true", help="tell the ranks that the node has ended"
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--tell", type=int, help="take part in one, and tell it to this descriptor")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds, for the others")
     arguments = parser.parse_args()
-    # The launcher ends its processes by SIGTERM; a Ctrl-C is for the node to understand.
+    # The launcher ends its processes by SIGTERM; a Ctrl-C is for the node to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logging()
     if arguments.tell is not None:
@@ -64,7 +64,7 @@ def main() -> None:
 def _follow(scratch: str) -> int:
     after = 0
     program = [sys.executable, "-P", "-m", "distro_node.node.trainer.follower"]
-    # A connection that closes is told in a line; the library would print its own stack beside it.
+    # A closed connection is reported in one line; the library would print its own stack as well.
     variables = {**environment(None, scratch), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     while True:
         reading, writing = os.pipe()
@@ -77,7 +77,7 @@ def _follow(scratch: str) -> int:
             after = int(told.read() or after)
         if code in (OVER, NO_STORE):
             return code
-        # One that cannot begin at all does not keep the machine busy.
+        # A process that cannot even start does not keep the machine busy.
         time.sleep(_PAUSE_SECONDS)
 
 
@@ -86,7 +86,7 @@ def _take_part(arguments: argparse.Namespace) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         return
-    # Before any thread begins, which would keep its rights, and before any library is loaded.
+    # Before any thread starts, since a thread would keep its rights, and before any library is loaded.
     if not arguments.unconfined:
         confine([], arguments.writable, several=True, apart=False)
     if arguments.over:

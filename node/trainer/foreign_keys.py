@@ -1,4 +1,5 @@
-"""What published configurations say besides the model: keys that mean nothing here, and near relations.
+"""Keys of published configurations beyond the model's: keys without meaning here, and similar
+architectures.
 
 Both processes use it, so nothing here imports torch or transformers.
 """
@@ -9,8 +10,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# How somebody else ran, saved or classified with the model: nothing of it changes its training. The
-# code that `auto_map` names is never loaded.
+# How others ran, saved or classified with the model: none of it changes its training. The code that
+# `auto_map` names is never loaded.
 INERT_KEYS = frozenset(
     {"architectures", "dtype", "torch_dtype", "transformers_version", "attn_implementation"}
     | {"id2label", "label2id", "problem_type", "is_encoder_decoder", "chunk_size_feed_forward"}
@@ -36,7 +37,7 @@ INERT_KEYS = frozenset(
     | {"pooler_size_per_head", "pooler_type", "output_router_logits", "router_aux_loss_coef"}
 )
 
-# Keys with which others switch on what no architecture here has, at the value that leaves it off.
+# Keys that enable features which no architecture here has, each with the value that disables it.
 _NEUTRAL: Mapping[str, Any] = {
     "attention_bias": False,
     "attn_logit_softcapping": None,
@@ -54,17 +55,17 @@ _NEUTRAL: Mapping[str, Any] = {
     "use_mrope": False,
     "use_sliding_window": False,
 }
-# Always with a bias in attention: False would not be neutral.
+# Their attention always has a bias: False would not be neutral.
 _BIASED = frozenset({"bert", "gpt2", "phi", "qwen2", "qwen2_moe", "roberta"})
 
 
 def is_inert(key: str) -> bool:
-    """Whether a key says nothing about the model that is trained, whatever its value."""
+    """Whether a key does not affect the trained model, whatever its value."""
     return key in INERT_KEYS or key.startswith("_")
 
 
 def is_neutral(model_type: str, key: str, value: Any) -> bool:
-    """Whether a key that an architecture does not have says no more than that."""
+    """Whether an architecture's unknown key has a value that does not affect the model."""
     if value is None:
         return True
     if key == "attention_bias" and model_type in _BIASED:
@@ -74,7 +75,7 @@ def is_neutral(model_type: str, key: str, value: Any) -> bool:
 
 
 def quantised(value: Any) -> str:
-    """What is said of a checkpoint whose configuration has a `quantization_config`."""
+    """Return the message for a checkpoint whose configuration has a `quantization_config`."""
     method = value.get("quant_method") if isinstance(value, dict) else None
     kind = f" ({shown(method)})" if isinstance(method, str) else ""
     return (
@@ -84,7 +85,7 @@ def quantised(value: Any) -> str:
     )
 
 
-# What is missing for models that are often asked for.
+# For models that are often requested: the nearest supported one, and what is missing.
 _FAMILIES: Mapping[str, str] = {
     "gemma3": "the nearest is 'gemma3_text', its language model alone: images are not trained",
     "gemma3n": "the nearest is 'gemma3_text'; embeddings of each layer are missing",
@@ -110,7 +111,8 @@ _FAMILIES: Mapping[str, str] = {
 
 
 def nearest(model_type: str, known: Iterable[str]) -> str:
-    """The known architecture closest to an unknown one, in words for a message; "" if none is near."""
+    """Return the known architecture closest to an unknown one, as words for a message; "" if none is
+    close."""
     family = _FAMILIES.get(model_type)
     if family is not None:
         return family
@@ -119,8 +121,8 @@ def nearest(model_type: str, known: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value for an error message, never longer than a line."""
-    # Numbers of a million digits and lists of a million items are told by their kind.
+    """Return a value as text for an error message, never longer than a line."""
+    # Numbers of a million digits and lists of a million items are named by kind only.
     if isinstance(value, (str, float, bool)) or (type(value) is int and abs(value) < 10**20):
         text = repr(value[:60] if isinstance(value, str) else value)
     else:

@@ -1,7 +1,7 @@
-"""The pipe's framing between node and trainer: four bytes of length, then one MessagePack value.
+"""Framing of the pipes between node and trainer: a length of four bytes, then one MessagePack value.
 
 The two ends trust each other's intentions but not their health: lengths are bounded, and anything
-that is not exactly one value is an error rather than a guess.
+but exactly one value is an error rather than a guess.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any, cast
 import msgpack
 
 MAX_FRAME_BYTES = 64 << 20
-"""Four times the largest blob: every message carries at most one update, and no other is long."""
+"""Four times the largest blob: every message carries at most one update, and none is longer."""
 
 _HEADER_BYTES = 4
 
 
 @dataclass(frozen=True)
 class Trained:
-    """An update, and how it came about."""
+    """An update, with its loss and timings."""
 
     body: bytes
     loss: float
-    """Mean nats a token, always finite."""
+    """Mean, nats per token, always finite."""
     tokens: int
     coefficients: int
     compute_seconds: float
@@ -31,7 +31,7 @@ class Trained:
 
 
 class FrameError(ValueError):
-    """The stream does not follow the framing; nothing behind this point can be understood."""
+    """The stream violates the framing; nothing after this point can be decoded."""
 
 
 def encode_frame(value: Any) -> bytes:
@@ -43,15 +43,16 @@ def encode_frame(value: Any) -> bytes:
 
 
 class FrameDecoder:
-    """Cuts a byte stream into messages, however it arrives."""
+    """Incremental decoder of a byte stream into messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """Take in some bytes and return the messages that they complete.
+        """Add some bytes and return the messages that they complete.
 
-        Raises `FrameError`, as soon as a header announces too much: before memory is spent on it.
+        Raises `FrameError` as soon as a header announces too great a length, before memory is
+        allocated for it.
         """
         self._buffer += data
         messages = []

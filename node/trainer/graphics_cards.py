@@ -1,9 +1,9 @@
-"""What the system says of its graphics cards, without torch: used by both processes.
+"""The system's own information on its GPUs, without torch: used by both processes.
 
 On a Linux machine without a screen NVIDIA's `/dev/nvidia-uvm` appears only when CUDA starts: the
 library runs `nvidia-modprobe`, which is setuid. A confined trainer may gain no rights, so for it the
-file never appears, CUDA finds no card, and `auto` would take the processor. So the node process makes
-it beforehand.
+file never appears, CUDA finds no GPU, and `auto` would take the CPU. So the node process creates it
+beforehand.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MODPROBE_SECONDS = 20.0
 
 
 def card_maker(nvidia: Path = _NVIDIA_DRIVER, amd: Path = _AMD_NODES) -> str | None:
-    """Return the maker of a card whose driver is loaded, whether or not torch can use it; None if there
-    is no such card."""
+    """Return the maker of a GPU whose driver is loaded, whether or not torch can use it; None if
+    there is no such GPU."""
     with suppress(OSError):
         if any((nvidia / "gpus").iterdir()):
             return "NVIDIA"
     with suppress(OSError):
-        # AMD's driver lists processors in the same place; only cards have vector units.
+        # AMD's driver lists CPUs in the same place; only GPUs have vector units.
         for node in amd.iterdir():
             if "simd_count 0" not in (node / "properties").read_text("ascii", "replace"):
                 return "AMD"
@@ -38,13 +38,13 @@ def card_maker(nvidia: Path = _NVIDIA_DRIVER, amd: Path = _AMD_NODES) -> str | N
 
 
 def missing_device_node(driver: Path = _NVIDIA_DRIVER, node: Path = _NVIDIA_NODE) -> Path | None:
-    """Return the file that CUDA needs and that is not there, though NVIDIA's driver is loaded."""
+    """Return the file that CUDA needs if it is missing although NVIDIA's driver is loaded."""
     return node if driver.exists() and not node.exists() else None
 
 
 def make_device_node(driver: Path = _NVIDIA_DRIVER, node: Path = _NVIDIA_NODE) -> None:
-    """Have NVIDIA's own helper make the file that CUDA needs, if it is missing. Blocks for a moment; a
-    failure is logged, and the trainer then says what it cannot use."""
+    """Let NVIDIA's own helper create the file that CUDA needs, if it is missing. Blocks for a
+    moment; a failure is logged, and the trainer then reports what it cannot use."""
     if missing_device_node(driver, node) is None:
         return
     helper = shutil.which("nvidia-modprobe")

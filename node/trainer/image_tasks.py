@@ -1,10 +1,10 @@
-"""The built-in task about images: to say what noise was added to one.
+"""The built-in task for images: predicting the noise added to an image.
 
 An image x, its values between -1 and 1, is mixed with noise ε of the standard normal distribution,
-√ᾱ(t)·x + √(1 - ᾱ(t))·ε, at a step t of the schedule, and the model is to say ε (Ho et al., arXiv
+√ᾱ(t)·x + √(1 - ᾱ(t))·ε, at a step t of the schedule, and the model predicts ε (Ho et al., arXiv
 2006.11239, algorithm 1). Step and noise follow from the manifest's seed, the round and the sample's
-number, so that whoever computes a sample's gradient computes the same one; what is held out has the same
-ones in every round.
+number, so that every member computes the same gradient for a sample; held-out samples have the same
+step and noise in every round.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .errors import TrainerFailed
 from .task_batches import Batch, Loss, Sample
 from .task_names import ImageSettings, built_in_settings
 
-# A byte's middle is at 0.
+# The middle of a byte's range maps to 0.
 _MIDDLE = 127.5
 
 
 class Diffusion:
-    """Images are learned by taking noise out of them."""
+    """Task: learn images by removing noise from them."""
 
     unit = "squared error of the noise in a value of a pixel"
     settings: ImageSettings
@@ -49,14 +49,15 @@ class Diffusion:
         self._noise_share = (1 - left).sqrt().float()
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
-        """`noisy` and `noise`, float32 (count, channels, size, size), `times`, int64 (count,), and with
-        classes `labels`, likewise. Raises `TrainerFailed` (`bad_data`) for a class that is not there."""
+        """Return `noisy` and `noise`, float32 (count, channels, size, size), `times`, int64
+        (count,), and with classes `labels`, likewise. Raises `TrainerFailed` (`bad_data`) for a
+        class that does not exist."""
         settings = self.settings
         row = (len(samples), self.manifest.data.sequence_length + 1)
         stored = np.frombuffer(b"".join(sample.data for sample in samples), np.uint8).reshape(row)
         ahead = settings.label_bytes
         shape = (len(samples), settings.size, settings.size, settings.channels)
-        # The byte behind an image is the next one's first.
+        # A sample's last byte is the first of the next image.
         pixels = stored[:, ahead : ahead + settings.values].reshape(shape).transpose(0, 3, 1, 2)
         images = torch.from_numpy(pixels.astype(np.float32) / _MIDDLE - 1)
         times, noise = zip(*(self._drawn(sample) for sample in samples), strict=True)
@@ -75,7 +76,7 @@ class Diffusion:
         return batch
 
     def probe(self, number: int, length: int) -> Batch:
-        """See `HasProbe`: an image of random bytes, of the class whose number follows from its own."""
+        """See `HasProbe`: an image of random bytes, whose class follows from its number."""
         settings = self.settings
         pixels = drawn("probe pixels 1", (number,), settings.values + 1) % 256
         label = number % max(1, len(settings.classes))
@@ -83,14 +84,14 @@ class Diffusion:
         return self.batch([Sample(stored, number, 0, heldout=True)])
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
-        """The sum of squared errors over all values of all pixels."""
+        """Return the sum of squared errors over all values of all pixels."""
         said = model(batch["noisy"], batch["times"], batch.get("labels")).float()
         return Loss((said - batch["noise"]).square().sum(), said.numel())
 
     def _drawn(self, sample: Sample) -> tuple[int, np.ndarray]:
-        """The step of a sample, and its noise: (values,)."""
+        """Return a sample's step and its noise, (values,)."""
         key = (self.manifest.seed, sample.round, sample.number, int(sample.heldout))
-        # 2³² is so much larger than their number that none comes noticeably more often.
+        # 2³² is so much larger than the number of steps that none is noticeably more frequent.
         step = int(drawn("diffusion step 1", key, 1)[0]) % self.settings.steps
         return step, normal("diffusion noise 1", key, self.settings.values)
 

@@ -1,4 +1,4 @@
-"""The parameters a swarm begins with: drawn anew, or an existing checkpoint's."""
+"""The initial parameters of a swarm: drawn at random, or from an existing checkpoint."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from .memory_plan import choose
 from .model import auto_class, model_config, new_model, ordered_parameters, parameter_table
 from .snapshot import write_snapshot
 
-# The smallest normal float32. Some devices flush what is below it to zero and others do not, so
-# replicas begin without any (`exact` says why none arises later).
+# The smallest normal float32. Some devices flush smaller numbers to zero and others do not, so
+# replicas start without any (`exact` explains why none arises later).
 _SMALLEST_NORMAL = 2.0**-126
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
-    """Adapters that are to be put into a checkpoint."""
+    """Settings of the adapters to insert into a checkpoint."""
 
     rank: int
     alpha: float
     targets: tuple[str, ...] = ()
-    """The last parts of the names of linear layers; empty: all but the head."""
+    """The last name components of linear layers; empty: all layers but the head."""
 
 
 @dataclass(frozen=True)
 class InitialParameters:
-    """The manifest's parameter table, and the list of the chunks that now are in the store."""
+    """The manifest's parameter table, and the list of the chunks, which are now in the store."""
 
     table: tuple[ParameterSpec, ...]
     blobs: BlobList
     adapter: AdapterSpec | None = None
-    """What the manifest says of adapters; the base is in the store, its list too."""
+    """The manifest's entry for adapters; the base and its list are in the store."""
 
 
 @torch.no_grad()
@@ -57,9 +57,9 @@ def initialise(
 ) -> InitialParameters:
     """Draw parameters from `seed`, or read them from a Hugging Face checkpoint (safetensors only).
 
-    With `lora` the checkpoint is the base, and what is drawn are its adapters. Always on the CPU, so
-    that a seed gives the same parameters whatever the founder's device; `device` is only asked
-    whether it could train the model.
+    With `lora` the checkpoint is the base, and its adapters are drawn. It always runs on the CPU, so
+    that a seed gives the same parameters whatever the founder's device; `device` only serves to
+    check whether it could train the model.
 
     Raises `TrainerFailed`: `bad_model`, `model_too_large`, `disk_full`.
     """
@@ -96,7 +96,7 @@ def _check_fits(
     device: torch.device,
     frozen: int = 0,
 ) -> None:
-    """Raise `TrainerFailed` (`model_too_large`) if the model cannot be trained here in any way."""
+    """Raise `TrainerFailed` (`model_too_large`) if no memory plan fits the model here."""
     work = Workload(config=config, parameters=table, sequence_length=1, frozen=frozen)
     choose(work, device_kind(device), free_room(device))
 
@@ -131,8 +131,8 @@ def _check_finite(table: tuple[ParameterSpec, ...], parameters: list[torch.nn.Pa
 
 
 def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
-    """A checkpoint's weights (safetensors), all of them, in a model of this configuration, in float32.
-    Raises `TrainerFailed` (`bad_model`)."""
+    """Return a model of this configuration with all of a checkpoint's weights (safetensors), in
+    float32. Raises `TrainerFailed` (`bad_model`)."""
     types = tensor_types(directory)
     try:
         loaded: Any = auto_class(config).from_pretrained(
@@ -141,12 +141,12 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
-            # Else the library's message is of a report that it has printed "above".
+            # Otherwise the library's message refers to a report that it printed "above".
             ignore_mismatched_sizes=True,
         )
     except MemoryError:
         raise
-    # A missing file, a wrong shape or a torn file each raise something else.
+    # A missing file, a wrong shape and a torn file each raise something else.
     except Exception as error:
         reason = (str(error).splitlines() or [repr(error)])[0][:300]
         raise TrainerFailed("bad_model", f"the checkpoint cannot be read: {reason}") from None
@@ -166,10 +166,11 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
 
 
 def _check_tied(model: PreTrainedModel, config: Any) -> None:
-    """Raise `TrainerFailed` (`bad_model`) if weights that the configuration ties have come loose.
+    """Raise `TrainerFailed` (`bad_model`) if weights that the configuration ties differ in the
+    checkpoint.
 
-    The library unties a head that differs from the embeddings, and members, who build the model of the
-    configuration alone, do not.
+    The library unties a head that differs from the embeddings. Members build the model from the
+    configuration alone and do not.
     """
     built = {name for name, _ in new_model(config, torch.device("meta")).named_parameters()}
     loose = sorted(name for name, _ in model.named_parameters() if name not in built)

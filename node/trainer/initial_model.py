@@ -1,4 +1,4 @@
-"""The initial model of a swarm, made by a trainer process."""
+"""Creation of a swarm's initial model in a trainer process."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ async def initialise_model(
     lora: dict[str, Any] | None = None,
     describe: Callable[[InitialModel], Manifest] | None = None,
 ) -> InitialModel:
-    """Make a swarm's initial parameters, in a trainer process of its own.
+    """Create a swarm's initial parameters in a trainer process of its own.
 
-    They are drawn from `seed`, or read from `checkpoint`, a Hugging Face directory with
-    safetensors. With `lora` (`rank`, `alpha`, `targets`; no targets: all linear layers) the checkpoint
-    is the base, and adapters are drawn. The chunks go into the store at `blobs`; the list is returned,
-    not stored.
+    They are drawn from `seed`, or read from `checkpoint`, a Hugging Face directory with safetensors.
+    With `lora` (`rank`, `alpha`, `targets`; no targets: all linear layers) the checkpoint is the
+    base, and adapters are drawn. The chunks go into the store at `blobs`; the list is returned, not
+    stored.
 
-    `describe` makes a manifest of them, whose data need not be there yet. The process then builds the
+    `describe` makes a manifest of them; its data need not be stored yet. The process then builds the
     model as members will, and computes the probe.
 
     Raises `TrainerFailed`, `TrainerDied`, and what `describe` raises.

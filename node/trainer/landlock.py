@@ -1,4 +1,4 @@
-"""File rules of a process, by Landlock: everything is refused but what lies beneath the named paths.
+"""Landlock file rules of a process: access is refused except beneath the named paths.
 
 The numbers are those of the kernel's include/uapi/linux/landlock.h.
 """
@@ -20,27 +20,27 @@ _REFER, _TRUNCATE = 1 << 13, 1 << 14
 _FIRST_VERSION = (1 << 13) - 1
 _FOR_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _SCOPED = 0b11
-"""No signals to, and no abstract sockets of, processes outside."""
+"""No signals to processes outside, and no access to their abstract sockets."""
 
 READ = _READ_FILE | _READ_DIR
 RUN = READ | _EXECUTE
 DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE
-# No links, pipes, sockets or device nodes: another program could stumble over those.
+# No links, pipes, sockets or device nodes: they could harm other programs.
 WRITE = READ | _WRITE_FILE | _TRUNCATE | _REFER | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG
 
 SCOPES_SIGNALS = 6
-"""The first version in which a process can be kept from sending signals to others."""
+"""The first version that can prevent a process from sending signals to others."""
 
 
 def version(library: ctypes.CDLL) -> int:
-    """The kernel's version of Landlock; 0 or less where it has none or has it switched off."""
+    """Return the kernel's version of Landlock; 0 or less where it is missing or switched off."""
     return library.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION_FLAG)
 
 
 def restrict_files(library: ctypes.CDLL, rules: Iterable[tuple[Path, int]]) -> bool:
-    """Leave this process and its children the rights on files that `rules` name, and no others.
+    """Restrict this process and its children to the rights on files that `rules` name.
 
-    Paths that do not exist are left out. Returns whether the kernel enforces it.
+    Paths that do not exist are skipped. Returns whether the kernel enforces it.
     """
     known = version(library)
     if known < 1:
@@ -49,7 +49,7 @@ def restrict_files(library: ctypes.CDLL, rules: Iterable[tuple[Path, int]]) -> b
     handled |= _REFER if known >= 2 else 0
     handled |= _TRUNCATE if known >= 3 else 0
     attributes = struct.pack("<QQQ", handled, 0, _SCOPED if known >= SCOPES_SIGNALS else 0)
-    # Older kernels know the first fields only, and take no more.
+    # Older kernels know only the first fields, and reject longer attributes.
     attributes = attributes[: 24 if known >= SCOPES_SIGNALS else 16 if known >= 4 else 8]
     size = ctypes.c_size_t(len(attributes))
     ruleset = library.syscall(_CREATE_RULESET, attributes, size, 0)

@@ -1,4 +1,5 @@
-"""The built-in tasks, all about tokens: writing on, answering, and filling gaps."""
+"""The built-in tasks on tokens: causal language modelling, instruction tuning and masked language
+modelling."""
 
 from __future__ import annotations
 
@@ -20,17 +21,16 @@ from .packing import begins_behind, check_attention, document_inputs
 from .task_batches import Batch, Loss, Sample
 from .task_names import MaskedSettings, built_in_settings
 
-# What a token's loss is not computed at.
+# The target of a position without a loss.
 _LEFT_OUT = -100
-# A token that is to be found is hidden four times in five; else another one stands there, or it does
-# itself: where nothing is hidden the model has something to learn, too (Devlin et al., arXiv
-# 1810.04805).
+# A token to be predicted is masked four times in five; otherwise a random token replaces it, or it
+# stays: so the model learns something at unmasked places, too (Devlin et al., arXiv 1810.04805).
 _HIDDEN, _REPLACED = 0.8, 0.9
 _WHOLE = 1 << 32
 
 
 class CausalLM:
-    """Each token is learned from those before it."""
+    """Task: predict each token from those before it."""
 
     unit = "nats a token"
     both_ways = False
@@ -54,22 +54,23 @@ class CausalLM:
         self.check_data()
 
     def check_data(self) -> None:
-        """Raise `TrainerFailed` (`bad_model`) for data that is not of this task's kind."""
+        """Raise `TrainerFailed` (`bad_model`) for data of another task's kind."""
         if self.manifest.data.marked:
             raise _bad(f"the task {self.manifest.task!r} takes no marked data")
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
-        """`tokens`, and `begins` where attention stays within documents: (samples, length + 1)."""
+        """Return `tokens`, and `begins` where attention stays within documents: (samples, length +
+        1)."""
         tokens = self.read(samples)
         return {"tokens": torch.from_numpy(tokens.ids), **self.borders(tokens)}
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
-        """The sum over all tokens but the first of each sample."""
+        """Return the loss summed over all tokens but the first of each sample."""
         targets = batch["tokens"][:, 1:].reshape(-1)
         return Loss(token_loss(model, self.inputs(batch), targets), targets.numel())
 
     def beginning(self, batch: Batch) -> Batch | None:
-        """See `HasBeginnings`: the tokens up to the middle one of those that are learned."""
+        """See `HasBeginnings`: the tokens up to the middle one of the predicted tokens."""
         places = self.learned(batch).reshape(-1).nonzero().reshape(-1)
         if len(places) < 2:
             return None
@@ -77,7 +78,7 @@ class CausalLM:
         return {name: tensor[:, :end] for name, tensor in batch.items()}
 
     def probe(self, number: int, length: int) -> Batch:
-        """See `HasProbe`: tokens at random, with a document that ends in their middle."""
+        """See `HasProbe`: random tokens, with the end of a document in the middle."""
         data = self.manifest.data
         ids = drawn("probe tokens 1", (number,), data.sequence_length + 1) % data.vocabulary
         middle = length // 2
@@ -92,18 +93,18 @@ class CausalLM:
         return {name: tensor[:, : length + 1] for name, tensor in batch.items()}
 
     def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Which tokens are learned: bool, (samples, tokens of a sample)."""
+        """Return which tokens are predicted: bool, (samples, tokens of a sample)."""
         learned = torch.ones_like(batch["tokens"], dtype=torch.bool)
-        # Nothing comes before it.
+        # It has no predecessor.
         learned[:, 0] = False
         return learned
 
     def read(self, samples: Sequence[Sample]) -> Tokens:
-        """Tokens and marks. Raises `TrainerFailed` (`bad_data`)."""
+        """Return tokens and marks. Raises `TrainerFailed` (`bad_data`)."""
         return read_tokens(self.manifest.data, [sample.data for sample in samples])
 
     def borders(self, tokens: Tokens) -> Batch:
-        """Where documents begin, if that matters."""
+        """Return where documents begin, if attention depends on it."""
         data = self.manifest.data
         if data.attention == "sequence":
             return {}
@@ -113,52 +114,52 @@ class CausalLM:
         return {"begins": begins_behind(torch.from_numpy(tokens.ids), data.end_token)}
 
     def within(self, batch: Mapping[str, torch.Tensor], length: int) -> Batch:
-        """What keeps a model from looking beyond a document's beginning, for the first `length`
-        tokens."""
+        """Return the inputs that keep attention within documents, for the first `length` tokens."""
         if "begins" not in batch:
             return {}
         begins = batch["begins"][:, :length]
         return document_inputs(begins, self.config, both_ways=self.both_ways)
 
     def inputs(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        """What the model takes: all tokens but the last of each sample."""
+        """Return the model's inputs: all tokens but the last of each sample."""
         tokens = batch["tokens"][:, :-1]
         return {"input_ids": tokens, "use_cache": False, **self.within(batch, tokens.shape[1])}
 
 
 class InstructionTuning(CausalLM):
-    """As `CausalLM`, over the tokens that are marked: the assistant's."""
+    """Task: as `CausalLM`, over the marked tokens: the assistant's."""
 
     unit = "nats a token of the assistant's"
 
     def check_data(self) -> None:
-        """As in `CausalLM`."""
+        """Check as `CausalLM` does."""
         if not self.manifest.data.marked:
             raise _bad("the task 'sft' needs data whose tokens are marked")
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
-        """As `CausalLM` has it, with `learned`: bool, the same shape."""
+        """Return `CausalLM`'s batch with `learned`: bool, of the same shape."""
         tokens = self.read(samples)
         assert tokens.learned is not None
         learned = {"learned": torch.from_numpy(tokens.learned)}
         return {"tokens": torch.from_numpy(tokens.ids), **learned, **self.borders(tokens)}
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
-        """The sum over the tokens that are marked."""
+        """Return the loss summed over the marked tokens."""
         learned = batch["learned"][:, 1:]
         targets = batch["tokens"][:, 1:][learned]
         return Loss(token_loss(model, self.inputs(batch), targets, learned), len(targets))
 
     def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """As in `CausalLM`."""
+        """Return which tokens are predicted: the marked ones among `CausalLM`'s."""
         return super().learned(batch) & batch["learned"]
 
 
 class MaskedLM(CausalLM):
-    """Some tokens are hidden, and learned from all around them.
+    """Task: predict masked tokens from all tokens around them.
 
-    Which ones follows from the manifest's seed, the round and the sample's number, so that a sample is
-    the same for whoever computes it; what is held out has the same gaps in every round.
+    The masked positions follow from the manifest's seed, the round and the sample's number, so that
+    a sample is the same for every member that computes it; held-out samples have the same masks in
+    every round.
     """
 
     unit = "nats a hidden token"
@@ -166,7 +167,7 @@ class MaskedLM(CausalLM):
     settings: MaskedSettings
 
     def check_data(self) -> None:
-        """As in `CausalLM`."""
+        """Check as `CausalLM` does."""
         super().check_data()
         data = self.manifest.data
         if self.settings.mask_token >= data.vocabulary:
@@ -175,7 +176,7 @@ class MaskedLM(CausalLM):
             raise _bad("the mask_token is the end_token as well")
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
-        """`tokens` with gaps, and `targets` (-100 where nothing is to be found): (samples, length)."""
+        """Return `tokens` with masks, and `targets` (-100 where there is no loss): (samples, length)."""
         tokens = self.read(samples)
         ids = tokens.ids[:, :-1]
         hidden, targets = np.array(ids), np.full_like(ids, _LEFT_OUT)
@@ -185,7 +186,7 @@ class MaskedLM(CausalLM):
         return {"tokens": torch.from_numpy(hidden), "targets": torch.from_numpy(targets), **borders}
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
-        """The sum over the gaps."""
+        """Return the loss summed over the masked tokens."""
         tokens, targets = batch["tokens"], batch["targets"]
         inputs = {"input_ids": tokens, **self.within(batch, tokens.shape[1])}
         found = self.learned(batch)
@@ -193,11 +194,11 @@ class MaskedLM(CausalLM):
         return Loss(token_loss(model, inputs, targets, found), len(targets))
 
     def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """As in `CausalLM`: the gaps."""
+        """Return which tokens are predicted: the masked ones."""
         return batch["targets"] != _LEFT_OUT
 
     def _hide(self, ids: np.ndarray, targets: np.ndarray, sample: Sample) -> None:
-        """Make gaps in a sample's ids, and keep what was there."""
+        """Mask tokens of a sample's ids in place, and record the originals in `targets`."""
         data, settings = self.manifest.data, self.settings
         numbers = _drawn(self.manifest.seed, sample, len(ids))
         wanted = numbers[0] < int(settings.share * _WHOLE)
@@ -211,7 +212,7 @@ class MaskedLM(CausalLM):
 
 
 def _drawn(seed: int, sample: Sample, length: int) -> np.ndarray:
-    """Three numbers of 32 bits for each token: int64 (3, length)."""
+    """Return three random numbers of 32 bits for each token: int64 (3, length)."""
     key = (seed, sample.round, sample.number, int(sample.heldout))
     return drawn("masked_lm 1", key, 3 * length).reshape(3, length)
 

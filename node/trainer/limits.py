@@ -1,8 +1,9 @@
-"""How long a stranger's definition may keep the trainer busy, and what memory it may take meanwhile.
+"""Limits of time and memory while the trainer processes a stranger's definition.
 
-A few bytes of a configuration or of a tokenizer can ask for hours of work or all of a machine's memory.
-`architectures` checks what is known of that beforehand; this is for the rest. Python code
-is interrupted. A library's own code cannot be, so the kernel ends the process, and the node says why.
+A few bytes of a configuration or of a tokenizer can ask for hours of work or all of a machine's
+memory. `architectures` checks beforehand what it knows; this covers the rest. Python code is
+interrupted. A library's own code cannot be, so the kernel ends the process, and the node reports
+why.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from .errors import FailureKind, TrainerFailed
 if sys.platform != "win32":
     import resource
 
-# The clock by which Linux holds a process against RLIMIT_CPU: its time by ticks (CPUCLOCK_PROF of this
-# process, as linux/posix-timers.h numbers it). It runs apart from the exact time that Python tells, by
-# some percent on a busy machine, which is minutes in a process that has computed for an hour.
+# The clock by which Linux enforces RLIMIT_CPU: the process's time in ticks (CPUCLOCK_PROF of this
+# process, numbered as in linux/posix-timers.h). It deviates from the exact time that Python reports
+# by some percent on a busy machine: minutes in a process that has computed for an hour.
 _LIMITS_CLOCK = (~0 << 3) | 0
-# What the process may compute beyond the time that Python code is given, before the kernel ends it.
+# CPU time beyond the limit for Python code, before the kernel ends the process.
 _GRACE_SECONDS = 5.0
 
 
@@ -32,11 +33,11 @@ _GRACE_SECONDS = 5.0
 def limited(
     kind: FailureKind, what: str, *, seconds: float = 60.0, memory: int = 2 << 30
 ) -> Iterator[None]:
-    """Bound what is done in here to so many seconds and so many bytes more than the process has. The
-    largest published tokenizers take some seconds and less than a gigabyte.
+    """Limit the block to `seconds`, and to `memory` bytes more than the process has. The largest
+    published tokenizers take some seconds and less than a gigabyte.
 
-    Raises `TrainerFailed` of this kind. Memory is bounded on Linux. In a thread, where no signal comes,
-    only the kernel's bounds hold.
+    Raises `TrainerFailed` of this kind. Memory is limited on Linux only. In a thread other than the
+    main one, where signals do not arrive, only the kernel's limits apply.
     """
     late = TrainerFailed(kind, f"{what} takes more than {seconds:g} s")
     with _processor(seconds + _GRACE_SECONDS), _memory(memory), interrupted(seconds, late):
@@ -49,8 +50,9 @@ def limited(
 
 @contextmanager
 def interrupted(seconds: float, error: Exception, again: float = 0.0) -> Iterator[None]:
-    """Raise `error` in Python code that is still in here after so many seconds; and every `again`
-    seconds from then on, unless that is 0. Nothing is raised in a thread, or on Windows."""
+    """Raise `error` in Python code that is still in the block after `seconds`, and then again every
+    `again` seconds, unless that is 0. Nothing is raised in threads other than the main one, or on
+    Windows."""
     if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         yield
         return
@@ -69,7 +71,7 @@ def interrupted(seconds: float, error: Exception, again: float = 0.0) -> Iterato
 
 @contextmanager
 def _processor(seconds: float) -> Iterator[None]:
-    """Have the kernel end the process (SIGXCPU) when it has computed for so long in here."""
+    """Make the kernel end the process (SIGXCPU) after that much CPU time in the block."""
     if sys.platform == "win32":
         yield
         return
@@ -78,7 +80,7 @@ def _processor(seconds: float) -> Iterator[None]:
 
 
 def _computed_seconds() -> float:
-    """What the process has computed so far, as the kernel counts it for RLIMIT_CPU."""
+    """Return the process's CPU time so far, as the kernel counts it for RLIMIT_CPU."""
     if sys.platform == "linux":
         with suppress(OSError):
             return time.clock_gettime(_LIMITS_CLOCK)
@@ -96,8 +98,8 @@ def _memory(more: int) -> Iterator[None]:
 
 
 class _Limit:
-    """One of the kernel's limits of this process. Several threads may lower it at a time: the least one
-    holds, and when all have left, what was there before."""
+    """One of the kernel's limits of this process. Several threads may lower it at a time: the lowest
+    one applies, and when all have left, the original limit."""
 
     def __init__(self, which: int) -> None:
         self._which = which
@@ -131,7 +133,8 @@ if sys.platform != "win32":
 
 
 def _data_bytes() -> int | None:
-    """The process's own memory as the kernel counts it for RLIMIT_DATA; None where it does not say."""
+    """Return the process's own memory as the kernel counts it for RLIMIT_DATA; None where it is not
+    reported."""
     try:
         lines = Path("/proc/self/status").read_text("ascii").splitlines()
     except OSError:

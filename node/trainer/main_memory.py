@@ -1,4 +1,4 @@
-"""How much main memory there is to take."""
+"""Free main memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_main_memory() -> int:
-    """Bytes that may be taken without anybody else's being swapped out."""
+    """Return the available memory in bytes, within the cgroup limit."""
     available = psutil.virtual_memory().available
-    # A container's limit (cgroup 2), which the machine's own figure does not know.
+    # A container's limit (cgroup 2), which the machine's own figure ignores.
     try:
         limit = int((_CGROUP / "memory.max").read_text())
         used = int((_CGROUP / "memory.current").read_text())

@@ -1,8 +1,8 @@
-"""What training a model takes, part by part, by arithmetic alone.
+"""The memory that training a model takes, part by part, by arithmetic alone.
 
 Both processes use this, so nothing here imports torch. What a layer keeps for the backward pass was
-counted for each architecture on its tensors (`benchmarks/memory.py` holds the sum against measured
-peaks); of a GPU, where layers compute in bfloat16, it was counted on the CPU under the same casts.
+counted for each architecture on its tensors (`benchmarks/memory.py` compares the sum with measured
+peaks); for a GPU, where layers compute in bfloat16, it was counted on the CPU under the same casts.
 """
 
 from __future__ import annotations
@@ -30,38 +30,39 @@ from .memory_options import (
 from .shards import plan_bands, torn_tensors
 
 MANY_MEMBERS = 32
-"""Of how many updates the memory is counted, if nobody says."""
+"""Number of updates for which memory is counted by default."""
 
-# Arrays of a stripe that the optimizer holds at once, in float32: of the gradient's transform, its
-# quintic and the state's coding, and of the step's inverse transform.
+# Stripe-sized float32 arrays that the optimizer holds at once: for the gradient's transform, its
+# quintic and the state's coding, and for the step's inverse transform.
 _EXTRACTING: Mapping[Precision, int] = {"float32": 7, "bfloat16": 8, "int8": 15}
 _APPLYING = 5
-# Of each coefficient of an update: its position (16 bits) and sign on the device, and there its place
-# (32 bits) and sign (float32) while its tensor is at hand; decoded, beside it, 32 bits and 8.
+# Bytes per coefficient of an update: its position (16 bits) and sign on the device; there also its
+# offset (32 bits) and sign (float32) while its tensor is processed; and decoded in main memory, 32
+# and 8 bits.
 _SENT, _PLACED, _DECODED = 3, 8, 5
-# What the fingerprint holds for each element of a piece, and elements of a piece.
+# Bytes that the fingerprint holds per element of a piece, and elements of a piece.
 _CHECKED, _CPU_PIECE, _GPU_PIECE = 8, 1 << 16, 1 << 24
 
-# Of each residual block and each attention of a U-Net: what it keeps for the backward pass, in images of
-# its width.
+# Arrays that each residual block and each attention of a U-Net keeps for the backward pass, in
+# images of the block's width.
 _KEPT_BY_BLOCK = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Bytes that a layer keeps of a token, for each unit of a size: the sum over all sizes."""
+    """Bytes that a layer keeps per token and unit of each size; the total is the sum over all sizes."""
 
     hidden: float
     inner: float
     """Of the feed-forward part."""
     heads: float
     keys: float = 0.0
-    """Of keys (or values) of all heads that have some of their own."""
+    """Of the keys (or values) of all heads that have their own."""
     queries: float = 0.0
-    """Of queries of all heads, where their size is not the hidden one."""
+    """Of the queries of all heads, where their size differs from the hidden one."""
 
 
-# What a member keeps from round to round, by the names of its parts.
+# The names of the states that a member keeps from round to round.
 MOMENTUM, SECOND_MOMENT, SMOOTHED = "momentum", "second moment", "smoothed gradient"
 
 # Heads keep the logarithm of their sums, and share sines and cosines.
@@ -105,8 +106,8 @@ _COUNTED: dict[str, tuple[Kept, Kept]] = {
 }
 KEPT: Mapping[str, tuple[Kept, Kept]] = {
     **_COUNTED,
-    # As their nearest relatives, not counted on their own tensors; of mixtures the experts alone that
-    # a token goes through.
+    # Taken from the most similar architecture, not counted on their own tensors; of a mixture, only
+    # the experts that a token goes through.
     "gemma3_text": _COUNTED["qwen3"],
     "mixtral": _COUNTED["mistral"],
     "olmo3": _COUNTED["olmo2"],
@@ -116,8 +117,8 @@ KEPT: Mapping[str, tuple[Kept, Kept]] = {
 }
 """By architecture: in float32, and under bfloat16's casts."""
 
-# Bytes of each score (a head's, of two tokens), where attention keeps them: it drops some out, or bounds
-# them.
+# Bytes of each score (of one head and two tokens) where attention keeps scores: with dropout, and
+# with soft-capping.
 _SCORES_DROPPED, _SCORES_BOUNDED = 12, 8
 
 
@@ -128,60 +129,60 @@ class Part:
     name: str
     """For people."""
     device: int = 0
-    """Bytes on the device; on a CPU, where that is the main memory, all of it."""
+    """Bytes on the device; on a CPU, where the device's memory is main memory, everything."""
     host: int = 0
     """Bytes of main memory beside a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a member needs, and when most."""
+    """A member's memory needs, and their peak."""
 
     lasting: tuple[Part, ...]
-    """What is there all the time."""
+    """Parts that are allocated all the time."""
     passing: tuple[tuple[Part, ...], ...]
-    """What comes and goes: one moment of a round after the other, of which the largest counts."""
+    """Temporary parts: one tuple for each phase of a round, of which the largest counts."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All that lasts, and that of the moment which takes most."""
+        """All lasting parts, and those of the phase that takes most."""
         return (*self.lasting, *max(self.passing, key=_device_bytes))
 
     @property
     def device(self) -> int:
-        """Bytes on the device at the most."""
+        """Peak of bytes on the device."""
         return _device_bytes(self.lasting) + max(map(_device_bytes, self.passing))
 
     @property
     def host(self) -> int:
-        """Bytes of main memory beside it at the most."""
+        """Peak of bytes of main memory beside it."""
         return _host_bytes(self.lasting) + max(map(_host_bytes, self.passing))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is trained, as far as memory goes."""
+    """What is trained, as far as it affects memory."""
 
     config: Mapping[str, Any]
-    """The model's, as in a manifest."""
+    """The model's configuration, as in a manifest."""
     parameters: tuple[ParameterSpec, ...]
-    """Those that are trained."""
+    """The trained parameters."""
     sequence_length: int
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     frozen: int = 0
-    """Weights that are not trained."""
+    """Number of weights that are not trained."""
     ranks: int = 1
-    """Devices that train it as one member."""
+    """Number of devices that train it as one member."""
     shards: bool = False
-    """Whether each of several devices has its part of the parameters, and not a copy of them."""
+    """Whether each of several devices has a shard of the parameters, and not a copy of them."""
     checked: bool = False
-    """Whether members look at each other's work."""
+    """Whether members audit each other's work."""
     spoken: bool = False
-    """Whether panels speak for sections of the model."""
+    """Whether committees aggregate sections of the model."""
 
     @staticmethod
     def of(manifest: Manifest) -> Workload:
-        """A manifest's."""
+        """Return the workload of a manifest."""
         return Workload(
             config=manifest.model,
             parameters=manifest.parameters,
@@ -194,24 +195,24 @@ class Workload:
 
     @property
     def elements(self) -> int:
-        """Trained parameters."""
+        """Number of trained parameters."""
         return sum(spec.elements for spec in self.parameters)
 
     @property
     def look_room(self) -> int:
-        """Bytes of main memory that must be free for looks at others' work, or there are none: 0 where
-        nobody looks."""
+        """Bytes of main memory that must be free for an audit to take place: 0 in a swarm without
+        audits."""
         return LOOK_ROOM * self.elements if self.checked else 0
 
     @property
     def speaker_room(self) -> int:
-        """Bytes of main memory that must be free to speak for all of the model, as members of the only
-        panel do; of more panels each takes a part of that. 0 where no panels speak."""
+        """Bytes of main memory that must be free to aggregate the whole model, as members of the
+        only committee do; with more committees each takes a part of that. 0 without committees."""
         return room_to_speak(self.elements) if self.spoken else 0
 
     @property
     def layout(self) -> UpdateLayout:
-        """Where its coefficients belong."""
+        """The layout of its coefficients."""
         return update_layout(self.parameters, self.optimizer.chunk, self.optimizer.top_k)
 
 
@@ -222,11 +223,11 @@ def needs(
     micro_batch: int = 1,
     members: int = MANY_MEMBERS,
 ) -> Needs:
-    """What `work` takes on a kind of device (cpu, cuda, mps) with so many sequences at once and updates
-    of so many members.
+    """Return what `work` takes on a kind of device (cpu, cuda, mps) with `micro_batch` sequences at
+    once and the updates of `members` members.
 
-    Of several devices that is what the one with the most has; main memory, which they share, counts
-    for all of them.
+    For several devices the result has the figure of the device with the most; main memory, which
+    they share, is added up over all of them.
 
     Raises `TrainerFailed` (`bad_model`) for a configuration that may not be built.
     """
@@ -239,12 +240,12 @@ def needs(
 
 @dataclass(frozen=True, kw_only=True)
 class _Portion:
-    """What one of the devices has."""
+    """The part of one of several devices."""
 
     layout: UpdateLayout
     """Blocks whose state it keeps, and whose parameters it steps."""
     elements: int
-    """Parameters, and gradients of them."""
+    """Number of parameters that it holds, with their gradients."""
 
 
 def _portions(work: Workload) -> list[_Portion]:
@@ -267,7 +268,7 @@ def _together(each: Sequence[Needs], device: str) -> Needs:
         sizes = [part.device for part in parts]
         return Part(
             name=parts[0].name,
-            # Processors have one memory together.
+            # CPU processes share one memory.
             device=sum(sizes) if device == "cpu" else max(sizes),
             host=sum(part.host for part in parts),
         )
@@ -304,7 +305,7 @@ def _needs_of(
         Part(name=name, host=size) if aside else Part(name=name, device=size)
         for name, size in sizes.items()
     ]
-    # Sent and not yet counted: 16 bits of position and a float32.
+    # Sent and not yet counted: a position of 16 bits and a float32 each.
     pending = _beside(device, 6 * layout.coefficients)
     parameters = 4 * (portion.elements + work.frozen)
     lasting = [Part(name="parameters", device=parameters), *states]
@@ -338,21 +339,21 @@ def _needs_of(
 
 
 def sequence_bytes(work: Workload, device: str, options: MemoryOptions) -> int:
-    """What one more sequence in a micro-batch takes."""
+    """Return what one more sequence in a micro-batch takes, in bytes."""
     more = _activations(work, device, options, 2) - _activations(work, device, options, 1)
     return max(1, more * (work.ranks if device == "cpu" else 1))
 
 
 def image_bytes(config: Mapping[str, Any]) -> int:
-    """An estimate of what one image in a micro-batch needs beside the model. Raises `TrainerFailed`
-    (`bad_model`) for a configuration that may not be built."""
+    """Estimate the bytes that one image in a micro-batch needs beside the model. Raises
+    `TrainerFailed` (`bad_model`) for a configuration that may not be built."""
     try:
         known = check_configuration(config)
     except StructureError as error:
         problem = f"the manifest's model cannot be used: {error}"
         raise TrainerFailed("bad_model", problem[:500]) from None
     levels, width = known["block_out_channels"], known["sample_size"]
-    # On the way down and, with one block more, on the way up.
+    # On the way down; on the way up there is one block more.
     blocks = 2 * known["layers_per_block"] + 1
     pixels = (channels * (width >> level) ** 2 for level, channels in enumerate(levels))
     return 4 * _KEPT_BY_BLOCK * blocks * sum(pixels)
@@ -360,7 +361,7 @@ def image_bytes(config: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """A language model's, out of its configuration."""
+    """The sizes of a language model, from its configuration."""
 
     layers: int
     hidden: int
@@ -370,11 +371,11 @@ class _Sizes:
     keys: int
     vocabulary: int
     scores: int
-    """Bytes of a score that attention keeps."""
+    """Bytes of each score that attention keeps."""
 
 
 def _sizes(config: Mapping[str, Any]) -> _Sizes:
-    """An unknown kind of model counts as small."""
+    """Return the sizes; an unknown kind of model counts as small."""
     hidden = _whole(config, "hidden_size", "n_embd")
     heads = _whole(config, "num_attention_heads", "n_head")
     each = _whole(config, "head_dim", otherwise=max(1, hidden // heads))
@@ -382,7 +383,7 @@ def _sizes(config: Mapping[str, Any]) -> _Sizes:
     model = config.get("model_type")
     scores = _SCORES_BOUNDED if model == "gemma2" else 0
     if model in ("bert", "roberta", "gpt2"):
-        # These drop a tenth of the scores out, unless they are told not to.
+        # These apply dropout to a tenth of the scores by default.
         dropped = config.get("attn_pdrop", config.get("attention_probs_dropout_prob"))
         scores = 0 if dropped == 0 else _SCORES_DROPPED
     return _Sizes(
@@ -398,7 +399,8 @@ def _sizes(config: Mapping[str, Any]) -> _Sizes:
 
 
 def _activations(work: Workload, device: str, options: MemoryOptions, micro_batch: int) -> int:
-    """Of so many sequences at once, at the moment when there are most: between forward and backward."""
+    """Return the bytes of the activations of `micro_batch` sequences at their peak, between forward
+    and backward."""
     if makes_images(str(work.config.get("model_type"))):
         return micro_batch * image_bytes(work.config)
     sizes = _sizes(work.config)
@@ -413,10 +415,10 @@ def _activations(work: Workload, device: str, options: MemoryOptions, micro_batc
         + kept.queries * sizes.queries
         + sizes.scores * sizes.heads * work.sequence_length
     )
-    # The stream between the layers stays in float32.
+    # The residual stream between the layers stays in float32.
     stream = 4 * tokens * sizes.hidden
     head = _head(sizes, tokens, stream, device)
-    # A layer's own gradients while it is gone through backwards, with one of a weight of its own.
+    # A layer's own gradients during its backward pass, with the gradient of one of its weights.
     backward = 8 * tokens * (sizes.inner + sizes.hidden) + 4 * sizes.hidden * sizes.inner
     if work.shards:
         head += _gathered(work, sizes, device)
@@ -429,7 +431,8 @@ def _activations(work: Workload, device: str, options: MemoryOptions, micro_batc
 
 
 def _head(sizes: _Sizes, tokens: int, stream: int, device: str) -> int:
-    """What the last norm keeps, the head's gradients, and the logits that are at hand."""
+    """Return what the last norm keeps, the head's gradients, and the logits present at once, in
+    bytes."""
     rows = min(tokens, logit_rows(sizes.vocabulary, device))
     width = 2 if device == "cuda" else 4
     logits = rows * sizes.vocabulary * (4 + 4 + (width if width < 4 else 0))
@@ -438,14 +441,14 @@ def _head(sizes: _Sizes, tokens: int, stream: int, device: str) -> int:
 
 
 def _largest_layer(work: Workload, sizes: _Sizes) -> int:
-    """Casts of one layer's weights to bfloat16."""
+    """Return the bytes of one layer's weights cast to bfloat16."""
     table = sizes.vocabulary * sizes.hidden
     return 2 * max(0, work.elements + work.frozen - 2 * table) // max(1, sizes.layers)
 
 
 def _gathered(work: Workload, sizes: _Sizes, device: str) -> int:
-    """Of a model in shards, what is whole for a time: what lies outside of the layers, the layer that is
-    computed, and the one that is fetched meanwhile, with gradients of them."""
+    """Return the bytes of a sharded model that are gathered at a time: the weights outside the
+    layers, the layer being computed, and the one being prefetched, with their gradients."""
     outside = min(work.elements, 2 * sizes.vocabulary * sizes.hidden)
     layers = min(2, sizes.layers) * (work.elements - outside) // max(1, sizes.layers)
     return 2 * (2 if device == "cuda" else 4) * (outside + layers)
@@ -459,7 +462,7 @@ def _extracting(layout: UpdateLayout, device: str, precision: Precision) -> int:
 
 
 def _stripe(tensor: TensorLayout, limit: int) -> int:
-    """Elements of a tensor's largest stripe."""
+    """Return the number of elements of a tensor's largest stripe."""
     row = tensor.block_rows * tensor.columns
     return min(tensor.rows * tensor.columns, max(1, limit // row) * row)
 
@@ -478,12 +481,12 @@ def _applying(layout: UpdateLayout, device: str, members: int) -> int:
 
 
 def _decoded(layout: UpdateLayout) -> int:
-    """Of one update: as it came, and its positions and signs."""
+    """Return the bytes of one update: as received, and its positions and signs."""
     return layout.body_bytes + _DECODED * layout.coefficients
 
 
 def _beside(device: str, size: int) -> dict[str, int]:
-    """Main memory: the device's own on a CPU."""
+    """Attribute bytes to main memory: the device's own on a CPU."""
     return {"device": size} if device == "cpu" else {"host": size}
 
 
@@ -496,5 +499,5 @@ def _host_bytes(parts: Sequence[Part]) -> int:
 
 
 def _whole(config: Mapping[str, Any], *names: str, otherwise: int = 1) -> int:
-    """The first of these keys that holds a number."""
+    """Return the first of these keys' values that is a whole number."""
     return next((config[name] for name in names if type(config.get(name)) is int), otherwise)

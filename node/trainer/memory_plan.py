@@ -1,7 +1,7 @@
-"""Choosing how a member keeps its state and activations: what costs least of what fits.
+"""The choice of how a member keeps its state and activations: the cheapest option that fits.
 
-By arithmetic alone (`memory_model`), so that `distro-node fit` says of a machine what a trainer there
-would choose.
+It uses arithmetic alone (`memory_model`), so that `distro-node fit` reports for a machine what a
+trainer there would choose.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from .memory_model import (
 from .memory_options import MemoryOptions, Place, Precision, StateOptions
 
 LARGEST_MICRO_BATCH = 32
-"""More sequences than this at once only cost memory."""
+"""More sequences at once than this only cost memory."""
 
 CPU_TOKENS = 1024
-"""Tokens at once on a CPU: with more, what a layer makes no longer stays in its caches
+"""Tokens at once on a CPU: with more, a layer's activations no longer stay in its caches
 (`benchmarks/throughput.py` sweeps it)."""
 
-# What an allocator reserves beyond what it gives out: 7.5 % at the worst that was measured. The
-# arithmetic itself is within 5 % of what was measured.
+# What an allocator reserves beyond what it hands out: at most 7.5 % in measurements. The arithmetic
+# itself is within 5 % of the measured values.
 _SLACK = 1.075
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """What memory there is to take."""
+    """Memory that may be taken."""
 
     device: int
     """Bytes on the device."""
@@ -56,7 +56,7 @@ class Choice:
 
     @property
     def words(self) -> str:
-        """What is kept how, and what it costs."""
+        """The storage of the state and its cost, in words."""
         state = self.options.state
         names = (MOMENTUM, SECOND_MOMENT, SMOOTHED)
         *others, last = (part.name for part in self.needs.lasting if part.name in names)
@@ -77,10 +77,10 @@ _PRECISIONS: dict[Precision, str] = {
 
 
 def all_options(device: str) -> Iterator[MemoryOptions]:
-    """Every way there is on a kind of device, in the order of what it costs.
+    """Yield every option for a kind of device, in ascending order of cost.
 
-    A coarser state costs nothing that can be measured, main memory a fixed time a round, and
-    activations that are computed twice a third of the time, for as long as anything is computed.
+    A coarser state has no measurable cost, main memory costs a fixed time per round, and recomputed
+    activations cost a third of the computing time.
     """
     states: list[tuple[Precision, Place]] = [
         ("float32", "device"),
@@ -105,20 +105,20 @@ def choices(
     micro_batch: int | None = None,
     wanted: MemoryOptions | None = None,
 ) -> Iterator[Choice]:
-    """Every way, or the one that is wanted, with what it takes, and whether that fits. Raises as `needs`
+    """Yield every option, or the wanted one, with its needs and whether it fits. Raises as `needs`
     does."""
     every = all_options(device)
     if wanted is not None:
         every = iter((wanted,))
     elif work.shards:
-        # Memory is short there, and a pass in which it ends cannot be begun again.
+        # Memory is short there, and a pass that runs out of it cannot be restarted.
         every = (options for options in every if options.checkpointing)
     for options in every:
         size = micro_batch or 1
         takes = needs(work, device, options, size)
         fits = _SLACK * takes.device <= room.device and (device == "cpu" or takes.host <= room.host)
         if fits and micro_batch is None:
-            # As many as fit into half of what is left: more would be taken from other programs.
+            # As many as fit into half of the remaining memory: more would be taken from other programs.
             spare = room.device - int(_SLACK * takes.device)
             size += min(
                 _most_at_once(work, device) - 1,
@@ -129,7 +129,7 @@ def choices(
 
 
 def _most_at_once(work: Workload, device: str) -> int:
-    """Sequences beyond which nothing is gained."""
+    """Return the number of sequences beyond which nothing is gained."""
     if device != "cpu" or makes_images(str(work.config.get("model_type"))):
         return LARGEST_MICRO_BATCH
     return max(1, min(LARGEST_MICRO_BATCH, CPU_TOKENS // work.sequence_length))
@@ -143,9 +143,9 @@ def in_shards(
     wanted: MemoryOptions | None = None,
     split: Split = Split.AUTO,
 ) -> bool:
-    """Whether several devices, with a room each, are to have a part of a model, and no copy: as the
-    owner wants it, or else because a copy does not fit somewhere. Beside a base that is frozen adapters
-    are small; such a model stays whole. Raises as `needs` does."""
+    """Whether each of several devices, with a room each, gets a shard of the model instead of a
+    copy: as the owner wants it, or else because a copy does not fit somewhere. Adapters are small
+    beside their frozen base; such a model stays whole. Raises as `needs` does."""
     if split is not Split.AUTO or work.frozen:
         return split is Split.SHARDS and not work.frozen
     return not all(
@@ -161,7 +161,7 @@ def choose(
     micro_batch: int | None = None,
     wanted: MemoryOptions | None = None,
 ) -> Choice:
-    """The first that fits. Raises `TrainerFailed` (`model_too_large`) if none does."""
+    """Return the first option that fits. Raises `TrainerFailed` (`model_too_large`) if none does."""
     every = list(choices(work, device, room, micro_batch, wanted))
     chosen = next((choice for choice in every if choice.fits), None)
     if chosen is None:
@@ -178,7 +178,7 @@ def choose(
 
 
 def chosen_line(choice: Choice, room: Room) -> str:
-    """What was chosen and what it costs, for people."""
+    """Return the chosen option and its cost as a line for people."""
     gigabytes = choice.needs.device / 1e9, room.device / 1e9
     plural = "" if choice.micro_batch == 1 else "s"
     return (

@@ -1,9 +1,9 @@
-"""The 16-bit arithmetic in which layers compute on a GPU. It touches the local gradient alone.
+"""The 16-bit arithmetic in which layers compute on a GPU. It affects only the local gradient.
 
-bfloat16 has float32's range. float16, on cards without bfloat16, has not: small gradients become 0 and
-large ones infinite. So the loss is multiplied by a scale beforehand and the gradient divided by it
-afterwards, both exact for a power of two; where a gradient is infinite the scale was too large (loss
-scaling: Micikevicius et al., arXiv 1710.03740).
+bfloat16 has float32's range. float16, on GPUs without bfloat16, does not: small gradients become 0
+and large ones infinite. So the loss is multiplied by a scale beforehand and the gradient divided by
+it afterwards, both exact for a power of two; where a gradient is infinite the scale was too large
+(loss scaling: Micikevicius et al., arXiv 1710.03740).
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ _log = logging.getLogger(__name__)
 
 _FIRST_SCALE = 2.0**16
 _LARGEST_SCALE = 2.0**24
-# What a gradient that is not finite takes off the scale; with the first scale, five tries reach 1.
+# The divisor of the scale after a gradient that is not finite; from the first scale, four such steps
+# reach 1.
 _STEP_DOWN = 2.0**4
-# Gradients in a row that were finite before a larger scale is tried.
+# Consecutive finite gradients before a larger scale is tried.
 _BEFORE_LARGER = 200
 
 
 class MixedPrecision:
-    """The type in which a device's layers compute, and the scale of losses that it needs."""
+    """The type in which a device's layers compute, and the loss scale that it needs."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype | None) -> None:
         """`dtype` is the device's `narrow_type`, or None for float32."""
         self._device = device
         self.dtype = dtype
         self.scale = _FIRST_SCALE if self.needs_scale else 1.0
-        """What losses are multiplied by before they go backwards."""
+        """The factor of losses before their backward pass."""
         self._finite_in_a_row = 0
 
     @property
@@ -44,7 +45,7 @@ class MixedPrecision:
         """Return the context in which layers compute in 16 bits."""
         if self.dtype is None:
             return contextlib.nullcontext()
-        # Every weight is used once: kept, its cast would only take memory.
+        # Every weight is used once: caching its cast would only take memory.
         return torch.autocast(self._device.type, dtype=self.dtype, cache_enabled=False)
 
     def unscale(
@@ -52,11 +53,12 @@ class MixedPrecision:
         gradients: Sequence[torch.Tensor | None],
         everywhere: Callable[[bool], bool] = bool,
     ) -> bool:
-        """Divide gradients of scaled losses by the scale; False if they are to be computed again, with
-        the smaller scale that is set then.
+        """Divide gradients of scaled losses by the scale. Return False if they must be recomputed
+        with a smaller scale, which is then set.
 
-        `everywhere`: whether something holds at all processes that compute this gradient together. With
-        a scale of 1 a gradient that is not finite stays as it is: the loss itself is to blame.
+        `everywhere` returns whether a condition holds in all processes that compute this gradient
+        together. With a scale of 1 a gradient that is not finite is kept: the loss itself is to
+        blame.
         """
         if not self.needs_scale:
             return True
@@ -77,8 +79,8 @@ class MixedPrecision:
 
 
 def all_finite(tensors: Sequence[torch.Tensor | None]) -> bool:
-    """Return whether no element is infinite or not a number; a GPU is waited for once."""
-    # Norms by the largest magnitude: nothing of a gradient's size is made on the way.
+    """Whether every element is finite; a GPU is waited for once."""
+    # Norms by the largest magnitude need no temporary array of the gradient's size.
     sizes = [each for each in tensors if each is not None and each.numel()]
     norms = [torch.linalg.vector_norm(each, float("inf")) for each in sizes]
     return not norms or bool(torch.isfinite(torch.stack(norms)).all())

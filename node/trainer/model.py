@@ -1,7 +1,7 @@
-"""The model, built from the manifest's configuration and held against its parameter table.
+"""The model, built from the manifest's configuration and checked against its parameter table.
 
 The configuration is a stranger's: it may choose among `architectures`, with the keys and within the
-bounds that are written there. It cannot name code to download, kernels, or a quantisation.
+bounds given there. It cannot name code to download, kernels, or a quantisation.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .denoisers import Denoiser, DenoiserConfig, load_library
 from .errors import TrainerFailed
 from .limits import limited
 
-# Tables that are no parameters, such as causal masks and rotary frequencies, are at most as large as
-# the parameters; small models get this much.
+# Buffers, such as causal masks and rotary frequencies, are at most as large as the parameters; small
+# models are allowed this much.
 _BUFFER_BYTES = 64 << 20
-# Laying out the largest published models without memory for their parameters takes some seconds, and
-# less than this for all else.
+# Building the largest published models without memory for their parameters takes some seconds, and
+# less memory than this for everything else.
 _BUILD_SECONDS = 120.0
 _BUILD_BYTES = 2 << 30
 
 
 def model_config(config: dict[str, Any]) -> PretrainedConfig:
-    """The configuration for a manifest's `model`: the library's own, or a `DenoiserConfig`.
+    """Return the configuration for a manifest's `model`: the library's own, or a `DenoiserConfig`.
 
     Raises `TrainerFailed` with the kind `bad_model`.
     """
@@ -54,15 +54,15 @@ def model_config(config: dict[str, Any]) -> PretrainedConfig:
     if makes_images(model_type):
         return DenoiserConfig(known)
     try:
-        # The library writes into the tables that it is given.
+        # The library modifies the dictionaries that it is given.
         return AutoConfig.for_model(model_type, **copy.deepcopy(known))
-    # Architectures check their keys in ways of their own.
+    # Architectures validate their keys in different ways.
     except Exception as error:
         raise _bad(f"the configuration of a {model_type!r} is refused: {error}") from None
 
 
 def new_model(config: PretrainedConfig, device: torch.device) -> PreTrainedModel:
-    """A model with random parameters, in float32, with the loss's graph but no cache.
+    """Return a model with random parameters, contiguous and in float32.
 
     Raises `TrainerFailed` with the kind `bad_model`, or what running out of memory raises.
     """
@@ -83,15 +83,15 @@ def new_model(config: PretrainedConfig, device: torch.device) -> PreTrainedModel
 
 
 def auto_class(config: PretrainedConfig) -> Any:
-    """The library's entrance to a model of this kind with its head for words."""
+    """Return the library's class that loads a model of this kind with its language head."""
     return AutoModelForMaskedLM if sees_both_ways(config.model_type) else AutoModelForCausalLM
 
 
 def lay_out(config: dict[str, Any]) -> PreTrainedModel:
-    """A model without memory for its parameters. Raises as `new_model` does."""
+    """Return a model without memory for its parameters. Raises as `new_model` does."""
     what = "the manifest's model cannot be used: to lay it out"
     if makes_images(str(config.get("model_type"))):
-        # That takes longer than laying a model out.
+        # Loading takes longer than building a model.
         load_library()
     with limited("bad_model", what, seconds=_BUILD_SECONDS, memory=_BUILD_BYTES):
         return new_model(model_config(config), torch.device("meta"))
@@ -119,9 +119,9 @@ def build_model(
 def ordered_parameters(
     model: PreTrainedModel, table: Sequence[ParameterSpec]
 ) -> list[torch.nn.Parameter]:
-    """The model's parameters in the table's order; tied weights appear once.
+    """Return the model's parameters in the table's order; tied weights appear once.
 
-    Raises `TrainerFailed` with the kind `bad_model` unless names and shapes are the table's.
+    Raises `TrainerFailed` with the kind `bad_model` unless names and shapes match the table.
     """
     found = dict(model.named_parameters())
     for spec in table:
@@ -136,7 +136,7 @@ def ordered_parameters(
 
 
 def parameter_table(model: PreTrainedModel) -> tuple[ParameterSpec, ...]:
-    """The table of a new model, in the order in which torch lists its parameters."""
+    """Return the table of a new model, in the order in which torch lists its parameters."""
     return tuple(
         ParameterSpec(name=name, shape=_table_shape(model, parameter))
         for name, parameter in model.named_parameters()
@@ -144,11 +144,11 @@ def parameter_table(model: PreTrainedModel) -> tuple[ParameterSpec, ...]:
 
 
 def _table_shape(model: PreTrainedModel, parameter: torch.nn.Parameter) -> tuple[int, ...]:
-    """How a table says a parameter's shape.
+    """Return a parameter's shape as a table states it.
 
-    A kernel of a convolution (outputs, inputs, height, width) is a matrix with a row for each output: as
-    such it has large blocks for the transform, and as it stands blocks as narrow as a kernel. In memory
-    both are the same.
+    A convolution kernel (outputs, inputs, height, width) is stated as a matrix with a row for each
+    output: that gives the transform large blocks, where the original shape would give blocks as
+    narrow as a kernel. In memory both are the same.
     """
     shape = tuple(parameter.shape)
     if isinstance(model, Denoiser) and len(shape) > 2:
@@ -157,7 +157,7 @@ def _table_shape(model: PreTrainedModel, parameter: torch.nn.Parameter) -> tuple
 
 
 def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:
-    """The layers that a model is a stack of; of stacks in stacks those of the inner ones."""
+    """Return the layers that a model stacks; for nested stacks, those of the inner ones."""
     return [
         layer
         for stack in model.modules()
@@ -168,8 +168,8 @@ def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:
 
 
 def compute_twice(model: PreTrainedModel) -> bool:
-    """Have each layer keep its input alone for the backward pass, and compute the rest once more; False
-    if the model cannot do that."""
+    """Enable activation checkpointing, so that each layer keeps only its input for the backward pass
+    and recomputes the rest; return False if the model does not support it."""
     if not model.supports_gradient_checkpointing:
         return False
     # The library's newer name for it; the older one warns.
@@ -180,8 +180,8 @@ def compute_twice(model: PreTrainedModel) -> bool:
 
 
 def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) -> None:
-    """Raise `TrainerFailed` (`bad_model`) if the model cannot take the manifest's sequences. Images
-    are the task's own matter."""
+    """Raise `TrainerFailed` (`bad_model`) if the model cannot take the manifest's sequences. The
+    task itself checks images."""
     if isinstance(model, Denoiser):
         return
     embeddings = model.get_input_embeddings()

@@ -1,7 +1,7 @@
-"""The optimizer's state on disk, so that a restarted member goes on where it was.
+"""The optimizer's state on disk, so that a restarted member continues with it.
 
-It is worth keeping but never needed: if anything is wrong with the file, the trainer starts with an
-empty momentum and does not fail.
+It is worth keeping but never required: if anything is wrong with the file, the trainer starts with
+an empty momentum instead of failing.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .state import PARTS, StateTensor, put, values_of
 _log = logging.getLogger(__name__)
 
 _STEPS = "steps"
-# The hash of all tensors: a bit that flips on the disk makes another number, and no error.
+# The hash of all tensors: a bit flipped on disk gives another number, and no error by itself.
 _CHECK = "blake3"
 
 
 def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], path: Path) -> None:
     """Write all moments as safetensors; the file is replaced whole or not at all.
 
-    What is pending (sent, not yet counted) is not saved: after a restart nobody here can tell
-    whether it was counted, and counting it twice would be worse than losing it.
+    Pending updates (sent, not yet counted) are not saved: after a restart it is unknown here whether
+    they were counted, and counting one twice would be worse than losing it.
     """
     tensors = {
         f"{key}{part}": tensor.cpu()
@@ -43,7 +43,7 @@ def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
     check = blake3()
     for key in sorted(tensors):
         _note(check, key, tensors[key])
-    # The library writes into a file of its own first, which stays if the process is killed.
+    # The library writes to a temporary file first, which remains if the process is killed.
     for left in path.parent.glob(".tmp*"):
         left.unlink(missing_ok=True)
     with replacing(path) as file:
@@ -52,7 +52,8 @@ def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
 
 @torch.no_grad()
 def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], path: Path) -> bool:
-    """Read it back. False, and nothing changed, if the file is missing, corrupt or of another model.
+    """Read the state back. Return False, with nothing changed, if the file is missing, corrupt or of
+    another model.
 
     It may have been written in another precision than the optimizer's. Pending rounds are dropped.
     """
@@ -98,7 +99,7 @@ def _states(optimizer: LocalOptimizer, table: Sequence[ParameterSpec]) -> dict[s
 
 
 def _parts(file: Any, there: Collection[str], key: str) -> dict[str, torch.Tensor]:
-    """Those of a file, of all that are there, that make up a state."""
+    """Return the tensors of the file that make up one state."""
     return {part: file.get_tensor(f"{key}{part}") for part in PARTS if f"{key}{part}" in there}
 
 

@@ -1,9 +1,9 @@
-"""Which open dispute a member looks at next: the one that all others choose, too.
+"""The order of re-audits: which open dispute a member audits next, chosen so that all members agree.
 
-A dispute is settled when second looks with enough votes say the same, and is dropped when its rounds
-are over. Where looks take longer than rounds do, members that each took the dispute that is the newest
-*to them* would look at a different one each, and none would ever be settled. So all go by what the chain
-says. Nobody has to: whoever chooses otherwise helps less.
+A dispute is settled when re-audits with enough votes agree, and is dropped when its rounds are over.
+Where audits take longer than rounds, and each member took the dispute that is newest *to itself*,
+all would take different ones, and none would ever be settled. So the choice follows from the chain.
+It is not enforced: a member that chooses otherwise helps less.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from ...protocol.wire.encoding import encode
 def next_look(
     waiting: Iterable[FirstLook], accounts: Accounts, me: PeerId, now: int, takes: int
 ) -> FirstLook | None:
-    """The one of these that `me` looks at next; None if there is none that waits for it and can still be
-    settled.
+    """Return the dispute that `me` audits next; None if none waits for it that can still be settled.
 
-    `now` is the round whose record comes next, `takes` how many rounds a look took of late.
+    `now` is the round of the next record, `takes` the number of rounds that a recent audit took.
     """
     useful = [
         first
@@ -34,7 +33,7 @@ def next_look(
 
 
 def _can_be_settled(accounts: Accounts, first: FirstLook) -> bool:
-    """Whether it would be, if all who have not looked agreed."""
+    """Whether the dispute would be settled if all missing auditors agreed."""
     dispute = accounts.disputes[first]
     missing = accounts.waits_for(first)
     return dispute.called is not None and any(
@@ -46,10 +45,10 @@ def _can_be_settled(accounts: Accounts, first: FirstLook) -> bool:
 
 def _order(accounts: Accounts, first: FirstLook, now: int, takes: int) -> tuple[bool, int, bytes]:
     dispute = accounts.disputes[first]
-    # Last, what would be over before a look is done; first, what others have looked at, which is nearest
-    # to its end. Of the rest the hash decides: the best of all that are open seldom changes while
-    # somebody is still busy, so who is ready sooner and who is ready later choose the same. It leaves
-    # the score out, which its author may choose.
+    # Last come disputes that end before an audit is done; first come those with most re-audits,
+    # which are nearest to a settlement. Among the rest the hash decides: the smallest hash of all
+    # open disputes seldom changes while a member is still busy, so fast and slow members choose the
+    # same one. The hash leaves out the score, which its author may choose.
     late = now + takes >= dispute.since + OPEN
     name = content_id(encode([first.round, first.checker, first.peer]))
     return late, -len(dispute.again), name

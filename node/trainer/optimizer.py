@@ -1,12 +1,13 @@
-"""What a member keeps to itself: momentum, second moment, and what it has sent but not seen counted.
+"""A member's private optimizer state: momentum, second moment, and sent coefficients not yet seen
+counted.
 
-The DisTrO/DeMo update (Peng et al., arXiv 2411.19870): gradients gather in a momentum; the
-strongest coefficients of its blockwise cosine transform are sent and subtracted; weak ones stay until
-they have grown. Four choices lower the loss at the same bytes, and each member is free in them, since
-no optimizer state is ever shared: adding to a gradient what is left of those before it, dividing it by
-the root of a local second moment, making its blocks nearly orthogonal, and yielding to what others have
-sent. The momentum is kept transformed,
-so that sent coefficients are simply taken out.
+The DisTrO/DeMo update (Peng et al., arXiv 2411.19870): gradients accumulate in a momentum; the
+strongest coefficients of its blockwise cosine transform are sent and subtracted; weak ones stay
+until they have grown. Four additions lower the loss at the same bytes, and each member is free to
+choose them, since no optimizer state is ever shared: adding a decayed sum of earlier gradients to a
+gradient, dividing it by the root of a local second moment, making its blocks nearly orthogonal, and
+damping the momentum at coefficients that others have sent. The momentum is kept transformed, so that
+sent coefficients are simply taken out.
 """
 
 from __future__ import annotations
@@ -27,31 +28,32 @@ from .device import narrow_type
 from .memory_options import IN_FLOAT32, StateOptions
 from .state import Noise, StateTensor, new_state
 
-# Against division by zero where a parameter has had no gradient yet. Far below any real root mean
-# square gradient, so it does not choose the step of any parameter.
+# Prevents division by zero where a parameter has had no gradient yet. Far below any real root mean
+# square gradient, so it does not determine any parameter's step.
 _EPSILON = 1e-12
 
-# The quintic of Muon (Keller Jordan et al., "Muon: An optimizer for hidden layers in neural networks",
-# 2024): x ← a·x + b·x³ + c·x⁵ on the singular values. Five rounds bring all of them near 1; three still
-# leave small ones smaller, which are mostly noise, and after a division by the root of the second moment
-# learn no worse (docs/research.md).
+# The quintic of Muon (Keller Jordan et al., "Muon: An optimizer for hidden layers in neural
+# networks", 2024): x ← a·x + b·x³ + c·x⁵ on the singular values. Five iterations bring all of them
+# near 1. After three, small ones are still smaller; these are mostly noise, and after a division by
+# the root of the second moment the model learns no worse (docs/research.md).
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _QUINTIC_ROUNDS = {"orthogonal": 3, "muon": 5}
 
-# Rounds that may be open at once; overlapping rounds need two.
+# Rounds that may be pending at once; overlapping rounds need two.
 _MAX_PENDING = 8
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What one round takes out of a momentum: per tensor of the layout arrays of (blocks, k)."""
+    """The coefficients that one round takes out of a momentum: per tensor of the layout, arrays of
+    (blocks, k)."""
 
     positions: list[npt.NDArray[np.int32]]
     """Positions in the block, ascending."""
     values: list[npt.NDArray[np.float32]]
-    """The coefficients there. They stay at home: only their signs are sent."""
+    """The coefficients there. They are not sent: only their signs are."""
     signs: list[npt.NDArray[np.int8]]
-    """+1 or -1: what is sent where a value is 0 depends on the round."""
+    """+1 or -1; where a value is 0 the sign depends on the round."""
 
 
 class LocalOptimizer:
@@ -67,7 +69,7 @@ class LocalOptimizer:
         spec: OptimizerSpec,
         options: StateOptions = IN_FLOAT32,
     ) -> None:
-        """`options`: how the state is kept; nobody else can tell."""
+        """`options`: how the state is kept; other members cannot tell."""
         self._layout = layout
         self._spec = spec
         devices = [parameter.device for parameter in parameters]
@@ -108,29 +110,30 @@ class LocalOptimizer:
 
     @property
     def momentum(self) -> list[torch.Tensor]:
-        """Its coefficients in float32, (blocks, elements) for each tensor."""
+        """The momentum's coefficients in float32, (blocks, elements) for each tensor."""
         return [state.whole() for state in self.coefficients]
 
     @property
     def second_moment(self) -> list[torch.Tensor]:
-        """In float32, as the parameters; empty where nothing is divided by its root."""
+        """The second moment in float32, in the parameters' shapes; empty where it is not used."""
         return [state.whole() for state in self.squares]
 
     @property
     def by_rows(self) -> dict[str, list[StateTensor]]:
-        """What is kept in the parameters' shapes, by name; what the manifest does not ask for is left
-        out."""
+        """The states kept in the parameters' shapes, by name; those that the manifest does not use
+        are left out."""
         kept = {"second_moment": self.squares, "smoothed": self.smoothed}
         return {name: states for name, states in kept.items() if states}
 
     @torch.no_grad()
     def accumulate(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """m ← β·m + DCT(g), with g smoothed and preconditioned as the manifest says.
+        """Update the momentum: m ← β·m + DCT(g), with g smoothed and preconditioned as the manifest
+        defines.
 
-        Smoothing, if there is any: f ← s·f + g, g ← f. `rms`: g ← g / (sqrt(v / (1 - β₂ᵗ)) + ε).
-        `orthogonal`: the same, and then every block of a matrix is replaced by the nearly orthogonal one
-        with the same singular vectors. `muon`: only that, and nearer. A missing gradient counts as zero.
-        The gradients are used up: their memory is worked in.
+        Smoothing, if any: f ← s·f + g, g ← f. `rms`: g ← g / (sqrt(v / (1 - β₂ᵗ)) + ε).
+        `orthogonal`: the same, and then every block of a matrix is replaced by the nearly orthogonal
+        one with the same singular vectors. `muon`: only that replacement, with more iterations. A
+        missing gradient counts as zero. The gradients are overwritten: they serve as work memory.
         """
         self.steps += 1
         for index, gradient in enumerate(gradients):
@@ -138,8 +141,8 @@ class LocalOptimizer:
 
     @torch.no_grad()
     def decay(self) -> None:
-        """A round without samples: the momentum and the smoothed gradient fade as with a gradient of
-        zero, and nothing is added to either."""
+        """Decay the momentum and the smoothed gradient as with a gradient of zero, for a round
+        without samples."""
         for index in range(len(self._layout.tensors)):
             self._gather(index, None)
 
@@ -147,8 +150,8 @@ class LocalOptimizer:
     def take(self, round_number: int) -> Taken:
         """Take the strongest coefficients out of the momentum.
 
-        They stay pending until `forget` or `refund`. A second call for a round gives the first one's
-        coefficients back beforehand.
+        They stay pending until `forget` or `refund`. A second call for a round first refunds the
+        coefficients of the first call.
         """
         self.refund(round_number)
         while len(self._pending) >= _MAX_PENDING:
@@ -164,9 +167,9 @@ class LocalOptimizer:
 
     @torch.no_grad()
     def tell(self, one_of: int, turn: int) -> list[Signs]:
-        """The signs of the coefficients whose turn it is (`codec.sheet`), of what the last gradient has
-        left in the momentum; nothing is taken out of it. What is 0 has one sign, and in the next cycle
-        of turns the other."""
+        """Return the signs of the coefficients that are due at this step (`codec.sheet`), from what
+        the last gradient has left in the momentum; nothing is taken out. A zero is sent with one
+        sign, and with the other in the next cycle."""
         at_zero = sign_of_nothing(one_of, turn)
         told: list[Signs] = []
         for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):
@@ -182,7 +185,7 @@ class LocalOptimizer:
         return told
 
     def sent(self, round_number: int, update: DecodedUpdate) -> bool:
-        """Whether this is what was taken in a round and is pending still."""
+        """Whether this update is what was taken in a round and is still pending."""
         pending = self._pending.get(round_number)
         return pending is not None and all(
             np.array_equal(own_positions.numpy(), positions)
@@ -194,7 +197,8 @@ class LocalOptimizer:
 
     @torch.no_grad()
     def refund(self, round_number: int) -> bool:
-        """Add what was sent in a round back into the momentum; False if nothing is pending."""
+        """Add the coefficients sent in a round back into the momentum; return False if nothing is
+        pending."""
         sent = self._pending.pop(round_number, None)
         if sent is None:
             return False
@@ -208,12 +212,14 @@ class LocalOptimizer:
         return True
 
     def forget(self, round_number: int) -> bool:
-        """The update of a round was counted: it need not come back. False if none is pending."""
+        """Drop the pending update of a round, because it was counted. Return False if none is
+        pending."""
         return self._pending.pop(round_number, None) is not None
 
     @torch.no_grad()
     def yield_to(self, updates: Sequence[DecodedUpdate]) -> None:
-        """m ← (1 - damping)·m at every coefficient of which one of these updates speaks.
+        """Damp the momentum, m ← (1 - damping)·m, at every coefficient that one of these updates
+        contains.
 
         What the swarm has just moved needs no second push by members that saw the same gradient
         there; their next coefficients then complement the others' rather than repeat them.
@@ -227,18 +233,19 @@ class LocalOptimizer:
                 spoken = [update.positions[index][stripe.blocks] for update in updates]
                 indices = torch.from_numpy(np.concatenate(spoken, axis=1).astype(np.int16))
                 indices = indices.to(momentum.device).to(torch.int64)
-                # Where several speak of one coefficient, the same number is written several times.
+                # Where several updates contain one coefficient, the same number is written several
+                # times.
                 damped = momentum.gather(1, indices).mul_(1 - self._spec.damping)
                 momentum.scatter_(1, indices, damped)
                 state.write(stripe.blocks, momentum)
 
     def forget_all(self) -> None:
-        """Drop everything pending."""
+        """Drop all pending updates."""
         self._pending.clear()
 
     @torch.no_grad()
     def begin_anew(self) -> None:
-        """Drop all moments and what is pending, as if there had been no round before."""
+        """Reset all moments and pending updates, as if there had been no round before."""
         self._pending.clear()
         self.steps = 0
         by_rows = ((states, "rows") for states in self.by_rows.values())
@@ -249,10 +256,11 @@ class LocalOptimizer:
                     state.write(rows, torch.zeros_like(state.read(rows)))
 
     def _gather(self, index: int, gradient: torch.Tensor | None) -> None:
-        """Take a tensor's gradient into its momentum, which fades alone if there is none."""
+        """Add a tensor's gradient to its momentum; without one, only decay the momentum."""
         tensor, state = self._layout.tensors[index], self.coefficients[index]
         if gradient is not None:
-            # A convolution may leave its kernel's in another order, and a bfloat16 copy in 16 bits.
+            # A convolution may return its kernel's gradient in another memory order, and a bfloat16
+            # copy in 16 bits.
             gradient = gradient.to(torch.float32).contiguous().view(tensor.rows, tensor.columns)
         for stripe in stripes(tensor, state.device):
             momentum = state.read(stripe.blocks).mul_(self._spec.momentum)
@@ -263,8 +271,8 @@ class LocalOptimizer:
             state.write(stripe.blocks, momentum)
 
     def _smooth(self, index: int, stripe: Stripe, gradient: torch.Tensor | None) -> None:
-        """Add to some rows of a gradient what those before it have left, which fades alone if there is
-        none."""
+        """Add the decayed sum of earlier gradients to some rows of a gradient; without a gradient,
+        only decay the sum."""
         if not self.smoothed:
             return
         state = self.smoothed[index]
@@ -272,7 +280,7 @@ class LocalOptimizer:
         state.write(stripe.rows, smoothed if gradient is None else gradient.add_(smoothed))
 
     def _precondition(self, index: int, stripe: Stripe, gradient: torch.Tensor) -> None:
-        """Divide some rows of a gradient by the root of their second moment, which takes them in."""
+        """Update the second moment of some rows of a gradient, then divide them by its root."""
         if not self.squares:
             return
         beta = self._spec.second_moment
@@ -282,7 +290,8 @@ class LocalOptimizer:
         gradient.div_(root_of(second, beta, self.steps))
 
     def _take_tensor(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Positions (int16) and values (float32) of one tensor, both (blocks, k), on its device."""
+        """Return the positions (int16) and values (float32) taken from one tensor, both (blocks, k),
+        on its device."""
         tensor = self._layout.tensors[index]
         all_positions, all_values = [], []
         state = self.coefficients[index]
@@ -300,8 +309,8 @@ class LocalOptimizer:
 def _on_the_cpu(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return pairs of two-dimensional tensors in main memory: in one copy of each kind from each device,
-    as a GPU is waited for at every copy."""
+    """Return pairs of two-dimensional tensors in main memory, copied together per device and type,
+    as every copy waits for the GPU."""
     moved: list[tuple[torch.Tensor, torch.Tensor]] = list(pairs)
     by_device: dict[torch.device, list[int]] = {}
     for index, (positions, _) in enumerate(pairs):
@@ -315,20 +324,20 @@ def _on_the_cpu(
         ]
         for index, positions, values in zip(indices, *flat, strict=True):
             shape = pairs[index][0].shape
-            # Copies of their own: each tensor's may be dropped without the others'.
+            # Separate copies: each tensor's may be dropped without the others'.
             moved[index] = positions.view(shape).clone(), values.view(shape).clone()
     return moved
 
 
 def root_of(second_moment: torch.Tensor, beta: float, steps: int) -> torch.Tensor:
-    """What a gradient is divided by: sqrt(v / (1 - β₂ᵗ)) + ε, after so many steps."""
+    """Return the divisor of a gradient: sqrt(v / (1 - β₂ᵗ)) + ε, after t = `steps` steps."""
     return (second_moment / (1 - beta**steps)).sqrt_().add_(_EPSILON)
 
 
 def transformed(
     gradient: torch.Tensor, tensor: TensorLayout, spec: OptimizerSpec
 ) -> Iterator[tuple[Stripe, torch.Tensor]]:
-    """`transformed_stripe` of each stripe of a gradient."""
+    """Yield `transformed_stripe` for each stripe of a gradient."""
     for stripe in stripes(tensor, gradient.device):
         yield stripe, transformed_stripe(gradient, tensor, spec, stripe)
 
@@ -336,8 +345,8 @@ def transformed(
 def transformed_stripe(
     gradient: torch.Tensor, tensor: TensorLayout, spec: OptimizerSpec, stripe: Stripe
 ) -> torch.Tensor:
-    """The coefficients of some blocks of a contiguous gradient: (blocks, elements), made nearly
-    orthogonal where the manifest says so. What it is to be divided by, it is divided by already."""
+    """Return the coefficients of some blocks of a contiguous gradient: (blocks, elements), made
+    nearly orthogonal where the manifest says so. The gradient is already preconditioned."""
     matrix_a = float_basis(tensor.block_rows, gradient.device)
     matrix_b = float_basis(tensor.block_columns, gradient.device)
     blocks = block_view(gradient, tensor, stripe)
@@ -351,26 +360,27 @@ def transformed_stripe(
 
 
 def _signs(values: npt.NDArray[np.float32], round_number: int) -> npt.NDArray[np.int8]:
-    """What is sent of these values: +1 or -1.
+    """Return the signs to send for these values: +1 or -1.
 
-    A block without any momentum (rows of tokens never seen) must send something too. Its sign alternates
-    with the rounds, so that what it does to the parameters is undone next round.
+    A block without any momentum (rows of tokens never seen) must send something too. Its sign
+    alternates with the rounds, so that the next round undoes its effect on the parameters.
     """
     at_zero = 1 if round_number % 2 == 0 else -1
     return np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
 
 
 def _quintic_type(device: torch.device) -> torch.dtype:
-    """Return bfloat16 where the device has units for it: the rounds only have to come close to 1, Muon's
-    own run in it, and half of the memory traffic is saved. An update's signs are the member's affair."""
+    """Return bfloat16 where the device has units for it: the iterations only have to come close to
+    1, Muon's own run in it, and it halves the memory traffic. An update's signs are the member's own
+    choice."""
     return torch.bfloat16 if narrow_type(device) is torch.bfloat16 else torch.float32
 
 
 def orthogonalised(
     blocks_NAB: torch.Tensor, rounds: int, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Return U·f(S)·Vᵀ for each block U·S·Vᵀ, f close to 1, scaled so that elements are of size 1, in
-    float32; the rounds are computed in `dtype`."""
+    """Return U·f(S)·Vᵀ for each block U·S·Vᵀ, f close to 1, scaled so that elements are of size 1,
+    in float32; the iterations are computed in `dtype`."""
     a, b, c = _QUINTIC
     wide = blocks_NAB if blocks_NAB.shape[1] <= blocks_NAB.shape[2] else blocks_NAB.mT
     norms = wide.square().sum(dim=(1, 2), keepdim=True).sqrt_()

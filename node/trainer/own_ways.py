@@ -1,6 +1,6 @@
-"""How a member trains where that is its own affair: on which data, with what noise, and what it keeps.
+"""A member's local policy: which data it trains on, with what noise, and what state it keeps.
 
-Nothing of it changes an update's form, and nobody can tell it from one.
+None of it changes the form of an update, and other members cannot tell.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ class Clipping:
     """DP-SGD (Abadi et al., arXiv 1607.00133) with a sequence as the example."""
 
     norm: float
-    """The longest that a sequence's gradient may be; longer ones are shortened to it."""
+    """The greatest norm of a sequence's gradient; longer ones are scaled down to it."""
     noise: float
-    """The standard deviation of the Gaussian noise that is added to their sum, over `norm`."""
+    """The standard deviation of the Gaussian noise added to the sum of gradients, divided by `norm`."""
     sequences: int
-    """How many are expected in a sum, by which it is divided: never how many there were."""
+    """The expected number of sequences in a sum, by which it is divided: never the actual number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnWays:
-    """What a member has chosen for itself."""
+    """A member's own choices."""
 
     blobs: str | None = None
-    """The folder of the store with its own data; None: it trains on what it is dealt."""
+    """The folder of the store with its own data; None: it trains on its assignment."""
     shards: tuple[ShardSpec, ...] = ()
-    """What lies there."""
+    """The shards in that store."""
     clipping: Clipping | None = None
-    """None: gradients are used as they are."""
+    """None: gradients are used unchanged."""
     stateless: bool = False
-    """After each update momentum and second moment begin anew, and what was not sent is dropped."""
+    """After each update momentum and second moment are reset, and what was not sent is dropped."""
 
 
 USUAL_WAYS = OwnWays()

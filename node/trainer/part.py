@@ -1,8 +1,8 @@
-"""Which part of a model a trainer process keeps the optimizer's state of, and takes the shared step on.
+"""The part of a model for which a trainer process keeps the optimizer's state and takes the shared step.
 
-A process by itself has the whole model (`WholeModel`). Where one member has several devices, each of
+A single process has the whole model (`WholeModel`). Where one member has several devices, each of
 their processes has some block rows of the tensors (`rank_part`): a step is local to its blocks, so
-nothing else is needed to extract, to apply and to fingerprint them.
+extracting, applying and fingerprinting them needs nothing else.
 """
 
 from __future__ import annotations
@@ -33,75 +33,77 @@ T = TypeVar("T")
 
 
 class Part(Protocol):
-    """What a session asks of it. Where there are others, they ask theirs the same at the same time."""
+    """A model shard as a session uses it. With several ranks, all of them call the same methods at
+    the same time."""
 
     layout: UpdateLayout
     """How its own tensors are cut into blocks."""
     parameters: Sequence[torch.Tensor]
-    """Its own, in that order; a step changes them in place."""
+    """Its own parameters, in that order; a step changes them in place."""
     seat: Seat
-    """Which part of all it is."""
+    """Its rank and the division of the model among ranks."""
 
     def deal(self, samples: Sequence[int]) -> Sequence[int]:
-        """Those of a share's samples that are computed here."""
+        """Return the samples of a share that are computed here."""
         ...
 
     def passes(self, samples: Sequence[int]) -> int:
-        """How many samples it goes through: those dealt to it, or, where a forward pass needs all
-        processes at once, as many as the busiest has."""
+        """Return the number of its forward passes: one for each of its samples or, where a forward
+        pass needs all processes at once, as many as the busiest process has."""
         ...
 
     def agreed(self, prepare: Callable[[], T]) -> T:
-        """Prepare what a forward pass takes. Where it needs all at once, it raises what any of them
-        raises, at all of them."""
+        """Prepare the inputs of a forward pass. Where a pass needs all processes at once, an error
+        in one of them is raised in all."""
         ...
 
     def summed(self, compute: Callable[[], tuple[float, int]]) -> tuple[float, int]:
-        """Compute a loss, and over how much it is; the sums of everybody's. Raises what any of them
-        raises, at all of them."""
+        """Compute a loss and its number of terms; return the sums over all processes. An error in
+        one of them is raised in all."""
         ...
 
     def gradients(self) -> list[torch.Tensor | None]:
-        """The gradients of its own parameters, summed over everybody's samples, to be used up."""
+        """Return the gradients of its own parameters, summed over the samples of all processes; they
+        may be overwritten."""
         ...
 
     def everywhere(self, here: bool) -> bool:
-        """Whether it holds at all of them."""
+        """Whether a condition holds in all processes (all-reduce)."""
         ...
 
     def merged(self, taken: Taken) -> Taken | None:
-        """What was taken of the whole model; None: another process has that."""
+        """Gather the coefficients taken of the whole model; return None in all processes but one."""
         ...
 
     def told(
         self, signs: Sequence[Signs], heard: Callable[[TensorLayout], int]
     ) -> Sequence[Signs] | None:
-        """What everybody tells of the whole model's tensors, `signs` here, so many of each block; None:
-        another process has that."""
+        """Gather the signs sent for the whole model's tensors, `signs` here, `heard(tensor)` of each
+        block; return None in all processes but one."""
         ...
 
     def gathered(
         self, values: Sequence[npt.NDArray[np.float32]]
     ) -> Sequence[npt.NDArray[np.float32]] | None:
-        """What everybody has found at the positions of an update, `values` here, for the whole model's
-        tensors; None: another process has that."""
+        """Gather the values at the positions of an update for the whole model's tensors, `values`
+        here; return None in all processes but one."""
         ...
 
     def own(self, update: DecodedUpdate) -> DecodedUpdate:
-        """What an update says of its own parameters."""
+        """Return the part of an update that concerns its own parameters."""
         ...
 
     def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
-        """Of sums over its own blocks, one for each of its tensors, the means over all blocks of the
-        tensors of which these are parts."""
+        """Convert sums over its own blocks, one for each of its tensors, into the means over all
+        blocks of the whole tensors."""
         ...
 
     def spread(self) -> None:
-        """Its own parameters have changed: let all have them who compute with them."""
+        """Send its changed parameters to all processes that compute with them."""
         ...
 
     def fingerprint(self) -> int:
-        """Of the whole model (`fingerprint`)."""
+        """Return the whole model's fingerprint (`fingerprint`)."""
         ...
 
     def read(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
@@ -118,7 +120,7 @@ class Part(Protocol):
 
 
 class WholeModel:
-    """All of it, in one process."""
+    """The whole model, in one process."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""A gradient that says little of any one sequence: clipped one by one, and noise on the sum.
+"""A differentially private gradient: each sequence's gradient is clipped, and noise is added to the sum.
 
-What is made of it afterwards (second moment, momentum, the strongest coefficients, signs) looks at no
-data again, so it tells no more than the noisy sum does.
+Later processing (second moment, momentum, strongest coefficients, signs) uses no data again, so it
+reveals no more than the noisy sum does.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ def private_gradient(
     losses: Iterator[torch.Tensor | None],
     clipping: Clipping,
 ) -> None:
-    """Leave in `.grad` (Σ clipped gradients + noise) / expected sequences.
+    """Store (Σ clipped gradients + noise) / expected sequences in `.grad`.
 
-    `losses` gives the mean loss of one sequence at a time, with its graph; None for one in which
-    there is nothing to learn. A gradient that is not finite adds nothing, which is a bounded
-    change, too.
+    `losses` gives the mean loss of one sequence at a time, with its graph; None for a sequence
+    without targets. A gradient that is not finite adds nothing, which is a bounded change, too.
     """
     sums = [torch.zeros_like(parameter, dtype=torch.float32) for parameter in parameters]
     for loss in losses:
@@ -50,14 +49,15 @@ def private_gradient(
 
 
 def _fresh_generator(device: torch.device) -> torch.Generator:
-    """Seeded by the operating system: nobody else may be able to draw the same noise and take it off."""
+    """Return a generator seeded by the operating system: no other party may be able to draw the same
+    noise and subtract it."""
     generator = torch.Generator(device)
     generator.manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
     return generator
 
 
 def _norm(gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """The length of all of them together, in float64."""
+    """Return the norm of all gradients together, in float64."""
     squares = [
         torch.linalg.vector_norm(each, dtype=torch.float64).square().cpu()
         for each in gradients

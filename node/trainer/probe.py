@@ -1,15 +1,16 @@
 """The probe: losses by which every trainer proves that it computes the swarm's model.
 
-Members check parameters by their hashes, and nothing of that tells whether they compute the same
-function of them: another release of a library may read a configuration otherwise, an attention kernel
-may ignore a soft-cap, a device may have a broken kernel. So `create` computes some losses in float32 and
-writes them into the manifest, and a trainer computes them again before its first update.
+Members check parameters by their hashes, which does not show whether they compute the same function
+of them: another release of a library may interpret a configuration differently, an attention kernel
+may ignore a soft-cap, a device may have a broken kernel. So `create` computes some losses in float32
+and writes them into the manifest, and a trainer computes them again before its first update.
 
-They are not the initial model's. A member that joins in a later round does not have that, and new
-parameters attend to everything alike, so that a wrong rotary base changes their losses by no more than
-bfloat16 does. The parameters of the probe are a fixed table of numbers, repeated and scaled so that
-every layer adds about as much as it receives. They are written into the model before a snapshot is
-loaded over them: no memory is needed, and the layers, sizes and splits are those that are trained.
+They are not computed with the initial model. A member that joins in a later round does not have it,
+and new parameters attend to all positions alike, so that a wrong rotary base changes their losses by
+no more than bfloat16 does. The probe's parameters are a fixed table of numbers, repeated and scaled
+so that every layer adds about as much as it receives. They are written into the model before a
+snapshot is loaded over them, so that no extra memory is needed, and the layers, sizes and splits are
+those used in training.
 
 docs/protocol.md has the measured differences behind the tolerances.
 """
@@ -39,23 +40,23 @@ from .tasks import HasProbe, Task, open_task
 # One long sample, for what depends on distance, and short ones: several numbers do not agree by chance.
 _SHORT_SAMPLES = 7
 _SHORTEST, _LONGEST = 16, 4096
-# Multiplications of a forward pass through all samples, about: half a minute on two cores.
+# Multiplications of a forward pass through all samples, approximately: half a minute on two cores.
 _OPERATIONS = 1 << 39
 
 Narrow = Callable[[], contextlib.AbstractContextManager[object]]
-"""Enters a context in which matrices are multiplied with fewer digits."""
+"""Enter a context in which matrices are multiplied at reduced precision."""
 
 
 def fills(manifest: Manifest) -> tuple[ParameterFill, ParameterFill | None]:
-    """What fills the trained parameters, and the frozen ones where there are some."""
+    """Return the fills of the trained parameters, and of the frozen ones if there are any."""
     adapter = manifest.adapter
     frozen = None if adapter is None else ParameterFill(adapter.base_parameters, manifest.elements)
     return ParameterFill(manifest.parameters), frozen
 
 
 def make_probe(manifest: Manifest, store: BlobStore) -> ProbeSpec | None:
-    """Build a manifest's model as its members will, on the CPU, and return its probe, which the manifest
-    need not have yet. None if the task offers no samples for one.
+    """Build a manifest's model on the CPU as its members will, and return its probe; the manifest
+    need not have one yet. Return None if the task offers no samples for one.
 
     Raises `TrainerFailed`: what building a session raises.
     """
@@ -72,7 +73,7 @@ def make_probe(manifest: Manifest, store: BlobStore) -> ProbeSpec | None:
     try:
         losses = [round(loss, 4) for loss in probe_losses(task, model, lengths)]
     except (ValueError, TypeError, LookupError, RuntimeError) as error:
-        # Some of what a configuration lacks the library finds only when it computes.
+        # The library notices some omissions of a configuration only when it computes.
         if is_out_of_memory(error):
             raise
         problem = (str(error).splitlines() or [type(error).__name__])[0][:300]
@@ -93,13 +94,13 @@ def prove(
     exactly: bool,
     narrow: Narrow | None,
 ) -> None:
-    """Hold the losses of a model in training against the manifest's probe. It overwrites the trained
-    parameters, which are `part`'s, and the frozen ones, too.
+    """Compare the losses of a model in training with the manifest's probe. This overwrites the
+    trained parameters, which are `part`'s, and the frozen ones, too.
 
-    `exactly`: the model can compute in float32; where it is in shards on GPUs its parameters are cast as
-    they are gathered. `narrow`: in this context the device trains, in bfloat16.
+    `exactly`: the model can compute in float32; where it is sharded on GPUs its parameters are cast
+    as they are gathered. `narrow`: the context in which the device trains, in bfloat16.
 
-    Raises `TrainerFailed` (`other_model`), at all ranks if one of them computes something else.
+    Raises `TrainerFailed` (`other_model`), at all ranks if one of them computes another function.
     """
     probe = manifest.probe
     if probe is None:
@@ -136,7 +137,8 @@ def probe_losses(
     lengths: Sequence[int],
     context: Narrow = contextlib.nullcontext,
 ) -> list[float]:
-    """The mean loss of each of the probe's samples, of so many tokens, with a model's parameters."""
+    """Return the mean loss of each of the probe's samples, `lengths` tokens each, with a model's
+    parameters."""
     device = next(model.parameters()).device
     trains = model.training
     model.eval()
@@ -153,9 +155,9 @@ def probe_losses(
 
 
 def _difference(found: Sequence[float], probe: ProbeSpec, allowed: float, kind: str) -> str | None:
-    """What is wrong with the losses that are computed here; None if nothing is."""
+    """Return how the losses computed here are wrong; None if they are not."""
     off = [abs(a - b) for a, b in zip(found, probe.losses, strict=True)]
-    # Written so that what is no number is too far off.
+    # Written so that NaN is too far off.
     if all(each <= allowed for each in off):
         return None
     return (
@@ -164,7 +166,7 @@ def _difference(found: Sequence[float], probe: ProbeSpec, allowed: float, kind: 
 
 
 def _lengths(manifest: Manifest) -> tuple[int, ...]:
-    """How long the samples are: as long as they can be within `_OPERATIONS`."""
+    """Return the samples' lengths: as long as possible within `_OPERATIONS`."""
     weights = manifest.elements + manifest.frozen_elements
     tokens = min(max(_OPERATIONS // weights, 8 * _SHORTEST), _LONGEST)
     longest = manifest.data.sequence_length
@@ -182,7 +184,7 @@ def _library(model_type: str) -> str:
 
 @contextlib.contextmanager
 def _exact_convolutions() -> Iterator[None]:
-    """Convolutions in float32 are computed so: cuDNN takes shorter numbers unless it is told."""
+    """Compute float32 convolutions in full precision: cuDNN uses TF32 by default."""
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     try:

@@ -1,4 +1,4 @@
-"""The parameters with which a model is probed (`probe`): the same bits wherever they are made."""
+"""The parameters with which a model is probed (`probe`): bit-identical on every machine."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import torch
 from ...protocol.wire.manifest import ParameterSpec
 from .draws import drawn
 
-# Elements of the table of numbers. A prime, so that no row of a matrix repeats another one.
+# Length of the table of numbers. A prime, so that no row of a matrix repeats another one.
 _TABLE = 1_000_003
 
 
 @dataclass(frozen=True)
 class ParameterFill:
-    """Writes the probe's parameters for the tensors of a table: a fixed
-    table of numbers, repeated, and scaled so that every layer adds about as much as it receives."""
+    """The probe's parameters for the tensors of a table: a fixed table of numbers, repeated, and
+    scaled so that every layer adds about as much as it receives."""
 
     table: Sequence[ParameterSpec]
     start: int = 0
-    """Added to the number of an element."""
+    """Offset added to the number of an element."""
 
     @torch.no_grad()
     def part(self, flat: torch.Tensor, tensor: int, first: int) -> None:
-        """Fill a flat part of a tensor, which has that number in the table; `first` is the number of the
+        """Fill a flat part of tensor number `tensor` of the table; `first` is the number of the
         part's first element, counted through the whole table."""
         values, done = _values(flat.device), 0
         while done < flat.numel():
@@ -37,7 +37,7 @@ class ParameterFill:
             done += len(piece)
         spec = self.table[tensor]
         if len(spec.shape) > 1:
-            # A variance of 1 / inputs: one product is rounded alike on every device.
+            # A variance of 1 / inputs: a single product is rounded alike on every device.
             flat.mul_(math.sqrt(3 / spec.shape[-1]))
         elif spec.name.endswith("bias"):
             flat.mul_(0.5)
@@ -45,7 +45,7 @@ class ParameterFill:
             flat.mul_(0.5).add_(1.0)
 
     def whole(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Fill all of the table's tensors, which are whole."""
+        """Fill all of the table's tensors, each of which is whole."""
         first = 0
         for index, parameter in enumerate(parameters):
             self.part(parameter.detach().view(-1), index, first)
@@ -54,6 +54,6 @@ class ParameterFill:
 
 @functools.cache
 def _values(device: torch.device) -> torch.Tensor:
-    """The table: uniform in [-1, 1), 24 bits each, float32."""
+    """Return the table: uniform in [-1, 1), 24 bits each, float32."""
     numbers = torch.from_numpy(drawn("probe parameters 1", (0,), _TABLE)) >> 8
     return (numbers.to(torch.float32) / (1 << 23) - 1.0).to(device)

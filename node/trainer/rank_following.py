@@ -1,4 +1,4 @@
-"""One generation of a rank that torch's elastic launcher has started, behind the first."""
+"""One generation of a rank other than the first that torch's elastic launcher has started."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 
 
 def follow(arguments: argparse.Namespace) -> NoReturn:
-    """Take part in the next generation, to its end or to that of this process; its number is told to
-    the descriptor `arguments.tell`."""
+    """Take part in the next generation until it or this process ends; write its number to the
+    descriptor `arguments.tell`."""
     launch = launch_here()
     try:
         gathering = Gathering(launch)
@@ -36,20 +36,21 @@ def follow(arguments: argparse.Namespace) -> NoReturn:
         _log.info("rank %d begins again: %s", launch.rank, error)
         os._exit(AGAIN)
     except RuntimeError as error:
-        # The launcher of the first machine is gone, and ends this one's as well.
+        # The first machine's launcher is gone, and this machine's launcher will end too.
         _log.warning("rank %d ends: %s", launch.rank, error)
         os._exit(NO_STORE)
 
 
 def _gives_up(reason: str, micro_batch: int | None) -> NoReturn:
-    """Only rank 0 has a node to tell."""
+    """Raise `RankLost`: only rank 0 has a node to report to."""
     raise RankLost(reason)
 
 
 def _watch(launch: Launch, number: int) -> None:
-    """End this process once rank 0 has begun again, however long it would wait in its own generation."""
+    """End this process once rank 0 has started again, however long it would wait in its own
+    generation."""
     try:
-        # A connection of its own: the other one may be waiting for something.
+        # A separate connection: the other one may be blocked.
         gathering = Gathering(launch)
         while gathering.generation == number and not gathering.is_over:
             time.sleep(POLL_SECONDS)

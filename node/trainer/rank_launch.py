@@ -1,9 +1,9 @@
 """Ranks that torch's elastic launcher has started, on one machine or several (`launched`).
 
-All of them find each other through the launcher's store. Rank 0 is the node's trainer, which may be
-started again at any time; each time is a *generation*. The others wait for the next one, do what it
-says, and when it is lost begin again as new processes: a library that has lost a connection is not to
-be relied upon. Nothing that they say to each other is encrypted or signed, so it has to stay in a
+The ranks find each other through the launcher's store. Rank 0 is the node's trainer, which may be
+restarted at any time; each start is a *generation*. The others wait for the next generation, carry
+out its requests, and when it is lost start again as new processes: a library that has lost a
+connection cannot be relied upon. Their traffic is neither encrypted nor signed, so it must stay in a
 network whose machines trust each other.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-# Documented, though the library's own list of what it offers lacks it.
+# Documented, though missing from the library's own list of exports.
 from torch.distributed import TCPStore  # isort: skip # pyright: ignore[reportPrivateImportUsage]
 
 from ..launched import Launch, launch_of
@@ -30,17 +30,17 @@ from .ranks import RankLost, pack, unpack
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-"""How often a rank looks for a new generation."""
-# In which the launcher's store answers, or its machine is gone.
+"""How often a rank checks for a new generation."""
+# If the launcher's store does not answer within this time, its machine is gone.
 _STORE_SECONDS = 60.0
 _GENERATION, _OVER = "generation", "over"
 
 
 class Gathering:
-    """The launcher's store, as the ranks of one start see it."""
+    """The launcher's store, shared by the ranks of one launch."""
 
     def __init__(self, launch: Launch) -> None:
-        """Raises `RankLost`."""
+        """Connect to the store. Raises `RankLost`."""
         try:
             store = TCPStore(
                 launch.host,
@@ -53,17 +53,19 @@ class Gathering:
         self._store = PrefixStore(f"distro-node/{launch.name}", store)
 
     def begin(self, opened: Mapping[str, Any]) -> Store:
-        """Rank 0: begin a new generation, in which all ranks `open` with these arguments.
+        """Start a new generation, in which all ranks `open` with these arguments. Only rank 0 calls
+        this.
 
-        Returns its store.
+        Returns the generation's store.
         """
         number = self._store.add(_GENERATION, 1)
-        # The store's own word for a value is a text.
+        # The store's interface takes values as text.
         self._store.set(f"{number}/open", base64.b64encode(pack(dict(opened))).decode())
         return self._of(number)
 
     def next(self, after: int) -> tuple[int, Store, dict[str, Any]] | None:
-        """All others: wait for a generation behind this one; None when the node has ended."""
+        """Wait for a generation after this one; return None when the node has ended. All other ranks
+        call this."""
         while not self.is_over:
             number = self.generation
             if number > after:
@@ -74,7 +76,7 @@ class Gathering:
 
     @property
     def generation(self) -> int:
-        """The newest one; 0 before the first."""
+        """Number of the newest generation; 0 before the first."""
         return self._store.add(_GENERATION, 0)
 
     @property
@@ -83,7 +85,7 @@ class Gathering:
         return self._store.check([_OVER])
 
     def end(self) -> None:
-        """The node has ended."""
+        """Announce that the node has ended."""
         self._store.set(_OVER, "1")
 
     def _of(self, number: int) -> Store:
@@ -91,7 +93,7 @@ class Gathering:
 
 
 def launch_here() -> Launch:
-    """The launch that this process is of. Raises `TrainerFailed`."""
+    """Return the launch that this process belongs to. Raises `TrainerFailed`."""
     launch = launch_of(os.environ)
     if launch is None:
         raise TrainerFailed("internal", "torchrun has not started this process")
@@ -99,14 +101,14 @@ def launch_here() -> Launch:
 
 
 def local_device(name: str, launch: Launch) -> str:
-    """The device of this rank, where all were asked to take one called `name`."""
+    """Return the device of this rank, where all ranks are to use a device called `name`."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return "cpu"
     return f"cuda:{launch.local_rank}"
 
 
 def end_all() -> None:
-    """Tell all ranks that the node has ended; nobody may be there any more to hear it."""
+    """Announce to all ranks that the node has ended; they may be gone already."""
     try:
         Gathering(launch_here()).end()
     except (RankLost, RuntimeError) as error:

@@ -1,8 +1,8 @@
-"""The optimizer's state on disk, whichever number of devices wrote it and however many read it.
+"""The optimizer's state on disk, independent of the number of devices that wrote it and that read it.
 
-Every rank writes the state of its own bands (`momentum`) in a folder of its own, so nothing is
-gathered; a process by itself has one file. A start with another number of ranks puts its own bands
-together from the pieces that were saved last.
+Every rank writes the state of its own bands (`momentum`) to a folder of its own, so nothing is
+gathered; a single process has one file. A start with another number of ranks assembles its bands
+from the pieces that were saved last.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _FOLDER = re.compile(r"(copies|shards)-([1-9]\d{0,3})-of-([1-9]\d{0,3})")
 
 @dataclass(frozen=True)
 class Cut:
-    """How a model's bands are dealt: to so many ranks, of copies or of shards."""
+    """A division of a model's bands among `size` ranks, with copies or shards of the parameters."""
 
     size: int = 1
     shards: bool = False
 
     def plan(self, layout: UpdateLayout, table: Sequence[ParameterSpec]) -> Plan:
-        """The bands of each rank."""
+        """Return the bands of each rank."""
         whole = torn_tensors(layout, table, self.size) if self.shards else ()
         return plan_bands(layout, table, self.size, whole)
 
     def path(self, path: Path, rank: int) -> Path:
-        """A rank's file, where that of a process by itself is `path`."""
+        """Return a rank's file, where a single process would use `path`."""
         if self.size == 1:
             return path
         kind = "shards" if self.shards else "copies"
-        # A folder for each: whoever writes there clears away what a killed one has left.
+        # A folder for each rank: saving clears temporary files of a killed process from its folder.
         return path.parent / f"{kind}-{rank + 1}-of-{self.size}" / path.name
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Which rank's state it is."""
+    """A rank's place in a division."""
 
     plan: Plan
     cut: Cut = Cut()
@@ -64,7 +64,8 @@ def save_part(optimizer: LocalOptimizer, seat: Seat, path: Path) -> None:
 
 
 def remove_others(cut: Cut, path: Path) -> None:
-    """Remove what other numbers of ranks have saved: once all of this one's is written, it is old."""
+    """Remove what other numbers of ranks have saved: it is outdated once all of this division's
+    files are written."""
     kept = {cut.path(path, rank) for rank in range(cut.size)}
     if path not in kept:
         path.unlink(missing_ok=True)
@@ -75,9 +76,10 @@ def remove_others(cut: Cut, path: Path) -> None:
 
 
 def load_part(optimizer: LocalOptimizer, seat: Seat, path: Path, spec: OptimizerSpec) -> bool:
-    """Read one rank's state. False, and nothing changed, if there is none, or anything is wrong with it.
+    """Read one rank's state. Return False, with nothing changed, if there is none or it is invalid.
 
-    Of another cut one rank's state at a time is in memory, in float32.
+    When the state was saved with another division, one saved rank's state at a time is in memory, in
+    float32.
     """
     plan, cut, rank = seat.plan, seat.cut, seat.rank
     saved = _newest(path)
@@ -114,7 +116,7 @@ def load_part(optimizer: LocalOptimizer, seat: Seat, path: Path, spec: Optimizer
 
 
 class _Rows:
-    """Where some rows of a tensor lie in a band of it: as rows, and as blocks."""
+    """The place of some rows of a tensor within a band: as rows, and as blocks."""
 
     def __init__(self, layout: UpdateLayout, band: Band, first: int, stop: int) -> None:
         tensor = layout.tensors[band.tensor]
@@ -154,7 +156,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _newest(path: Path) -> Cut | None:
-    """Whose files were written last, of those that are all there."""
+    """Return the division whose files were written last, among those that are complete."""
     found: dict[Cut, list[float]] = {}
     files = [(Cut(), path)]
     for folder in _folders(path):

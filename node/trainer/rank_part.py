@@ -1,11 +1,11 @@
-"""One rank's part of a model: the bands it owns (`shards`), and what it needs of the others for them.
+"""One rank's part of a model: the bands it owns (`shards`), and its exchanges with the other ranks.
 
-Every rank either has a copy of a tensor to compute with, or, where the model is in shards, the band
-that it owns and no more. Of copies, gradients are added up at the owner of each band, which keeps the
-optimizer's state of it, takes the shared step on it and gives it back to all. Of shards nothing travels
-but gradients and what forward passes gather. Only sums of gradients may differ from those of a single
-process, in their last bits; whatever members must agree on is exact, so it is the same bits with any
-number of ranks.
+Every rank has either a copy of a tensor to compute with or, where the model is sharded, only the
+band that it owns. With copies, the owner of each band sums its gradients, keeps its optimizer state,
+takes the shared step on it and broadcasts it. With shards, only gradients and what forward passes
+gather are transferred. Only sums of gradients may differ from a single process's, in their last
+bits; everything that members must agree on is exact, so it has the same bits with any number of
+ranks.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _CHUNK_ITEMS = CHUNK_BYTES // _ITEM
 
 
 class RankPart:
-    """See `Part`. `sharded` tells the tensors of which every rank has its own band alone; of these
-    `parameters` holds `DTensor`s."""
+    """See `Part`. `sharded` lists the tensors of which every rank has only its own band; in
+    `parameters` these are `DTensor`s."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class RankPart:
         return sum(loss for loss, _ in totals), sum(count for _, count in totals)
 
     def gradients(self) -> list[torch.Tensor | None]:
-        """A parameter that nobody's samples have reached has none; of one that only some have reached
-        the others' are zero."""
+        """Return gradients as `Part` does. A parameter that no rank's samples have reached has none;
+        where only some ranks have reached it, the others' gradients count as zero."""
         reached = self._ranks.exchange([p.grad is not None for p in self._all])
         anywhere = [any(each) for each in zip(*reached, strict=True)]
         own: list[torch.Tensor | None] = []
@@ -88,7 +88,7 @@ class RankPart:
             gradient = None
             if anywhere[band.tensor]:
                 if band.tensor in self._sharded:
-                    # Torch has made it a mean over the ranks.
+                    # FSDP2 has averaged it over the ranks.
                     local = self._local(self._all[band.tensor].grad) if mine else None
                     gradient = None if local is None else local.mul_(self._ranks.size)
                 else:
@@ -106,7 +106,7 @@ class RankPart:
         signs = self._collected(taken.signs, np.int8)
         if positions is None or signs is None:
             return None
-        # Their values stay where they are.
+        # The values stay at their ranks.
         return Taken(
             positions=[each.astype(np.int32) for each in positions], values=[], signs=signs
         )
@@ -125,7 +125,8 @@ class RankPart:
         return self.plan.own(self._ranks.rank, update)
 
     def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
-        """A tensor's bands are at several ranks, so their sums are added up first."""
+        """Compute the means as `Part` does. A tensor's bands are at several ranks, so their sums are
+        added up first."""
         totals = [0] * len(self.plan.layout.tensors)
         here = [(band.tensor, total) for band, total in zip(self._bands, sums, strict=True)]
         for index, total in itertools.chain.from_iterable(self._ranks.exchange(here)):
@@ -145,7 +146,7 @@ class RankPart:
 
     @torch.no_grad()
     def read(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
-        """Every rank reads the chunks in which its bands lie, and no other."""
+        """Replace the model by a snapshot. Every rank reads only the chunks that contain its bands."""
         self._ranks.agreed(lambda: self._check(store, chunks))
         self._ranks.agreed(lambda: self._fill(store, chunks))
         self.spread()
@@ -156,7 +157,8 @@ class RankPart:
         self.spread()
 
     def write(self, store: BlobStore) -> BlobList:
-        """Chunks are written in turns, by one rank each, from what the others send of them."""
+        """Store a snapshot's chunks. The ranks take turns in writing one, from the parts that the
+        others send."""
         ours, failure = [], None
         for chunk in range(-(-self._elements // _CHUNK_ITEMS)):
             writer = chunk % self._ranks.size
@@ -164,7 +166,7 @@ class RankPart:
             if values is not None and failure is None:
                 try:
                     ours.append(store.put(values.astype("<f4", copy=False).tobytes()))
-                # Told below: the others go on sending and receiving until then.
+                # Reported below: the others go on sending and receiving until then.
                 except OSError as error:
                     failure = error
 
@@ -185,11 +187,11 @@ class RankPart:
         return last.start + last.elements
 
     def _rows(self, band: Band, *, gradient: bool = False) -> torch.Tensor:
-        """A band's rows of the parameter that is here, or of its gradient: a view."""
+        """Return a band's rows of the local parameter, or of its gradient: a view."""
         parameter = self._all[band.tensor]
         tensor = self.plan.layout.tensors[band.tensor]
         if band.tensor in self._sharded:
-            # Nothing else of it is here.
+            # This rank has nothing else of it.
             return self._local(parameter)
         found = parameter.detach()
         if gradient:
@@ -197,7 +199,7 @@ class RankPart:
             if found is None:
                 found = parameter.grad = torch.zeros_like(parameter)
             elif not found.is_contiguous():
-                # A convolution may leave its kernel's in another order.
+                # A convolution may leave its kernel's gradient in another memory order.
                 found = parameter.grad = found.contiguous()
         if band.stop - band.first == tensor.rows:
             return found
@@ -216,7 +218,8 @@ class RankPart:
         dtype: type[np.generic],
         width: Callable[[TensorLayout], int] = lambda tensor: tensor.top_k,
     ) -> list[np.ndarray] | None:
-        """Arrays of every rank's bands, (blocks, width) each, merged at rank 0."""
+        """Gather the arrays of every rank's bands, (blocks, width) each, at rank 0; return None
+        elsewhere."""
         parts = self._ranks.collect(b"".join(each.tobytes() for each in arrays))
         if parts is None:
             return None
@@ -237,7 +240,7 @@ class RankPart:
             read_values(store, chunks, chunk, self._elements, finite=True)
 
     def _fill(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
-        # In the order of chunks: a large one may hold many small bands.
+        # In the order of chunks: a large one may contain many small bands.
         index, values = -1, np.empty(0, dtype=np.float32)
         for band, rows in zip(self._bands, self.parameters, strict=True):
             flat, filled = rows.view(-1), 0
@@ -249,7 +252,7 @@ class RankPart:
 
     @torch.no_grad()
     def _gathered(self, chunk: int, writer: int) -> np.ndarray | None:
-        """A chunk's values at the rank that writes it; None elsewhere."""
+        """Return a chunk's values at the rank that writes it; None elsewhere."""
         rank, begin = self._ranks.rank, chunk * _CHUNK_ITEMS
         end = min(begin + _CHUNK_ITEMS, self._elements)
         values = torch.empty(end - begin) if rank == writer else None
@@ -269,7 +272,8 @@ class RankPart:
         return None if values is None else values.numpy()
 
     def _overlaps(self, band: Band) -> Iterator[tuple[int, int, int]]:
-        """Where a band lies in the chunks: (chunk, first element in it, the one behind the last)."""
+        """Yield the parts of chunks that a band covers: (chunk, first element in it, the element
+        after the last)."""
         end = band.start + band.elements
         for chunk in range(band.start // _CHUNK_ITEMS, -(-end // _CHUNK_ITEMS)):
             base = chunk * _CHUNK_ITEMS
@@ -277,9 +281,10 @@ class RankPart:
 
 
 def in_step(compute: Callable[[], T]) -> T:
-    """Compute with all ranks at once: a failure at one leaves the others waiting for it, so it ends.
+    """Compute together with all ranks. A failure at one leaves the others waiting for it, so it ends
+    the group.
 
-    Raises `RankLost`; and `AgreedFailure`, which all have.
+    Raises `RankLost`, and `AgreedFailure`, which all ranks raise.
     """
     try:
         return compute()

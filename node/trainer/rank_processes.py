@@ -1,8 +1,8 @@
-"""The processes of the ranks behind the first, on the first one's machine: started, watched, ended.
+"""The processes of the ranks other than the first, on its machine: started, watched and ended.
 
-They are forked from rank 0 once it has loaded torch and before it has touched a device, so they are
-there at once and share the libraries' memory. None outlives rank 0, and rank 0 outlives none: whichever
-ends, all of them do, and the supervisor starts them again together.
+They are forked from rank 0 after it has loaded torch and before it has touched a device, so they
+start at once and share the libraries' memory. All of them live and die with rank 0: when one ends,
+all do, and the supervisor restarts them together.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ _log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1  # from the kernel's include/uapi/linux/prctl.h
 
-# How long rank 0 waits, when it cannot reach another, to hear that its process has ended: it says
-# more than a connection that was closed.
+# When rank 0 cannot reach another rank, it waits this long for the report that the rank's process
+# has ended, which is more informative than a closed connection.
 _DEATH_SECONDS = 2.0
 
-# The exit code of one whose device's memory ran out while all computed together.
+# The exit code of a rank whose device ran out of memory while all computed together.
 _NO_MEMORY = 3
 
 _ENDED_BY: dict[int, str] = {signal.SIGKILL: " (out of memory?)"}
 
 
 class OtherRanks:
-    """Those behind the first, as rank 0 sees them: when one is lost, all end. `end` ends this one."""
+    """Rank 0's view of the other ranks: when one is lost, all end. `end` ends this process."""
 
     def __init__(self, end: Callable[[str, bool], NoReturn]) -> None:
         self._end = end
         self._ending = threading.Lock()
 
     def lost(self, reason: str) -> NoReturn:
-        """End all, since a rank cannot be reached."""
+        """End all ranks, because one cannot be reached."""
         self._give_up(f"the devices of this node lost each other: {reason}")
 
     def out_of_memory(self, reason: str) -> NoReturn:
-        """End all, since rank 0 has no memory left for what all compute together."""
+        """End all ranks, because rank 0 has no memory left for the joint computation."""
         self._give_up(f"its rank 0 ran out of memory: {reason}", out_of_memory=True)
 
     def _give_up(self, reason: str, *, out_of_memory: bool = False) -> NoReturn:
-        # One reason is enough: whoever comes second waits here for the end. With this process the kernel
+        # One reason is enough: a second caller waits here for the end. With this process the kernel
         # ends those that it has forked, stopped ones as well.
         self._ending.acquire()
         self._end(reason, out_of_memory)
 
 
 class RankProcesses(OtherRanks):
-    """Those that rank 0 forks."""
+    """The ranks that rank 0 forks."""
 
     def __init__(self, devices: Sequence[str], end: Callable[[str, bool], NoReturn]) -> None:
         super().__init__(end)
@@ -75,9 +75,9 @@ class RankProcesses(OtherRanks):
     def start(self, follow: Callable[[int, Path], None]) -> Path:
         """Fork them; each runs `follow` with its rank and the file by which ranks find each other.
 
-        Returns that file, in rank 0's process alone.
+        Returns that file, in rank 0's process only.
         """
-        # Nobody but these processes can open it; a listening socket might be reached by others.
+        # Only these processes can open it, whereas other programs might reach a listening socket.
         meeting = Path(tempfile.mkdtemp(prefix="ranks-")) / "meeting"
         for rank in range(1, len(self._devices)):
             pid = os.fork()
@@ -94,8 +94,8 @@ class RankProcesses(OtherRanks):
         return list(self._pids)
 
     def lost(self, reason: str) -> NoReturn:
-        """The same, with the reason of one that has ended, if one has."""
-        # The watching thread does so first, where it has anything to say.
+        """End all ranks; the reason is that of a rank that has ended, if one has."""
+        # The watching thread reports first, if it has anything to report.
         threading.Event().wait(_DEATH_SECONDS)
         super().lost(reason)
 
@@ -111,8 +111,8 @@ class RankProcesses(OtherRanks):
 
 
 def count_gpus() -> int:
-    """How many CUDA devices there are; found out in a process of its own, since one that has looked for
-    them cannot be forked any more."""
+    """Return the number of CUDA devices. A separate process counts them, since a process that has
+    initialised CUDA can no longer be forked."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -127,7 +127,7 @@ def count_gpus() -> int:
 
 
 def devices_of(name: str) -> list[str]:
-    """The devices that a list such as `cuda:0,cuda:1`, or `all`, names.
+    """Return the devices that a list such as `cuda:0,cuda:1`, or `all`, names.
 
     Raises `TrainerFailed` (`no_device`).
     """
@@ -142,17 +142,17 @@ def devices_of(name: str) -> list[str]:
 
 
 def store_at(meeting: Path, size: int) -> Store:
-    """The store by which so many processes of one machine find each other."""
-    # What passes between them stays in it.
+    """Return the store by which `size` processes of one machine find each other."""
+    # Their traffic stays on the loopback interface.
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    # Documented, though the library's own list of what it offers lacks it.
+    # Documented, though missing from the library's own list of exports.
     return dist.FileStore(str(meeting), size)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def meet(store: Store, rank: int, size: int, name: str, patience: float) -> Ranks:
-    """Take one's device, of this name, and find the other ranks.
+    """Open the device of this name, and connect to the other ranks.
 
-    Raises `TrainerFailed` (`no_device`) at all of them if one cannot have its device, `RankLost`.
+    Raises `TrainerFailed` (`no_device`) at all of them if one cannot open its device, and `RankLost`.
     """
     device, failure = torch.device("cpu"), None
     try:
@@ -160,7 +160,7 @@ def meet(store: Store, rank: int, size: int, name: str, patience: float) -> Rank
     except TrainerFailed as error:
         failure = error
     store.set_timeout(timedelta(seconds=patience))
-    # Before NCCL, which would wait for the device of the one that has none.
+    # Before NCCL, which would wait for the rank without a device.
     store.set(f"device/{rank}", "" if failure is None else str(failure))
     for other in range(size):
         try:
@@ -184,10 +184,10 @@ def _follow(rank: int, meeting: Path, follow: Callable[[int, Path], None]) -> No
         _log.warning("rank %d ran out of memory: %s", rank, error)
         code = _NO_MEMORY
     except RankLost as error:
-        # Most often another one has ended, and rank 0 says so.
+        # Usually another one has ended, and rank 0 reports it.
         _log.info("rank %d ends: %s", rank, error)
     except BaseException:
         _log.exception("rank %d ends", rank)
     finally:
-        # Nothing is lost: the log keeps nothing back.
+        # Nothing is lost: the log is unbuffered.
         os._exit(code)

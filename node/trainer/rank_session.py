@@ -1,9 +1,10 @@
-"""One model in training on several devices: what each of their processes does.
+"""Training of one model on several devices: the session of each of their processes.
 
-It is a `TrainingSession` whose part of the model is a rank's (`rank_part`). Every device has a copy of
-the model to compute with where that fits, and keeps the optimizer's state of its own bands alone. Where
-it does not fit, torch's FSDP2 (`fully_shard`) leaves every device its own bands of the parameters, too,
-and gathers a layer when it is computed. Nowhere is the whole model at any time, unless it is a copy.
+It is a `TrainingSession` whose part of the model is a rank's (`rank_part`). Where the model fits,
+every device has a copy to compute with, and keeps the optimizer's state of its own bands only. Where
+it does not fit, torch's FSDP2 (`fully_shard`) leaves every device only its own bands of the
+parameters, too, and gathers a layer when it is computed. Without copies, no device ever holds the
+whole model.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 
 class RankSession(TrainingSession):
-    """A rank's session. All ranks have to call the same methods, in the same order."""
+    """A rank's session. All ranks must call the same methods, in the same order."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class RankSession(TrainingSession):
         split: Split = Split.AUTO,
         ways: OwnWays = USUAL_WAYS,
     ) -> None:
-        """`rooms`: of all ranks (`rooms_of`)."""
+        """`rooms`: the memory of all ranks (`rooms_of`)."""
         self._ranks = ranks
         self._rooms = rooms
         work = replace(Workload.of(manifest), ranks=ranks.size)
@@ -74,7 +75,8 @@ class RankSession(TrainingSession):
         return replace(Workload.of(self.manifest), ranks=self._ranks.size, shards=self.in_shards)
 
     def _room(self, memory: int | None) -> Room:
-        """In shards all have to compute as many sequences at once: the smallest room is everybody's."""
+        """Return the memory to plan for. With shards all ranks compute the same number of sequences
+        at once, so the smallest room applies to all."""
         own = self._rooms[self._ranks.rank]
         least = min(room.device for room in self._rooms) if self.in_shards else own.device
         return Room(device=least, host=min(room.host for room in self._rooms))
@@ -83,12 +85,13 @@ class RankSession(TrainingSession):
         if not self.in_shards:
             return super()._build(store)
         manifest = self.manifest
-        # Parameters get memory when they have been cut.
+        # Parameters get memory once they have been sharded.
         model = build_model(manifest.model, manifest.parameters, torch.device("meta"))
         with init_empty_weights(include_buffers=False):
             tables = new_model(model_config(manifest.model), torch.device("cpu"))
         layout = manifest_layout(manifest)
-        # What torch would cut through blocks is copied: everybody has its gradient, one has its state.
+        # Tensors that torch would cut through blocks are copied: every rank has their gradient, one
+        # has their state.
         torn = torn_tensors(layout, manifest.parameters, self._ranks.size)
         self._sharded = [index for index in range(len(layout.tensors)) if index not in torn]
         parameters = ordered_parameters(model, manifest.parameters)
@@ -104,17 +107,17 @@ class RankSession(TrainingSession):
         return RankPart(self._ranks, seat, self.parameters, self._sharded)
 
     def compile_layers(self, wish: Compile) -> str | None:
-        # In shards a pass takes all ranks at once, and a trial may fail at one of them alone.
+        # With shards a pass needs all ranks at once, and a trial may fail at one of them alone.
         return None if self.in_shards else super().compile_layers(wish)
 
     def _within_memory(self, compute: Callable[[], T]) -> T:
-        # In shards the others are in the middle of a pass that cannot be begun again here alone.
+        # With shards the others are in the middle of a pass that cannot be restarted here alone.
         return compute() if self._sharded else super()._within_memory(compute)
 
 
 def rooms_of(ranks: Ranks, memory: int | None = None) -> list[Room]:
-    """What memory there is for each rank: `memory` bytes on the device, or what is free. Processors have
-    one memory together, so all of them count the least that was free."""
+    """Return the memory of each rank: `memory` bytes on the device, or what is free. CPU ranks share
+    one memory, so each counts the smallest amount that was free."""
     found = ranks.agreed(lambda: free_room(ranks.device, memory))
     rooms = [Room(device=d, host=h) for d, h in ranks.exchange([found.device, found.host])]
     if ranks.device.type == "cpu":
@@ -123,22 +126,23 @@ def rooms_of(ranks: Ranks, memory: int | None = None) -> list[Room]:
 
 
 def _cut(model: PreTrainedModel, copied: set[torch.nn.Parameter], ranks: Ranks) -> None:
-    """Cut all parameters but those `copied` into shards, and give all of them memory."""
+    """Shard all parameters except those in `copied`, and allocate memory for all of them."""
     mesh = DeviceMesh(ranks.device.type, list(range(ranks.size)))
     # As `autocast` does on one GPU: the parameters that the step changes stay float32.
     policy = MixedPrecisionPolicy(param_dtype=narrow_type(ranks.device), reduce_dtype=torch.float32)
-    # A layer is gathered at once.
+    # Each layer is gathered as a unit.
     for module in (*layers_of(model), model):
         fully_shard(module, mesh=mesh, mp_policy=policy, ignored_params=copied)
     model.to_empty(device=ranks.device)
 
 
 def _copy_tables(origin: PreTrainedModel, model: PreTrainedModel) -> None:
-    """Give a model what is no parameter, such as frequencies of positions, of another one like it."""
+    """Copy everything that is not a parameter, such as rotary frequencies, from another model like
+    it."""
     for theirs, ours in zip(origin.modules(), model.modules(), strict=True):
         for name, buffer in theirs.named_buffers(recurse=False):
             getattr(ours, name).copy_(buffer)
         for name, value in vars(theirs).items():
-            # The library keeps some tables beside the buffers.
+            # The library keeps some tensors outside the buffers.
             if isinstance(value, torch.Tensor):
                 setattr(ours, name, value.to(next(ours.buffers()).device))

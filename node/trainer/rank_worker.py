@@ -1,7 +1,8 @@
-"""The requests of a trainer with several devices: rank 0 has them from the node, the others from rank 0.
+"""The requests of a trainer with several devices: rank 0 receives them from the node, the others
+from rank 0.
 
-All ranks run the same lines with the same arguments. A failure that all of them have found out about is
-told like any other; after one that leaves a rank behind, all of them end, with one line for the node.
+All ranks run the same code with the same arguments. A failure known to all ranks is reported like
+any other; after a failure that leaves a rank behind, all of them end, with one line for the node.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from .ranks import RankLost, RankOutOfMemory, Ranks
 from .session import TrainingSession
 from .worker import Opening, Worker
 
-# What takes all ranks. The rest is rank 0's alone: it has a whole model.
+# Requests that need all ranks. The rest is handled by rank 0 alone: it has a whole model.
 _TOGETHER = frozenset(
     {
         "load",
@@ -53,8 +54,8 @@ _TOGETHER = frozenset(
 
 
 class RankWorker(Worker):
-    """A `Worker` at one rank. `end` ends rank 0's process after telling the node why, and, if it was for
-    want of memory, how many sequences at once may be tried next: none, if it was one."""
+    """A `Worker` at one rank. `end` ends rank 0's process after it has sent the node the reason and,
+    if memory ran out, how many sequences at once may be tried next: 0 if it was one."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class RankWorker(Worker):
         split: Split,
         launch: Launch | None = None,
     ) -> None:
-        """`launch`: the other ranks are not forked here, but have been started as this says."""
+        """`launch`: the other ranks are not forked here, but were started as it describes."""
         super().__init__()
         self._end = end
         self._patience = patience
@@ -73,7 +74,7 @@ class RankWorker(Worker):
         self._rooms: Sequence[Room] = ()
         self._others: OtherRanks | None = None
         self._follows = False
-        # Whether rank 0 does something that it has not told the others of.
+        # Whether rank 0 is handling a request that it has not sent to the others.
         self._alone = False
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
@@ -114,12 +115,12 @@ class RankWorker(Worker):
     def follow(
         self, store: Store, rank: int, size: int, device: str, asked: Mapping[str, Any]
     ) -> NoReturn:
-        """Be one of the ranks behind the first, until one is lost. Raises `RankLost`."""
+        """Serve as a rank other than the first until one is lost. Raises `RankLost`."""
         self._follows = True
         try:
             self._take_seat(store, rank, size, device, asked)
         except TrainerFailed:
-            # Rank 0 has the same, and says so. When it ends, so does this process.
+            # Rank 0 has the same failure, and reports it. When it ends, so does this process.
             signal.pause()
         self._serve()
 
@@ -129,13 +130,13 @@ class RankWorker(Worker):
         self._ranks = ranks = meet(store, rank, size, device, self._patience)
         memory, threads = asked["memory"], asked["threads"]
         here = size if self._launch is None else self._launch.local_size
-        # Before any of them takes some: processors share theirs.
+        # Before any of them allocates memory: CPU ranks share it.
         self._rooms = rooms_of(ranks, memory)
         if ranks.device.type == "cpu" and threads is None:
             threads = max(1, (os.cpu_count() or 1) // here)
         given = {**asked, "device": device, "threads": threads}
         opened = ranks.agreed(lambda: super(RankWorker, self)._open(**given))
-        # The first ranks are on the first machine, where the node is.
+        # The first ranks are on the first machine, where the node runs.
         opened["gpus"] = [gpu for gpus in ranks.exchange(opened["gpus"])[:here] for gpu in gpus]
         return opened
 
@@ -155,11 +156,11 @@ class RankWorker(Worker):
         )
 
     def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
-        # A second thread at each would speak with the others in an order of its own.
+        # A second thread at each rank would make its exchanges in a different order.
         return self._train(round_number, samples)
 
     def _serve(self) -> NoReturn:
-        """All but rank 0: do what is asked, for ever."""
+        """Carry out rank 0's requests, for ever. All other ranks call this."""
         assert self._ranks is not None
         while True:
             request = self._ranks.hear()
@@ -176,7 +177,7 @@ class RankWorker(Worker):
 
     def _load_momentum(self, path: str) -> bool:
         assert self._ranks is not None
-        # Whoever has lost its part begins anew; the others keep theirs.
+        # A rank that has lost its part starts with an empty one; the others keep theirs.
         return any(self._ranks.exchange(super()._load_momentum(path)))
 
     @property
@@ -200,7 +201,7 @@ class RankWorker(Worker):
             self._lost(error)
         if isinstance(error, TrainerFailed) or method not in (*_TOGETHER, "open"):
             return super()._failed(error, method)
-        # The others may have gone on, or wait for what will not come.
+        # The others may have gone on, or wait for a message that will not come.
         kind, problem = describe(error)
         return self._lost((RankOutOfMemory if kind == "out_of_memory" else RankLost)(problem))
 
@@ -212,7 +213,7 @@ class RankWorker(Worker):
         self._others.lost(str(error))
 
     def _give_up(self, reason: str, out_of_memory: bool) -> NoReturn:
-        # In copies each finds the number that fits by itself.
+        # With copies each rank finds the number that fits by itself.
         session = self._session
         fitting = None if session is None or not out_of_memory else session.micro_batch // 2
         self._end(reason, fitting)

@@ -1,9 +1,9 @@
-"""The devices of one member, and how their processes speak with each other: a *rank* for each.
+"""The devices of one member and the communication of their processes: one *rank* per device.
 
-Rank 0 speaks with the node; the others do what it does, at the same time, in the same order. What they
-have to say to each other goes through `torch.distributed`: NCCL between GPUs, gloo otherwise. None of
-it is pickled. Every exchange has a time limit but one, in which ranks wait for the next request: so a
-rank that hangs ends the trainer, which its supervisor starts again.
+Rank 0 talks to the node; the others carry out the same requests at the same time, in the same order.
+They communicate through `torch.distributed`: NCCL between GPUs, gloo otherwise. Nothing is pickled.
+Every exchange has a time limit except one, the wait for the next request: so a rank that hangs ends
+the trainer, which its supervisor restarts.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .errors import TrainerFailed
 
 T = TypeVar("T")
 
-# As good as for ever, in a number of milliseconds that the libraries hold. Between two requests there
-# may be days, when a swarm stands still.
+# Practically for ever, in milliseconds that the libraries can represent. Between two requests there
+# may be days, when a swarm has stopped.
 _FOR_EVER = timedelta(days=10_000)
 
 
 class RankLost(Exception):
-    """The other ranks, or one of them, cannot be reached any more, or hang."""
+    """One or more of the other ranks can no longer be reached, or hang."""
 
 
 class RankOutOfMemory(RankLost):
-    """This rank has no memory left for its part of what all compute together."""
+    """This rank has no memory left for its part of a joint computation."""
 
 
 class AgreedFailure(TrainerFailed):
@@ -41,7 +41,8 @@ class AgreedFailure(TrainerFailed):
 
 
 class Ranks:
-    """One rank's end of the group. `group` has the time limit, `waiting` none; both know gloo."""
+    """One rank's end of the process group. `group` has the time limit, `waiting` none; both include
+    gloo."""
 
     def __init__(
         self,
@@ -59,19 +60,20 @@ class Ranks:
         self._told: object = None
 
     def tell(self, request: dict[str, Any]) -> None:
-        """Rank 0: have the others do this."""
-        # Not waited for: one that hangs takes it when it likes, and is late for what follows.
+        """Send a request to all other ranks. Only rank 0 calls this."""
+        # Not waited for: a rank that hangs receives it at some time, and is late for the exchange
+        # after it.
         bell = torch.ones(1, dtype=torch.int64)
         self._told = bell, self._waiting.broadcast(bell, 0)
         self._broadcast(pack(request))
 
     def hear(self) -> dict[str, Any]:
-        """All but rank 0: wait for the next request."""
+        """Wait for the next request and return it. All other ranks call this."""
         self._wait(lambda: self._waiting.broadcast(torch.zeros(1, dtype=torch.int64), 0))
         return unpack(self._broadcast(b""))
 
     def exchange(self, value: Any) -> list[Any]:
-        """Everybody's value, by rank: what MessagePack can hold."""
+        """All-gather a value that MessagePack can encode: return every rank's, by rank."""
         data = pack(value)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         own = torch.tensor([len(data)], dtype=torch.int64)
@@ -84,7 +86,7 @@ class Ranks:
         return [unpack(each[: int(size)].numpy().tobytes()) for each, size in pairs]
 
     def collect(self, data: bytes) -> list[bytes] | None:
-        """Everybody's bytes, by rank, at rank 0; None elsewhere."""
+        """Gather every rank's bytes at rank 0, by rank; return None elsewhere."""
         sizes = self.exchange(len(data))
         if self.rank > 0:
             if data:
@@ -99,27 +101,27 @@ class Ranks:
         return parts
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
-        """Send a tensor in main memory; the other has to `receive` it."""
+        """Send a tensor in main memory; the other rank must `receive` it."""
         self._wait(lambda: self._group.send([tensor], to, 0))
 
     def receive(self, tensor: torch.Tensor, origin: int) -> None:
-        """Fill a tensor in main memory with what another one sends."""
+        """Fill a tensor in main memory with what another rank sends."""
         self._wait(lambda: self._group.recv([tensor], origin, 0))
 
     def reduce(self, tensor: torch.Tensor, to: int) -> None:
-        """Add up everybody's tensor at one rank; what the others have is used up."""
+        """Sum every rank's tensor at one rank; the others' tensors are overwritten."""
         options = dist.ReduceOptions()
         options.rootRank = to
         self._wait(lambda: self._group.reduce([tensor], options))
 
     def broadcast(self, tensor: torch.Tensor, origin: int) -> None:
-        """Have everybody's tensor be that of one rank."""
+        """Copy one rank's tensor into every rank's."""
         self._wait(lambda: self._group.broadcast(tensor, origin))
 
     def agreed(self, act: Callable[[], T]) -> T:
-        """Do something that may fail at some; then `TrainerFailed` is raised at all, the same.
+        """Run a function that may fail at some ranks; then all of them raise the same `TrainerFailed`.
 
-        In `act` ranks cannot wait for each other: one that has failed does not come.
+        `act` may not wait for other ranks: one that has failed does not arrive.
         """
         result, failure = None, None
         try:
@@ -150,7 +152,7 @@ class Ranks:
 
 
 def open_ranks(store: Store, rank: int, size: int, device: torch.device, patience: float) -> Ranks:
-    """Find the others through `store`, once in a process. Raises `RankLost`."""
+    """Join the process group through `store`, once in a process. Raises `RankLost`."""
     gpus = device.type == "cuda"
     try:
         if gpus:
@@ -172,12 +174,12 @@ def open_ranks(store: Store, rank: int, size: int, device: torch.device, patienc
 
 
 def pack(value: Any) -> bytes:
-    """A value as ranks send it to each other: what MessagePack can hold."""
+    """Encode a value that MessagePack can hold for another rank."""
     return msgpack.packb(value, use_bin_type=True)  # pyright: ignore[reportReturnType]
 
 
 def unpack(data: bytes) -> Any:
-    """The value again."""
+    """Decode a value."""
     return msgpack.unpackb(data, raw=False, strict_map_key=False)
 
 

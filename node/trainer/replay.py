@@ -1,7 +1,7 @@
-"""A state of the swarm's model, made again in a trainer from what this disk has.
+"""Reconstruction of a state of the swarm's model in a trainer, from what this disk has.
 
-It starts from a snapshot at hand and applies the records after it, each held against the fingerprint
-that the swarm agreed on. Nothing of the node that trains is changed by it.
+It starts from a local snapshot and applies the records after it; each state is compared with the
+fingerprint that the swarm agreed on. The training node's own state is not changed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from .counted import counted_bodies
 
 
 class NotKept(Exception):
-    """What a state would be made from is not here, not here any more, or not the swarm's."""
+    """The snapshot or an update needed for a state is missing, was removed, or is not the swarm's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """A swarm's rounds as far as this disk knows them."""
+    """A swarm's rounds as far as they are on this disk."""
 
     manifest: Manifest
     ledger: Ledger
-    """Nothing is added to it while a state is made."""
+    """It is not extended while a state is reconstructed."""
     store: BlobStore
 
     def reach(self, start: int, end: int | None = None) -> int:
-        """The last round, up to `end`, that can be replayed from the state after round `start` with the
-        updates here."""
+        """Return the last round, up to `end`, that can be replayed from the state after round
+        `start` with the updates here."""
         last = start
         limit = len(self.ledger) if end is None else min(len(self.ledger), end + 1)
         closing = self.manifest.schedule.closing_round
@@ -50,7 +50,8 @@ class Past:
         return last
 
     def start_for(self, end: int, snapshots: Iterable[LocalSnapshot]) -> LocalSnapshot | None:
-        """The nearest of these snapshots, the oldest first, from which round `end` can be reached."""
+        """Return the latest of these snapshots, sorted from the oldest, from which round `end` can
+        be reached."""
         for start in reversed([*snapshots]):
             # A snapshot's own round needs no updates; round 0 changes nothing.
             if start.round <= end <= max(0, self.reach(start.round, end)):
@@ -61,8 +62,8 @@ class Past:
 async def replay(
     trainer: TrainerClient, past: Past, start: LocalSnapshot, end: int | None
 ) -> tuple[int, int]:
-    """Load `start` and apply what follows up to `end`; None: as far as the updates are here. Returns the
-    last round and the fingerprint after it. Raises `NotKept`, and what a trainer raises."""
+    """Load `start` and apply the records up to `end`; None: as far as the updates are here. Return
+    the last round and the fingerprint after it. Raises `NotKept`, and what a trainer raises."""
     blobs = await trio.to_thread.run_sync(
         blob_list_at, past.store, "snapshot", blob_of(start), start.size
     )
@@ -73,19 +74,19 @@ async def replay(
 
 
 class Replayed:
-    """A trainer that holds one state of the past after another: from the one it holds it goes on to a
+    """A trainer that holds one past state after another: from its current state it goes on to a
     later one."""
 
     def __init__(self, trainer: TrainerClient) -> None:
         self.trainer = trainer
-        # The round whose state it holds, and the fingerprint; None where that is not known.
+        # The round whose state it holds, and the fingerprint; None where unknown.
         self._at: tuple[int, int] | None = None
 
     async def go_to(self, past: Past, end: int, snapshots: Sequence[LocalSnapshot]) -> None:
-        """Have the state after round `end`, from these snapshots, the oldest first, or from the one that
-        is held. Raises `NotKept`, and what a trainer raises."""
+        """Reconstruct the state after round `end`, from these snapshots, sorted from the oldest, or
+        from the current state. Raises `NotKept`, and what a trainer raises."""
         start = await trio.to_thread.run_sync(past.start_for, end, snapshots)
-        # Unless all goes well the state is anything.
+        # Until everything has succeeded, the state is undefined.
         at, self._at = self._at, None
         if at is not None and await trio.to_thread.run_sync(_is_nearer, past, at[0], start, end):
             self._at = await _go_on(self.trainer, past, *at, end)
@@ -104,7 +105,7 @@ def _is_nearer(past: Past, at: int, start: LocalSnapshot | None, end: int) -> bo
 async def _go_on(
     trainer: TrainerClient, past: Past, last: int, fingerprint: int, end: int | None
 ) -> tuple[int, int]:
-    """Apply what follows round `last`, behind which the trainer stands with this fingerprint."""
+    """Apply the records after round `last`, whose state with this fingerprint the trainer holds."""
     ledger, store = past.ledger, past.store
     for round_ in range(last + 1, len(ledger) if end is None else end + 1):
         record = ledger[round_].record
@@ -114,7 +115,7 @@ async def _go_on(
             if end is not None:
                 raise NotKept("an update was removed meanwhile")
             break
-        # The closing record comes without a step: what came out is the state of the last round.
+        # The closing record comes without a step: the result is the state of the round before it.
         if round_ == past.manifest.schedule.closing_round:
             break
         rate = learning_rate(past.manifest.schedule, max(1, round_))

@@ -1,8 +1,8 @@
-"""Whether a trainer that failed is started again, with which settings, and after which pause.
+"""Whether a trainer that failed is restarted, with which settings, and after which pause.
 
-A driver resets, a process is killed: that is mended by a new start. On a desktop memory comes and goes,
-too: a browser or a game takes the card. A trainer that ran out of memory is started with a plan for what
-is free then, again and again for some minutes, before the node gives up and says why.
+A restart mends a driver reset or a killed process. On a desktop memory comes and goes, too: a
+browser or a game takes the GPU. A trainer that ran out of memory is started with a plan for what is
+free then, repeatedly for some minutes, before the node gives up and reports why.
 """
 
 from __future__ import annotations
@@ -21,48 +21,49 @@ _log = logging.getLogger(__name__)
 # Between restarts: doubled while the trainer dies before it has done anything, or has too little memory.
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
-# So often in a row a trainer may fail before it has done a single job.
+# Consecutive failures before a trainer has done a single job.
 _MAX_FALSE_STARTS = 5
-# So often in a row memory may run out in the same kind of job: with the pauses five minutes and more.
+# Consecutive shortages of memory in the same kind of job: with the pauses five minutes and more.
 _MAX_SHORTAGES = 10
 
-# What a restart may mend; anything else that a trainer reports is for the user to mend.
+# Failures that a restart may mend; anything else that a trainer reports is for the user to mend.
 _RESTARTABLE = frozenset({"bad_snapshot", "internal"})
 
 
 class RestartPolicy:
-    """The starts of one node's trainer: what each was good for, and what the next one is to be."""
+    """The record of one node's trainer starts, and the decision about the next one."""
 
     def __init__(self, spec: TrainerSpec) -> None:
-        """`spec` is what the owner wants."""
+        """`spec`: the owner's settings."""
         self._wanted = spec
         self.spec = spec
-        """What the next trainer is started with."""
+        """The settings for the next start."""
         self.certified_only = False
-        """Whether it loads only a certified snapshot: the last one may have had a bad one."""
+        """Whether the next trainer may load only a certified snapshot: the previous one may have
+        loaded a bad one."""
         self._pause = Pause(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._false_starts = 0
         self._worked = False
-        # Whether any trainer has had the memory to do something.
+        # Whether any trainer has had enough memory to complete a job.
         self._had_memory = False
         self._shortages = 0
-        # The kind of job that ran out of memory last: None means that no trainer could be started.
+        # The kind of job that ran out of memory last; None means that no trainer could be started.
         self._short_in: str | None = None
         self._job: str | None = None
 
     def begins(self, job: str) -> None:
-        """Note that the trainer begins a job of this kind."""
+        """Record that the trainer starts a job of this kind."""
         self._job = job
 
     def has_done(self, job: str) -> None:
-        """Note that the trainer has done a job of this kind."""
+        """Record that the trainer has completed a job of this kind."""
         self._worked = self._had_memory = True
         self._job = None
         if self._short_in in (None, job):
             self._shortages = 0
 
     def after(self, failure: TrainerDied | TrainerFailed) -> str:
-        """Take in why the trainer ended, and return the reason for people.
+        """Record why the trainer ended, and return the reason for people.
 
         Raises `UserError` for what a restart cannot mend, or has not mended after several tries.
         """
@@ -76,18 +77,19 @@ class RestartPolicy:
         return reason
 
     def pause_seconds(self) -> float:
-        """Return how long to wait before the next start."""
+        """Return the pause before the next start, in seconds."""
         return self._pause.after_failure()
 
     def _shortage(self, failure: TrainerDied | TrainerFailed) -> TrainerFailed | None:
-        """Return the failure as one of memory that may come back; None if it is none."""
+        """Return the failure as a shortage of memory that may pass; None if it is none."""
         if isinstance(failure, TrainerDied):
             if failure.micro_batch != 0:
                 return None
             return TrainerFailed("out_of_memory", f"one sequence does not fit: {failure}")
         if failure.kind == "out_of_memory":
             return failure
-        # A model that never fitted is too large; one that did fits again when others leave.
+        # A model that never fitted is too large; one that did fits again when other programs free
+        # memory.
         return failure if failure.kind == "model_too_large" and self._had_memory else None
 
     def _try_for_memory(self, shortage: TrainerFailed) -> str:
@@ -109,7 +111,7 @@ class RestartPolicy:
             if failure.kind not in _RESTARTABLE:
                 raise explain_trainer(failure, self._wanted.blobs) from None
             reason = f"{failure.kind}: {failure}"
-            # Unless it had worked: then what it loaded was good.
+            # Unless it had worked: then the snapshot that it loaded was good.
             self.certified_only = not self._worked
         self._false_starts += 1
         if self._false_starts >= _MAX_FALSE_STARTS:

@@ -1,11 +1,13 @@
-"""What the trainer can never do, whatever it is made to run: reach the network, files or programs.
+"""The trainer's sandbox: no access to the network, other files or programs, whatever code it is made
+to run.
 
-A stranger's configuration, tokenizer and data are checked before libraries see them, but the libraries
-are large. So before any of them is loaded the process gives up for good all that training does not need.
-On Linux, Landlock leaves it the software of the system, Python and the GPU's device nodes, the blobs and
-a scratch folder to write; a filter of system calls leaves it no socket that leads anywhere, no memory of
-another process and no namespace or mount; and it drops all capabilities, as root too. Where the kernel
-has neither, or on another system, nothing is enforced, and `confine` says so.
+A stranger's configuration, tokenizer and data are checked before libraries see them, but the
+libraries are large. So before any of them is loaded the process permanently gives up all rights that
+training does not need. On Linux, Landlock leaves it the system's software, Python and the GPU's
+device nodes, and the blobs and a scratch folder to write; a filter of system calls leaves it no
+socket that leads anywhere, no memory of another process and no namespace or mount; and it drops all
+capabilities, as root too. Where the kernel has neither, or on another system, nothing is enforced,
+and `confine` returns that.
 
     python -m distro_node.node.trainer.sandbox
 
@@ -39,18 +41,19 @@ HOLDS: dict[str, str] = {
     "kernel": "no namespaces, mounts or keys",
     "privileges": "no capabilities, even as root",
 }
-"""What a sandbox may hold, by name, with what is out of the trainer's reach by it."""
+"""What a sandbox may enforce, by name, with what it puts out of the trainer's reach."""
 
 # Where systems keep software.
 _SOFTWARE = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt", "/nix/store")
-# What the C library, OpenSSL and drivers read of the system's configuration; no passwords or keys.
+# The parts of the system's configuration that the C library, OpenSSL and drivers read; no passwords
+# or keys.
 _CONFIGURATION = (
     *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld.so.preload", "nsswitch.conf", "passwd"),
     *("group", "hosts", "host.conf", "gai.conf", "services", "protocols", "localtime", "timezone"),
     *("os-release", "locale.alias", "locale.conf", "ssl/openssl.cnf", "pki/tls/openssl.cnf"),
     *("crypto-policies", "nccl.conf", "nvidia", "OpenCL", "libibverbs.d", "alternatives", "mtab"),
 )
-# What the kernel tells of the machine and its devices.
+# What the kernel reports about the machine and its devices.
 _KERNEL = (
     *(f"/proc/{name}" for name in ("cpuinfo", "meminfo", "stat", "uptime", "loadavg", "version")),
     *(f"/proc/{name}" for name in ("vmstat", "modules", "devices", "filesystems", "driver", "sys")),
@@ -58,12 +61,12 @@ _KERNEL = (
     *("/sys/kernel/mm", "/sys/firmware/devicetree"),
 )
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-# NVIDIA's, those of its Tegra chips and of WSL, AMD's, and render nodes.
+# NVIDIA's, including its Tegra chips and WSL, AMD's, and render nodes.
 _GPUS = (
     *("nvidia*", "nvhost-*", "nvmap", "nvgpu", "host1x-fence", "dxg", "kfd", "dri/renderD*"),
     "gdrdrv",
 )
-# By which several machines reach each other past the kernel.
+# Devices by which several machines communicate past the kernel.
 _BETWEEN_MACHINES = ("/dev/infiniband",)
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -85,14 +88,15 @@ def confine(
     several: bool = False,
     apart: bool = True,
 ) -> tuple[str, ...]:
-    """Give up, for this process and all that it starts, what is not named; call it before threads.
+    """Give up, for this process and all that it starts, every right not named; call it before any
+    thread starts.
 
-    `readable` and `writable` are added to what every trainer needs; those that do not exist are left
-    out. Returns which of `HOLDS` are enforced.
+    `readable` and `writable` are added to what every trainer needs; paths that do not exist are
+    skipped. Returns which of `HOLDS` are enforced.
 
-    With `several` the process and those it forks get a network and shared memory of their own, with
-    nothing in them but themselves; where the system gives them none, or where they are not to be `apart`
-    since others are on other machines, neither is restricted.
+    With `several` the process and those it forks get a private network and private shared memory.
+    Where the system refuses that, or where `apart` is false because other ranks are on other
+    machines, neither is restricted.
     """
     if sys.platform != "linux":
         return ()
@@ -105,7 +109,7 @@ def confine(
     enforced: set[str] = set()
     rules = [*_rules(readable, writable, gpus)]
     if several:
-        # Each of them reads of itself there; and NCCL, which speaks for GPUs, shares memory by name.
+        # Each of them reads its own entry there; and NCCL, which connects GPUs, shares memory by name.
         rules += [(Path("/proc"), landlock.READ)]
         rules += [(_SHARED_MEMORY, landlock.WRITE)] if gpus else []
         rules += [] if apart else [(Path(each), landlock.DEVICE) for each in _BETWEEN_MACHINES]
@@ -115,8 +119,8 @@ def confine(
             enforced |= {"signals"}
     if _drop_capabilities(library, writable):
         enforced |= {"privileges"}
-    # CUDA does not begin without a socket that other processes could ask for its memory. NCCL's ranks
-    # hand each other memory through datagrams.
+    # CUDA does not start without a socket on which other processes could request its memory. NCCL's
+    # ranks pass each other memory through datagrams.
     unix = () if not gpus else (SEQUENCED, DATAGRAM) if several else (SEQUENCED,)
     if restrict_calls(library, platform.machine(), network=several, unix=unix):
         enforced |= {"sockets", "processes", "kernel"}
@@ -125,7 +129,7 @@ def confine(
 
 
 def sandbox_words(enforced: Sequence[str]) -> str:
-    """What a trainer has given up and what it has not, for people."""
+    """Return what a trainer has given up and what it has not, as a line for people."""
     held = [words for name, words in HOLDS.items() if name in enforced]
     missing = [name for name in HOLDS if name not in enforced]
     if not held:
@@ -138,7 +142,7 @@ def _rules(
     readable: Iterable[Path], writable: Iterable[Path], gpus: Iterable[Path]
 ) -> Iterator[tuple[Path, int]]:
     python = (sys.prefix, sys.base_prefix, sys.executable, *filter(None, sys.path))
-    # In a checkout this package lies beside the user's own files.
+    # In a checkout this package is beside the user's own files.
     root = Path(__file__).resolve().parents[2]
     own = [root / name for name in ("__init__.py", "crypto", "protocol", "node")]
     for path in (*map(Path, (*_SOFTWARE, *python)), *own):
@@ -150,7 +154,7 @@ def _rules(
     ]
     for path in (*configuration, *map(Path, _KERNEL), *readable):
         yield path, landlock.READ
-    # The process's own entry alone: names of threads.
+    # Only the process's own entry: names of threads.
     yield Path("/proc/self"), landlock.READ | landlock.DEVICE
     yield Path("/dev/dri"), landlock.READ
     for path in (*map(Path, _DEVICES), *gpus):
@@ -165,7 +169,7 @@ def _gpu_nodes() -> Iterator[Path]:
 
 
 def _wake_driver() -> None:
-    """Have NVIDIA's device nodes made while its helper, which needs privileges, may still run."""
+    """Create NVIDIA's device nodes while its helper, which needs privileges, may still run."""
     helper = shutil.which("nvidia-modprobe")
     if helper and Path("/proc/driver/nvidia").exists() and not Path("/dev/nvidia-uvm").exists():
         with suppress(OSError, subprocess.SubprocessError):
@@ -173,17 +177,18 @@ def _wake_driver() -> None:
 
 
 def _drop_capabilities(library: ctypes.CDLL, folders: Iterable[Path]) -> bool:
-    """Give up what makes root, or who was given a part of it, more than a user like others.
+    """Drop all capabilities, which give root, or a user with some of them, more rights than an
+    ordinary user.
 
-    Where one of the folders belongs to somebody else, root keeps its access to files of others, of which
-    Landlock leaves it few. Returns whether nothing is left.
+    Where one of the folders belongs to another user, root keeps its access to other users' files, of
+    which Landlock leaves it few. Returns whether no capability is left.
     """
     user = os.geteuid()
     owners = {path.stat().st_uid for path in folders if path.exists()}
     kept = _ANY_OWNER if user == 0 and owners - {user} else 0
     for capability in range(_LAST_CAPABILITY + 1):
         if not kept >> capability & 1:
-            # Refused to those who have none, and beyond the last one that the kernel knows.
+            # Fails without capabilities, and beyond the last capability that the kernel knows.
             library.prctl(_DROP_BOUND, capability, 0, 0, 0)
     library.prctl(_AMBIENT, _CLEAR_AMBIENT, 0, 0, 0)
     header = struct.pack("<Ii", _CAPABILITIES_VERSION, 0)
@@ -193,23 +198,23 @@ def _drop_capabilities(library: ctypes.CDLL, folders: Iterable[Path]) -> bool:
 
 
 def _own_namespaces(library: ctypes.CDLL) -> bool:
-    """Go into a network of the process's own, and shared memory of its own if there may be one.
+    """Enter a private network namespace, with private shared memory if the system allows it.
 
-    Returns whether it has the network.
+    Returns whether it has the network namespace.
     """
     user, group = os.geteuid(), os.getegid()
     if library.unshare(_OWN_NAMESPACES) != 0:
-        # Who is not root may have them in a namespace of users, where the system allows that.
+        # Without root they need a user namespace, where the system allows one.
         if library.unshare(_OWN_NAMESPACES | _NEW_USERS) != 0:
             return False
         with suppress(OSError):
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
             Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    # Not on every system.
+    # Not available on every system.
     import fcntl
 
-    # Where it stays off, ranks do not find each other, and say so.
+    # If the loopback interface stays down, ranks cannot find each other, and report that.
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
     library.mount(None, b"/", None, _RECURSIVE_PRIVATE, None)

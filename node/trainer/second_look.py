@@ -1,8 +1,8 @@
-"""A second look: a share that somebody found low, computed again by somebody else, some rounds later.
+"""A re-audit: recomputing a share that another member's audit scored low, some rounds later.
 
-The session holds the parameters from which the update was made, and nothing else depends on it. What is
-taken off a sequence is the gradient of some others that were not dealt to the checked member; the second
-moment is the looker's own, as far as it is known.
+The session holds the parameters from which the update was made, and is used for nothing else. The
+gradient subtracted from a sequence's is that of samples that were not assigned to the audited
+member; the second moment is the auditor's own, as far as it is known.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def look_again(
     others: Sequence[int],
     share: int,
 ) -> list[Agreement]:
-    """How well an update of this round agrees with each of these samples, in order.
+    """Return how well an update of this round agrees with each of these samples, in order.
 
-    They are some of the `share` samples that were dealt to its author; `others`, one at least, were
-    not. Raises `TrainerFailed`, also for bytes that are no update.
+    They are some of the `share` samples that were assigned to its author; `others`, at least one,
+    were not. Raises `TrainerFailed`, also for bytes that are not an update.
     """
     try:
         update = decode_update(session.layout, body)
@@ -40,7 +40,7 @@ def look_again(
     own = session.part.gradients()
     found = []
     for sample in samples:
-        # It leaves the others' gradients as they are: they are no longer those of the parameters.
+        # This leaves the gradients in `own` as they are: they are no longer the parameters' gradients.
         session.gradient(round_number, [sample])
         changed = changes(
             [session.part.gradients()],
@@ -55,7 +55,7 @@ def look_again(
 
 
 def _learn_sizes(session: TrainingSession, round_number: int, others: Sequence[int]) -> None:
-    """A second moment for who has none yet: that of these samples, one by one."""
+    """Initialise an auditor's empty second moment from these samples, one by one."""
     for sample in others:
         session.gradient(round_number, [sample])
         session.optimizer.accumulate(session.part.gradients())

@@ -1,12 +1,12 @@
-"""Second looks at what others found low: in a trainer process of its own, out of the way of all else.
+"""The re-audit worker: it recomputes shares that others scored low, in a trainer process of its own.
 
-It makes the parameters again that the update was computed on, from a snapshot and the updates since, and
-computes the share's samples on them. It takes the processor when nobody else wants it, half of the
-memory that is free, and the time while the dispute lasts. Where anything is missing there is no second
-look: others are called as well. Which dispute comes first, all members tell alike (`next_look`).
+It reconstructs the parameters on which the update was computed, from a snapshot and the later
+updates, and computes the share's samples on them. It uses only idle CPU time, half of the free
+memory, and the time until the dispute ends. Where anything is missing there is no re-audit: other
+members are called as well. All members choose the same dispute to audit first (`next_look`).
 
-To start the trainer takes longer than to look in a small model. So it stays while there is something to
-look at, and from the parameters that it has it goes on to those of a later round.
+For a small model, starting the trainer takes longer than an audit. So the trainer stays while there
+are disputes to audit, and continues from its current parameters to those of a later round.
 """
 
 from __future__ import annotations
@@ -38,40 +38,40 @@ from .replay import NotKept, Past, Replayed
 
 _log = logging.getLogger(__name__)
 
-# More are never open: so many looks are in the records of the rounds that a dispute lasts.
+# More are never open: the records of the rounds that a dispute lasts contain at most this many audits.
 _MAX_WAITING = OPEN * MAX_LOOKS
-# A trainer that has nothing to do stays for so long: it takes memory, and a new one takes time.
+# How long an idle trainer stays: it takes memory, but a new one takes time to start.
 _STAYS_SECONDS = 60.0
-# Of others' samples, whose gradient is taken off; about as many as a share has.
+# The number of other members' samples whose gradient is subtracted; about the size of a share.
 _OTHERS = 4
-# A dispute may last for hours where rounds are long. What takes longer than this would never be done.
+# A dispute may last for hours where rounds are long. An audit that takes longer than this is given up.
 _LONGEST_SECONDS = 3600.0
 _WATCH_SECONDS = 1.0
-# Below what the owner's own work, and the node that trains, get.
+# Below the priority of the owner's own work and of the node's training.
 _NICE = 10
 
 
 class States(Protocol):
-    """Which states of the model are on this disk: `Snapshots`."""
+    """The states of the model on this disk: `Snapshots`."""
 
     async def at_hand(self) -> list[LocalSnapshot]:
-        """Those from which others can be made, the oldest first."""
+        """Return the snapshots from which other states can be reconstructed, sorted from the oldest."""
         ...
 
 
 class Hears(Protocol):
-    """Who is told what came of it: the runner."""
+    """The receiver of results: the runner."""
 
     def ledger(self) -> Ledger:
-        """The chain that is followed by now."""
+        """Return the chain currently followed."""
         ...
 
     def looked(self, what: LookedAgain) -> None:
-        """A second look is done."""
+        """Accept the result of a re-audit."""
 
 
 class SecondLooks:
-    """The second looks of one node, one at a time."""
+    """The re-audits of one node, one at a time."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class SecondLooks:
         bring: Callable[[Sequence[int]], Awaitable[None]],
         start: Callable[[TrainerSpec], AbstractAsyncContextManager[TrainerClient]] = open_trainer,
     ) -> None:
-        """`spec` is that of the trainer that trains, and `momentum` where it saves its state; `bring`
-        returns when the data of these samples is on the disk."""
+        """`spec` is that of the training trainer, and `momentum` the path where it saves its state;
+        `bring` returns when the data of these samples is on disk."""
         self._manifest = manifest
         self._spec = spec
         self._store = store
@@ -97,23 +97,23 @@ class SecondLooks:
         self._start = start
         self._waiting: dict[FirstLook, LookAgain] = {}
         self._wake = trio.Event()
-        # How many rounds were decided during the last look.
+        # The number of rounds decided during the last audit.
         self._takes = 0
 
     def put(self, effect: LookAgain) -> None:
-        """Queue one."""
+        """Queue a re-audit."""
         if len(self._waiting) == _MAX_WAITING:
-            # The oldest, which is over by now.
+            # The oldest, which has ended by now.
             del self._waiting[next(iter(self._waiting))]
         self._waiting[effect.first] = effect
         self._wake.set()
 
     async def run(self, hears: Hears) -> None:
-        """Look, for ever."""
+        """Run re-audits for ever."""
         while True:
             first = await self._until_there_is_one(hears)
             if not await self._can_be_made(first.round, hears.ledger()):
-                # Not worth a trainer.
+                # Not worth starting a trainer.
                 _log.info("no second look at round %d: its parameters are not kept", first.round)
                 self._waiting.pop(first, None)
                 continue
@@ -121,19 +121,19 @@ class SecondLooks:
                 async with self._start(self._aside()) as trainer:
                     await self._look_with(trainer, hears)
             except (TrainerFailed, TrainerDied) as problem:
-                # It did not start, and would not for the next one.
+                # It did not start, and would not start for the next one.
                 _log.info("no second look at %d rounds: %s", len(self._waiting), problem)
                 self._waiting.clear()
 
     async def _until_there_is_one(self, hears: Hears) -> FirstLook:
-        """Wait for a dispute to look at, and tell which is next. It goes on waiting."""
+        """Wait for a dispute to audit, and return the next one. It stays in the queue."""
         while (first := self._next(hears.ledger())) is None:
             self._wake = trio.Event()
             await self._wake.wait()
         return first
 
     def _next(self, ledger: Ledger) -> FirstLook | None:
-        """The dispute to look at next. What is over is let go."""
+        """Return the dispute to audit next. Disputes that have ended are dropped."""
         if ledger.work is None:
             return None
         accounts = ledger.work.accounts
@@ -142,23 +142,24 @@ class SecondLooks:
         return next_look(self._waiting, accounts, self._me, len(ledger), self._takes)
 
     async def _can_be_made(self, round_: int, ledger: Ledger) -> bool:
-        """Whether the parameters that a round was trained on can be made again here."""
+        """Whether the parameters that a round was trained on can be reconstructed here."""
         states, past = await self._states.at_hand(), self._past(ledger)
         start = await trio.to_thread.run_sync(past.start_for, self._trained_on(round_), states)
         return start is not None
 
     def _past(self, ledger: Ledger) -> Past:
-        # Nothing is added to a copy while it is read.
+        # A copy, which does not grow while it is read.
         known = ledger.truncated(len(ledger))
         return Past(manifest=self._manifest, ledger=known, store=self._store)
 
     def _trained_on(self, round_: int) -> int:
-        """The round behind which the parameters stood that this round was trained on."""
+        """Return the round after which the parameters were in the state that this round was trained
+        on."""
         return round_ - 1 - self._manifest.rounds.overlap
 
     async def _look_with(self, trainer: TrainerClient, hears: Hears) -> None:
-        """Look at one dispute after another, until there is none for a while, or the trainer is of no
-        more use."""
+        """Audit one dispute after another, until there is none for a while or the trainer is no
+        longer usable."""
         replayed = Replayed(trainer)
         usable = True
         while usable:
@@ -170,8 +171,8 @@ class SecondLooks:
             usable = await self._while_open(replayed, self._waiting.pop(first), hears)
 
     async def _while_open(self, replayed: Replayed, effect: LookAgain, hears: Hears) -> bool:
-        """Look, unless the dispute is over before. Returns whether the trainer can be used further: not
-        while it is still at what nobody waits for."""
+        """Audit, unless the dispute ends first. Return whether the trainer can be used further: not
+        while it is still busy with an abandoned audit."""
         began, usable, done = len(hears.ledger()), False, False
         async with trio.open_nursery() as nursery:
 
@@ -191,14 +192,14 @@ class SecondLooks:
             nursery.cancel_scope.cancel()
         if not done:
             _log.info("no second look at round %d: it was not done in time", effect.first.round)
-            # So long at least.
+            # At least this many.
             self._takes = max(self._takes, len(hears.ledger()) - began)
         return usable
 
     async def _look_or_say_why_not(
         self, replayed: Replayed, effect: LookAgain, ledger: Ledger
     ) -> tuple[tuple[Score, ...] | None, bool]:
-        """What was seen, if anything, and whether the trainer lives."""
+        """Return the scores, if any, and whether the trainer is alive."""
         round_ = effect.first.round
         try:
             found = await self._look(replayed, effect, self._past(ledger))
@@ -223,7 +224,7 @@ class SecondLooks:
         await self._bring((*effect.samples, *others))
         before = self._trained_on(round_)
         await replayed.go_to(past, before, await self._states.at_hand())
-        # Afterwards: the replay would change it.
+        # After the replay, which would change it.
         await replayed.trainer.load_momentum(self._momentum)
         return await replayed.trainer.look_again(round_, body, effect.samples, others, effect.share)
 
@@ -232,7 +233,7 @@ class SecondLooks:
         return TrainerSpec(
             manifest=spec.manifest,
             blobs=spec.blobs,
-            # A GPU belongs to the trainer that trains, and so does what it may still ask for.
+            # The GPU, and the memory that it may still need, belong to the training trainer.
             device="cpu",
             threads=spec.threads,
             micro_batch=1,
@@ -244,7 +245,8 @@ class SecondLooks:
 
 
 def dealt_to_others(ledger: Ledger, round_: int, peer: PeerId, me: PeerId) -> tuple[int, ...]:
-    """The samples that a round dealt to members other than `peer`: mine first, whose data is here."""
+    """Return the samples that a round assigned to members other than `peer`: this node's own first,
+    whose data is here."""
     runs = ledger.dealing.assignment(round_).runs
     found: list[int] = []
     for other in sorted(runs.keys() - {peer}, key=lambda each: (each != me, each)):

@@ -1,7 +1,7 @@
-"""One model in training: what the trainer process does between its requests.
+"""One model in training: the trainer process's work on each request.
 
-Everything random or device-dependent stays in here (gradients, momentum). Only an update body leaves,
-and only `apply`, which is exact, changes the parameters.
+Everything random or device-dependent stays in here (gradients, momentum). Only an update body
+leaves, and only `apply`, which is exact, changes the parameters.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from .tasks import Batch, HasBeginnings, Loss, Sample, open_task
 
 _log = logging.getLogger(__name__)
 
-# What an announcement can carry; a diverged model's loss is reported as this.
+# The greatest loss that an announcement can carry; a diverged model's loss is reported as this.
 _LARGEST_LOSS = 1e30
 
-# Computations that fit after memory ran out before a larger micro-batch is tried again. Doubled, up to a
-# bound, each time that this does not fit either.
+# Consecutive computations that must fit after memory ran out before a larger micro-batch is tried
+# again. Doubled, up to a bound, each time the larger one does not fit either.
 _BEFORE_GROWING = 16
 _LONGEST_BEFORE_GROWING = 1024
 
@@ -75,7 +75,8 @@ T = TypeVar("T")
 
 
 class TrainingSession:
-    """The model of a manifest on one device. Parameters come from `load`, and must.
+    """The model of a manifest on one device. `load` must be called before anything that needs
+    parameters.
 
     Every method raises `TrainerFailed`.
     """
@@ -93,15 +94,14 @@ class TrainingSession:
         options: MemoryOptions | None = None,
         ways: OwnWays = USUAL_WAYS,
     ) -> None:
-        """`memory`: bytes that may be taken on the device; None: what is free. `options`: how they are
-        used; None: in the way that costs least of those that fit. `ways`: what is the member's own
-        affair."""
+        """`memory`: bytes that may be taken on the device; None: what is free. `options`: how memory
+        is used; None: the cheapest way that fits. `ways`: the member's local policy."""
         data = manifest.data
         self._ways = ways
         self.manifest = manifest
         self.device = device
         self._store = store
-        # Clipping works on gradients of single samples, which have no scale.
+        # Clipping uses gradients of single samples, to which no loss scale is applied.
         narrow = narrow_type(device)
         unscaled = ways.clipping is not None
         self._precision = MixedPrecision(
@@ -112,13 +112,13 @@ class TrainingSession:
         if memory is not None or spills(device):
             limit_memory(device, room.device)
         self.memory = chosen_line(choice, room)
-        """How memory is used, and what that costs, for people."""
+        """The use of memory and its cost, for people."""
         self.options = choice.options
         self.model, self.parameters = self._build(store)
         check_inputs(self.model, data.vocabulary, data.sequence_length)
         self.task = open_task(manifest, self.model.config)
         spec = manifest.optimizer
-        # Where panels speak they have the momentum, and a member tells of its last gradient.
+        # With committees these keep the momentum, and a member votes with its last gradient.
         own = spec if manifest.speakers is None else replace(spec, momentum=0.0)
         self.layout = manifest_layout(manifest)
         self.part = self._part()
@@ -132,7 +132,7 @@ class TrainingSession:
         if self.options.checkpointing:
             compute_twice(self.model)
         self.left_out = 0
-        """How many updates the audit left out of the last step."""
+        """Number of updates that the outlier filter left out of the last step."""
         shards = None if ways.blobs is None else (BlobStore(Path(ways.blobs)), ways.shards)
         self._corpus = Corpus(data, store, shards)
         self._looks = Looks()
@@ -141,7 +141,7 @@ class TrainingSession:
         self._whole = manifest.adapter is None
 
     def prove(self) -> None:
-        """Show that the manifest's model is computed here (`probe`), before parameters are loaded."""
+        """Prove that the manifest's model is computed here (`probe`), before parameters are loaded."""
         self._loaded = False
         narrow = None if self._precision.dtype is None else self._precision.autocast
         exactly = self.computes_exactly
@@ -154,7 +154,7 @@ class TrainingSession:
         self._whole = True
 
     def compile_layers(self, wish: Compile) -> str | None:
-        """Have the model's layers compiled as the owner wishes; what came of it, for people. None: it
+        """Compile the model's layers as the owner wishes; return the result for people, None if it
         was not tried."""
         if wish is Compile.OFF or (wish is Compile.AUTO and self.device.type != "cuda"):
             return None
@@ -164,8 +164,8 @@ class TrainingSession:
         return found.words
 
     def load(self, chunks: Sequence[ContentId]) -> int:
-        """Replace the parameters by a snapshot's and return their fingerprint. What is pending is
-        dropped, the momentum kept."""
+        """Replace the parameters by a snapshot's and return their fingerprint. Pending updates are
+        dropped, the momentum is kept."""
         if not self._whole:
             self._read_base()
         self.part.read(self._store, chunks)
@@ -177,16 +177,17 @@ class TrainingSession:
     def train(self, round_number: int, samples: Sequence[int], *, looks: bool = False) -> Trained:
         """Compute the gradient over these samples and take this round's update from the momentum.
 
-        Without samples, or with none in which there is anything to learn, the momentum alone speaks, and
-        the loss is 0 over 0 tokens. A gradient that is not finite is left out, or it would stay in the
-        momentum for ever. If it `looks`, `look` may follow before the parameters change.
+        Without samples, or if none has a target, the update comes from the momentum alone, and the
+        loss is 0 over 0 tokens. A gradient that is not finite is left out, since it would stay in
+        the momentum for ever. With `looks`, a call of `look` may follow before the parameters
+        change.
         """
         self._need_parameters()
         started = time.perf_counter()
         loss, counted = 0.0, 0
-        # From a share that was broken off, when the disk had lost some of its data.
+        # Left over from a share that was abandoned when the disk had lost some of its data.
         self._clear_gradients()
-        # Noise must not tell that there was nothing under it.
+        # Noise must not reveal that there was no data under it.
         noisy = self._ways.clipping is not None
         if samples or noisy:
             loss, counted = self.gradient(round_number, samples)
@@ -200,14 +201,14 @@ class TrainingSession:
         return made
 
     def look(self, round_number: int, dealt: Dealt) -> bool:
-        """Compute a sample that was dealt to another member in the round that was just trained, and
-        keep what it changes for `judge`; False if there is nothing to hold it against: `train` has
-        computed nothing, or not to look, or the parameters have changed."""
+        """Compute a sample that was assigned to another member in the round just trained, and keep
+        the changes it makes for `judge`. Return False if there is nothing to compare it with:
+        `train` computed nothing, or was called without `looks`, or the parameters have changed."""
         own = self._looks.own(round_number)
         if own is None:
             return False
         self.gradient(round_number, [dealt.sample])
-        # The beginning's gradient comes into the place of this one.
+        # The gradient of the beginning will overwrite this one.
         seen: list[Iterable[torch.Tensor | None]]
         seen = [KeptGradient(self.part.gradients(), self.device)]
         if self.gradient(round_number, [dealt.sample], beginning=True)[1]:
@@ -219,8 +220,8 @@ class TrainingSession:
         return True
 
     def judge(self, round_number: int, body: bytes) -> Judgement | None:
-        """How well an update of this round agrees with the sample that was looked at in it, said once;
-        None if none was, or another process is to say it. Raises `TrainerFailed` for bytes that are no
+        """Return how well an update of this round agrees with the sample audited in it, once; None
+        if none was, or another process returns it. Raises `TrainerFailed` for bytes that are not an
         update."""
         kept = self._looks.seen(round_number)
         if kept is None:
@@ -238,17 +239,17 @@ class TrainingSession:
         return None if whole is None else Judgement(whole, beginning)
 
     def _has_room_to_look(self) -> bool:
-        """Whether main memory has room for what a look keeps: of all ranks, which may share it."""
+        """Whether main memory has room for what an audit keeps, for all ranks, which may share it."""
         wanted = LOOK_ROOM * self.manifest.elements
         return self.part.everywhere(free_bytes(torch.device("cpu")) >= wanted)
 
     def shadow(self) -> TrainingSession:
-        """Return a session with a copy of the parameters, which `apply` does not change: for gradients
-        alone.
+        """Return a session with a copy of the parameters, which `apply` does not change; it only
+        computes gradients.
 
         Where memory has no room for a float32 copy beside what a gradient takes, the copy is in
-        bfloat16, and so is its gradient: together they take what the plan counts for a float32 gradient,
-        which is not there meanwhile. Weights that are not trained are shared.
+        bfloat16, and so is its gradient: together they take what the plan counts for a float32
+        gradient, which does not exist meanwhile. Frozen weights are shared.
         """
         self._need_parameters()
         self._clear_gradients()
@@ -270,7 +271,7 @@ class TrainingSession:
             copied._precision = MixedPrecision(self.device, narrow)
         if self._compiled:
             for layer in layers_of(copied.model):
-                # What was compiled serves here as well.
+                # The compiled code is reused here.
                 layer.compile()
         return copied
 
@@ -282,10 +283,10 @@ class TrainingSession:
         gradients: Sequence[torch.Tensor | None],
         seconds: float,
     ) -> Trained:
-        """Put these gradients, one for each of the part's parameters, into the momentum and take this
-        round's update from it. They are used up.
+        """Add these gradients, one for each of the part's parameters, to the momentum and take this
+        round's update from it. The gradients are overwritten.
 
-        `loss` is the mean over all that was `counted`, and computing took so many seconds.
+        `loss` is the mean over `counted` terms, and the computation took `seconds`.
         """
         finite = False
         if counted or self._ways.clipping is not None:
@@ -320,11 +321,12 @@ class TrainingSession:
     ) -> int:
         """Take the shared step with these bodies and return the new fingerprint.
 
-        `counts` says how often each of them counts, 0 for not at all; without it, once each. In the
-        audit everyone counts once.
+        `counts` are the update weights, 0 for an update that does not count; by default each counts
+        once. In the outlier filter each has weight one.
 
-        An own update of this round is settled: forgotten if it was counted, else (also where the audit
-        has left it out) given back. Then the momentum yields to what was counted.
+        A pending own update of this round is settled: forgotten if it was counted, otherwise (also
+        where the outlier filter left it out) refunded. Then the momentum is damped at the counted
+        coefficients.
         """
         self._need_parameters()
         often = [1] * len(updates) if counts is None else [count for count in counts if count]
@@ -342,7 +344,8 @@ class TrainingSession:
         heard = [update for index, update in enumerate(own) if index not in left_out]
         loud = [count for index, count in enumerate(often) if index not in left_out]
         part = self.part
-        # Until all of it is done: a step half taken, as when memory runs out, is never built upon.
+        # Until the step is complete: after a partial step, as when memory runs out, the parameters
+        # are never used.
         self._loaded = False
         apply_step(
             part.parameters,
@@ -354,7 +357,7 @@ class TrainingSession:
             step=spec.step,
             means=part.means,
         )
-        # All are asked of each: whoever asks others for the answer must not be alone with the question.
+        # Every item is evaluated: `everywhere` is a collective, which each rank must call equally often.
         sent = [part.everywhere(self.optimizer.sent(round_number, own[i])) for i in left_out]
         own_heard = not any(sent)
         if own_counted and own_heard:
@@ -374,7 +377,8 @@ class TrainingSession:
         return self.part.write(self._store)
 
     def evaluate(self, sequences: int) -> float:
-        """The mean loss, in the task's unit, over the first held-out samples (all, if fewer)."""
+        """Return the mean loss, in the task's unit, over the first held-out samples (all, if there
+        are fewer)."""
         self._need_parameters()
         count = min(sequences, self._corpus.heldout_samples)
         if count < 1:
@@ -396,9 +400,10 @@ class TrainingSession:
     def gradient(
         self, round_number: int, samples: Sequence[int], *, beginning: bool = False
     ) -> tuple[float, int]:
-        """Leave the mean gradient over all that counts in `.grad` (with other ranks: what these samples
-        here add to it); return the mean loss, and over how much: with noise neither is said, as both
-        tell of the samples. `beginning`: of one sample's first half alone, 0 over 0 if it has none."""
+        """Leave the mean gradient over all targets in `.grad` (with several ranks: this rank's
+        contribution to it); return the mean loss and the number of targets. With noise both are
+        returned as 0, as they would reveal something of the samples. `beginning`: use only the first
+        half of one sample; 0 over 0 if it has none."""
         if self._ways.clipping is not None:
             clipping, alone = self._ways.clipping, (self._alone(round_number, s) for s in samples)
             self.model.train()
@@ -422,7 +427,7 @@ class TrainingSession:
         total, counted = self.part.summed(lambda: self._within_memory(whole))
         nominal = self._nominal(len(samples))
         if counted not in (0, nominal):
-            # How much counts is known at the end alone.
+            # The number of targets is known only at the end.
             for parameter in self.parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(nominal / counted)
@@ -436,11 +441,11 @@ class TrainingSession:
         heldout: bool = False,
         beginning: bool = False,
     ) -> Iterator[tuple[torch.Tensor, int]]:
-        """The loss of each micro-batch, divided by how many tokens there are in all samples, and over
-        how many it is.
+        """Yield the loss of each micro-batch, divided by the number of tokens in all samples, and
+        its number of targets.
 
-        No more than a micro-batch is in memory: a manifest may make shares of 65,536 sequences of a
-        million tokens each out of one chunk that it names again and again.
+        Only one micro-batch is in memory at a time: a manifest may define shares of 65,536 sequences
+        of a million tokens each from one chunk that it names repeatedly.
         """
         nominal, size = self._nominal(len(samples)), self.micro_batch
         read = self._corpus.heldout if heldout else self._corpus.training
@@ -458,7 +463,7 @@ class TrainingSession:
 
         for start in range(0, self.part.passes(samples), size):
             numbers = here[start : start + size]
-            # Whoever has none left goes along with the others' passes, and nothing comes of it.
+            # A rank without samples left takes part in the others' passes; its result is discarded.
             batch = self.part.agreed(functools.partial(prepare, numbers or samples[:1]))
             if batch is None:
                 return
@@ -466,7 +471,7 @@ class TrainingSession:
             yield (loss.total / nominal, loss.count) if numbers else (loss.total * 0.0, 0)
 
     def _alone(self, round_number: int, number: int) -> torch.Tensor | None:
-        """The mean loss of one sample; None if there is nothing to learn in it."""
+        """Return the mean loss of one sample; None if it has no targets."""
         (data,) = self._corpus.training([number])
         loss = self._loss(self.task.batch([Sample(data, number, round_number, False)]))
         return loss.total / loss.count if loss.count else None
@@ -477,7 +482,7 @@ class TrainingSession:
             return self.task.loss(self.model, moved)
 
     def _compute_nothing(self, sequences: int) -> None:
-        """Go through so many samples of zeros, forward and backward, as training would."""
+        """Run that many samples of zeros forward and backward, as training would."""
         data = self.manifest.data
         zeros = bytes((data.sequence_length + 1) * data.token_bytes)
         self.model.train()
@@ -487,17 +492,17 @@ class TrainingSession:
         synchronize(self.device)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """To the device; a GPU fetches it while it is at something else."""
+        """Copy to the device; a GPU copies asynchronously."""
         if not copies_while_computing(self.device):
             return tensor.to(self.device)
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def _nominal(self, samples: int) -> int:
-        """Tokens in so many samples."""
+        """Return the number of tokens in that many samples."""
         return samples * self.manifest.data.sequence_length
 
     def _mean(self, scaled: float, counted: int, samples: int) -> float:
-        """The mean over what counts, of a sum that was divided by all tokens."""
+        """Return the mean over the targets, from a sum that was divided by all tokens."""
         nominal = self._nominal(samples)
         return scaled if counted == nominal else scaled * nominal / max(1, counted)
 
@@ -514,7 +519,7 @@ class TrainingSession:
         return WholeModel(self.layout, self.parameters, self.manifest.parameters)
 
     def _within_memory(self, compute: Callable[[], T]) -> T:
-        """Run `compute`; while memory runs out, begin it again with half the micro-batch."""
+        """Run `compute`; while memory runs out, restart it with half the micro-batch."""
         while True:
             try:
                 result = compute()
@@ -541,8 +546,8 @@ class TrainingSession:
                 raise TrainerFailed("out_of_memory", f"one sequence does not fit: {problem}")
 
     def _grow_back(self) -> None:
-        """Try the micro-batch that was planned again, step by step: what took the memory, a browser or a
-        game, may have ended."""
+        """Return step by step to the planned micro-batch: the program that took the memory, a
+        browser or a game, may have ended."""
         self._just_grew = False
         if self.micro_batch >= self._planned_micro_batch:
             return

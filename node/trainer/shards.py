@@ -1,9 +1,9 @@
-"""Who of a member's devices owns what: bands of whole block rows of each tensor.
+"""Ownership of a model among a member's devices: bands of whole block rows of each tensor.
 
-The shared step, the extraction and the fingerprint are local to blocks. So a tensor can be cut between
-any two rows of blocks, and whoever has a band needs nothing of the others for it. A tensor with one row
-of blocks (a vector) has one owner. All of it follows from the layout and the number of ranks, so every
-rank comes to the same without asking.
+The shared step, the extraction and the fingerprint are local to blocks. So a tensor can be cut
+between any two block rows, and the owner of a band needs nothing from the others for it. A tensor
+with a single block row (a vector) has one owner. The plan follows from the layout and the number of
+ranks, so every rank computes the same plan without communication.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Band:
     """Some block rows of one tensor, and the rank that owns them."""
 
     tensor: int
-    """Which of the layout's."""
+    """Index of the tensor in the layout."""
     owner: int
     first: int
-    """The first row of the tensor, a multiple of the block's rows."""
+    """First row in the tensor, a multiple of the block's rows."""
     stop: int
-    """The row behind the last one, likewise."""
+    """Row after the last one, likewise."""
     start: int
-    """The first element, counted through the whole model."""
+    """First element, counted through the whole model."""
     elements: int
 
 
@@ -43,15 +43,16 @@ class Plan:
     bands: tuple[Band, ...]
 
     def of(self, rank: int) -> list[Band]:
-        """The bands that a rank owns."""
+        """Return the bands that a rank owns."""
         return [band for band in self.bands if band.owner == rank]
 
     def layout_of(self, rank: int) -> UpdateLayout:
-        """These as a layout of their own: the blocks are the same, the tensors are shorter."""
+        """Return a rank's bands as a layout of their own: the blocks are the same, the tensors are
+        shorter."""
         return UpdateLayout(tensors=tuple(self._cut(band) for band in self.of(rank)))
 
     def table_of(self, rank: int) -> tuple[ParameterSpec, ...]:
-        """These as a table of parameters; the name of a part says where in its tensor it begins."""
+        """Return a rank's bands as a parameter table; the name of a part includes its first row."""
         table = []
         for band in self.of(rank):
             tensor, spec = self.layout.tensors[band.tensor], self.table[band.tensor]
@@ -62,7 +63,7 @@ class Plan:
         return tuple(table)
 
     def own(self, rank: int, update: DecodedUpdate) -> DecodedUpdate:
-        """What an update of the whole model says of a rank's bands; arrays are views."""
+        """Return the part of a whole model's update that concerns a rank's bands; arrays are views."""
         blocks = [(band.tensor, self.blocks(band)) for band in self.of(rank)]
         return DecodedUpdate(
             [update.positions[index][rows] for index, rows in blocks],
@@ -70,13 +71,14 @@ class Plan:
         )
 
     def blocks(self, band: Band) -> slice:
-        """A band's blocks among its tensor's, in raster order."""
+        """Return a band's blocks among its tensor's, in raster order."""
         tensor = self.layout.tensors[band.tensor]
         first, stop = band.first // tensor.block_rows, band.stop // tensor.block_rows
         return slice(first * tensor.across, stop * tensor.across)
 
     def merged(self, parts: list[list[np.ndarray]]) -> list[np.ndarray]:
-        """Arrays of every rank's bands (rank → band → (blocks, k)) as arrays of whole tensors."""
+        """Merge arrays of every rank's bands (rank → band → (blocks, k)) into arrays of whole
+        tensors."""
         queues = [iter(part) for part in parts]
         pieces: list[list[np.ndarray]] = [[] for _ in self.layout.tensors]
         for band in self.bands:
@@ -93,11 +95,11 @@ def plan_bands(
     ranks: int,
     whole: Collection[int] = (),
 ) -> Plan:
-    """Cut every tensor of a table, which has this layout, into at most as many bands as there are ranks.
+    """Cut every tensor of a table with this layout into at most as many bands as there are ranks.
 
-    Rank r has the r-th band, as `torch.chunk` cuts: all bands have ceil(block rows / ranks) rows of
-    blocks, the last one what is left. Tensors in `whole`, and those with one row of blocks, go to
-    whoever has the fewest elements so far, the largest first.
+    Rank r has the r-th band, as `torch.chunk` cuts: all bands have ceil(block rows / ranks) block
+    rows, the last one the remainder. Tensors in `whole`, and those with one block row, go to the
+    rank with the fewest elements so far, the largest first.
     """
     loads = [0] * ranks
     cuts: dict[int, list[tuple[int, int, int]]] = {}
@@ -129,8 +131,8 @@ def plan_bands(
 
 
 def cut_by_rows(tensor: TensorLayout, ranks: int) -> bool:
-    """Whether cutting the tensor's rows into equal parts, as FSDP does, cuts between rows of blocks, and
-    just where `plan_bands` does."""
+    """Whether cutting the tensor's rows into equal parts, as FSDP does, cuts between block rows, at
+    the same places as `plan_bands`."""
     step = -(-tensor.down // ranks) * tensor.block_rows
     return tensor.down > 1 and -(-tensor.rows // ranks) == step
 
@@ -138,7 +140,8 @@ def cut_by_rows(tensor: TensorLayout, ranks: int) -> bool:
 def torn_tensors(
     layout: UpdateLayout, table: Sequence[ParameterSpec], ranks: int
 ) -> frozenset[int]:
-    """The tensors that FSDP would cut through blocks, or along another side than their rows."""
+    """Return the tensors that FSDP would cut through blocks, or along another dimension than their
+    rows."""
     return frozenset(
         index
         for index, (tensor, spec) in enumerate(zip(layout.tensors, table, strict=True))

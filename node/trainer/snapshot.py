@@ -1,8 +1,8 @@
-"""Canonical parameter bytes, to blobs and back.
+"""Conversion of canonical parameter bytes to blobs and back.
 
 A snapshot is every tensor in the manifest's order, float32, little-endian, in C order, with nothing
-between them, cut into chunks. It is streamed both ways: beside the model itself no more than a few
-chunks are in memory.
+between them, cut into chunks. It is streamed both ways: beside the model itself only a few chunks
+are in memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def read_snapshot(
 ) -> None:
     """Replace the parameters by a snapshot's.
 
-    All chunks are checked before the first parameter changes; so a bad snapshot leaves them as they
-    were.
+    All chunks are checked before the first parameter changes, so a bad snapshot leaves the
+    parameters unchanged.
 
     Raises `TrainerFailed` with the kind `bad_snapshot` for a missing chunk, a wrong size, or a
     number that is not finite.
@@ -59,7 +59,7 @@ def read_snapshot(
 
 
 def snapshot_chunks(parameters: Sequence[torch.Tensor]) -> Iterator[bytes]:
-    """The bytes of a snapshot's chunks."""
+    """Yield the bytes of a snapshot's chunks."""
     buffer = bytearray()
     for parameter in parameters:
         flat = parameter.detach().reshape(-1)
@@ -76,7 +76,7 @@ def snapshot_chunks(parameters: Sequence[torch.Tensor]) -> Iterator[bytes]:
 
 
 def check_count(chunks: Sequence[ContentId], elements: int) -> None:
-    """Raise `TrainerFailed` (`bad_snapshot`) unless so many chunks hold so many elements."""
+    """Raise `TrainerFailed` (`bad_snapshot`) unless the number of chunks fits the number of elements."""
     if len(chunks) != -(-elements // _CHUNK_ITEMS):
         raise _bad(f"{len(chunks)} chunks do not make {elements} parameters")
 
@@ -89,7 +89,8 @@ def read_values(
     *,
     finite: bool = False,
 ) -> np.ndarray:
-    """One chunk's numbers, of a snapshot of so many elements; `finite`: hold them against that, too.
+    """Return one chunk's numbers, from a snapshot of `elements` numbers; with `finite`, check that
+    all are finite.
 
     Raises `TrainerFailed` (`bad_snapshot`).
     """
@@ -99,7 +100,7 @@ def read_values(
         raise _bad(f"chunk {chunk.hex()[:12]} is missing")
     if len(data) != size * _ITEM:
         raise _bad(f"chunk {chunk.hex()[:12]} has {len(data)} bytes, not {size * _ITEM}")
-    # A copy, because torch wants memory that it could write to.
+    # A copy, because torch requires writable memory.
     values = np.frombuffer(data, dtype="<f4").astype(np.float32)
     if finite and not np.isfinite(values).all():
         raise _bad(f"chunk {index} holds a number that is not finite")

@@ -1,4 +1,4 @@
-"""A trainer's start, as status and log say it."""
+"""Report of a trainer's start in status and log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 def report_start(trainer: TrainerClient, telemetry: Telemetry) -> None:
-    """Say what a trainer that has started computes on, what it takes and what confines it."""
+    """Report what a started trainer computes on, what it takes and what confines it."""
     telemetry.device, telemetry.gpus = trainer.device, trainer.gpus
     telemetry.memory_use, telemetry.sandbox = trainer.memory_use, trainer.sandbox
     telemetry.recent.sequence_flops = trainer.sequence_flops

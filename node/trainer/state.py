@@ -1,13 +1,13 @@
-"""Momentum and second moment as they lie in memory: float32, bfloat16 or 8 bits, on the device or not.
+"""Storage of momentum and second moment: float32, bfloat16 or 8 bits, on the device or in main memory.
 
 The optimizer works on stripes in float32 on its device: it reads some rows, changes them, and writes
-them back. What is rounded on the way back is rounded by chance and right on average (Gupta et al.,
-arXiv 1502.02551): a momentum that fades by a part of its last digit would otherwise stand still.
-Nothing here reaches the parameters but by way of the member's own update.
+them back. Writing back rounds stochastically, which is right on average (Gupta et al., arXiv
+1502.02551): otherwise a momentum whose decay is smaller than its last digit would never change.
+Nothing here reaches the parameters except through the member's own update.
 
-8 bits: 256 neighbours share a scale, their largest magnitude (Dettmers et al., arXiv 2110.02861), and a
-code stands for its square (momentum, with a sign) or its fourth power (second moment, whose root is what
-counts), so that small numbers beside large ones keep their digits.
+8 bits: 256 neighbours share a scale, their largest magnitude (Dettmers et al., arXiv 2110.02861). A
+value is the square of its code (momentum, with a sign) or the fourth power (second moment, whose
+root is used), so that small numbers beside large ones keep their digits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from .memory_options import GROUP, NOISE, SHORTEST_ROW, StateOptions
 
 
 class StateTensor(ABC):
-    """Rows of numbers, all zero at first."""
+    """Rows of numbers, initially zero."""
 
     def __init__(self, shape: Sequence[int], rows: int, device: torch.device) -> None:
-        """`shape` is how others see it, `rows` how many there are; they are worked on at `device`."""
+        """`shape` is the tensor's outer shape, `rows` its number of rows; they are processed on
+        `device`."""
         self.shape = torch.Size(shape)
         self.rows = rows
         self.columns = math.prod(shape) // rows
@@ -37,23 +38,25 @@ class StateTensor(ABC):
 
     @abstractmethod
     def read(self, rows: slice) -> torch.Tensor:
-        """Some rows, (rows, columns) in float32 on the device, to be changed in place and written."""
+        """Return some rows, (rows, columns) in float32 on the device, to be changed in place and
+        written."""
 
     @abstractmethod
     def write(self, rows: slice, values: torch.Tensor) -> None:
-        """Keep what `read` gave for these rows."""
+        """Store the changed result of `read` for these rows."""
 
     @abstractmethod
     def parts(self) -> dict[str, torch.Tensor]:
-        """What it is stored as, by a short name; the first dimension is that of the rows."""
+        """Return the stored tensors by a short name; their first dimension is that of the rows."""
 
     def whole(self) -> torch.Tensor:
-        """All of it in float32, in its shape: the memory itself where that is float32 on the device."""
+        """Return everything in float32, in its shape: the memory itself where that is float32 on the
+        device."""
         return self.read(slice(0, self.rows)).view(self.shape)
 
 
 class Floats(StateTensor):
-    """float32 or bfloat16."""
+    """State in float32 or bfloat16."""
 
     def __init__(
         self,
@@ -69,11 +72,11 @@ class Floats(StateTensor):
         self._values = _zeros((rows, self.columns), dtype, device, options)
 
     def read(self, rows: slice) -> torch.Tensor:
-        """A view of the memory where that is possible."""
+        """Read as `StateTensor` does; the result is a view of the memory where possible."""
         return self._values[rows].to(self.device, torch.float32, non_blocking=self._lets_copies_run)
 
     def write(self, rows: slice, values: torch.Tensor) -> None:
-        """Costs nothing where `read` gave a view."""
+        """Write as `StateTensor` does; free of cost where `read` returned a view."""
         target = self._values[rows]
         if values.data_ptr() == target.data_ptr():
             return
@@ -82,13 +85,13 @@ class Floats(StateTensor):
         target.copy_(values, non_blocking=self._lets_copies_run)
 
     def parts(self) -> dict[str, torch.Tensor]:
-        """One: the values."""
+        """Return one part: the values."""
         synchronize(self.device)
         return {"": self._values.view(self.shape)}
 
 
 class Codes(StateTensor):
-    """8 bits, with a scale for each group."""
+    """State in 8 bits, with a scale for each group."""
 
     def __init__(
         self,
@@ -109,19 +112,19 @@ class Codes(StateTensor):
         self._scales = _zeros((rows, self._groups), torch.float32, device, options)
 
     def read(self, rows: slice) -> torch.Tensor:
-        """New memory."""
+        """Read as `StateTensor` does, into new memory."""
         codes = self._codes[rows].to(self.device, non_blocking=self._lets_copies_run)
         scales = self._scales[rows].to(self.device, non_blocking=self._lets_copies_run)
         return decoded(codes, scales)
 
     def write(self, rows: slice, values: torch.Tensor) -> None:
-        """Numbers that are not finite make their group zero: they cannot be helped."""
+        """Write as `StateTensor` does. A number that is not finite sets its group to zero."""
         codes, scales = self._encode(values)
         self._codes[rows].copy_(codes, non_blocking=self._lets_copies_run)
         self._scales[rows].copy_(scales, non_blocking=self._lets_copies_run)
 
     def parts(self) -> dict[str, torch.Tensor]:
-        """Two: codes and scales."""
+        """Return two parts: codes and scales."""
         synchronize(self.device)
         return {"": self._codes.view(self.shape), ".scales": self._scales}
 
@@ -148,7 +151,7 @@ class Codes(StateTensor):
 
 
 def decoded(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """The float32 numbers of codes, (rows, columns), and scales, (rows, groups)."""
+    """Return the float32 numbers of codes, (rows, columns), and scales, (rows, groups)."""
     values = codes.to(torch.float32)
     if codes.dtype == torch.int8:
         values.mul_(values.abs().mul_(1 / 127**2))
@@ -162,18 +165,18 @@ def decoded(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 
 
 class Noise:
-    """Numbers by which is rounded: the same ones after the same start."""
+    """The random numbers for rounding, reproducible from the same start."""
 
     def __init__(self, device: torch.device) -> None:
         self._places = random.Random(0)
         try:
             self._generator = torch.Generator(device).manual_seed(0)
         except RuntimeError:
-            # A backend beside torch may have none: its numbers are drawn by the processor.
+            # A third-party backend may have none: its numbers are drawn on the CPU.
             self._generator = torch.Generator().manual_seed(0)
 
     def like(self, values: torch.Tensor) -> torch.Tensor:
-        """Uniform in [0, 1), of this shape."""
+        """Return numbers uniform in [0, 1), in this shape."""
         count = values.numel()
         if values.device.type != "cpu" or count > NOISE // 2:
             drawn_on = self._generator.device
@@ -183,7 +186,7 @@ class Noise:
         return noise_table()[start : start + count].view(values.shape)
 
     def rounded(self, values: torch.Tensor) -> torch.Tensor:
-        """float32 to bfloat16, up or down with the chance that is right on average."""
+        """Round float32 to bfloat16, up or down with the probability that is right on average."""
         bits = self.like(values).mul(1 << 16).to(torch.int32)
         bits += values.contiguous().view(torch.int32)
         # The upper half of a float32 is a bfloat16.
@@ -199,7 +202,7 @@ def new_state(
     *,
     signed: bool,
 ) -> StateTensor:
-    """Zeros; `signed` says whether numbers below zero can come."""
+    """Return a state of zeros; `signed` states whether negative numbers can occur."""
     if options.precision == "int8" and math.prod(shape) // rows >= SHORTEST_ROW:
         return Codes(shape, rows, device, options, noise, signed=signed)
     if options.precision == "int8":
@@ -208,13 +211,13 @@ def new_state(
 
 
 PARTS = ("", ".scales")
-"""The names of parts that there can be."""
+"""The possible names of parts."""
 
 
 def values_of(parts: Mapping[str, torch.Tensor], state: StateTensor) -> torch.Tensor:
-    """What parts of any kind stand for, for this state: float32, (rows, columns), where they are.
+    """Decode parts of any precision for this state: float32, (rows, columns), on the parts' device.
 
-    Raises `ValueError` for parts that cannot be its own in any precision.
+    Raises `ValueError` for parts that cannot be this state's in any precision.
     """
     values, scales = parts[""], parts.get(".scales")
     if values.shape != state.shape:
@@ -236,7 +239,7 @@ def values_of(parts: Mapping[str, torch.Tensor], state: StateTensor) -> torch.Te
 
 
 def put(state: StateTensor, parts: Mapping[str, torch.Tensor], values: torch.Tensor) -> None:
-    """Make `parts`, whose values these are, the state's own: to the last bit where both are of one
+    """Store `parts`, decoded in `values`, as the state's own: bit-identical where both have one
     precision."""
     own = state.parts()
     if own.keys() == parts.keys() and own[""].dtype == parts[""].dtype:
@@ -247,7 +250,7 @@ def put(state: StateTensor, parts: Mapping[str, torch.Tensor], values: torch.Ten
 
 
 def _grouped(values: torch.Tensor) -> torch.Tensor:
-    """(rows, groups, GROUP), the last group filled up with zeros."""
+    """Return the values as (rows, groups, GROUP), the last group padded with zeros."""
     rows, columns = values.shape
     if columns % GROUP:
         values = torch.nn.functional.pad(values, (0, -columns % GROUP))
@@ -264,5 +267,5 @@ def _zeros(
 
 @functools.cache
 def noise_table() -> torch.Tensor:
-    """It is read and never written."""
+    """Return the shared table of random numbers, which must not be written."""
     return torch.rand(NOISE, generator=torch.Generator().manual_seed(0))

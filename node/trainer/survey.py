@@ -1,4 +1,4 @@
-"""What devices are and have, asked of a trainer process: torch knows, and the node process has none."""
+"""Survey of devices by a trainer process, since the node process has no torch."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from .client import trainer_process
 
 @dataclass(frozen=True)
 class Survey:
-    """A device, or several of one kind, and the parameter table of the model that was asked about."""
+    """A device, or several of one kind, and the parameter table of the model in question."""
 
     kind: str
     """cpu, cuda or mps."""
     device: str
-    """For people."""
+    """The device's name, for people."""
     free_bytes: int
-    """What a model may take there; of several GPUs on the one that has least."""
+    """Memory that a model may take there; of several GPUs, that of the one with the least."""
     host_bytes: int
-    """Main memory that is free beside it; 0 on a processor."""
+    """Free main memory beside it; 0 on a CPU."""
     parameters: tuple[ParameterSpec, ...]
-    """Empty if no model was asked about."""
+    """Empty if no model was given."""
     count: int = 1
-    """Of devices."""
+    """Number of devices."""
 
 
 async def survey(device: str = "auto", config: dict[str, Any] | None = None) -> Survey:
-    """Ask about a device or a list of some, and about the model of a configuration.
+    """Survey a device or a list of devices, and the model of a configuration.
 
     Raises `TrainerFailed` (`no_device`, `bad_model`) and `TrainerDied`.
     """

@@ -1,8 +1,8 @@
-"""A filter of system calls (seccomp): no way from this process to other programs or into the kernel.
+"""A filter of system calls (seccomp): no access from this process to other programs or into the kernel.
 
-It refuses what training has no use for and lets the rest through, since what drivers of GPUs and
-compilers call differs from release to release. Calls of a later kernel than these tables, of another
-architecture and of the x32 ABI are refused as a whole. The numbers are those of the kernel's
+It refuses calls that training does not need and allows the rest, since the calls of GPU drivers and
+compilers differ between releases. Calls newer than these tables, of another architecture and of the
+x32 ABI are all refused. The numbers are those of the kernel's
 include/uapi/linux/{prctl,seccomp,filter,audit,sched,socket}.h and of its tables of system calls.
 """
 
@@ -19,7 +19,7 @@ _LOAD, _AND, _EQUAL, _GREATER, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x54, 0x15, 0x
 _X32_BIT = 0x40000000
 
 _AF_UNIX = 1
-# IPv4, IPv6, and netlink, by which libraries look for interfaces.
+# IPv4, IPv6, and netlink, by which libraries list interfaces.
 _AF_NETWORK = (2, 10, 16)
 _TYPE_MASK = 0xF
 STREAM, DATAGRAM, SEQUENCED = 1, 2, 5
@@ -27,17 +27,17 @@ STREAM, DATAGRAM, SEQUENCED = 1, 2, 5
 
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 _NEW_NAMESPACES = 0x7E020000
-# Typing into a terminal in the user's place (TIOCSTI), and a console's selection (TIOCLINUX).
+# Injecting input into the user's terminal (TIOCSTI), and a console's selection (TIOCLINUX).
 _TERMINAL_REQUESTS = (0x5412, 0x541C)
 _EVERYBODY = 0xFFFFFFFF
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""Machines by their name, with their number in the audit subsystem."""
+"""Machines by name, with their number in the audit subsystem."""
 
 NEWEST = 466
-"""The last system call of these tables; later ones are answered as if the kernel had none."""
+"""The last system call of these tables; later ones are answered as if the kernel lacked them."""
 
-# Sockets that lead to others, whatever their kind.
+# Connections to other processes, whatever the kind of socket.
 _CONNECTING = ("connect",)
 _ANSWERING = ("accept", "accept4")
 _LISTENING = ("bind", "listen")
@@ -48,12 +48,12 @@ _OF_PROCESSES = (
     *("shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl"),
     *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink"),
 )
-# Namespaces, mounts, keys and all that changes or watches the system.
+# Namespaces, mounts, keys and everything that changes or watches the system.
 _OF_THE_KERNEL = (
     *("unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree"),
     *("fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr", "statmount", "listmount"),
     *("keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd"),
-    # Requests through these pass a filter by.
+    # Requests through these bypass a filter.
     *("io_uring_setup", "io_uring_enter", "io_uring_register"),
     *("init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot"),
     *("swapon", "swapoff", "acct", "quotactl", "quotactl_fd", "syslog", "settimeofday"),
@@ -61,16 +61,16 @@ _OF_THE_KERNEL = (
     *("ioperm", "vhangup", "name_to_handle_at", "open_by_handle_at", "modify_ldt"),
     *("lookup_dcookie", "mknod", "mknodat"),
 )
-# What Landlock leaves open on files of others: owners, attributes, and watching what happens there.
+# What Landlock allows on other users' files: owners, attributes, and watching for changes.
 _OF_FILES = (
     *("chown", "fchown", "lchown", "fchownat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
     *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
     *("inotify_init", "inotify_init1", "inotify_add_watch", "fanotify_init", "fanotify_mark"),
 )
-# Linkers call these and would not go on without, so they are answered with success and nothing is done.
+# Linkers call these and would fail without, so they report success and do nothing.
 _PRETENDED = ("chmod", "fchmod", "fchmodat", "fchmodat2")
 
-# By name: on x86_64 and on aarch64; None where there is none.
+# By name: the numbers on x86_64 and on aarch64; None where the call does not exist.
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "accept": (43, 202),
     "accept4": (288, 242),
@@ -189,9 +189,9 @@ Instruction = tuple[int, int, int, int]
 def restrict_calls(
     library: ctypes.CDLL, machine: str, *, network: bool, unix: Sequence[int] = ()
 ) -> bool:
-    """Refuse what `program` refuses, to this process and its children, for good.
+    """Refuse what `program` refuses, to this process and its children, permanently.
 
-    `PR_SET_NO_NEW_PRIVS` has to be set. Returns whether the kernel enforces it.
+    `PR_SET_NO_NEW_PRIVS` must be set. Returns whether the kernel enforces it.
     """
     if machine not in ARCHITECTURES:
         return False
@@ -203,10 +203,10 @@ def restrict_calls(
 
 
 def program(machine: str, *, network: bool, unix: Sequence[int] = ()) -> list[Instruction]:
-    """The filter of one machine.
+    """Return the filter for one machine.
 
-    With `network`, sockets of the Internet's families may be opened and connected. `unix` are the types
-    of Unix sockets that may be opened; pairs of connected ones always may. The data are struct
+    With `network`, sockets of the Internet's families may be opened and connected. `unix` are the
+    types of Unix sockets that may be opened; connected pairs always may. The data are struct
     seccomp_data: the call's number at 0, the architecture at 4, the arguments from 16 on.
     """
     numbers = {name: each[list(ARCHITECTURES).index(machine)] for name, each in NUMBERS.items()}
@@ -233,14 +233,14 @@ def program(machine: str, *, network: bool, unix: Sequence[int] = ()) -> list[In
         # A pair of datagram sockets could send elsewhere, too.
         *on("socketpair", *_sockets((), (STREAM, SEQUENCED))),
         *refuse(closed, errno.EACCES),
-        # Its flags are in memory, where no filter sees them; libraries go on with `clone`.
+        # Its flags are in memory, which no filter can read; libraries fall back to `clone`.
         *refuse(["clone3"], errno.ENOSYS),
         *on("clone", _argument(0), *_refused(_ANY_BIT, [_NEW_NAMESPACES])),
         *refuse([*_OF_PROCESSES, *_OF_THE_KERNEL, *_OF_FILES], errno.EPERM),
         *refuse(_PRETENDED, 0),
         *on("kill", _argument(0), *_refused(_EQUAL, [_EVERYBODY])),
         *on("ioctl", _argument(1), *_refused(_EQUAL, _TERMINAL_REQUESTS)),
-        # Limits and priorities of oneself alone.
+        # Limits and priorities of the own process only.
         *on("prlimit64", _argument(0), *_only(0)),
         *on("ioprio_set", _argument(1), *_only(0)),
         *on("setpriority", _argument(0), *_both_zero(1)),
@@ -249,7 +249,7 @@ def program(machine: str, *, network: bool, unix: Sequence[int] = ()) -> list[In
 
 
 def _sockets(families: Sequence[int], unix: Sequence[int]) -> list[Instruction]:
-    """The body of a call whose first arguments are a socket's family and type."""
+    """Return the body for a call whose first arguments are a socket's family and type."""
     types = [line for each in unix for line in ((_EQUAL, 0, 1, each), (_GIVE, 0, 0, _ALLOW))]
     local = [_argument(1), (_AND, 0, 0, _TYPE_MASK), *types, _answer(errno.EACCES)]
     return [
@@ -275,7 +275,7 @@ def _both_zero(other: int) -> list[Instruction]:
 
 
 def _argument(index: int) -> Instruction:
-    """Load an argument's lower half: those that are looked at have 32 bits."""
+    """Load an argument's lower half: those that are tested have 32 bits."""
     return (_LOAD, 0, 0, 16 + 8 * index)
 
 

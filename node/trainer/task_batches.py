@@ -1,4 +1,4 @@
-"""What goes into a task and comes out of it: samples, batches, losses."""
+"""A task's inputs and outputs: samples, batches, losses."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import torch
 
 Batch = dict[str, torch.Tensor]
-"""Tensors by name; what they mean is the task's own matter."""
+"""Tensors by name; the task defines their meaning."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample as it is stored."""
+    """A sample as stored."""
 
     data: bytes
     number: int
-    """Among the samples that are trained on, or among those held out."""
+    """Its number among the training samples, or among the held-out ones."""
     round: int
-    """0 for what is held out: it is the same in every round."""
+    """0 for a held-out sample: it is the same in every round."""
     heldout: bool = False
 
 
@@ -27,6 +27,6 @@ class Loss:
     """The loss of a batch."""
 
     total: torch.Tensor
-    """A scalar: the sum over all that is counted, with its graph."""
+    """A scalar: the sum over all targets, with its graph."""
     count: int
-    """Over how many tokens (or whatever the task's unit counts) it is the sum."""
+    """The number of targets in the sum: tokens, or whatever the task's unit counts."""

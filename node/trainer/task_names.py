@@ -1,8 +1,9 @@
-"""Which tasks there are on this machine, by name, and what a manifest may say of the built-in ones.
+"""The tasks available on this machine, by name, and the manifest settings of the built-in ones.
 
 A task is built in or comes with a package that the owner has installed (entry points of the group
-`distro_node.tasks`). A manifest only names it: nothing of a task ever comes from a peer. Both processes
-use this, so nothing here imports torch, and no package is loaded to see whether it is there.
+`distro_node.tasks`). A manifest only names it: code of a task never comes from a peer. Both
+processes use this, so nothing here imports torch, and a package is not loaded to find out whether it
+is installed.
 """
 
 from __future__ import annotations
@@ -17,38 +18,38 @@ from ...protocol.wire.structure import Length, Range, StructureError, from_plain
 from ..errors import ExitCode, UserError
 
 ENTRY_POINTS = "distro_node.tasks"
-"""The group under which packages offer tasks."""
+"""The group of entry points under which packages offer tasks."""
 
 CAUSAL_LM = "causal_lm"
 SFT = "sft"
 MASKED_LM = "masked_lm"
 DIFFUSION = "diffusion"
 NO_TOKENIZER = b"{}"
-"""The blob in the place of a `tokenizer.json` where no text is learned from."""
+"""The blob used instead of a `tokenizer.json` where the data is not text."""
 BUILT_IN = (CAUSAL_LM, SFT, MASKED_LM, DIFFUSION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
-    """Of a task that has none."""
+    """Settings of a task that has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedSettings:
-    """Of `masked_lm`."""
+    """Settings of `masked_lm`."""
 
     mask_token: Annotated[int, Range(0, 2**31)]
-    """What stands in the place of a token that is to be found."""
+    """The token that replaces a masked token."""
     share: Annotated[float, Range(0.01, 0.9)] = 0.15
-    """Of the tokens, how many are to be found."""
+    """The share of the tokens that are masked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSettings:
-    """Of `diffusion`.
+    """Settings of `diffusion`.
 
-    A sample is the number of its class, if there are classes, in `label_bytes` bytes, the lowest first,
-    and then the values of its pixels: row by row, the channels of a pixel beside each other.
+    A sample is the number of its class, if there are classes, in `label_bytes` bytes, lowest first,
+    followed by the values of its pixels: row by row, the channels of a pixel beside each other.
     """
 
     size: Annotated[int, Range(4, 512)]
@@ -56,11 +57,12 @@ class ImageSettings:
     channels: Literal[1, 3] = 3
     """1: shades of grey, 3: red, green and blue."""
     classes: Annotated[tuple[Name, ...], Length(0, 4096)] = ()
-    """What the images are of, if the model is told. The number of a class is its place in here."""
+    """The names of the images' classes, if the model is given them. The number of a class is its
+    place in this list."""
     schedule: Literal["cosine", "linear"] = "cosine"
-    """How noise grows from step to step."""
+    """How the noise grows from step to step."""
     steps: Annotated[int, Range(50, 10_000)] = 1000
-    """From an image to nothing but noise."""
+    """Number of steps from an image to pure noise."""
 
     def __post_init__(self) -> None:
         if len(set(self.classes)) < len(self.classes):
@@ -68,17 +70,17 @@ class ImageSettings:
 
     @property
     def values(self) -> int:
-        """Numbers of an image."""
+        """Number of values in an image."""
         return self.channels * self.size**2
 
     @property
     def label_bytes(self) -> int:
-        """Bytes in front of them."""
+        """Number of bytes before the values."""
         return 0 if not self.classes else 1 if len(self.classes) <= 1 << 8 else 2
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes of a sample."""
+        """Number of bytes in a sample."""
         return self.label_bytes + self.values
 
 
@@ -86,7 +88,7 @@ Settings = NoSettings | MaskedSettings | ImageSettings
 
 
 def built_in_settings(task: str, settings: dict[str, Any] | None) -> Settings:
-    """The settings of a built-in task. Raises `StructureError`."""
+    """Return the settings of a built-in task. Raises `StructureError`."""
     kinds: dict[str, type[Settings]] = {MASKED_LM: MaskedSettings, DIFFUSION: ImageSettings}
     kind = kinds.get(task, NoSettings)
     try:
@@ -96,8 +98,8 @@ def built_in_settings(task: str, settings: dict[str, Any] | None) -> Settings:
 
 
 def entry_point(task: str) -> EntryPoint | None:
-    """Where an installed package has a task; None if none has. Raises `UserError` (`NO_TASK`) if several
-    have: which of them is meant decides what is learned."""
+    """Return the entry point of an installed task; None if there is none. Raises `UserError`
+    (`NO_TASK`) if several packages offer it: the choice would decide what is learned."""
     # A package may be listed twice, by its folder and by a link to it.
     found = {point.value: point for point in entry_points(group=ENTRY_POINTS, name=task)}
     if len(found) > 1:
@@ -128,7 +130,7 @@ def _lacking(package: str) -> UserError:
 
 
 def no_task(problem: str) -> UserError:
-    """The error for a task that cannot be had."""
+    """Return the error for a task that is not available."""
     return UserError(
         ExitCode.NO_TASK,
         problem,

@@ -1,9 +1,9 @@
-"""What is learned from a sample: the interface of a task, and where a manifest's task is found.
+"""The interface of a task, and the lookup of a manifest's task.
 
-A task turns the bytes of samples into a batch, and a batch into a loss. All else (which samples, how
-gradients become updates, evaluation over what is held out) is the same for every task. Built in are
-those of `language_tasks` and `image_tasks`; others come from packages that the owner has installed
-(`task_names`).
+A task turns the bytes of samples into a batch, and a batch into a loss. Everything else (the choice
+of samples, how gradients become updates, evaluation over held-out samples) is the same for every
+task. Built in are those of `language_tasks` and `image_tasks`; others come from packages that the
+owner has installed (`task_names`).
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ __all__ = ["Batch", "HasBeginnings", "HasProbe", "Loss", "Sample", "Task", "open
 class Task(Protocol):
     """A task, made for one manifest: `Task(manifest, config)`.
 
-    What it cannot do with a manifest, or with data, it says by raising `TrainerFailed` (`bad_model`,
-    `bad_data`).
+    It raises `TrainerFailed` (`bad_model`, `bad_data`) for a manifest or data that it cannot handle.
     """
 
     unit: str
-    """What the loss is counted in: "nats a token"."""
+    """The unit of the loss: "nats a token"."""
 
     def batch(self, samples: Sequence[Sample]) -> Batch:
-        """Tensors on the CPU, by name. The same samples in the same round give the same ones to every
-        member: what is drawn is drawn from the manifest's seed, the round and the sample's number."""
+        """Return tensors on the CPU, by name. The same samples in the same round give the same
+        tensors at every member: all randomness derives from the manifest's seed, the round and the
+        sample's number."""
         ...
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
-        """The loss of a batch, which lies where the model does."""
+        """Return the loss of a batch, which is on the model's device."""
         ...
 
 
 @runtime_checkable
 class HasBeginnings(Protocol):
-    """A task whose samples can be cut short. Whoever looks at the work of others then sees, too, whether
-    they compute samples to their ends."""
+    """A task whose samples can be truncated, so that an auditor can also see whether members compute
+    samples to their ends."""
 
     def beginning(self, batch: Batch) -> Batch | None:
-        """Of the batch of one sample what there would be if the sample ended in the middle of what is
-        learned in it; None where less than two things are."""
+        """Return the batch of one sample as if the sample ended in the middle of its targets; None
+        where it has fewer than two."""
         ...
 
 
 @runtime_checkable
 class HasProbe(Protocol):
-    """A task that can say what a model of it is tested with (`probe`). A swarm of a task that cannot
-    takes members whose libraries may compute something else."""
+    """A task that can supply the samples with which a model is probed (`probe`). A swarm of any
+    other task accepts members whose libraries may compute another function."""
 
     def probe(self, number: int, length: int) -> Batch:
-        """A sample of the probe, the same wherever and whenever it is made, as a batch of one; of
-        `length` tokens, where samples have some."""
+        """Return a sample of the probe, the same at every place and time, as a batch of one; of
+        `length` tokens, where samples consist of tokens."""
         ...
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
-        """As `Task` has it."""
+        """Return the loss as `Task` does."""
         ...
 
 
@@ -80,14 +80,14 @@ _BUILT_IN: dict[str, Callable[[Manifest, PretrainedConfig], Task]] = {
 
 
 def open_task(manifest: Manifest, config: PretrainedConfig) -> Task:
-    """The manifest's task. Raises `TrainerFailed`: `no_task` if it is not here, `bad_model` if it does
-    not go with the rest of the manifest."""
+    """Return the manifest's task. Raises `TrainerFailed`: `no_task` if it is not available,
+    `bad_model` if it does not fit the rest of the manifest."""
     make = _BUILT_IN.get(manifest.task) or _installed(manifest.task)
     try:
         return make(manifest, config)
     except TrainerFailed:
         raise
-    # Somebody else's code, of the owner's choice.
+    # Third-party code, of the owner's choice.
     except Exception as error:
         raise TrainerFailed(
             "bad_model", f"the task {manifest.task!r} refuses the manifest: {error!r:.200}"
@@ -95,7 +95,7 @@ def open_task(manifest: Manifest, config: PretrainedConfig) -> Task:
 
 
 def _installed(name: str) -> Callable[[Manifest, PretrainedConfig], Task]:
-    """What a package offers under this name, loaded."""
+    """Load what a package offers under this name."""
     try:
         point = entry_point(name)
         if point is None:

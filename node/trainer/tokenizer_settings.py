@@ -1,8 +1,8 @@
-"""What a `tokenizer.json` does not say: which tokens begin, end and pad a text, and the chat template.
+"""What a `tokenizer.json` lacks: the tokens that begin, end and pad a text, and the chat template.
 
-A founder's checkpoint has it in `tokenizer_config.json`; the swarm carries it as a blob of JSON, so that
-an export has it, too. Both come from strangers: read within bounds, never run, and every token held
-against the tokenizer by whoever uses it. A template is text here and nothing else.
+A founder's checkpoint has it in `tokenizer_config.json`; the swarm carries it as a blob of JSON, so
+that an export has it, too. Both come from strangers: they are read within bounds, never run, and
+every token is checked against the tokenizer before use. Here a template is only text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from ...protocol.wire.structure import Length, StructureError, from_plain
 
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
-"""The file beside a tokenizer that has its chat template."""
+"""The file beside a tokenizer that contains its chat template."""
 MAX_SETTINGS_BYTES = 1 << 20
 # Published ones list each of a thousand reserved tokens, at some 200 bytes.
 _MAX_FILE_BYTES = 16 << 20
@@ -23,11 +23,11 @@ ROLES = (
     *("eos_token", "bos_token", "pad_token", "unk_token"),
     *("mask_token", "cls_token", "sep_token"),
 )
-"""The parts that a token may have."""
-# Without those that came later, settings that do not have them keep their bytes.
+"""The roles that a token may have."""
+# Roles added later are left out where unset, so that older settings keep their encoding.
 _LATER = ("mask_token", "cls_token", "sep_token", "chat_date")
 
-# What published tokenizers call them, in the order in which one is taken for the other.
+# Their usual names in published tokenizers; the first one found is taken.
 _USUAL: dict[str, tuple[str, ...]] = {
     "eos_token": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]"),
     "bos_token": ("<s>", "<|begin_of_text|>", "<bos>", "<|bos|>", "[BOS]"),
@@ -43,31 +43,31 @@ _Token = Annotated[str, Length(1, 256)]
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings:
-    """The tokens with a part of their own, as they are spelled; None: there is none."""
+    """The spelling of the tokens with a role; None: there is no such token."""
 
     eos_token: _Token | None = None
     bos_token: _Token | None = None
     pad_token: _Token | None = None
     unk_token: _Token | None = None
     chat_template: Annotated[str, Length(1, 1 << 19)] | None = None
-    """Jinja, as Hugging Face's tokenizers have it."""
+    """A Jinja template, as Hugging Face's tokenizers have it."""
     mask_token: _Token | None = None
-    """Stands in the place of a token that is to be found."""
+    """The token that replaces a masked token."""
     cls_token: _Token | None = None
     sep_token: _Token | None = None
     chat_date: Annotated[str, Length(10, 10)] | None = None
-    """The day that the chat template takes for today, as 2026-11-28: the same for everybody, so that a
-    conversation is the same text wherever and whenever it is written."""
+    """The date that the chat template takes for today, as 2026-11-28: the same for every member, so
+    that a conversation is the same text wherever and whenever it is rendered."""
 
     def encode(self) -> bytes:
-        """As the blob, the same bytes for the same settings."""
+        """Encode the settings as a blob, deterministically."""
         said = asdict(self)
         said = {key: said[key] for key in said if key not in _LATER or said[key] is not None}
         return json.dumps(said, sort_keys=True, ensure_ascii=False).encode()
 
 
 def decode_settings(data: bytes) -> TokenizerSettings:
-    """Read the blob. Raises `StructureError`."""
+    """Decode the blob. Raises `StructureError`."""
     try:
         plain = json.loads(data) if len(data) <= MAX_SETTINGS_BYTES else None
     except (ValueError, RecursionError):
@@ -78,15 +78,16 @@ def decode_settings(data: bytes) -> TokenizerSettings:
 
 
 def read_settings(directory: Path) -> TokenizerSettings:
-    """What a checkpoint's directory says, in `tokenizer_config.json` and `chat_template.jinja`.
+    """Read the settings in a checkpoint's directory, from `tokenizer_config.json` and
+    `chat_template.jinja`.
 
-    What is not there is None. Raises `StructureError` for what is there and cannot be meant.
+    Missing ones are None. Raises `StructureError` for values that are present and invalid.
     """
     config = _read_json(directory / "tokenizer_config.json")
     named = {role: _spelling(config.get(role)) for role in ROLES}
     template = config.get("chat_template")
     if isinstance(template, list):
-        # Several, by name: the one without a purpose of its own.
+        # Several, by name: take the default one.
         listed = {each.get("name"): each.get("template") for each in template if type(each) is dict}
         template = listed.get("default")
     path = directory / CHAT_TEMPLATE_NAME
@@ -96,7 +97,7 @@ def read_settings(directory: Path) -> TokenizerSettings:
 
 
 def read_template(path: Path) -> str:
-    """A file with a chat template. Raises `StructureError`."""
+    """Read a file with a chat template. Raises `StructureError`."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_SETTINGS_BYTES + 1)
@@ -111,8 +112,8 @@ def read_template(path: Path) -> str:
 
 
 def with_usual_names(settings: TokenizerSettings, special: frozenset[str]) -> TokenizerSettings:
-    """Settings where tokens that nobody has named are taken to be those among the tokenizer's `special`
-    ones that are usually called so."""
+    """Fill in unset roles with those of the tokenizer's `special` tokens that have a usual name for
+    the role."""
     found = {
         role: next((name for name in names if name in special), None)
         for role, names in _USUAL.items()
@@ -122,7 +123,7 @@ def with_usual_names(settings: TokenizerSettings, special: frozenset[str]) -> To
 
 
 def _spelling(token: Any) -> Any:
-    """A token is a string, or a table that holds it."""
+    """Return the spelling of a token, which is a string or a table that contains it."""
     return token.get("content") if isinstance(token, dict) else token
 
 

@@ -1,4 +1,4 @@
-"""What a trainer process is started with."""
+"""The settings with which a trainer process is started."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ..settings import Compile, Split
 from .own_ways import USUAL_WAYS, OwnWays
 
 PATIENCE_SECONDS = 600.0
-"""How long the processes of several devices wait for each other before they are started anew: also for
-the one that computes the most, or whose disk is slow."""
+"""How long the processes of several devices wait for each other before they are restarted, including
+for the one with the most work or with a slow disk."""
 
 
 @dataclass(frozen=True)
 class TrainerSpec:
-    """What a trainer is started with."""
+    """The settings of a trainer's start."""
 
     manifest: bytes
-    """Its canonical encoding, already held against the swarm-id."""
+    """Its canonical encoding, already checked against the swarm-id."""
     blobs: Path
     device: str = "auto"
     threads: int | None = None
@@ -27,21 +27,22 @@ class TrainerSpec:
     memory: int | None = None
     """Bytes that may be taken on the device; by default what is free."""
     writable: tuple[Path, ...] = ()
-    """Folders that it writes to beside `blobs`; made if they are not there."""
+    """Folders that it writes to besides `blobs`; created if missing."""
     readable: tuple[Path, ...] = ()
-    """Files and folders that it reads beside those."""
+    """Files and folders that it reads besides those."""
     caches: Path | None = None
-    """Folder for what compilers and drivers make and use again at the next start; None: none is kept."""
+    """Folder for files that compilers and drivers create and reuse at the next start; None: nothing
+    is kept."""
     confined: bool = True
-    """Whether it gives up the network and all other files, where the system can do that."""
+    """Whether it gives up the network and all other files, where the system supports that."""
     patience: float = PATIENCE_SECONDS
-    """With several devices, the seconds for which their processes wait for each other."""
+    """With several devices, how many seconds their processes wait for each other."""
     compile: Compile = Compile.AUTO
-    """Whether a trial is made of compiling the model, before anything else is done."""
+    """Whether the model is compiled on trial at the start."""
     split: Split = Split.AUTO
     launched: bool = False
     """Whether torch's launcher has started this process and others, each for one device (`launched`)."""
     nice: int = 0
-    """How far it steps back behind other processes, as `nice` counts."""
+    """Its scheduling priority, as a `nice` value."""
     ways: OwnWays = USUAL_WAYS
-    """What is the member's own affair."""
+    """The member's local policy."""

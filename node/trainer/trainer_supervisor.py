@@ -1,8 +1,8 @@
-"""The supervisor of the trainer process: the work queued for it, and its restart.
+"""The supervisor of the trainer process: it queues the process's work, and restarts it.
 
-Jobs are done one at a time in the order they came. A trainer that dies is started again, loaded with the
-newest snapshot at hand and caught up by replaying rounds; the node stays in the swarm meanwhile, and
-waits for nothing but its own next update.
+Jobs run one at a time, in the order they were queued. A trainer that dies is restarted, loaded with
+the newest available snapshot and caught up by replaying rounds. Meanwhile the node stays in the
+swarm; only its own next update waits.
 """
 
 from __future__ import annotations
@@ -42,65 +42,66 @@ from .task_names import DIFFUSION
 
 _log = logging.getLogger(__name__)
 
-# Before lost data is asked for once more.
+# Before lost data is requested once more.
 _DATA_PAUSE_SECONDS = 1.0
 
 _HELDOUT_SEQUENCES = 128
 
-# A few lines on a page; on a processor some seconds of a trainer that has nothing else to do.
+# A few lines on a page; on a CPU some seconds of an otherwise idle trainer.
 _SAMPLE_TOKENS = 64
 _SAMPLE_TEMPERATURE = 0.8
 
-# A gradient that takes several rounds is asked for so often.
+# How often a gradient that takes several rounds is polled for.
 _ASIDE_SECONDS = 0.25
 
 Draw = Callable[[TrainerClient, int], Awaitable[tuple[int, ...] | None]]
-"""Which sequences of the node's own data are trained where so many are dealt; None: no more ever."""
+"""Return which sequences of the node's own data to train, given how many are assigned; None: no
+more, ever."""
 
 
 class LookedAt(Protocol):
-    """Where the data of looked-at samples comes from: `Prefetch`."""
+    """The source of data for audited samples: `Prefetch`."""
 
     def wish(self, samples: tuple[int, ...]) -> None:
-        """Fetch these before anything that is not needed at once."""
+        """Fetch these before anything that is not needed immediately."""
 
     def has(self, samples: tuple[int, ...]) -> bool:
-        """Whether those wished for last are here."""
+        """Whether the samples of the last `wish` are here."""
         ...
 
 
 OpenTrainer = Callable[[TrainerSpec], AbstractAsyncContextManager[TrainerClient]]
-"""How a trainer is started, as `open_trainer` does it."""
+"""The function that starts a trainer, such as `open_trainer`."""
 
 
 class Reports(Protocol):
-    """Who hears of finished work: the runner."""
+    """The receiver of finished work: the runner."""
 
     def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
-        """The trainer holds the parameters after `round`."""
+        """Report that the trainer holds the parameters after `round`."""
 
     async def trained(self, what: Train, made: Trained) -> None:
-        """The own update that was asked for is ready."""
+        """Accept the requested own update."""
 
     async def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
     ) -> None:
-        """A record is in the parameters."""
+        """Report that a record has been applied to the parameters."""
 
     def looked(self, what: Judged) -> None:
-        """What came of a look at somebody's work."""
+        """Accept the result of an audit of another member's work."""
 
     def may_train_no_more(self) -> None:
-        """Nothing will be trained any more: the node has told of its own data what it may."""
+        """Report that training ends: the privacy budget of the node's own data is spent."""
 
 
 @dataclass(frozen=True)
 class _Train:
     effect: Train
     begun: bool = False
-    """Whether the trainer is at it, beside other work."""
+    """Whether the trainer is computing it beside other work."""
     drawn: tuple[int, ...] | None = None
-    """What of the node's own data is trained in the place of what was dealt."""
+    """The sequences of the node's own data that are trained instead of the assigned ones."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,11 @@ _Job = _Train | Apply | Judge | _Evaluate
 
 
 class _Reload(Exception):
-    """The parameters are to be loaded again."""
+    """The parameters must be loaded again."""
 
 
 class TrainerSupervisor:
-    """Owns the trainer of one swarm."""
+    """The owner of one swarm's trainer process."""
 
     def __init__(
         self,
@@ -136,11 +137,11 @@ class TrainerSupervisor:
         draw: Draw | None = None,
         start: OpenTrainer = open_trainer,
     ) -> None:
-        """After each measurement the model goes on from `sample_prompt`, if there is one and it writes
-        text. `data_ready` returns when the data of these training samples is on the disk, `base_ready`
-        when the weights are that adapters stand beside; `looked_at` fetches the data of a sample that is
-        looked at, without it none is; `draw` says what of the node's own data is
-        trained, if it trains any; `start` starts a trainer."""
+        """After each evaluation the model continues `sample_prompt`, if given and the model writes
+        text. `data_ready` returns when the data of these training samples is on disk, `base_ready`
+        when the frozen weights under adapters are. `looked_at` fetches the data of audited samples;
+        without it nothing is audited. `draw` chooses the sequences of the node's own data to train,
+        if it trains any. `start` starts a trainer."""
         self._manifest = manifest
         self._start = start
         self._spec = spec
@@ -155,29 +156,30 @@ class TrainerSupervisor:
         self._data_ready = data_ready
         self._base_ready = base_ready
         self._looked_at = looked_at
-        # Seconds that the last look kept other work waiting.
+        # Seconds by which the last audit delayed other work.
         self._delayed = 0.0
         self._draw = draw
         self._overtaken = trio.Event()
         self._jobs: deque[_Job] = deque()
-        # What the trainer is at beside other work.
+        # The job that the trainer computes beside other work.
         self._aside: _Train | None = None
         self._wake = trio.Event()
         self._reload = False
         self._applied = -1
 
     def train(self, effect: Train) -> None:
-        """Queue: compute an update; `aside` while other rounds are applied."""
+        """Queue the computation of an update, with `aside` in the background while other rounds are
+        applied."""
         self._put(_Train(effect))
 
     def apply(self, effect: Apply) -> None:
-        """Queue: apply a record."""
+        """Queue the application of a record."""
         self._put(effect)
         self._overtaken.set()
 
     def judge(self, effect: Judge) -> None:
-        """Say what came of a look, before anything else that is queued: it is a matter of moments, and
-        what is to be judged is kept for a round or two."""
+        """Queue the judging of an audit before everything else: it takes only moments, and the data
+        it needs is kept for only a round or two."""
         self._jobs.appendleft(effect)
         self._wake.set()
 
@@ -189,10 +191,10 @@ class TrainerSupervisor:
         self._overtaken.set()
 
     async def run(self, reports: Reports) -> None:
-        """Work for ever. Raises `UserError` for what a restart cannot mend."""
+        """Run for ever. Raises `UserError` for what a restart cannot mend."""
         while True:
             if self._base_ready is not None:
-                # Before each start: the last one may have found that the disk lost some of it.
+                # Before each start: the previous one may have found that the disk lost some of it.
                 await self._base_ready()
             try:
                 async with self._start(self._restarts.spec) as trainer:
@@ -214,15 +216,15 @@ class TrainerSupervisor:
                 certified_only = True
 
     async def _load(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
-        """Load a snapshot and the momentum, and say so."""
+        """Load a snapshot and the momentum, and report it."""
         snapshot = await self._snapshots.best(certified_only=certified_only)
-        # The list of a large model names tens of thousands.
+        # In a thread: a large model's list names tens of thousands of chunks.
         chunks = await trio.to_thread.run_sync(self._snapshots.chunks, snapshot)
         fingerprint = await trainer.load(chunks)
         keeps = not self._spec.ways.stateless
         if keeps and await trainer.load_momentum(self._momentum):
             _log.info("took up the momentum where it was saved")
-        # All queued jobs were for other parameters; the report makes the member ask anew.
+        # All queued jobs were for other parameters; after the report the member requests its jobs again.
         self._jobs.clear()
         self._aside = None
         self._applied = snapshot.round
@@ -244,7 +246,7 @@ class TrainerSupervisor:
             self._restarts.has_done(kind)
 
     async def _train(self, trainer: TrainerClient, reports: Reports, job: _Train) -> bool:
-        """Compute the update; False if the trainer was not asked, or its data was gone."""
+        """Compute the update; return False if the trainer was not called, or its data was lost."""
         effect = job.effect
         round_, samples = effect.round, effect.samples
         if not job.begun and not await self._have_data(samples):
@@ -273,7 +275,7 @@ class TrainerSupervisor:
                     "the disk has lost some of your data, as it was read for training",
                     "start the same command again: what is missing is read anew",
                 ) from None
-            # The disk has lost some of it since: it is waited for once more.
+            # The disk has lost some of it since: wait for it once more.
             _log.warning("%s", failure)
             await trio.sleep(_DATA_PAUSE_SECONDS)
             self._jobs.appendleft(replace(job, begun=False))
@@ -285,7 +287,7 @@ class TrainerSupervisor:
         times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
         update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens, len(samples))
         self._telemetry.trained(round_, update)
-        # What a look kept waiting is time that the update took, and not its sequences.
+        # The delay by an audit belongs to the update's time, not to the time of its sequences.
         encoding, self._delayed = trained.encode_seconds + self._delayed, 0.0
         await reports.trained(effect, replace(trained, encode_seconds=encoding))
         if looks:
@@ -293,10 +295,10 @@ class TrainerSupervisor:
         return True
 
     async def _look(self, trainer: TrainerClient, effect: Train) -> None:
-        """Compute somebody else's sample beside the update that was just handed over, if its data is
-        here and there is time."""
+        """Compute another member's sample after the update was handed over, if its data is here and
+        there is time."""
         sample, looked_at = effect.look, self._looked_at
-        # Who is behind its own round would be even later.
+        # A node that is behind would fall further behind.
         late = any(isinstance(j, Apply) and j.record.round >= effect.round for j in self._jobs)
         if late or self._reload or sample is None or looked_at is None:
             return
@@ -323,16 +325,17 @@ class TrainerSupervisor:
             reports.looked(found.said_of(job.round))
 
     async def _evaluate(self, trainer: TrainerClient) -> None:
-        """Measure, of whatever the parameters are by now: several rounds may have been queued."""
+        """Evaluate the current parameters; several rounds may have been queued since."""
         try:
             loss = await trainer.evaluate(_HELDOUT_SEQUENCES)
         except TrainerFailed as failure:
             if failure.kind != "missing_data":
                 raise
-            # Nobody waits for a measurement; until the next one it is fetched again.
+            # Nothing waits for an evaluation; the data is fetched again until the next one.
             _log.warning("%s", failure)
         else:
-            # The rounds behind the run's last one change nothing: these are still its parameters.
+            # The rounds after the run's last one change nothing: these are still that round's
+            # parameters.
             run = self._manifest.last_round
             of = self._applied if run is None else min(run, self._applied)
             self._telemetry.evaluated(of, loss)
@@ -340,10 +343,10 @@ class TrainerSupervisor:
                 await self._sample(trainer, self._sample_prompt, of)
 
     async def _sample(self, trainer: TrainerClient, prompt: str, round_: int) -> None:
-        """Let the model write, so that people see how it gets on; whatever is to be done comes first."""
+        """Let the model write a sample, so that people see its progress; queued work comes first."""
         text = ""
         try:
-            # The same chance each time, so that what differs is what was learned.
+            # A fixed seed, so that differences come from learning alone.
             await trainer.begin_text(
                 prompt, seed=0, temperature=_SAMPLE_TEMPERATURE, max_tokens=_SAMPLE_TOKENS
             )
@@ -358,7 +361,7 @@ class TrainerSupervisor:
             _log.warning("the model writes no sample: %s", failure)
             self._sample_prompt = None
         except TrainerDied:
-            # A tokenizer may be built to end its process. It does so once.
+            # A tokenizer may be built to kill its process. It does so only once.
             _log.warning("the trainer ended over a sample: the model writes none any more")
             self._sample_prompt = None
             raise
@@ -366,7 +369,7 @@ class TrainerSupervisor:
             self._telemetry.sampled(round_, text[:MAX_SAMPLE_CHARACTERS])
 
     async def _have_data(self, samples: tuple[int, ...]) -> bool:
-        """Wait for the data of these samples; False if a record came to be applied meanwhile."""
+        """Wait for the data of these samples; return False if a record to apply arrives meanwhile."""
         ready = self._data_ready
         if ready is None:
             return True
@@ -390,10 +393,11 @@ class TrainerSupervisor:
         return complete
 
     def _put_back(self, job: _Train) -> None:
-        """Train after the record that overtook it; if that is its own round's, it comes too late."""
+        """Queue the training again after the record that overtook it, unless that is its own round's
+        record: then it is too late."""
         waiting = [each.record.round for each in self._jobs if isinstance(each, Apply)]
         if waiting and waiting[-1] < job.effect.round and not self._reload:
-            # With overlap: the data may be here by then, and there never is more than one record.
+            # With overlap: the data may be here by then, and there is never more than one record.
             self._jobs.append(job)
 
     async def _apply(self, trainer: TrainerClient, reports: Reports, job: Apply) -> None:
@@ -402,7 +406,7 @@ class TrainerSupervisor:
         counted = await trio.to_thread.run_sync(counted_bodies, self._store, job.needed)
         if counted is None:
             raise TrainerDied("an update that was held has vanished from the disk")
-        # Round 0 only gathers members; rates count from 1.
+        # Round 0 only admits members; learning rates count from 1.
         rate = learning_rate(self._manifest.schedule, max(1, record.round))
         applied = await trainer.apply(
             record.round, counted.bodies, rate, job.own_counted, counted.counts
@@ -415,13 +419,13 @@ class TrainerSupervisor:
         await self._measure_memory(trainer)
         last = record.round == self._last_round
         if last:
-            # The node leaves upon the report, and whoever ran it wants to know how well it ended.
+            # The node leaves upon the report, and its owner wants to know the final loss.
             await self._do(trainer, reports, _Evaluate())
         await reports.applied(record.round, applied.fingerprint, applied.seconds, snapshot)
         closing = self._manifest.schedule.closing_round
         changed = closing is None or record.round < closing
         if record.round % self._evaluate_every == 0 and changed and not last:
-            # Behind the training that was just queued: nobody waits for a measurement.
+            # After the training that was just queued: nothing waits for an evaluation.
             self._put(_Evaluate())
 
     async def _take_snapshot(self, trainer: TrainerClient, round: int) -> SnapshotEntry:

@@ -1,4 +1,4 @@
-"""The trainer process's requests, one method each, and how their failures are told."""
+"""The trainer process's requests, one method each, and the report of their failures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Opening:
-    """What a session is opened with: `TrainerSpec` says what each is."""
+    """The arguments of `open`; `TrainerSpec` describes each."""
 
     manifest: bytes
     blobs: str
@@ -64,12 +64,12 @@ class Opening:
 class Worker:
     """Answers requests `{"id", "method", "arguments"}` with `{"id", "result"}` or `{"id", "error"}`.
 
-    The parent sends them; they are trusted to be well-formed.
+    The parent process sends them; they are trusted to be well-formed.
     """
 
     def __init__(self) -> None:
         self.sandbox: tuple[str, ...] = ()
-        """What this process has given up (`sandbox.HOLDS`)."""
+        """The rights that this process has given up (`sandbox.HOLDS`)."""
         self._session: TrainingSession | None = None
         self._store: BlobStore | None = None
         self._aside: Aside | None = None
@@ -105,10 +105,10 @@ class Worker:
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Do what is asked; never raises. Staging an update has no answer."""
+        """Carry out a request; never raises. Staging an update has no answer."""
         identifier, method = request["id"], request["method"]
         if identifier != self._staged_for:
-            # What a cancelled call left behind.
+            # Left over from a cancelled call.
             self._staged, self._staged_for = [], identifier
         if method == "stage":
             self._staged.append(request["arguments"]["body"])
@@ -117,7 +117,7 @@ class Worker:
             return {"id": identifier, "result": self._methods[method](**request["arguments"])}
         except Exception as error:
             kind, message = self._failed(error, method)
-        # In a context that a driver's reset has ended, this fails as everything does.
+        # In a context that a driver reset has ended, this fails as everything does.
         with suppress(RuntimeError):
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -158,7 +158,7 @@ class Worker:
         )
 
     def _failed(self, error: Exception, method: str) -> tuple[FailureKind, str]:
-        """How a failure is told, if this process goes on."""
+        """Return how a failure is reported, if this process goes on."""
         return describe(error)
 
     def _initialise(
@@ -190,7 +190,7 @@ class Worker:
         return None if probe is None else to_plain(probe, named=True)
 
     def _survey(self, device: str, config: dict[str, Any] | None) -> dict[str, Any]:
-        # What belongs to several devices is loaded where there are some.
+        # Code for several devices is imported only where there are some.
         from .rank_processes import devices_of
 
         self._prepare(None)
@@ -220,7 +220,7 @@ class Worker:
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         skip_packing_search()
-        # The exact step relies on it: no TF32, no bfloat16 in float32's clothes.
+        # The exact step relies on it: no TF32, and no bfloat16 in place of float32.
         torch.set_float32_matmul_precision("highest")
         if threads is not None:
             torch.set_num_threads(threads)
@@ -325,7 +325,8 @@ def _decoded(manifest: bytes) -> Manifest:
 
 
 def _gpu_uuids(device: torch.device) -> list[str]:
-    """What the driver calls the card, whatever its number is here; nothing if it is none of NVIDIA's."""
+    """Return the driver's identifier of the GPU, which does not depend on its number here; empty if
+    it is not NVIDIA's."""
     if device.type != "cuda":
         return []
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)

@@ -1,4 +1,4 @@
-"""Text from the model, token by token: what it makes of a beginning, a question or a text with gaps."""
+"""Text generation, token by token: continuing a text, answering a question or filling gaps."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def write_text(
 ) -> Iterator[str]:
     """Yield the text of one token after the other, up to an end token or the model's longest context.
 
-    A token that ends in the middle of a character yields nothing; the one that completes it yields it.
-    With the `temperature` 0 it is always the likeliest token; else it is drawn, by `seed`. A model that
-    has learned from conversations is asked through the chat template; one that fills gaps gives the
-    whole text back, with the likeliest token in each gap.
+    A token that ends in the middle of a character yields the empty string; the one that completes
+    the character yields it. With `temperature` 0 each token is the likeliest one; otherwise it is
+    drawn, by `seed`. A model trained on conversations is prompted through the chat template; one
+    that fills gaps returns the whole text, with the likeliest token in each gap.
 
-    Raises `TrainerFailed`: `bad_data` for a beginning that the model cannot take.
+    Raises `TrainerFailed`: `bad_data` for a prompt that the model cannot take.
     """
     _, tokenizer, settings = open_tokenizer(session.manifest, store)
     if session.manifest.data.marked and settings.chat_template is not None:
@@ -53,7 +53,7 @@ def write_text(
     special = special_ids(tokenizer, settings)
     if not ids:
         first = special["bos_token_id"], special["eos_token_id"], special["pad_token_id"]
-        # As a text begins in training: behind the end of another one.
+        # As a text begins in training: after the end of another one.
         ids = [number for number in first if number is not None][:1]
     longest = _longest(session)
     if not ids or len(ids) >= longest:
@@ -100,9 +100,9 @@ def _write(
 ) -> Iterator[str]:
     session.model.eval()
     vocabulary = session.manifest.data.vocabulary
-    # On the CPU: the same seed draws the same whatever the device.
+    # On the CPU: the same seed draws the same numbers on any device.
     generator = torch.Generator().manual_seed(seed)
-    # It knows what a token is behind another one, and waits for characters to be whole.
+    # It renders a token in the context of the previous ones, and waits until characters are complete.
     stream = DecodeStream(skip_special_tokens=True)
     for token in ids:
         stream.step(tokenizer, token)
@@ -111,7 +111,7 @@ def _write(
         batch = torch.tensor([fed], device=session.device)
         answer = session.model(input_ids=batch, past_key_values=past, use_cache=True)
         past = answer.past_key_values
-        # Beyond the vocabulary there are rows that make sizes round, and no token.
+        # Rows beyond the vocabulary only pad the matrix's size; they are no tokens.
         scores = answer.logits[0, -1, :vocabulary].float().cpu()
         if temperature == 0:
             token = int(scores.argmax())
