@@ -1,6 +1,7 @@
-"""What members say to each other and what is fixed for a swarm: values, and their one spelling in bytes.
+"""Wire formats: messages, the manifest and other shared values, each with one canonical encoding in
+bytes.
 
-Messages, the manifest, membership, swarm-ids, blob lists, introductions and requests to relays, and what
-bounds the memory and the tries that others can cost us. A decoder here returns a value or raises
+Messages, the manifest, membership, swarm-ids, blob lists, introductions and relay requests, and the
+bounds on memory and retries that other peers can cost us. A decoder here returns a value or raises
 `ProtocolError`, whatever the input.
 """

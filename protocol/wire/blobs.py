@@ -1,4 +1,4 @@
-"""Blob lists: how anything larger than one blob is named.
+"""Blob lists: names for data larger than one blob.
 
 A blob is at most `MAX_BLOB_BYTES` and is fetched by its content id. Snapshots and data shards are
 longer; they are cut into chunks, and a small blob, the *blob list*, names the chunks in order. Its
@@ -16,7 +16,7 @@ from .errors import ProtocolError
 from .structure import Length, Range
 
 MAX_BLOB_BYTES = 16 << 20
-"""The most that one `get` moves; it bounds the memory of a download."""
+"""Maximum size of one `get`; bounds the memory of a download."""
 
 CHUNK_BYTES = 4 << 20
 """Small enough that a slow line shows progress and loses little when it breaks."""
@@ -40,12 +40,12 @@ class BlobList:
             raise ValueError(f"{self.size} bytes do not make {len(self.chunks)} chunks")
 
     def encode(self) -> bytes:
-        """The blob's bytes."""
+        """Return the blob's bytes."""
         return encode(self)
 
 
 def decode_any_blob_list(data: bytes) -> BlobList:
-    """Decode a blob list of whatever kind and size. Raises `ProtocolError`."""
+    """Decode a blob list of any kind and size. Raises `ProtocolError`."""
     return decode(BlobList, data, max_bytes=MAX_BLOB_LIST_BYTES)
 
 

@@ -1,8 +1,7 @@
-"""A table for what others make us remember: it holds so many entries and no more.
+"""Bounded table for what other peers make us remember.
 
-Identities cost nothing, so anybody can fill the memory with a table by peer that only grows. Here the
-entry that was set longest ago makes room for a new one: a crowd pushes itself out, and active peers
-stay.
+Identities are free, so any attacker can fill the memory with a table by peer that only grows. Here a new
+entry evicts the one that was set longest ago: a crowd evicts its own entries, and active peers stay.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A checkpoint: one record by which a chain is known. Invite links carry it, and a node's disk keeps it
-(`swarm_id.checkpoint_text`); it is no message."""
+"""Checkpoint: one record that identifies a chain. Invite links carry it, and a node's disk keeps it
+(`swarm_id.checkpoint_text`); it is not a message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .messages import RecordId
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A record that somebody trusted told us of, or that we knew to be final."""
+    """Record from a trusted source, or known to be final."""
 
     round: int
     record: RecordId

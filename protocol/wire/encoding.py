@@ -1,7 +1,7 @@
-"""The canonical encoding: one value, one byte string.
+"""Canonical encoding: exactly one byte string for each value.
 
-MessagePack restricted so that nothing can be said in two ways: every decoded value is encoded again and
-compared. Hashes and signatures are over these bytes, so a second spelling would be a second identity.
+MessagePack restricted to one spelling: every decoded value is encoded again and compared. Hashes and
+signatures are over these bytes, so a second spelling would be a second identity.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .structure import StructureError, from_plain, to_plain
 T = TypeVar("T")
 
 MAX_ITEMS = 1 << 19
-"""The most items in one value: the longest honest ones (a manifest of 20,000 tensors and as many
-shards, a list of 131,072 chunks) have half as many."""
+"""Maximum number of items in one value: the longest honest ones (a manifest of 20,000 tensors and as
+many shards, a list of 131,072 chunks) have half as many."""
 
 
 def encode(value: Any, *, named: bool = False) -> bytes:
@@ -29,23 +29,23 @@ def encode(value: Any, *, named: bool = False) -> bytes:
 def decode(cls: type[T], data: bytes, *, max_bytes: int, named: bool = False) -> T:
     """Decode `data` into a `cls`.
 
-    Raises `ProtocolError` with the reasons `oversized`, `malformed` (no MessagePack, trailing
-    bytes, or not the canonical spelling) or `invalid` (does not fit the dataclass).
+    Raises `ProtocolError` with the reasons `oversized`, `malformed` (not MessagePack, trailing bytes, or
+    not the canonical spelling) or `invalid` (does not fit the dataclass).
     """
     plain = decode_plain(data, max_bytes=max_bytes)
     try:
         value = from_plain(cls, plain, named=named)
     except StructureError as error:
         raise ProtocolError("invalid", f"{cls.__name__}: {error}") from None
-    # A float given as an integer, or a table in another order, passes the checks above but would
-    # have a second spelling.
+    # A float given as an integer, or a table in another order, passes the checks above but would be a
+    # second spelling.
     if encode(value, named=named) != data:
         raise ProtocolError("malformed", f"{cls.__name__} is not in its canonical encoding")
     return value
 
 
 def decode_plain(data: bytes, *, max_bytes: int) -> Any:
-    """Decode one MessagePack value, with nothing behind it.
+    """Decode one MessagePack value without trailing bytes.
 
     Time and memory are bounded by the length of `data` and by `MAX_ITEMS` objects, whatever it holds.
     Raises `ProtocolError` as `decode` does.
@@ -59,8 +59,8 @@ def decode_plain(data: bytes, *, max_bytes: int) -> Any:
         raise ProtocolError("malformed", f"not MessagePack: {type(error).__name__}") from None
 
 
-# First bytes: what follows are this many bytes of a number; … of a length, then so many bytes; … of
-# a count, then so many times one item, or two. All others stand alone or hold a length themselves.
+# By first byte: the width of a number; the width of a length, followed by that many bytes; the width of
+# a count, followed by one or two items for each. All other first bytes are complete or contain a length.
 _NUMBERS = {0xCA: 4, 0xCB: 8, **{0xCC + i: 1 << i % 4 for i in range(8)}}
 _TEXTS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 _COUNTS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
@@ -68,10 +68,10 @@ _SINGLES = re.compile(rb"[\x00-\x7f\xc0\xc2\xc3\xe0-\xff]+")
 
 
 def _count_items(data: bytes) -> None:
-    """Raise `ProtocolError` if there is more in `data` than one value of `MAX_ITEMS` items.
+    """Raise `ProtocolError` if `data` holds more than one value of `MAX_ITEMS` items.
 
-    The library allocates a list as long as it claims to be before it has seen the items, and lists may
-    nest a thousand deep: claims alone can ask for gigabytes. But every item takes a byte at least.
+    The library allocates a list at its claimed length before it has seen the items, and lists may nest a
+    thousand deep: claims alone can ask for gigabytes. But every item takes at least one byte.
     """
     position, seen, claimed = 0, 0, 1
     limit = min(len(data), MAX_ITEMS)
@@ -96,7 +96,7 @@ def _count_items(data: bytes) -> None:
             seen += run.end() - position
             position = run.end()
         else:
-            # Never used, or an extension type (a timestamp, say), which no format has.
+            # Never used, or an extension type (such as a timestamp), which no format has.
             raise ProtocolError("malformed", f"holds an item of the kind {first:#x}")
         if claimed > limit or seen > claimed:
             raise ProtocolError("malformed", "holds more than one value, or too many items")

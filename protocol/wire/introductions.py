@@ -1,9 +1,9 @@
-"""How peers of a swarm hear of each other: signed peer records, and who keeps them.
+"""Introductions: signed peer records, by which the peers of a swarm find each other, and their registry.
 
-A peer says of itself "I am in this swarm and can be dialled there": its peer record, as libp2p calls it,
-signed for one swarm. A peer that introduces others keeps what each of them said in person, for a short
-while, and hands it on. It never keeps one on a third party's word: two peers would keep a dead one alive
-between them for ever.
+A peer states in its record (libp2p's term), signed for one swarm, that it belongs to the swarm and where
+it can be dialled. A peer that introduces others keeps the records that it received from their owners,
+for a short while, and passes them on. It never keeps one received from a third party: otherwise two
+peers would keep a dead peer's record alive between them for ever.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from .structure import U63, Length, Range
 
 MAX_ADDRESSES = 8
 MAX_ADDRESS_CHARACTERS = 256
-"""An address through a relay names two peers and has 121 characters and the relay's name."""
+"""An address through a relay names two peers: 121 characters plus the relay's name."""
 MAX_PEER_RECORD_BYTES = 3072
-"""Eight of the longest addresses, the envelope around them, and some room."""
+"""Eight of the longest addresses, the envelope around them, and some margin."""
 
 MAX_PEER_RECORDS = 64
-"""In one answer: enough to fill a node's connections."""
+"""Maximum in one answer: enough to fill a node's connections."""
 
 MAX_REQUEST_BYTES = MAX_PEER_RECORD_BYTES + 128
 MAX_RESPONSE_BYTES = MAX_PEER_RECORDS * (MAX_PEER_RECORD_BYTES + 8)
 MAX_SPOKEN_BYTES = 16
 
 PEER_RECORD_SECONDS = 120.0
-"""How long an introduction holds; peers repeat theirs well within it."""
+"""Lifetime of a peer record; peers repeat theirs well within it."""
 
 MAX_PEERS_PER_SWARM = 512
 MAX_SWARMS = 64
-# Few honest peers are in more than one; without this one peer could push all swarms out.
+# Few honest peers are in more than one; without this limit one peer could evict all swarms.
 MAX_SWARMS_PER_PEER = 4
 
 _KIND = "peer"
@@ -51,14 +51,14 @@ PeerRecordBytes = Annotated[bytes, Length(1, MAX_PEER_RECORD_BYTES)]
 
 @dataclass(frozen=True)
 class PeerRecord:
-    """What a peer says of itself; `sealed` is its signed envelope."""
+    """A peer's statement about itself; `sealed` is its signed envelope."""
 
     peer: PeerId
     swarm: SwarmId
     addresses: tuple[str, ...]
-    """Multiaddresses, each ending in `/p2p/` and the peer."""
+    """Multiaddrs, each ending in `/p2p/` and the peer."""
     number: int
-    """Larger in each newer one of the peer, over restarts too."""
+    """Increases with each new record of the peer, also over restarts."""
     sealed: bytes
 
 
@@ -72,39 +72,38 @@ class _Body:
 
 @dataclass(frozen=True)
 class IntroductionRequest:
-    """ "Whom do you know in this swarm? I am …" A peer that only looks leaves its own out."""
+    """Request for the peers of a swarm, with the sender's own record; a mere observer leaves it out."""
 
     swarm: Swarm
     record: PeerRecordBytes | None
 
     def encode(self) -> bytes:
-        """The bytes for `decode_request`."""
+        """Return the bytes for `decode_request`."""
         return encode(self)
 
 
 @dataclass(frozen=True)
 class IntroductionResponse:
-    """The sealed peer records of some peers of the swarm."""
+    """Sealed records of some peers of the swarm."""
 
     records: Annotated[tuple[PeerRecordBytes, ...], Length(0, MAX_PEER_RECORDS)]
 
     def encode(self) -> bytes:
-        """The bytes for `decode_response`."""
+        """Return the bytes for `decode_response`."""
         return encode(self)
 
 
 @dataclass(frozen=True)
 class Spoken:
-    """Which version of the protocol a program speaks.
+    """Protocol version that a program speaks.
 
-    This form stays as it is in all versions, so that a program can be told by one with which it shares
-    nothing else.
+    This format is the same in all versions, so that any two programs understand it.
     """
 
     version: Annotated[int, Range(0, 2**31)]
 
     def encode(self) -> bytes:
-        """The bytes for `decode_spoken`."""
+        """Return the bytes for `decode_spoken`."""
         return encode(self)
 
 
@@ -133,7 +132,7 @@ def open_peer_record(data: bytes, swarm: SwarmId) -> PeerRecord:
     body = decode(_Body, envelope.body, max_bytes=MAX_PEER_RECORD_BYTES)
     ending = "/p2p/" + peer_text(envelope.sender)
     for address in body.addresses:
-        # Nobody may send others to a third peer, or write to their terminals.
+        # A record must not redirect others to a third peer, or write to their terminals.
         if not (address.startswith("/") and address.endswith(ending) and _printable(address)):
             raise ProtocolError("invalid", "a peer record with an address that is not its peer's")
     return PeerRecord(
@@ -156,29 +155,29 @@ def decode_response(data: bytes) -> IntroductionResponse:
 
 
 def decode_spoken(data: bytes) -> Spoken:
-    """Decode what a peer says it speaks. Raises `ProtocolError`."""
+    """Decode the version that a peer speaks. Raises `ProtocolError`."""
     return decode(Spoken, data, max_bytes=MAX_SPOKEN_BYTES)
 
 
 class Registry:
-    """The peer records of those who introduced themselves, by swarm. `now` is any steady clock."""
+    """Peer records by swarm, as received from their owners. `now` is any steady clock."""
 
     def __init__(self) -> None:
         self._swarms: dict[SwarmId, Bounded[PeerId, tuple[PeerRecord, float]]] = {}
 
     def add(self, record: PeerRecord, now: float) -> PeerRecord | None:
-        """Keep what a peer has presented of itself. If a newer record is known, that is kept instead
-        and returned: its peer must go on from there to be believed.
+        """Keep a record received from its owner. If a newer one is known, keep and return that instead:
+        the owner must continue from its number to be accepted.
 
-        Beyond the limits the longest unheard peer of the swarm goes, or the swarm with the fewest peers:
-        a few keys with many swarms of their own must not push out one that people are in.
+        Beyond the limits the peer unheard for longest is dropped, or the swarm with the fewest peers: a
+        few keys with many swarms of their own must not evict a swarm with real members.
         """
         self.expire(now)
         peers = self._swarms.get(record.swarm, Bounded(MAX_PEERS_PER_SWARM))
         known = peers.get(record.peer)
         if known is not None and known[0].number > record.number:
             return known[0]
-        # The order of both tables is that of the last introduction.
+        # Both tables are in the order of the last introduction.
         self._swarms.pop(record.swarm, None)
         self._swarms[record.swarm] = peers
         peers[record.peer] = (record, now)
@@ -190,32 +189,32 @@ class Registry:
         return None
 
     def _emptiest(self) -> SwarmId:
-        """The swarm with the fewest peers, the longest unheard of several. A peer of several swarms
-        counts in each for a part."""
+        """Return the swarm with the fewest peers, of several the one unheard for longest. A peer of
+        several swarms counts as a fraction in each."""
         swarms = Counter(peer for members in self._swarms.values() for peer in members)
         return min(
             self._swarms, key=lambda swarm: sum(1 / swarms[peer] for peer in self._swarms[swarm])
         )
 
     def peer_records(self, swarm: SwarmId, now: float) -> list[PeerRecord]:
-        """All peer records of a swarm that still hold, the longest unheard first."""
+        """Return all valid peer records of a swarm, the one unheard for longest first."""
         self.expire(now)
         peers = self._swarms.get(swarm)
         return [record for record, _ in peers.values()] if peers else []
 
     def sample(self, swarm: SwarmId, now: float, salt: bytes, but: PeerId) -> list[PeerRecord]:
-        """At most `MAX_PEER_RECORDS` of a swarm without the peer `but`, chosen by `salt`."""
+        """Return at most `MAX_PEER_RECORDS` of a swarm without the peer `but`, chosen by `salt`."""
         others = [record for record in self.peer_records(swarm, now) if record.peer != but]
         if len(others) > MAX_PEER_RECORDS:
             others.sort(key=lambda record: content_id(salt + record.peer))
         return others[:MAX_PEER_RECORDS]
 
     def swarms(self) -> int:
-        """How many swarms there are peer records of."""
+        """Return the number of swarms with peer records."""
         return len(self._swarms)
 
     def expire(self, now: float) -> None:
-        """Drop the peer records that no longer hold."""
+        """Drop the expired peer records."""
         for swarm in list(self._swarms):
             peers = self._swarms[swarm]
             while peers:

@@ -1,8 +1,8 @@
-"""The manifest: the immutable description of a run.
+"""Manifest: the immutable description of a run.
 
-Whoever knows a swarm-id knows the content id of this and of nothing else; everything a member must
-agree on with the others (model, data, optimizer, schedule, rules of membership) is therefore in here
-and cannot change during the run.
+A swarm-id is the content id of the manifest and commits to nothing else; everything a member must agree
+on with the others (model, data, optimizer, schedule, rules of membership) is therefore in here and
+cannot change during the run.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ PROTOCOL_VERSION = 4
 MAX_MANIFEST_BYTES = 2 << 20
 
 MAX_MEMBERS = 1024
-"""The most members of a swarm. A record names the update of each at some 160 bytes and travels in
-one proposal, which must fit an envelope of 256 KiB beside admissions and departures."""
+"""Maximum number of members of a swarm. A record names the update of each at some 160 bytes and travels
+in one proposal, which must fit an envelope of 256 KiB beside admissions and departures."""
 
 CLOSING_ROUNDS = 8
-"""How many rounds without updates end a run. The record of the first certifies what comes out. A record
-is final four such rounds later (each is quoted by the next, and it takes two quorums), or eight, where
-another one became final just before (`protocol.chain.finality`)."""
+"""Number of rounds without updates that end a run. The record of the first certifies the result. A
+record is final four such rounds later (each is quoted by the next, and it takes two quorums), or eight,
+where another one became final just before (`protocol.chain.finality`)."""
 
 SwarmId = NewType("SwarmId", bytes)
 """Content id of the manifest's canonical encoding, 32 bytes."""
@@ -60,27 +60,27 @@ class ParameterSpec:
 
     @property
     def elements(self) -> int:
-        """How many numbers the tensor holds."""
+        """Number of elements of the tensor."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterSpec:
-    """Low-rank adapters (LoRA; Hu et al., arXiv 2106.09685): what is trained instead of the weights.
+    """Low-rank adapters (LoRA; Hu et al., arXiv 2106.09685), trained instead of the model's weights.
 
-    Beside each frozen matrix W of a target stands (alpha / rank) · B · A: A is rank × inputs and drawn
-    at random, B outputs × rank and zero at the beginning. The manifest's `parameters` and `initial` are
-    those of the adapters alone, named as in a file of `peft`, without its prefix.
+    To each frozen matrix W of a target, (alpha / rank) · B · A is added: A is rank × inputs and drawn at
+    random, B outputs × rank and initially zero. The manifest's `parameters` and `initial` are those of
+    the adapters alone, named as in a file of `peft`, without its prefix.
     """
 
     rank: Annotated[int, Range(1, 4096)]
     alpha: Annotated[float, Range(2.0**-10, 65_536.0)]
     targets: Annotated[tuple[Name, ...], Length(1, 64)]
-    """The last parts of the names of the linear layers that have adapters, sorted."""
+    """The last name components of the linear layers with adapters, sorted."""
     base: ContentId
     """The blob list of the frozen weights, laid out as a snapshot is."""
     base_parameters: Annotated[tuple[ParameterSpec, ...], Length(1, 20_000)]
-    """The table of the frozen weights, in the order in which they lie in the blobs."""
+    """The table of the frozen weights, in their order in the blobs."""
 
     def __post_init__(self) -> None:
         if list(self.targets) != sorted(set(self.targets)):
@@ -88,7 +88,7 @@ class AdapterSpec:
 
     @property
     def base_elements(self) -> int:
-        """How many frozen weights there are."""
+        """Number of frozen weights."""
         return sum(parameter.elements for parameter in self.base_parameters)
 
 
@@ -102,95 +102,95 @@ class ShardSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSpec:
-    """Where a part of the corpus comes from, in the founder's words. Nothing follows from it."""
+    """Origin of a part of the corpus, in the founder's words. It has no effect on training."""
 
     name: Name
     documents: Annotated[int, Range(0, 2**40)]
-    """Those that were read, without such as repeat an earlier one."""
+    """Number of documents read, without those that repeat an earlier one."""
     tokens: Annotated[int, Range(0, 2**40)]
-    """Of what is trained on, each once."""
+    """Number of its tokens that are trained on, each counted once."""
     share: Fraction
-    """Of the tokens of an epoch: a small source may come several times in it, a large one in part."""
+    """Share of an epoch's tokens: a small source may occur several times in it, a large one in part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateSpec:
-    """What members agree on about data that each keeps to itself (federated learning).
+    """Settings that members agree on for private data, which each keeps to itself (federated learning).
 
-    It says how each reads files that nobody else sees, so that all train one thing.
+    They define how each member reads its files, which no other sees, so that all train the same thing.
     """
 
     epoch: Count
-    """How many sequences count as an epoch. Nobody knows how much data there is: lanes, spans and what
-    is said of progress go by this number, and nothing is learned from it."""
+    """Number of sequences that count as an epoch. The true amount of data is unknown: streams, spans and
+    reported progress use this number, which reveals nothing."""
     raw_bytes: bool = False
-    """Each byte of a text is a token, whatever bytes they are."""
+    """Each byte of a text is a token, in any encoding."""
     end: Annotated[tuple[Annotated[int, Range(0, 2**31)], ...], Length(0, 64)] = ()
-    """The tokens behind every document."""
+    """The tokens after every document."""
     filler: Annotated[int, Range(0, 2**31)] = 0
-    """The token in places of a sample that nothing is in."""
+    """The token that pads samples."""
     format: Name | None = None
-    """What the files are, where their endings do not say it."""
+    """Format of the files, if their suffixes do not show it."""
     text: Column | None = None
-    """The column that holds the text."""
+    """The column with the text."""
     template: Annotated[str, Length(1, 65_536)] | None = None
-    """The text made of several columns."""
+    """Template of a text made of several columns."""
     messages: Column | None = None
-    """The column that holds a conversation."""
+    """The column with a conversation."""
     prompt: Column | None = None
-    """Two columns instead: what the assistant is asked, …"""
+    """Instead of a conversation: the column with the request to the assistant."""
     completion: Column | None = None
-    """… and what it answers."""
+    """The column with the assistant's answer."""
     token_type: TokenType | None = None
-    """The type of the numbers in an array of tokens, where no file beside it says it."""
+    """Number type of token arrays, where no accompanying file states it."""
     deduplicate: bool = False
-    """Documents that are equal to an earlier one of the same member are left out."""
+    """Leave out documents that equal an earlier one of the same member."""
     max_bad: Annotated[int, Range(0, 2**40)] = 0
-    """How many rows of a member's may be unusable."""
+    """Maximum number of unusable rows of a member."""
     max_epsilon: Annotated[float, Range(2.0**-20, 1e6)] | None = None
-    """Every member has to keep to local differential privacy with an ε of at most this much. Each does
-    so by itself: nobody can check it."""
+    """Maximum ε of local differential privacy, required of every member. Each enforces it by itself; it
+    cannot be verified."""
     max_delta: Annotated[float, Range(1e-30, 0.5)] | None = None
-    """And with a δ of at most this much."""
+    """Maximum δ of local differential privacy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """What is trained on.
+    """Training data.
 
-    A shard is a flat array of little-endian unsigned token ids of `token_bytes` bytes each. Sample
-    i of a shard is tokens [i·L, (i+1)·L + 1) with L = `sequence_length`: L inputs and L targets.
+    A shard is a flat array of little-endian unsigned token ids of `token_bytes` bytes each. Sample i of
+    a shard is tokens [i·L, (i+1)·L + 1) with L = `sequence_length`: L inputs and L targets.
     """
 
     sequence_length: Annotated[int, Range(2, 1 << 20)]
     token_bytes: Literal[1, 2, 4]
     vocabulary: Annotated[int, Range(2, 2**31)]
     shards: Annotated[tuple[ShardSpec, ...], Length(0, 65_536)]
-    """What is trained on; none where members train on data of their own (`private`)."""
+    """Shards to train on; empty if members train on their own data (`private`)."""
     heldout: ShardSpec
     tokenizer: ContentId
     """Blob with a Hugging Face `tokenizer.json`."""
     mirrors: Annotated[tuple[Url, ...], Length(0, 8)] = ()
-    """Folders on the web with these blobs, each a file named by its content id."""
+    """URLs of folders with these blobs, each a file named by its content id."""
     tokenizer_settings: ContentId | None = field(default=None, metadata=ADDITION)
-    """Blob with what a `tokenizer.json` does not say: which tokens begin, end and pad a text, and the
-    chat template."""
+    """Blob with tokenizer settings missing from `tokenizer.json`: the tokens that begin, end and pad a
+    text, and the chat template."""
     end_token: Annotated[int, Range(0, 2**31)] | None = field(default=None, metadata=ADDITION)
-    """The token with which every document ends, where it is one token."""
+    """The token that ends every document, if it is a single token."""
     attention: Literal["sequence", "document"] = field(default="sequence", metadata=ADDITION)
-    """With `document` a token looks no further back than to the beginning of its document, the place
-    behind an end token, and is counted from there."""
+    """With `document` a token attends back to the beginning of its document at most, the place after an
+    end token, and its position is counted from there."""
     marked: bool = field(default=False, metadata=ADDITION)
-    """Whether a stored number has two marks above its token: its highest bit says that a document begins
-    with it, the bit below that it is to be learned. Documents then begin where they are marked, and lie
-    whole within samples."""
+    """Whether a stored number has two flag bits above its token: its highest bit marks the first token
+    of a document, the next bit a token to be learned. Documents then begin where they are marked, and
+    are never split between samples."""
     sources: Annotated[tuple[SourceSpec, ...], Length(1, 1000)] | None = field(
         default=None, metadata=ADDITION
     )
-    """What the corpus was mixed of, where the founder has named that."""
+    """Sources of the corpus, if the founder has named them."""
     private: PrivateSpec | None = field(default=None, metadata=ADDITION)
-    """With it nothing is dealt but a number of sequences: every member trains on its own data. What is
-    held out is public."""
+    """With private data only a number of sequences is assigned: every member trains on its own data. The
+    held-out data is public."""
 
     def __post_init__(self) -> None:
         if self.private is None and not self.shards:
@@ -208,17 +208,17 @@ class DataSpec:
         if self.attention == "document" and self.end_token is None and not self.marked:
             raise ValueError("attention 'document' needs an end_token")
         for mirror in self.mirrors:
-            # Everybody who joins asks there: nothing but the open web, and nobody listening in.
+            # Every newcomer connects to it: only the public web, and encrypted.
             if not (mirror.startswith("https://") and mirror.isascii() and mirror.isprintable()):
                 raise ValueError(f"a mirror is a URL that begins with https://, not {mirror!r}")
 
     def samples_in(self, shard: ShardSpec) -> int:
-        """How many samples a shard holds (its last token is only ever a target)."""
+        """Return the number of samples in a shard (its last token is only ever a target)."""
         return max(0, (shard.tokens - 1) // self.sequence_length)
 
     @property
     def samples(self) -> int:
-        """How many training samples there are in an epoch."""
+        """Number of training samples in an epoch."""
         if self.private is not None:
             return self.private.epoch
         return sum(self.samples_in(shard) for shard in self.shards)
@@ -226,39 +226,39 @@ class DataSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSpec:
-    """The DisTrO update: what each member sends of its momentum, and the shared step."""
+    """DisTrO optimizer: what each member sends of its momentum, and the shared step."""
 
     chunk: Annotated[int, Range(1, 64)] = 64
     """Side of a transform block; shrunk per dimension to the largest divisor."""
     top_k: Annotated[int, Range(1, 4096)] = 8
-    """Coefficients kept of each block of chunk × chunk; smaller blocks keep at most an eighth."""
+    """Coefficients kept per block of chunk × chunk; smaller blocks keep at most an eighth."""
     momentum: Annotated[float, Range(0.0, 0.9999)] = 0.95
-    """How much of its momentum a member keeps from round to round."""
+    """Fraction of its momentum that a member keeps from round to round."""
     preconditioner: Preconditioner = "orthogonal"
-    """`rms`: each member divides its gradient by the root of its own second moment first.
-    `orthogonal`: and then makes every block of a matrix nearly orthogonal. `muon`: it does not divide,
-    keeps no second moment, and comes nearer to orthogonal; it wants `smoothing`."""
+    """`rms`: each member first divides its gradient by the root of its own second moment. `orthogonal`:
+    it then also makes every block of a matrix nearly orthogonal. `muon`: it does not divide, keeps no
+    second moment, and gets closer to orthogonal; use it with `smoothing`."""
     second_moment: Annotated[float, Range(0.0, 0.9999)] = 0.95
-    """How much of its second moment it keeps."""
+    """Fraction of its second moment that a member keeps from round to round."""
     smoothing: Annotated[float, Range(0.0, 0.9999)] = field(default=0.0, metadata=ADDITION)
-    """How much of its last smoothed gradient a member adds to the next, before anything else is done to
-    it. It pays with `orthogonal` and `muon`, since a mean of gradients has less noise to be made
-    orthogonal; each member keeps another number a parameter for it."""
+    """Fraction of its last smoothed gradient that a member adds to the next, before any other
+    processing. It pays with `orthogonal` and `muon`, since a mean of gradients has less noise to be made
+    orthogonal; it costs each member one more number per parameter."""
     damping: Fraction = 0.0
-    """How much of its momentum a member drops at every coefficient that a counted update holds. It
-    pays with `rms`, and is not needed with `orthogonal`."""
+    """Fraction of its momentum that a member drops at every coefficient of a counted update. It pays
+    with `rms`, and is not needed with `orthogonal`."""
     weight_decay: Annotated[float, Range(0.0, 1.0)] = 0.0
-    """The part of each parameter that a step takes away, times the learning rate."""
+    """Fraction of each parameter that a step removes, times the learning rate."""
     audit: bool = True
-    """Leave out of a step the updates that more than half of the others contradict
+    """Outlier filter: leave out of a step the updates that more than half of the others contradict
     (docs/optimizer.md)."""
     say: Say = field(default="equal", metadata=ADDITION)
-    """How often an update counts in the step. `equal`: once. `share`: twice if it was made of at least
-    as many sequences as the mean update, else once; where all were made of equally many, once."""
+    """Weight of an update in the step. `equal`: 1. `share`: 2 if it was made of at least as many
+    sequences as the mean update, else 1; 1 for all if all were made of equally many."""
     step: Step = field(default="sign", metadata=ADDITION)
     """How a step is made of the sum of all updates, transformed back. `sign`: each parameter moves by
-    the learning rate, in the direction of the sum. `scaled`: those of a matrix move in proportion to
-    their sums, by about the learning rate in the root mean square and at most by twice that."""
+    the learning rate, in the direction of the sum. `scaled`: parameters of a matrix move in proportion
+    to their sums, by about the learning rate in the root mean square and at most by twice that."""
 
     @property
     def divides(self) -> bool:
@@ -268,26 +268,26 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSpec:
-    """Learning rate by round: linear warm-up, then as `shape` says down to `final` × peak."""
+    """Learning rate by round: linear warm-up, then a decay of the given `shape` to `final` × peak."""
 
     peak: Annotated[float, Range(0.0, 1.0)] = 2e-3
-    """The learning rate at its highest. A new and whole model of language whose founder does not say it
-    has what learned best with `orthogonal` or `muon` in benchmarks with one of its size: 5e-3 up to a
-    million parameters, 4e-4 at 1.2 billion; with `step = "sign"` more in small ones, up to 8e-3."""
+    """The highest learning rate. For a new language model trained as a whole the default is what learned
+    best with `orthogonal` or `muon` in benchmarks of its size: 5e-3 up to a million parameters, 4e-4 at
+    1.2 billion; with `step = "sign"` more in small ones, up to 8e-3."""
     warmup_rounds: Annotated[int, Range(0, 2**31)] = 10
-    """Rounds from nothing up to the peak."""
+    """Rounds from zero up to the peak."""
     total_rounds: Annotated[int, Range(1, 2**31)] = 1000
     """The length of the run."""
     decay_rounds: Annotated[int, Range(0, 2**31)] = 0
-    """With `wsd`: the last rounds, in which the rate falls."""
+    """With `wsd`: the number of last rounds in which the rate falls."""
     final: Fraction = 0.1
-    """The learning rate at the end, as a part of the peak."""
+    """The learning rate at the end, as a fraction of the peak."""
     shape: Literal["wsd", "linear", "cosine"] = field(default="wsd", metadata=ADDITION)
     """`wsd` (warm-up, stable, decay): a plateau, then a straight line over the last `decay_rounds`.
     `linear`: a straight line from the end of the warm-up on. `cosine`: half a cosine from there on."""
     at_end: Literal["finish", "continue"] = field(default="finish", metadata=ADDITION)
-    """After `total_rounds` the run is over, for all members in the same round; with `continue` they go
-    on at the rate of the last one."""
+    """With `finish` the run ends after `total_rounds`, for all members in the same round; with
+    `continue` it goes on at the rate of the last round."""
 
     def __post_init__(self) -> None:
         if self.shape != "wsd" and self.decay_rounds:
@@ -303,61 +303,62 @@ class ScheduleSpec:
 
     @property
     def closing_round(self) -> int | None:
-        """The round after the last in which anybody trains: its record certifies what came out. None for
-        a run without end."""
+        """The round after the last training round, whose record certifies the result; None for a run
+        without end."""
         return self.total_rounds + 1 if self.at_end == "finish" else None
 
     @property
     def end_round(self) -> int | None:
-        """The last round at all; None for a run without end."""
+        """The last round of the run; None for a run without end."""
         closing = self.closing_round
         return None if closing is None else closing + CLOSING_ROUNDS - 1
 
     def trains(self, round: int) -> bool:
-        """Whether members compute updates in this round: in round 0 they gather."""
+        """Whether members compute updates in this round: in round 0 they only gather."""
         closing = self.closing_round
         return round > 0 and (closing is None or round < closing)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSpec:
-    """How a round runs. Deadlines adapt to what is observed, inside these limits."""
+    """Timing of a round. Deadlines adapt to observation, within these limits."""
 
     sequences: Annotated[int, Range(1, 65_536)] = 32
-    """Samples per round, dealt out to the members by what each can do."""
+    """Samples per round, assigned to the members by capacity."""
     max_share: Annotated[float, Range(0.0, 1.0)] = 1 / 3
-    """The largest part of them for one member, whatever it can do, or twice an equal share, if that is
-    more. 0: everybody has an equal share."""
+    """Maximum fraction of them for one member, whatever its capacity, or twice an equal share, if that
+    is more. 0: all members have equal shares."""
     start_members: Annotated[int, Range(1, MAX_MEMBERS)] = 1
-    """Training begins once this many members are there; later any number goes on."""
+    """Number of members at which training begins; later any number suffices."""
     snapshot_interval: Annotated[int, Range(1, 100_000)] = 50
     """Rounds between certified snapshots."""
     min_seconds: Annotated[float, Range(0.0, 86_400.0)] = 0.5
-    """A round takes at least this long, or a lone fast member would outrun gossip and newcomers."""
+    """Minimum duration of a round; otherwise a lone fast member would outrun gossip and newcomers."""
     collect_min_seconds: Seconds = 1.0
-    """For updates everybody waits so long at least."""
+    """Minimum wait for updates."""
     collect_max_seconds: Seconds = 600.0
-    """And so long at most: after it a round is decided with those that are there."""
+    """Maximum wait for updates: then the round is decided with those that have arrived."""
     slot_min_seconds: Seconds = 1.0
-    """A leader has so long at least to make its proposal, before another one takes over."""
+    """Minimum time for a leader to make its proposal before another one takes over."""
     slot_max_seconds: Seconds = 60.0
-    """And so long at most."""
+    """Maximum time for a leader to make its proposal."""
     lease_rounds: Annotated[int, Range(1, 1000)] = 4
-    """A member not heard of for this many typical rounds is silent."""
+    """A member unheard for this many typical rounds is silent."""
     lease_min_seconds: Seconds = 20.0
-    """But never sooner than after so many seconds. Until then the round waits for its update."""
+    """Minimum time until an unheard member is silent. Until then the round waits for its update."""
     finality_lease_seconds: Annotated[float, Range(60.0, 2_592_000.0)] = field(
         default=259_200.0, metadata=ADDITION
     )
-    """Who was no member for so long is not waited for any more before a record is final: three days. In
-    a cut of the network that lasts longer, two sides may take different records for final."""
+    """After this time outside the membership a member is no longer awaited before a record is final:
+    three days by default. In a network partition that lasts longer, two sides may finalize different
+    records."""
     version_notice: Annotated[int, Range(8, 1_000_000)] = field(default=1000, metadata=ADDITION)
-    """When a quorum of the members speaks a newer version of the protocol, so many rounds go by until
-    the swarm changes over to it: the time for all others to install it."""
+    """Rounds between the time when a quorum of the members supports a newer protocol version and the
+    swarm's change to it: the time for all others to install it."""
     overlap: bool = field(default=False, metadata=ADDITION)
     """Updates are computed a round ahead, while those of the round before are exchanged and agreed on,
-    and so on parameters one round old, which learn less. It pays where the trainer would wait for the
-    lines for a third of the time or more."""
+    and so on parameters one round old, which learn less. It pays where the trainer would otherwise wait
+    for the network for a third of the time or more."""
 
     def __post_init__(self) -> None:
         for what in ("collect", "slot"):
@@ -370,14 +371,14 @@ class RoundSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionSpec:
-    """Who may become a member. `invite` wants a ticket signed by `issuer`."""
+    """Rules of admission. `invite` requires a ticket signed by `issuer`."""
 
     policy: Literal["open", "invite"] = "open"
-    """`open`: whoever has the link."""
+    """`open`: any node with the link may join. `invite`: it also needs a ticket."""
     issuer: PeerId | None = None
-    """Whose tickets admit."""
+    """The peer whose tickets admit."""
     max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
-    """Who comes when so many are there has to wait until one goes."""
+    """Member limit; further peers wait for a free place."""
 
     def __post_init__(self) -> None:
         if (self.policy == "invite") != (self.issuer is not None):
@@ -391,7 +392,7 @@ class Manifest:
     version: Annotated[int, Range(0, 2**31)] = PROTOCOL_VERSION
     name: Name
     task: TaskName = "causal_lm"
-    """What is learned from a sample. Nodes have it built in or installed; no peer sends it."""
+    """What is learned from a sample. Tasks are built into nodes or installed; no peer sends them."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     model: dict[str, Any]
     """A Hugging Face model configuration (`config.json`), with its `model_type`."""
@@ -407,15 +408,16 @@ class Manifest:
     founder: PeerId
     """The first member. It starts the swarm and is from then on a member like any other."""
     adapter: AdapterSpec | None = field(default=None, metadata=ADDITION)
-    """With it the model's own weights stay as they are, and its adapters are trained."""
+    """If given, the model's own weights are frozen, and its adapters are trained."""
     task_settings: dict[str, Any] | None = field(default=None, metadata=ADDITION)
-    """What the task alone understands."""
+    """Settings that only the task interprets."""
     checks: ChecksSpec | None = field(default=None, metadata=ADDITION)
-    """With it work is checked and gives votes; without it every member has one vote."""
+    """If given, work is audited and earns votes; otherwise every member has one vote."""
     speakers: SpeakersSpec | None = field(default=None, metadata=ADDITION)
-    """With it few members speak for all of a section; without it everybody speaks of everything."""
+    """If given, committees aggregate sections of the model; otherwise every member sends whole
+    updates."""
     probe: ProbeSpec | None = field(default=None, metadata=ADDITION)
-    """By which a trainer proves that it computes this model; None for a task that offers none."""
+    """Proves that a trainer computes this model; None for a task that offers none."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.-]*", self.task):
@@ -430,7 +432,7 @@ class Manifest:
         if self.checks is not None and self.data.private is not None:
             raise ValueError("checks do not go with private data: nobody else has it")
         if self.checks is not None and self.optimizer.preconditioner not in ("orthogonal", "muon"):
-            # With the others honest scores are too often low (docs/checks.md).
+            # With the other preconditioners honest scores are too often low (docs/checks.md).
             raise ValueError("checks need optimizer.preconditioner = 'orthogonal' or 'muon'")
         if self.data.private is not None and self.optimizer.say == "share":
             raise ValueError('optimizer.say = "share" does not go with private data: "equal" does')
@@ -445,22 +447,22 @@ class Manifest:
             )
 
     def speaks(self, round: int) -> bool:
-        """Whether panels speak in a round, of what was told in the one before."""
+        """Whether committees aggregate in this round what members sent in the one before."""
         return self.speakers is not None and self.schedule.trains(round) and round % 2 == 0
 
     @property
     def elements(self) -> int:
-        """How many parameters are trained: the model's, or its adapters'."""
+        """Number of trained parameters: the model's, or its adapters'."""
         return sum(parameter.elements for parameter in self.parameters)
 
     @property
     def frozen_elements(self) -> int:
-        """How many weights of the model are not trained."""
+        """Number of the model's weights that are not trained."""
         return 0 if self.adapter is None else self.adapter.base_elements
 
     @property
     def last_round(self) -> int | None:
-        """The last round in which members train; None if they go on for ever."""
+        """The last training round; None for a run without end."""
         return self.schedule.total_rounds if self.schedule.at_end == "finish" else None
 
     def encode(self) -> bytes:
@@ -474,7 +476,7 @@ class Manifest:
 
 
 class OtherVersion(ProtocolError):
-    """A swarm speaks another version of the protocol, its `version`."""
+    """Error of a swarm whose protocol version, `version`, is another one."""
 
     def __init__(self, version: int) -> None:
         super().__init__(
@@ -488,11 +490,11 @@ def decode_manifest(data: bytes, swarm: SwarmId) -> Manifest:
     """Check that `data` is the manifest of `swarm` and decode it.
 
     Raises `ProtocolError` with the reason `mismatch` if it hashes to something else, `version` if
-    another version of the software wrote it, and what `wire.decode` raises.
+    another version of the software wrote it, and whatever `wire.decode` raises.
     """
     if len(data) <= MAX_MANIFEST_BYTES and content_id(data) != swarm:
         raise ProtocolError("mismatch", "the manifest does not hash to the swarm-id")
-    # The version first: another one may well have keys that this one does not know.
+    # The version first: another version may well have keys that this one does not know.
     plain = decode_plain(data, max_bytes=MAX_MANIFEST_BYTES)
     version = plain.get("version") if isinstance(plain, dict) else None
     if type(version) is int and version != PROTOCOL_VERSION:

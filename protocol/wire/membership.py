@@ -1,9 +1,9 @@
-"""Who is a member in a round, how many votes each has, and how many votes make a quorum.
+"""Membership of a round, its votes, and the quorum.
 
-The membership of round r+1 follows from that of round r and the record of round r alone, so the chain
-of records tells it. Peers are kept sorted: their order is the order of mask bits.
+The membership of round r+1 follows from that of round r and the record of round r alone, so the chain of
+records determines it. Peers are kept sorted: their order is the order of mask bits.
 
-Everybody has one vote, but in swarms whose work is checked: there the chain says who has how many, and
+Every member has one vote, except in swarms with audits: there the chain determines the votes, and
 newcomers have none.
 """
 
@@ -25,27 +25,27 @@ REQUEST_WINDOW = 64
 """Rounds for which a signed join or leave may still be put into a record; older ones are replays."""
 
 LEAVE_WINDOW = 8
-"""The same for a leave. It is recorded in the next round or two, and then has no further use but to
-count out somebody who came back."""
+"""The same for a leave. It is recorded in the next round or two; later it could only remove a member
+that has come back."""
 
 MAX_EXPELLED = 4096
-"""Expelled peers that are remembered. The oldest are forgotten first: where anybody may join, an
-identity costs nothing anyway, and elsewhere nobody invites thousands of liars."""
+"""Number of expelled peers that are remembered. The oldest are forgotten first: in an open swarm an
+identity is free anyway, and in a closed one nobody invites thousands of byzantine members."""
 
 
 def quorum(model: FaultModel, votes: int) -> int:
-    """The least number of votes that decides among so many: > 2n/3, or > n/2."""
+    """Return the minimum number of votes that decides: > 2n/3, or > n/2."""
     return 2 * votes // 3 + 1 if model == "byzantine" else votes // 2 + 1
 
 
 def most_liars(model: FaultModel, votes: int) -> int:
-    """How many of so many votes liars may have: fewer than a third, or none."""
+    """Return the maximum number of votes of byzantine members: fewer than a third, or none."""
     return (votes - 1) // 3 if model == "byzantine" else 0
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a record changes in the membership."""
+    """Change of the membership by one record."""
 
     round: int
     departed: tuple[PeerId, ...] = ()
@@ -54,18 +54,18 @@ class Change:
 
     @classmethod
     def of(cls, record: Record) -> Change:
-        """That of a record."""
+        """Return the change by a record."""
         parts = record.departed, record.admitted, record.evidence
         return cls(record.round, *(tuple(entry.peer for entry in part) for part in parts))
 
 
 @dataclass(frozen=True)
 class Membership:
-    """The members of a round, each with the round in whose record it was admitted.
+    """Members of a round, each with the round whose record admitted it.
 
-    `gone` remembers who departed within the last `REQUEST_WINDOW` rounds, and when: a join request
-    signed before that is a replay. `expelled` holds who contradicted itself, with the round whose
-    record proves it; such a peer is never admitted again.
+    `gone` holds the members that departed within the last `REQUEST_WINDOW` rounds, and when: a join
+    request signed before that is a replay. `expelled` holds the members that contradicted themselves,
+    with the round whose record proves it; such a peer is never admitted again.
     """
 
     since: Mapping[PeerId, int]
@@ -88,23 +88,23 @@ class Membership:
         return len(self.since)
 
     def mask(self, peers: Iterable[PeerId]) -> bytes:
-        """A bit mask that marks `peers`; those that are no members are left out."""
+        """Return a bit mask that marks `peers`; non-members are left out."""
         bits = sum(1 << self._index[peer] for peer in set(peers) if peer in self._index)
         return bits.to_bytes(self._mask_length, "little")
 
     def bits(self, mask: bytes) -> int:
-        """The mask as an integer. Raises `ProtocolError` if it cannot be of this membership."""
+        """Return the mask as an integer. Raises `ProtocolError` if it does not fit this membership."""
         value = int.from_bytes(mask, "little")
         if len(mask) != self._mask_length or value >> len(self):
             raise ProtocolError("invalid", "a mask does not fit the membership")
         return value
 
     def bit(self, peer: PeerId) -> int:
-        """The mask bit of one member."""
+        """Return the mask bit of one member."""
         return 1 << self._index[peer]
 
     def marked(self, bits: int) -> list[PeerId]:
-        """The members that the mask `bits` marks, sorted."""
+        """Return the members that the mask `bits` marks, sorted."""
         return [peer for index, peer in enumerate(self.peers) if bits >> index & 1]
 
     @property
@@ -113,21 +113,21 @@ class Membership:
 
     @cached_property
     def one_each(self) -> Votes:
-        """One vote for each of them. Kept, since it is asked for in every round."""
+        """One vote for each member. Cached, since it is read in every round."""
         return Votes(dict.fromkeys(self.peers, 1), equal=True)
 
     def circle(self, swarm: bytes, round: int) -> tuple[PeerId, ...]:
-        """The members in a circle, ordered by hash, from the one on whose turn it is in a round.
+        """Return the members in a circle, ordered by hash, starting with the first in turn for a round.
 
-        Nothing in it is up to who proposes: a record that has a say in who leads next is varied until
-        it names its maker again.
+        A proposer has no influence on it: if a record influenced who leads next, its maker would vary it
+        until it names the maker again.
         """
         circle = sorted(self.peers, key=lambda peer: content_id(swarm + peer))
         first = round % len(circle)
         return (*circle[first:], *circle[:first])
 
     def changed(self, change: Change) -> Membership:
-        """The membership after the change of a record that has been checked; itself if there is none."""
+        """Return the membership after the change of a checked record; itself if nothing changes."""
         since = dict(self.since)
         horizon = change.round - REQUEST_WINDOW
         gone = {peer: round_ for peer, round_ in self.gone.items() if round_ >= horizon}
@@ -145,27 +145,27 @@ class Membership:
             for oldest in list(expelled)[:-MAX_EXPELLED]:
                 del expelled[oldest]
         if (since, gone, expelled) == (self.since, self.gone, self.expelled):
-            # One for all the rounds that it is in force: a ledger has the memberships of all rounds.
+            # One object for all rounds in which it is in force: a ledger holds every round's membership.
             return self
         return Membership(since=since, gone=gone, expelled=expelled)
 
 
 @dataclass(frozen=True)
 class Votes:
-    """How many votes each member of a round has. Whoever is not named has none."""
+    """Votes of each member of a round; a member not listed has none."""
 
     by_peer: Mapping[PeerId, int]
     equal: bool = False
-    """Whether each member has one, so that counting votes is counting heads."""
+    """Whether each member has one vote, so that counting votes is counting heads."""
 
     @classmethod
     def one_each(cls, membership: Membership) -> Votes:
-        """As in swarms whose work is not checked."""
+        """Return one vote for each, as in swarms without audits."""
         return membership.one_each
 
     @classmethod
     def of(cls, votes: Mapping[PeerId, int], membership: Membership) -> Votes:
-        """What the members have of these; one each if none of them has any: they are the heirs."""
+        """Return the members' part of these votes; one each, as heirs, if none of them has any."""
         held = {peer: votes[peer] for peer in membership.peers if votes.get(peer, 0) > 0}
         return cls(held) if held else membership.one_each
 
@@ -174,15 +174,15 @@ class Votes:
 
     @cached_property
     def total(self) -> int:
-        """All of them."""
+        """Sum of all votes."""
         return sum(self.by_peer.values())
 
     def among(self, peers: Iterable[PeerId]) -> int:
-        """How many these peers have together."""
+        """Return the sum of these peers' votes."""
         return sum(self.by_peer.get(peer, 0) for peer in peers)
 
     def held_by(self, peers: Collection[PeerId]) -> Votes:
-        """Those of these peers alone, to count a quorum of them; one each if none of them has any."""
+        """Return the votes of these peers alone, to count their quorum; one each if none has any."""
         held = {peer: self.by_peer[peer] for peer in peers if peer in self.by_peer}
         return Votes(held, self.equal) if held else Votes(dict.fromkeys(peers, 1), equal=True)
 
@@ -192,5 +192,5 @@ class Votes:
 
 
 def founding(founder: PeerId) -> Membership:
-    """The membership of round 0: the manifest's founder."""
+    """Return the membership of round 0: the manifest's founder."""
     return Membership(since={founder: 0})

@@ -1,8 +1,8 @@
-"""What members say to each other.
+"""Messages between members.
 
-Every message is a frozen dataclass in the positional canonical encoding (`wire`), carried in a
-signed envelope whose kind is the message's. A record embeds the signatures of what it reports
-(updates, admissions, leaves), so that a reader can check it without having heard the originals.
+Every message is a frozen dataclass in the positional canonical encoding (`wire`), carried in a signed
+envelope whose kind is the message's. A record embeds the signatures of what it reports (updates,
+admissions, leaves), so that a reader can check it without the originals.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .encoding import decode, encode
 from .errors import ProtocolError
 from .structure import ADDITION, U63, U64, Length, Range
 
-# A proposal names the update of each of 1,024 members at some 200 bytes, and may hold 20 KB of looks.
-# All else is far smaller.
+# A proposal names the update of each of 1,024 members at some 200 bytes, and may hold 20 KB of audits.
+# Everything else is far smaller.
 MAX_MESSAGE_BYTES = 256 * 1024
 
 RecordId = NewType("RecordId", bytes)
@@ -28,49 +28,49 @@ RecordId = NewType("RecordId", bytes)
 RecordRef = Annotated[RecordId, Length(32, 32)]
 Signature = Annotated[bytes, Length(64, 64)]
 Slot = Annotated[int, Range(1, 1 << 20)]
-# Ten million in a second at the most.
+# At most ten million per second.
 Capacity = Annotated[int, Range(0, 1 << 40)]
 Version = Annotated[int, Range(0, 1 << 16)]
 Secret = Annotated[bytes, Length(16, 16)]
-# One that a leader reveals; nothing if it was bound to none.
+# The secret that a leader reveals; empty if it had committed to none.
 Revealed = Annotated[bytes, Length(0, 16)]
-# A content id, or nothing where nothing is drawn.
+# A content id; empty in a swarm without a beacon.
 Commitment = Annotated[bytes, Length(0, 32)]
-# The hash of all contributions (`checks/contributions`), or nothing.
+# The hash of all contributions (`checks/contributions`); empty where none is due.
 Root = Annotated[bytes, Length(0, 32)]
-# Of a check, in whole numbers (`checks/agreement`).
+# Score of an audit, in integers (`checks/agreement`).
 Total = Annotated[int, Range(-(1 << 62), 1 << 62)]
 Squares = Annotated[int, Range(1, 1 << 62)]
-# A bit for each member, in the order of the round's membership. 4,096 members at most.
+# One bit per member, in the order of the round's membership. At most 4,096 members.
 Mask = Annotated[bytes, Length(1, 512)]
 
 MAX_EVIDENCE = 16
-"""Members expelled by one record; more of them wait for the next."""
+"""Maximum number of members expelled by one record; others wait for the next."""
 
 MAX_LOOKS = 64
-"""First looks in one record. There is one in some rounds of each member with votes."""
+"""Maximum number of audits in one record. Each member with votes audits in some rounds."""
 
 MAX_LOOKS_AGAIN = 64
-"""Second looks in one record: those of a few disputes."""
+"""Maximum number of re-audits in one record: those of a few disputes."""
 
 MAX_SEQUENCES = 8
-"""Sequences that a second look takes (`checks/disputes`)."""
+"""Maximum number of sequences in a re-audit (`checks/disputes`)."""
 
 TICKET_KIND = "ticket"
 """The envelope kind of an invitation: the issuer's signature over the guest's peer id."""
 
 NO_BLOCK = RecordId(bytes(32))
-"""What a skip names instead of a block."""
+"""The block of a skip."""
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """ "My update for this round is this blob." `fingerprint` is that of the parameters trained from.
+    """Announcement of the sender's update for a round; `fingerprint` is of the parameters trained from.
 
-    `tokens` were trained on, with the mean `loss` in nats a token. `capacity` is how many sequences the
-    sender could train in a day, if rounds went on like the last ones; 0 if it does not know yet.
-    `speaks` is the highest version of the protocol that it speaks; 0 says nothing. `commitment` binds
-    the sender to a secret that draws at whose work it looks (`checks/draw`).
+    The update was trained on `tokens`, with the mean `loss` in nats per token. `capacity` is the number
+    of sequences that the sender could train per day if rounds went on like the last ones; 0 if unknown.
+    `speaks` is its highest protocol version; 0 states none. `commitment` binds the sender to a secret
+    that draws whose work it audits (`checks/draw`).
     """
 
     round: U63
@@ -87,7 +87,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class JoinRequest:
-    """ "Admit me; I have applied all before `round`, or nearly." The ticket answers an invite policy."""
+    """Request for admission by a peer that has (nearly) reached `round`; with a ticket if required."""
 
     round: U63
     ticket: Annotated[bytes, Length(0, 64)]
@@ -95,16 +95,16 @@ class JoinRequest:
 
 @dataclass(frozen=True)
 class Leave:
-    """ "I go; do not wait for me from `round` on." """
+    """Departure of the sender: the others should not wait for it from `round` on."""
 
     round: U63
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """ "I am alive and work on `round`": said when there was nothing else to say for a while.
+    """Sign of life while working on `round`, sent after a while without other messages.
 
-    `count` grows from one heartbeat of a peer to the next, over restarts too.
+    `count` increases with each heartbeat of a peer, also over restarts.
     """
 
     round: U63
@@ -113,7 +113,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Score:
-    """Of one sequence, or of its beginning: `total` / √`squares`."""
+    """Score of a sequence, or of its first half: `total` / √`squares`."""
 
     total: Total
     squares: Squares
@@ -121,10 +121,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Check:
-    """ "My secret drew somebody's sequence of `round`, and their update agrees with it so well."
+    """Audit: how well the drawn member's update of `round` agrees with one of its sequences.
 
-    Whom and which, the secret says (`chain/checked`). The score is `total` / √`squares`; `beginning` is
-    that of the sequence's first half alone, where the task has one.
+    The secret determines the member and the sequence (`chain/checked`). The score is `total` /
+    √`squares`; `beginning` is the score of the sequence's first half alone, where the task has one.
     """
 
     round: U63
@@ -137,8 +137,8 @@ class Check:
 
 @dataclass(frozen=True)
 class Recheck:
-    """ "I was called to look again at what `checker` found low in `round`: the share's sequences score
-    so." Who is called, and to which sequences, everybody knows (`chain/checked`); they are in order."""
+    """Re-audit of a share that the audit of `checker` found low in `round`: the scores of its sequences,
+    in order. The chain determines who is called, and to which sequences (`chain/checked`)."""
 
     round: U63
     parent: RecordRef
@@ -172,8 +172,8 @@ class AdmissionEntry:
 
 @dataclass(frozen=True)
 class DepartureEntry:
-    """A member that is gone: it said so (its signed `Leave` for round `round`), fell silent, or was
-    turned away, since it had not done its work (`checks/accounts`)."""
+    """Departure inside a record: the member took leave (its signed `Leave` for round `round`), fell
+    silent, or was turned away, since it had not done its work (`checks/accounts`)."""
 
     peer: PeerId
     reason: Literal["left", "silent", "turned_away"]
@@ -187,7 +187,7 @@ BALLOT_KINDS: tuple[BallotKind, ...] = ("vote", "skip", "finalize")
 
 @dataclass(frozen=True)
 class Testimony:
-    """One of the two ballots of an `Evidence`; what they have in common stands there."""
+    """One of the two ballots of an `Evidence`, which holds their common fields."""
 
     kind: BallotKind
     block: RecordRef
@@ -205,8 +205,8 @@ class SignedAnnouncement:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Two ballots that `peer` signed in one slot and may not both have signed, or two announcements that
-    it made in one round.
+    """Proof of a contradiction: two ballots that `peer` signed in one slot and may not both have signed,
+    or two announcements that it made in one round.
 
     The ballot with the lesser (kind, block) comes first, and the announcement with the lesser encoding,
     so that a contradiction has one spelling. For announcements the slot is 1.
@@ -223,15 +223,16 @@ class Evidence:
     )
 
     def ballot(self, testimony: Testimony) -> Ballot:
-        """The ballot as the accused signed it."""
+        """Return the ballot as the accused signed it."""
         return Ballot(self.round, self.parent, self.slot, testimony.block, testimony.silent)
 
 
 @dataclass(frozen=True)
 class WitnessEntry:
-    """A finalize of the round before, for the record before: its signer stands on this chain.
+    """Finalize of the previous round's record, which proves that its signer is on this chain.
 
-    For members without an update in the record, so that who is always late counts as well (`finality`).
+    For members without an update in the record, so that members that are always late count as well
+    (`finality`).
     """
 
     peer: PeerId
@@ -242,7 +243,7 @@ class WitnessEntry:
 
 @dataclass(frozen=True)
 class LookEntry:
-    """A check inside a record."""
+    """Audit inside a record."""
 
     checker: PeerId
     round: U63
@@ -253,13 +254,13 @@ class LookEntry:
     beginning: Score | None = field(default=None, metadata=ADDITION)
 
     def said(self, parent: RecordId) -> Check:
-        """The check as its sender signed it; `parent` is that of its round."""
+        """Return the audit as its sender signed it; `parent` is that of its round."""
         return Check(self.round, parent, self.secret, self.total, self.squares, self.beginning)
 
 
 @dataclass(frozen=True)
 class LookAgainEntry:
-    """A second look inside a record."""
+    """Re-audit inside a record."""
 
     looker: PeerId
     round: U63
@@ -268,13 +269,13 @@ class LookAgainEntry:
     signature: Signature
 
     def said(self, parent: RecordId) -> Recheck:
-        """The second look as its sender signed it; `parent` is that of its round."""
+        """Return the re-audit as its sender signed it; `parent` is that of its round."""
         return Recheck(self.round, parent, self.checker, self.scores)
 
 
 @dataclass(frozen=True)
 class SnapshotEntry:
-    """The state after `round` as the blob list `blob`: certified, since a quorum voted for it."""
+    """State after `round` as the blob list `blob`: certified, since a quorum voted for it."""
 
     round: U63
     blob: ContentId
@@ -283,7 +284,7 @@ class SnapshotEntry:
 
 @dataclass(frozen=True)
 class Record:
-    """What the members agree on in a round. Entries are sorted by peer, each peer at most once."""
+    """Block of the ledger: what members agree on in a round. Entries are sorted by peer, one each."""
 
     round: U63
     parent: RecordRef
@@ -301,23 +302,23 @@ class Record:
         default=(), metadata=ADDITION
     )
     contributions: Root = field(default=b"", metadata=ADDITION)
-    """Beside a snapshot, where work is checked: what everybody has done in the rounds before."""
+    """Beside a snapshot, in swarms with audits: hash of all contributions of the rounds before."""
     slot: Slot = field(default=1, metadata=ADDITION)
-    """In which it was proposed first: all slots before were skipped (`chain/leaders`)."""
+    """Slot in which it was first proposed: all earlier slots were skipped (`chain/leaders`)."""
     secret: Revealed = field(default=b"", metadata=ADDITION)
-    """Where something is drawn: that to which the slot's leader was bound (`chain/beacon`)."""
+    """In swarms with a beacon: the secret to which the slot's leader had committed (`chain/beacon`)."""
 
     @cached_property
     def id(self) -> RecordId:
-        """The record's id: what votes are for and what the next record names as its parent."""
+        """The record's id: the subject of votes, and the parent named by the next record."""
         return RecordId(content_id(encode(self)))
 
     def update_by(self, peer: PeerId) -> UpdateEntry | None:
-        """The update of a member that counts; None if none does."""
+        """Return the counted update of a member; None if there is none."""
         return next((entry for entry in self.updates if entry.peer == peer), None)
 
     def announcement(self, entry: UpdateEntry) -> Announcement:
-        """The announcement that `entry` reports, as its sender signed it."""
+        """Return the announcement that `entry` reports, as its sender signed it."""
         return Announcement(
             round=self.round,
             parent=self.parent,
@@ -334,7 +335,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The leader of a slot proposes a record."""
+    """Record proposed by the leader of a slot."""
 
     slot: Slot
     record: Record
@@ -342,10 +343,10 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Ballot:
-    """A vote, a skip (`block` is `NO_BLOCK`) or a finalize; which one, the envelope's kind says.
+    """Vote, skip (`block` is `NO_BLOCK`) or finalize, as given by the envelope's kind.
 
-    `silent` marks the members of the round that the sender has heard nothing from for a lease, or
-    that have taken leave.
+    `silent` marks the members of the round that the sender has not heard from for a lease, or that have
+    taken leave.
     """
 
     round: U63
@@ -376,12 +377,12 @@ Message = (
 
 
 def round_of(message: Message) -> int:
-    """The round that a message is about."""
+    """Return the round of a message."""
     return message.record.round if isinstance(message, Proposal) else message.round
 
 
 def parent_of(message: Message) -> RecordId | None:
-    """The record that a message builds on, if its kind names one."""
+    """Return the record that a message builds on, if its kind names one."""
     if isinstance(message, Proposal):
         return message.record.parent
     if isinstance(message, (JoinRequest, Leave, Heartbeat)):
@@ -418,7 +419,7 @@ class Certificate:
     ballots: Annotated[tuple[SignedBallot, ...], Length(1, 4096)]
 
     def ballot(self, signed: SignedBallot) -> Ballot:
-        """The ballot as its sender signed it."""
+        """Return the ballot as its sender signed it."""
         return Ballot(
             round=self.round,
             parent=self.parent,

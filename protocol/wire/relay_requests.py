@@ -1,7 +1,7 @@
-"""What a member shows a relay: the announcement of an update, as its author signed it.
+"""Relay request: the signed announcement of an update, as a member sends it to a relay.
 
-With it the relay knows whom to fetch the update from and how long it is, and that its author wants it
-known in that swarm. Only the members know whether the author is one of them.
+It tells the relay which peer to fetch the update from and how long it is, and proves that its author
+announced it in that swarm. Only the members know whether the author is one of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RelayRequest:
 def relay_request(
     swarm: SwarmId, author: PeerId, announcement: Announcement, signature: bytes
 ) -> RelayRequest:
-    """The request for an announced update, out of what members keep of announcements."""
+    """Return the request for an announced update, built from a stored announcement."""
     envelope = Envelope(
         kind=_KIND, swarm=swarm, sender=author, body=encode(announcement), signature=signature
     )

@@ -1,7 +1,7 @@
-"""Frozen dataclasses to plain values and back, strictly.
+"""Strict conversion between frozen dataclasses and plain values.
 
-Everything that crosses the wire or comes from a manifest is a frozen dataclass whose annotations
-say all that may be in it: types, ranges, lengths. `from_plain` checks a decoded value against them
+Everything that crosses the wire or comes from a manifest is a frozen dataclass whose annotations state
+everything that may be in it: types, ranges, lengths. `from_plain` checks a decoded value against them
 and names the place and the problem; nothing is converted, guessed or ignored.
 
 Two shapes exist. *Named* (a dict by field name) is for what people read and write: the manifest.
@@ -29,11 +29,11 @@ Check = Callable[[Any], Any]
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 # Identifiers are 32 bytes wherever they appear; no field repeats it.
 _FIXED_LENGTH: dict[Any, int] = {ContentId: 32, PeerId: 32}
-# The deepest free-form value (a model's configuration) that we walk into.
+# Maximum depth of a free-form value (a model's configuration).
 _MAX_DEPTH = 12
-# What MessagePack can carry, signed and unsigned.
+# Range of MessagePack, signed and unsigned.
 _INTEGERS = range(-(2**63), 2**64)
-# How much of a text somebody else chose goes into an error message.
+# Maximum part of a text chosen by others that goes into an error message.
 _SHOWN_CHARACTERS = 40
 
 
@@ -45,7 +45,7 @@ class Range:
     high: float
 
     def check(self, value: float) -> None:
-        """Raise `StructureError` for a number outside."""
+        """Raise `StructureError` for a number outside the bounds."""
         if not self.low <= value <= self.high:
             raise StructureError("", f"must be between {self.low:g} and {self.high:g}, got {value}")
 
@@ -58,7 +58,7 @@ class Length:
     high: int
 
     def check(self, value: Any) -> None:
-        """Raise `StructureError` for what is shorter or longer."""
+        """Raise `StructureError` for a value that is shorter or longer."""
         if not self.low <= len(value) <= self.high:
             size = f"{self.low}" if self.low == self.high else f"{self.low} to {self.high}"
             unit = {str: "characters", bytes: "bytes"}.get(type(value), "items")
@@ -66,16 +66,16 @@ class Length:
 
 
 ADDITION = {"addition": True}
-"""The metadata of a field that was added to a dataclass. It is left out while it has its default, so
-that what was made before keeps its bytes, and a manifest its swarm-id. Where fields have no names they
-stand last, and are left out from the end on."""
+"""Metadata of a field added to a dataclass later. It is left out while it has its default, so that
+earlier values keep their bytes, and a manifest its swarm-id. In the positional shape such fields come
+last, and are left out from the end on."""
 
 U63 = Annotated[int, Range(0, 2**63 - 1)]
 U64 = Annotated[int, Range(0, 2**64 - 1)]
 
 
 class StructureError(ValueError):
-    """A value does not fit its dataclass. `where` is a dotted path, `problem` a full sentence."""
+    """Mismatch of a value and its dataclass. `where` is a dotted path, `problem` a full sentence."""
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}" if where else problem)
@@ -83,10 +83,10 @@ class StructureError(ValueError):
         self.problem = problem
 
     def inside(self, step: str) -> StructureError:
-        """The same problem, seen from one step further out.
+        """Return the same problem, seen from one step further out.
 
-        Only here a place is written out: to do it for each of many items with long keys would take time
-        in the square of the input.
+        Paths are built only here: building one for each of many items with long keys would take time
+        quadratic in the input.
         """
         dot = "." if step and self.where[:1] not in ("", ".", "[") else ""
         return StructureError(f"{step}{dot}{self.where}", self.problem)
@@ -120,15 +120,15 @@ def to_plain(value: Any, *, named: bool) -> Any:
 def from_plain(cls: type[T], value: Any, *, named: bool) -> T:
     """Build a `cls` from plain values.
 
-    Raises `StructureError` for an unknown or missing key, a wrong type, a value out of range, and
-    for whatever the dataclass's own `__post_init__` refuses with a `ValueError`.
+    Raises `StructureError` for an unknown or missing key, a wrong type, a value out of range, and for
+    any `ValueError` of the dataclass's own `__post_init__`.
     """
     return _checker(cls, named)(value)
 
 
 @functools.cache
 def _field_names(cls: type) -> tuple[str, ...] | None:
-    """The fields of a dataclass in order; None for any other type. Asked for with every message."""
+    """Return a dataclass's fields in order; None for any other type. Called for every message."""
     if not dataclasses.is_dataclass(cls):
         return None
     return tuple(field.name for field in dataclasses.fields(cls))
@@ -136,7 +136,7 @@ def _field_names(cls: type) -> tuple[str, ...] | None:
 
 @functools.cache
 def _additions(cls: type) -> dict[str, Any]:
-    """The defaults of the fields that were added, which are plain values."""
+    """Return the defaults, which are plain values, of the fields that were added later."""
     fields = dataclasses.fields(cls)
     return {field.name: field.default for field in fields if "addition" in field.metadata}
 
@@ -147,7 +147,7 @@ def _named_values(fields: Any, value: Any) -> Mapping[str, Any]:
     known = [f.name for f in fields]
     for key in value:
         if key not in known:
-            # Finding the nearest takes time in the square of the length.
+            # Finding the nearest takes time quadratic in the length.
             short = str(key)[:_SHOWN_CHARACTERS]
             near = difflib.get_close_matches(short, known, n=1, cutoff=0.0)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -162,7 +162,7 @@ def _positional_values(fields: Any, value: Any) -> dict[str, Any]:
     least = sum("addition" not in f.metadata for f in fields)
     if not isinstance(value, list) or not least <= len(value) <= len(fields):
         raise StructureError("", f"expected a list of {len(fields)}, got {_describe(value)}")
-    # What is missing at the end has its default: only the shortest spelling is canonical.
+    # Fields missing at the end have their default: only the shortest spelling is canonical.
     return {f.name: item for f, item in zip(fields, value, strict=False)}
 
 
@@ -172,10 +172,10 @@ def _required(f: Any) -> bool:
 
 @functools.cache
 def _checker(hint: Any, named: bool) -> Check:
-    """What checks a value against one annotation and returns what the field should hold.
+    """Return a function that checks a value against one annotation and returns the field's value.
 
-    Made once for each annotation: every message goes through these. The place of a problem is put
-    together on the way out of an error.
+    Cached per annotation: every message goes through these. The path of a problem is built while the
+    error propagates.
     """
     if hint in _FIXED_LENGTH:
         size = _FIXED_LENGTH[hint]
@@ -269,7 +269,7 @@ def _table(value: Any) -> Any:
 
 def _scalar(kind: Any) -> Check:
     def check(value: Any) -> Any:
-        # bool is a subclass of int in Python and is neither a count nor a size to us.
+        # bool is a subclass of int in Python, and here neither a count nor a size.
         if type(value) is not kind:
             raise StructureError("", f"expected {_NAMES.get(kind, kind)}, got {_describe(value)}")
         return value
@@ -340,7 +340,7 @@ def _describe(value: Any) -> str:
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
     if type(value) is int and value not in _INTEGERS:
-        # Python refuses to write out what has thousands of digits.
+        # Python refuses to print integers of thousands of digits.
         return f"a whole number of {value.bit_length()} bits"
     text = repr(value)
     short = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "…"

@@ -1,9 +1,8 @@
-"""What people pass around: the text of a swarm-id, and invite links.
+"""Texts that people pass around: swarm-ids and invite links.
 
-A swarm-id is written as `swarm-` and 56 letters and digits, the last of which are a checksum: one
-wrong character, or up to four neighbouring ones, are always found, anything else but for one case
-in 16 million. Whatever text is read, the result is a value or a `SwarmIdError` that says where the
-fault lies.
+A swarm-id is written as `swarm-` and 56 letters and digits, the last of which are a checksum: it detects
+every single wrong character and up to four neighbouring ones, and misses one other error in 16 million.
+Any text gives a value or a `SwarmIdError` that names the faulty part.
 """
 
 from __future__ import annotations
@@ -32,13 +31,14 @@ MAX_TICKET_CHARACTERS = 2048
 
 _ID_BYTES = 32
 _CHECKSUM_BYTES = 3
-# 35 bytes are 56 characters of base32 exactly, so there is no padding and no second spelling.
+# 35 bytes are exactly 56 characters of base32, so there is neither padding nor a second spelling.
 _CHARACTERS = (_ID_BYTES + _CHECKSUM_BYTES) * 8 // 5
 _ALPHABET = frozenset("abcdefghijklmnopqrstuvwxyz234567")
-# The digits that base32 leaves out, because they look like these letters.
+# Digits that base32 leaves out, because they look like these letters.
 _LOOKALIKES = {"0": "o", "1": "l", "8": "b"}
-# The polynomial of OpenPGP's CRC-24 (RFC 9580, section 6.1.1). A CRC finds every error that spans
-# at most its own width: 24 bits are four characters and more. A truncated hash finds most of them.
+# The polynomial of OpenPGP's CRC-24 (RFC 9580, section 6.1.1). A CRC finds every error that spans at
+# most its own width: 24 bits are more than four characters. A truncated hash would find only most of
+# them.
 _CRC_POLYNOMIAL = 0x864CFB
 _CRC_START = 0xB704CE
 # Below 2**63, in one spelling.
@@ -48,7 +48,7 @@ Fault = Literal["prefix", "character", "length", "checksum", "link", "bootstrap"
 
 
 class SwarmIdError(ValueError):
-    """A text is not a swarm-id or invite link. `fault` says which part of it is wrong."""
+    """Error of a text that is not a swarm-id or invite link. `fault` names the part that is wrong."""
 
     def __init__(self, fault: Fault, message: str) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class SwarmIdError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Invite:
-    """What a newcomer needs: which swarm, whom to ask for it, and a ticket if one is wanted."""
+    """What a newcomer needs: the swarm, its bootstrap peers, and a ticket if one is required."""
 
     swarm: SwarmId
     bootstrap: tuple[str, ...] = ()
@@ -65,11 +65,11 @@ class Invite:
     ticket: str | None = None
     """The admission ticket of a swarm whose policy is `invite`."""
     at: Checkpoint | None = None
-    """A record of the chain that is meant: one without it is another's invention."""
+    """A record of the intended chain: a chain without it is a forgery."""
 
 
 def swarm_text(swarm: SwarmId) -> str:
-    """Write a swarm-id, 32 bytes, as text of 62 characters."""
+    """Return a swarm-id, 32 bytes, as text of 62 characters."""
     if len(swarm) != _ID_BYTES:
         raise ValueError(f"a swarm-id has {_ID_BYTES} bytes, not {len(swarm)}")
     checked = swarm + _checksum(swarm)
@@ -77,7 +77,7 @@ def swarm_text(swarm: SwarmId) -> str:
 
 
 def swarm_from_text(text: str) -> SwarmId:
-    """Read what `swarm_text` wrote, in any case and with blanks around it.
+    """Parse a text of `swarm_text`, in any case and with blanks around it.
 
     Raises `SwarmIdError` with the fault `prefix`, `character`, `length` or `checksum`.
     """
@@ -85,7 +85,7 @@ def swarm_from_text(text: str) -> SwarmId:
     if text[: len(PREFIX)].lower() != PREFIX:
         raise SwarmIdError("prefix", f"a swarm-id begins with {PREFIX!r}, this with {text[:6]!r}")
     for position, character in enumerate(text[len(PREFIX) :], start=len(PREFIX) + 1):
-        # Asked before lower(), which turns some characters outside ASCII into ASCII ones.
+        # Checked before lower(), which turns some characters outside ASCII into ASCII ones.
         if not (character.isascii() and character.lower() in _ALPHABET):
             raise SwarmIdError("character", _bad_character(character, position))
     body = text[len(PREFIX) :].upper()
@@ -102,14 +102,14 @@ def swarm_from_text(text: str) -> SwarmId:
 
 
 def checkpoint_text(checkpoint: Checkpoint) -> str:
-    """Write a checkpoint as `<round>.<record>`, the latter with a checksum over both."""
+    """Return a checkpoint as `<round>.<record>`, the latter with a checksum over both."""
     number = str(checkpoint.round)
     checked = checkpoint.record + _checksum(number.encode("ascii") + checkpoint.record)
     return f"{number}.{base64.b32encode(checked).decode('ascii').lower()}"
 
 
 def checkpoint_from_text(text: str) -> Checkpoint:
-    """Read what `checkpoint_text` wrote. Raises `SwarmIdError` with the fault `at`."""
+    """Parse a text of `checkpoint_text`. Raises `SwarmIdError` with the fault `at`."""
     number, _, body = text.partition(".")
     shaped = len(body) == _CHARACTERS and _ALPHABET.issuperset(body)
     if shaped and _ROUND.fullmatch(number):
@@ -123,7 +123,7 @@ def checkpoint_from_text(text: str) -> Checkpoint:
 
 
 def invite_text(invite: Invite) -> str:
-    """Write an invite link: `distro:<swarm-id>?bootstrap=<multiaddr>&…&ticket=<ticket>&at=<record>`."""
+    """Return an invite link, `distro:<swarm-id>?bootstrap=<multiaddr>&…&ticket=<ticket>&at=<record>`."""
     pairs = [("bootstrap", address) for address in invite.bootstrap]
     if invite.ticket is not None:
         pairs.append(("ticket", invite.ticket))
@@ -135,10 +135,10 @@ def invite_text(invite: Invite) -> str:
 
 
 def parse_invite(text: str) -> Invite:
-    """Read an invite link or a bare swarm-id; blanks around it do not matter.
+    """Parse an invite link or a bare swarm-id; blanks around it do not matter.
 
-    Addresses are checked for their shape alone: whether the program can dial one shows when it
-    does. Raises `SwarmIdError`.
+    Addresses are checked for their shape alone: only dialling shows whether the program can dial one.
+    Raises `SwarmIdError`.
     """
     text = text.strip()
     if len(text) > MAX_INVITE_CHARACTERS:
@@ -224,7 +224,7 @@ def _check_ticket(ticket: str) -> str:
 
 
 def _is_token(text: str) -> bool:
-    """Whether there are only visible ASCII characters, no blank among them."""
+    """Whether there are only visible ASCII characters and no blanks."""
     return all("!" <= character <= "~" for character in text)
 
 
@@ -246,6 +246,6 @@ def _checksum(data: bytes) -> bytes:
 
 
 def _shorten(text: str) -> str:
-    """Quote a text of a stranger's: escaped, and not longer than a line."""
+    """Quote an untrusted text: escaped, and not longer than a line."""
     shown = ascii(text)
     return shown if len(shown) <= 80 else shown[:79] + "…'"
