@@ -1,1 +1,1 @@
-"""Making a swarm: a founder's file, texts and a model become a manifest."""
+"""Creation of a swarm: a founder's file, texts and a model become a manifest."""

@@ -1,7 +1,8 @@
-"""The tokenizer of a swarm: its own, or that of the checkpoint it goes on from, with its special tokens.
+"""The tokenizer of a swarm: its own, or that of the checkpoint it continues from, with its special
+tokens.
 
-A model that was trained with one tokenizer knows nothing of another: its tokens stand for other text. So
-a checkpoint brings its own, and another one is refused in a line.
+A model trained with one tokenizer cannot be used with another: its token ids stand for other text.
+So a checkpoint's own tokenizer is used, and any other is refused in a line.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from ..trainer.tokenizer_settings import (
 from .manifest_file import BYTES_TOKENIZER, ManifestFile, bad_manifest
 from .tokens import Tokenizer
 
-# Models have up to some hundred rows more than there are tokens, for the sake of round numbers.
+# Models have up to a few hundred rows more than there are tokens, to round up the number.
 _SPARE_SHARE = 2
 
 
 def tokenizer_file(file: ManifestFile, path: Path) -> Path | None:
-    """The `tokenizer.json` that the manifest file at `path` means; None: bytes.
+    """Return the `tokenizer.json` for the manifest file at `path`; None: the tokens are bytes.
 
-    Raises `UserError` (`MANIFEST`) where it names another one than its checkpoint has.
+    Raises `UserError` (`MANIFEST`) where the file names another one than its checkpoint has.
     """
     named = file.data.tokenizer
     own = _checkpoint(file, path)
@@ -49,10 +50,10 @@ def tokenizer_file(file: ManifestFile, path: Path) -> Path | None:
 def settings_for(
     tokenizer: Tokenizer, source: Path | None, file: ManifestFile, path: Path
 ) -> TokenizerSettings:
-    """Which tokens of the tokenizer, read from `source`, have a part of their own.
+    """Return the tokenizer's tokens with a role; the tokenizer was read from `source`.
 
-    Named by what lies beside it, by `document_end`, or by the names they usually have. Raises
-    `UserError` (`MANIFEST`) for settings that cannot be meant.
+    The roles come from the files beside it, from `document_end`, or from the tokens' usual names.
+    Raises `UserError` (`MANIFEST`) for invalid settings.
     """
     tokens = _tokens(tokenizer.definition)
     try:
@@ -79,7 +80,7 @@ def settings_for(
 
 
 def _chat_date(template: str | None, file: ManifestFile, path: Path) -> str | None:
-    """The day on which conversations are written, where the template writes one."""
+    """Return the date for the conversations of a template that writes one, else None."""
     said = file.data.chat_date
     if template is None or WRITES_DATE not in template:
         if said is not None:
@@ -118,7 +119,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _tokens(definition: bytes) -> dict[str, bool]:
-    """Every token as it is spelled, and whether it is a special one."""
+    """Return the spelling of every token, and whether it is a special one."""
     plain = json.loads(definition)
     vocabulary = plain["model"].get("vocab", {})
     # Unigram models list pieces with their scores.

@@ -1,6 +1,6 @@
 """The text of a row: one column, or a template over several.
 
-Rows of Parquet and Arrow come from here too, as their columns have types that can be refused before
+Rows of Parquet and Arrow are read here too, as their columns have types that can be refused before
 the first row is read.
 """
 
@@ -20,26 +20,26 @@ from .rows import BadRow, RepeatedKeys, Rows
 
 USUAL_COLUMN = "text"
 
-# Rows may be books: as many are in memory at once as have about so many bytes, but no more than that.
+# Rows may be books: a batch in memory has about this many bytes, and at most this many rows.
 _BYTES_AT_ONCE = 4 << 20
 _ROWS_AT_ONCE = 64
 _SHOWN_COLUMNS = 12
 
 
 class Columns:
-    """The columns that make a document's text. Raises `ValueError` for a template that is none."""
+    """The columns that make up a document's text. Raises `ValueError` for an invalid template."""
 
     content = "text"
-    """What they hold, in a word."""
+    """What they contain, in a word."""
     remedy = (
         "name the column with `text`, several with `template`, or leave the file out with `exclude`"
     )
     nested = False
-    """Whether they may hold lists of tables instead of text."""
+    """Whether they may contain lists of tables instead of text."""
     images = False
-    """Whether they hold images."""
+    """Whether they contain images."""
     optional: tuple[str, ...] = ()
-    """Columns that are read where there are any."""
+    """Columns that are read where they exist."""
 
     def __init__(self, column: str | None, template: str | None) -> None:
         if column is not None and template is not None:
@@ -61,7 +61,7 @@ class Columns:
             raise ValueError("template: names no column, as in {title}")
 
     def text(self, row: Mapping[str, Any]) -> str | bytes | BadRow:
-        """The text of a row; that of the one column, where there is no template, must be text."""
+        """Return the text of a row; without a template the value of the one column must be text."""
         absent = self.absent(row)
         if absent is not None:
             return absent
@@ -79,7 +79,7 @@ class Columns:
         return "".join(pieces)
 
     def absent(self, row: Mapping[str, Any]) -> BadRow | None:
-        """That a row lacks a column, or has it twice; None if it has each once."""
+        """Return the fault of a row that lacks a column or has it twice; None if it has each once."""
         for name in (*self.names, *self.optional):
             if name not in row and name in self.names:
                 return BadRow(missing(name, list(row)))
@@ -88,7 +88,7 @@ class Columns:
         return None
 
     def accepts(self, arrow: Any, name: str, kind: Any) -> bool:
-        """Whether a column may be of this type of Arrow's."""
+        """Whether a column may have this Arrow type."""
         types = arrow.types
         if types.is_dictionary(kind):
             kind = kind.value_type
@@ -102,11 +102,11 @@ class Columns:
 
     @property
     def facts(self) -> tuple[Any, ...]:
-        """All that the text of a row depends on."""
+        """Everything that the text of a row depends on."""
         return self.names, self.parts
 
     def require(self, columns: Sequence[str]) -> None:
-        """Raise `BadFile` unless a file with these columns has those that are wanted."""
+        """Raise `BadFile` unless a file with these columns has the required ones."""
         for name in (*self.names, *self.optional):
             if name not in columns and name in self.names:
                 raise BadFile(missing(name, columns), self.remedy)
@@ -118,7 +118,7 @@ class Columns:
                 )
 
     def there(self, columns: Sequence[str]) -> list[str]:
-        """Which ones to read of a file with these columns."""
+        """Return which columns to read from a file with these."""
         return [*self.names, *(name for name in self.optional if name in columns)]
 
     def _no_text(self, name: str, value: Any) -> BadRow:
@@ -127,14 +127,15 @@ class Columns:
 
 
 def missing(name: str, columns: Sequence[str]) -> str:
-    """That a column is not there, and which ones are."""
+    """Return the message that a column is missing, with the names of the existing ones."""
     known = ", ".join(str(column)[:40] for column in columns[:_SHOWN_COLUMNS])
     more = ", …" if len(columns) > _SHOWN_COLUMNS else ""
     return f"has no column {name!r} (it has: {known}{more})" if columns else "has no columns"
 
 
 class ParquetFile:
-    """The rows of a Parquet file, a few at a time. Raises `BadFile`, and `UserError` without pyarrow."""
+    """Reader of a Parquet file, a few rows at a time. Raises `BadFile`, and `UserError` without
+    pyarrow."""
 
     def __init__(self, path: Path, columns: Columns) -> None:
         self._arrow = _library("a .parquet file")
@@ -142,7 +143,7 @@ class ParquetFile:
 
         self._columns = columns
         try:
-            # Without reading ahead: whole groups of rows would be in memory.
+            # Without reading ahead: whole row groups would be in memory.
             self._file = pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
             schema = self._file.schema_arrow
             self.count = self._file.metadata.num_rows
@@ -153,7 +154,7 @@ class ParquetFile:
         _check_types(self._arrow, schema, columns)
 
     def rows(self) -> Rows:
-        """Rows from 1 on."""
+        """Yield numbered rows, from 1 on."""
         names = self._columns.there(self._file.schema_arrow.names)
         try:
             batches = self._file.iter_batches(self._at_once, columns=names, use_threads=False)
@@ -163,7 +164,7 @@ class ParquetFile:
 
 
 class ArrowFile:
-    """The rows of an Arrow file, such as `datasets` writes. Raises as `ParquetFile` does."""
+    """Reader of an Arrow file, such as `datasets` writes. Raises as `ParquetFile` does."""
 
     def __init__(self, path: Path, columns: Columns) -> None:
         self._arrow = _library("an .arrow file")
@@ -183,7 +184,7 @@ class ArrowFile:
         _check_types(self._arrow, self._reader.schema, columns)
 
     def rows(self) -> Rows:
-        """Rows from 1 on."""
+        """Yield numbered rows, from 1 on."""
         names = self._columns.there(self._reader.schema.names)
         try:
             yield from _numbered(self._pieces(names), names, self._columns.nested)
@@ -191,11 +192,11 @@ class ArrowFile:
             raise _broken("Arrow", error) from None
 
     def position(self) -> int:
-        """How many bytes have been read."""
+        """Return the number of bytes read so far."""
         return self._source.tell()
 
     def _pieces(self, names: list[str]) -> Iterator[Any]:
-        # The two kinds of files have readers of two kinds.
+        # The two kinds of Arrow files have different readers.
         if hasattr(self._reader, "num_record_batches"):
             batches = map(self._reader.get_batch, range(self._reader.num_record_batches))
         else:
@@ -203,21 +204,22 @@ class ArrowFile:
         for batch in batches:
             for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
                 yield batch.slice(start, _ROWS_AT_ONCE).select(names)
-                # What was read stays in the system's cache, and need not count as this process's.
+                # Data once read stays in the system's cache, and need not count as this process's
+                # memory.
                 if hasattr(mmap, "MADV_DONTNEED"):
                     self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def hub_rows(address: str, split: str | None, columns: Columns, config: str | None = None) -> Rows:
-    """The rows of hf://owner/name[/config][:split], streamed through `datasets`.
+    """Yield the rows of hf://owner/name[/config][:split], streamed through `datasets`.
 
-    Raises `BadFile` for whatever the library and the line between say, `UserError` without it.
+    Raises `BadFile` for every error of the library and the network, `UserError` without the library.
     """
     try:
         import datasets
     except ImportError:
         raise needs("datasets", address, "hub") from None
-    # It tells each of its retries twice, between the founder's progress and our one line.
+    # It logs each of its retries twice, between the founder's progress and our one line.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     place, _, named = address.removeprefix("hf://").partition(":")
     owner, _, rest = place.partition("/")
@@ -237,7 +239,7 @@ def hub_rows(address: str, split: str | None, columns: Columns, config: str | No
             yield number, _filled_alone(row) if columns.nested else row
     except (BadFile, UserError, MemoryError):
         raise
-    # The library passes on whatever its file formats and its network raise.
+    # The library raises whatever its file formats and its network raise.
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
         raise BadFile(
@@ -249,7 +251,7 @@ def hub_rows(address: str, split: str | None, columns: Columns, config: str | No
 def _numbered(batches: Iterator[Any], names: list[str], nested: bool) -> Rows:
     number = 0
     for batch in batches:
-        # Cell by cell: what is text to Python has several times as many bytes.
+        # Cell by cell: converted to Python, text takes several times as many bytes.
         for cells in zip(*(batch.column(name) for name in names), strict=True):
             number += 1
             row = {name: cell.as_py() for name, cell in zip(names, cells, strict=True)}
@@ -257,7 +259,8 @@ def _numbered(batches: Iterator[Any], names: list[str], nested: bool) -> Rows:
 
 
 def _filled_alone(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row whose tables have no keys that only others of the same type have a value for."""
+    """Return a row whose tables lack the keys without a value, which Arrow adds for other rows of
+    the type."""
     return {name: _without_nothing(cell) for name, cell in row.items()}
 
 
@@ -268,7 +271,8 @@ def _without_nothing(value: Any) -> Any:
 
 
 def _rows_at_once(metadata: Any) -> int:
-    """How many rows of a Parquet file have about `_BYTES_AT_ONCE`, by the largest of its groups."""
+    """Return how many rows of a Parquet file have about `_BYTES_AT_ONCE`, by the largest of its row
+    groups."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     mean = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
     return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(1, mean)))

@@ -1,7 +1,7 @@
-"""Conversations out of rows, and conversations as tokens that say which of them are the assistant's.
+"""Conversations from rows, and their encoding as tokens that mark the assistant's parts.
 
-A row becomes text through the chat template while it is read, so that what is wrong with it is told with
-its file and line; its text then travels to the workers with the offsets where the assistant speaks.
+A row becomes text through the chat template while it is read, so that an error in it is reported
+with file and line; its text then goes to the workers with the offsets of the assistant's parts.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from .tokens import FileTokenizer, TokenBytes, in_groups
 
 USUAL_COLUMN = "messages"
 
-# Data sets that go back to ShareGPT call them so.
+# The names of these roles in data sets in ShareGPT's format.
 _OTHER_ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "chatgpt": ASSISTANT}
 _SEPARATOR = "\n"
 _TOOLS = "tools"
-# Keys by which data sets say that a message is not to be learned from.
+# Keys by which data sets mark a message as not to be learned.
 _WEIGHT, _SWITCHES = "weight", ("train", "training")
 LONGEST_CONVERSATION = 1 << 20
-"""Bytes of a conversation that are tokenised: hardly any sequence would reach an answer behind them.
+"""Bytes of a conversation that are tokenised: hardly any sequence would reach an answer after them.
 A tokenizer takes some 100 times as much memory."""
 
 
 class ConversationColumns(Columns):
-    """The column with the messages of a conversation, or those with a prompt and what completes it."""
+    """The column with the messages of a conversation, or the columns with a prompt and its
+    completion."""
 
     content = "messages"
     remedy = (
@@ -44,7 +45,7 @@ class ConversationColumns(Columns):
     def __init__(
         self, messages: str | None, prompt: str | None, completion: str | None, chat: ChatTemplate
     ) -> None:
-        """Raises `ValueError` for columns that do not go together."""
+        """Raise `ValueError` for columns that do not go together."""
         if (prompt is None) != (completion is None) or (prompt and messages):
             raise ValueError("give `messages`, or both `prompt` and `completion`")
         self.parts = []
@@ -54,13 +55,13 @@ class ConversationColumns(Columns):
 
     @property
     def facts(self) -> tuple[Any, ...]:
-        """As in `Columns`."""
+        """Everything that the text of a row depends on, as in `Columns`."""
         return self.names, self._chat.facts
 
     def text(self, row: Mapping[str, Any]) -> str | BadRow:
-        """The conversation as text, behind a line with the offsets where the assistant speaks.
+        """Return the conversation as text, after a line with the offsets of the assistant's parts.
 
-        Raises `BadTemplate` where the template is of no use.
+        Raises `BadTemplate` where the template is unusable.
         """
         absent = self.absent(row)
         if absent is not None:
@@ -74,23 +75,23 @@ class ConversationColumns(Columns):
         return json.dumps(said.spans) + _SEPARATOR + said.text
 
     def _messages(self, row: Mapping[str, Any]) -> tuple[list[Message], list[bool]]:
-        """The messages, and which of them are learned where they are the assistant's."""
+        """Return the messages, and for each whether it is learned if it is the assistant's."""
         if self._pair is None:
             return _messages(row[self.names[0]], self.names[0], None)
         prompt, completion = self._pair
         asked, _ = _messages(row[prompt], prompt, "user")
         answered, learned = _messages(row[completion], completion, ASSISTANT)
-        # What the assistant has said before is a part of the question.
+        # The assistant's earlier messages are part of the prompt.
         return [*asked, *answered], [*(False for _ in asked), *learned]
 
 
 def _messages(value: Any, column: str, role: str | None) -> tuple[list[Message], list[bool]]:
-    """The messages in a cell, and whether each may be learned; text alone is one of `role`. Raises
-    `BadConversation`."""
+    """Return the messages in a cell, and whether each may be learned; plain text is one message of
+    `role`. Raises `BadConversation`."""
     if role is not None and isinstance(value, str):
         return [{"role": role, "content": value}], [True]
     if isinstance(value, str):
-        # Tables of text hold them as JSON.
+        # Tables of text contain them as JSON.
         try:
             value = parsed(value)
         except (ValueError, RecursionError):
@@ -103,8 +104,7 @@ def _messages(value: Any, column: str, role: str | None) -> tuple[list[Message],
 
 
 def _tools(value: Any) -> Sequence[Tool] | None:
-    """What is in a cell about tools: a list of tables, each as it is or as JSON. Raises
-    `BadConversation`."""
+    """Return the tools in a cell: a list of tables, each plain or as JSON. Raises `BadConversation`."""
     value = _plain(value) if isinstance(value, str) and value.strip() else value
     if value is None or value in ("", []):
         return None
@@ -131,7 +131,7 @@ def _plain(text: str) -> Any:
 
 
 def _is_learned(given: dict[str, Any], name: str) -> bool:
-    """Whether a message may be learned; takes the keys that say it out of it."""
+    """Return whether a message may be learned, and remove the keys that state it."""
     weight = given.pop(_WEIGHT, 1)
     if isinstance(weight, bool) or weight not in (0, 1):
         raise BadConversation(f"has the weight {weight!r} in {name}, where 0 and 1 are known")
@@ -154,7 +154,7 @@ def _message(value: Any, name: str) -> tuple[Message, bool]:
     content = given.pop("content", None)
     content = given.pop("value", None) if content is None else content
     if content is None and given.get("tool_calls"):
-        # One that calls tools need not say anything beside it.
+        # A message that calls tools may have no other content.
         content = ""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
@@ -166,12 +166,12 @@ def _message(value: Any, name: str) -> tuple[Message, bool]:
 
 
 class ConversationTokenizer(FileTokenizer):
-    """A tokenizer whose numbers say of each token whether a conversation begins with it, and whether it
-    is to be learned: its two highest bits (`DataSpec.marked`).
+    """A tokenizer that marks each token: whether a conversation begins with it, and whether it is to
+    be learned, in the two highest bits (`DataSpec.marked`).
 
-    What is learned is what the assistant says up to its last special token there: behind it stands what
-    the template writes between two messages. A conversation without any at its end gets the `end` token
-    there.
+    To be learned is the assistant's part up to its last special token: after that comes what the
+    template writes between two messages. A conversation without a special token at its end gets the
+    `end` token there.
     """
 
     def __init__(self, tokenizer: FileTokenizer, end: int | None) -> None:
@@ -182,12 +182,12 @@ class ConversationTokenizer(FileTokenizer):
 
     @property
     def remade(self) -> tuple[bytes, int | None]:
-        """What another process makes the same one from."""
+        """The arguments from which another process makes the same tokenizer."""
         return self.definition, self._end
 
     @classmethod
     def of(cls, definition: bytes, end: int | None = None) -> ConversationTokenizer:
-        """The tokenizer that another one's `remade` describes."""
+        """Make a tokenizer from another one's `remade`."""
         return cls(FileTokenizer.of(definition), end)
 
     @property
@@ -207,7 +207,8 @@ class ConversationTokenizer(FileTokenizer):
         return 1 << 8 * self.token_bytes - 2
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-        """The numbers of each conversation, given as `ConversationColumns.text` has them, in UTF-8."""
+        """Return the numbers of each conversation, given as `ConversationColumns.text` returns it,
+        in UTF-8."""
         return [
             numbers
             for group in in_groups(texts, LONGEST_CONVERSATION // 4)
@@ -231,7 +232,8 @@ class ConversationTokenizer(FileTokenizer):
         learned = np.zeros(len(ids), bool)
         closed = False
         for start, stop in spans:
-            # By its last character: a token may begin with the space that a template ends with.
+            # A token belongs to the part that contains its last character: it may begin with the
+            # space that ends the template's text.
             inside = np.flatnonzero((ends > start) & (ends <= stop))
             last = np.flatnonzero(special[inside])
             closed = len(last) > 0
@@ -239,7 +241,7 @@ class ConversationTokenizer(FileTokenizer):
         speaks_last = bool(spans) and not said[spans[-1][1] :].strip()
         if speaks_last and not closed and self._end is not None:
             ids, learned = np.append(ids, self._end), np.append(learned, True)
-        # Nothing stands before it that it could be learned from.
+        # It has no predecessor from which it could be predicted.
         learned[:1] = False
         numbers = np.where(learned, ids | self.learned, ids).astype(np.uint32)
         numbers[:1] |= self.begins
@@ -247,8 +249,8 @@ class ConversationTokenizer(FileTokenizer):
 
 
 def _shortened(text: bytes) -> tuple[list[tuple[int, int]], str]:
-    """Where the assistant speaks, and a conversation, of a very long one as far as the last of its
-    answers within `LONGEST_CONVERSATION`."""
+    """Return the spans of the assistant and the conversation; a very long one is cut after the last
+    answer that ends within `LONGEST_CONVERSATION`."""
     spelled, _, said = text.decode("utf-8").partition(_SEPARATOR)
     spans = [(start, stop) for start, stop in json.loads(spelled)]
     if len(text) <= LONGEST_CONVERSATION:
@@ -259,8 +261,8 @@ def _shortened(text: bytes) -> tuple[list[tuple[int, int]], str]:
 
 
 def fitted(numbers: np.ndarray, length: int, learned: int) -> np.ndarray:
-    """A conversation's numbers, cut behind the last of the assistant's answers that is whole within
-    `length`; none if there is no such answer."""
+    """Return a conversation's numbers, cut after the last of the assistant's answers that is whole
+    within `length`; empty if there is none."""
     if len(numbers) <= length:
         return numbers
     mark = (numbers & learned) != 0

@@ -1,8 +1,7 @@
 """From a founder's sources to shards: finding, tokenising, holding out, mixing, storing.
 
-The same files, patterns and tokenizer give the same shards on every machine, wherever the files
-lie. Memory stays at a few hundred megabytes however much text there is, and an interrupted run goes on
-where it was.
+The same files, patterns and tokenizer give the same shards on every machine, wherever the files are.
+Memory stays at a few hundred megabytes however much text there is, and an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -49,20 +48,21 @@ from .tokens import Tokenizer
 from .workers import workers
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, and how far: done and total in one unit."""
+"""Called with the name of the current task and its progress: done and total in one unit."""
 
 Wanted = Literal["both", "training", "heldout"]
-"""What is made of the texts: of private data a founder's are all held out, and a member's none."""
+"""Which parts of the corpus are made. In a swarm of private data all of a founder's texts are held
+out, and none of a member's."""
 
 _PARTS = {"training": "training", "heldout": "held-out"}
 _CUT_ENDING = "-cut"
-# Fewer of them say little about a loss.
+# Fewer of them give an imprecise loss.
 _HELDOUT_SEQUENCES = 64
 
 
 @dataclass(frozen=True)
 class Found:
-    """A source, and what lies where it says."""
+    """A source, with the files found in its paths."""
 
     source: Source
     files: list[File]
@@ -70,7 +70,7 @@ class Found:
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Total size of its files in bytes."""
         return sum(file.size for file in self.files)
 
 
@@ -81,8 +81,8 @@ def find_sources(
     chat: ChatTemplate | None = None,
     images: ImageSettings | None = None,
 ) -> list[Found]:
-    """The sources of a manifest file, with their files. What is `given` stands for its paths;
-    with a template for a `chat` they hold conversations, with settings of `images` those.
+    """Return the sources of a manifest file, with their files. `given` replaces its paths; with a
+    template for a `chat` they contain conversations, with settings for `images` they contain images.
 
     Raises `UserError`: `MANIFEST`, and `DATA_MISSING` where there is nothing to read.
     """
@@ -157,7 +157,8 @@ def _source(
 
 
 def end_tokens(table: DataTable, tokenizer: Tokenizer, path: Path) -> tuple[int, ...]:
-    """The tokens that end a document. Raises `UserError` (`MANIFEST`) where there should be one."""
+    """Return the tokens that end a document. Raises `UserError` (`MANIFEST`) where one is required
+    and missing."""
     text = table.document_end
     if text is None:
         text = tokenizer.end_token()
@@ -181,7 +182,7 @@ def end_tokens(table: DataTable, tokenizer: Tokenizer, path: Path) -> tuple[int,
 
 @dataclass(frozen=True)
 class Corpus:
-    """All sources, tokenised and dealt out, but not stored yet."""
+    """All sources, tokenised and mixed, but not stored yet."""
 
     training: Side
     heldout: Side
@@ -192,20 +193,20 @@ class Corpus:
     closed: bool
     conversations: ConversationTokenizer | None = None
     filler: int = 0
-    """The token behind conversations that do not fill a sample."""
+    """The padding token after conversations that do not fill a sample."""
     images: bool = False
     """Whether each document is a sample."""
     wanted: Wanted = "both"
 
     def store(self, store: BlobStore, progress: Progress) -> tuple[list[ShardSpec], ShardSpec]:
-        """Put the shards into the store: those to train on, and the one that is held out."""
+        """Put the shards into the store; return the training shards and the held-out one."""
         training, (heldout, *_) = self.store_wanted(store, progress)
         return training, heldout
 
     def store_wanted(
         self, store: BlobStore, progress: Progress
     ) -> tuple[list[ShardSpec], list[ShardSpec]]:
-        """Likewise, with nothing of a side that is not wanted."""
+        """Do the same, with an empty list for a side that is not wanted."""
         total, done = self.summary.tokens + self.summary.heldout_tokens, 0
 
         def advance(count: int) -> None:
@@ -231,7 +232,7 @@ class Corpus:
                 # Evaluation reads one shard: 64 MB of held-out tokens are far more than it needs.
                 if side is self.heldout and written >= SHARD_BYTES:
                     break
-            # A short one at the end may hold no whole sequence; it would be fetched for nothing.
+            # A short one at the end may contain no whole sequence, and would be fetched in vain.
             made.append([shard for shard in writer.finish() if shard.tokens > length])
         for part, shards in zip(_PARTS, made, strict=True):
             if not shards and self.wanted in ("both", part):
@@ -239,7 +240,7 @@ class Corpus:
         return made[0], made[1][:1]
 
     def first(self, tokens: int, store: BlobStore) -> ShardSpec:
-        """So many tokens of the corpus as a shard of their own, for a trial."""
+        """Store the first `tokens` tokens of the corpus as a shard of their own, for a trial."""
         writer, left = ShardWriter(store, self.summary.token_bytes), tokens
         side = self.heldout if self.wanted == "heldout" else self.training
         while left > 0:
@@ -252,12 +253,12 @@ class Corpus:
 
     @property
     def in_rows(self) -> bool:
-        """Whether samples are made of whole documents, and shards of whole samples."""
+        """Whether samples consist of whole documents, and shards of whole samples."""
         return self.conversations is not None or self.images
 
     @property
     def samples(self) -> int:
-        """How many training samples the shards will hold."""
+        """Number of training samples in the shards."""
         length = self.summary.sequence_length
         if self.images:
             return sum(share.dealt // length for share in self.shares)
@@ -268,7 +269,8 @@ class Corpus:
         return whole * ((per_shard - 1) // length) + max(0, (rest - 1) // length)
 
     def _pieces(self, side: Side, advance: Callable[[int], None]) -> Iterator[np.ndarray]:
-        """What is stored, in its order; of conversations a row of a sample's length at a time."""
+        """Yield the stored numbers in order; of conversations, one row of a sample's length at a
+        time."""
         shares = self.shares if side is self.training else self.heldout_shares
         if self.images:
             length = self.summary.sequence_length
@@ -283,12 +285,13 @@ class Corpus:
     def _store_rows(
         self, side: Side, store: BlobStore, advance: Callable[[int], None]
     ) -> list[ShardSpec]:
-        """Shards of whole rows, each with the one number more that its last sample ends with."""
+        """Store shards of whole rows, each followed by the one extra number with which its last
+        sample ends."""
         width, length = self.summary.token_bytes, self.summary.sequence_length
         writer, count = ShardWriter(store, width), 0
         begins = 0 if self.conversations is None else self.conversations.begins
         last = np.array([self.filler | begins], np.uint32)
-        # A row that is longer than a shard should be makes one.
+        # A row longer than a shard's usual size makes a shard of its own.
         most = max(1, (SHARD_BYTES // width - 1) // length)
         for row in self._pieces(side, advance):
             writer.add(row)
@@ -313,10 +316,10 @@ def read_corpus(
     filler: int = 0,
     wanted: Wanted = "both",
 ) -> Corpus:
-    """Tokenise what the sources have; parts from an interrupted run are not made again.
+    """Tokenise the sources' texts; parts from an interrupted run are reused.
 
-    Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, too many bad rows, too little
-    text; `DISK_FULL` where there is no room for all of it.
+    Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, too many bad rows, or too
+    little text; `DISK_FULL` where there is no room for everything.
     """
     table = file.data
     how = Tokenising(tokenizer, end, table.sequence_length, table.max_bad)
@@ -411,7 +414,7 @@ def _tokenise(
     elsewhere = any(isinstance(file.path, str) for each in found for file in each.files)
     sources = [(each.files, own) for each, own in zip(found, parts, strict=True)]
     room = DiskRoom(data, sources, min(2, how.tokenizer.token_bytes))
-    # Of an array of tokens nothing is to be tokenised.
+    # Arrays of tokens need no tokenising.
     text = None if elsewhere else sum(_text_bytes(each, but="tokens") for each in found)
     with workers(how.tokenizer, text) as pool:
         for each, own in zip(found, parts, strict=True):
@@ -440,11 +443,12 @@ def _report_bad_rows(seen: Tally, data: DataDir) -> None:
 def _hold_out(
     sources: list[Tokenised], found: Sequence[Found], table: DataTable, tokenizer: Tokenizer
 ) -> None:
-    """Say of each source what is held out.
+    """Determine for each source what is held out.
 
-    With patterns those files. Otherwise the documents whose hash falls into the first part of all
-    hashes: that depends on nothing else, and equal documents fall on one side. Where it comes out far
-    from what is wanted, as with a handful of documents, the end of every document.
+    With patterns, the files that match. Otherwise the documents whose hash is in the lowest part of
+    all hashes: that depends on nothing else, and equal documents are on the same side. Where the
+    result is far from the wanted fraction, as with a handful of documents, the end of every
+    document.
     """
     if table.heldout:
         chosen = [
@@ -481,8 +485,9 @@ def _skipped(each: Found, own: Parts) -> Skipped:
 
 
 def _needed(found: Sequence[Found], parts: Sequence[Parts], token_bytes: int) -> int:
-    """An estimate of the disk that parts and shards take beyond what is there already."""
-    # No tokenizer makes more tokens than there are bytes, nor twice the bytes of the usual text.
+    """Estimate the disk space that parts and shards take beyond what exists already, in bytes."""
+    # A tokenizer makes at most one token per byte of text, and the tokens of ordinary text take at
+    # most twice its bytes.
     each_byte = min(2, token_bytes)
     text = sum(map(_text_bytes, found))
     there = sum(tokens for own in parts for _, tokens in own.counts) * token_bytes
@@ -490,5 +495,5 @@ def _needed(found: Sequence[Found], parts: Sequence[Parts], token_bytes: int) ->
 
 
 def _text_bytes(found: Found, but: Format | None = None) -> int:
-    """About how much text a source has, without files of one format."""
+    """Estimate how much text a source has, in bytes, without files of the format `but`."""
     return sum(unpacked_bytes(file.path, file.size) for file in found.files if file.format != but)

@@ -1,4 +1,4 @@
-"""How the hub's cache and the library `datasets` lay data sets on a disk."""
+"""Layout of data sets on disk in the hub's cache and in the library `datasets`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from .formats import BadFile
 
 CACHED = "datasets--"
-"""How the folder of a data set begins in the hub's cache."""
+"""The prefix of a data set's folder in the hub's cache."""
 
 _MAX_STATE_BYTES = 4 << 20
 
@@ -22,7 +22,7 @@ def is_revision(folder: Path) -> bool:
 
 
 def revision(snapshots: Path, known: Sequence[str]) -> str:
-    """The revision that the hub's cache calls its main one, or the only one."""
+    """Return the revision that the hub's cache names as main, or the only one."""
     try:
         with (snapshots.parent / "refs" / "main").open("rb") as file:
             named = file.read(256).decode("utf-8", "replace").strip()
@@ -43,7 +43,7 @@ def is_prepared(folder: Path) -> bool:
     try:
         return info.is_file() and not state.exists() and any(folder.glob("*.arrow"))
     except PermissionError:
-        # Whoever walks into it is refused, and says so.
+        # The walk into the folder is refused as well, and reports it.
         return False
 
 
@@ -53,13 +53,13 @@ def cached_splits(folder: Path) -> list[str]:
 
 
 def cached_split(name: str, known: Sequence[str]) -> str | None:
-    """The split that a file in the cache of `datasets` is of; None for what it keeps beside."""
+    """Return the split that a file in the cache of `datasets` belongs to; None for its other files."""
     found = re.fullmatch(r".*?-([^-]+)(?:-\d{5}-of-\d{5})?\.arrow", name)
     return found[1] if found and found[1] in known and not name.startswith("cache-") else None
 
 
 def listed(path: Path, key: str) -> list:
-    """A list in a JSON file that `datasets` has written."""
+    """Return a list from a JSON file that `datasets` has written."""
     value = _json_of(path).get(key)
     if not isinstance(value, list):
         raise BadFile(f"is damaged: it has no list {key!r}").at(path)

@@ -1,9 +1,9 @@
-"""From tokenised sources to the corpus: what is held out, who gets which share, and in which order.
+"""Mixing of tokenised sources into the corpus: what is held out, each source's share, and the order.
 
 Members read the corpus chunk by chunk (`protocol.sampling`), so only neighbouring text is mixed. The
-sources are therefore dealt out in small pieces, evenly, each source's pieces in a random order that is
-always the same. With weights every source has its share of the tokens to the last one: a small source is
-dealt again and again, and a source that is larger than the run needs only in part.
+sources are therefore interleaved in small pieces, evenly, each source's pieces in a random order
+that is always the same. With weights every source has exactly its share of the tokens: a small
+source repeats, and a source larger than the run needs is used in part.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ import numpy as np
 from ...protocol.sampling.sampler import Order
 from .parts import SECTION, Parts, Position, Tally
 
-# What stays together: some samples, and a hundredth of a chunk; and there are never more pieces than a
-# founder's memory holds.
+# The size of a piece that stays together: some samples, and a hundredth of a chunk; the number of
+# pieces is bounded by a founder's memory.
 _PIECE_BYTES = 1 << 16
 _MOST_PIECES = 1 << 20
 # A document of more pieces than this is cut.
 _LONG_PIECES = 4
-# Sections whose hashes are in memory at once, some 100 MB with what sorting takes.
+# Sections whose hashes are in memory at once: some 100 MB with the memory for sorting.
 _HASHES_AT_ONCE = 1 << 20
-# How far behind a cut the end of a line is looked for.
+# How far after a cut the end of a line is searched for.
 _CUT_WINDOW = 1 << 14
 _ALL_HASHES = 2**64
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Which sections are held out: those of some files, or those with the lowest hashes."""
+    """The sections that are held out: those of some files, or those with the lowest hashes."""
 
     files: frozenset[int] | None = None
     fraction: float = 0.0
     below: int | None = None
-    """The hash below which they are, where it does not follow from the fraction."""
+    """The upper bound of their hashes, where it does not follow from the fraction."""
 
     def of(self, sections: np.ndarray) -> np.ndarray:
-        """Whether each section is held out: bool (len(sections),)."""
+        """Return whether each section is held out: bool (len(sections),)."""
         if self.files is not None:
             return np.isin(sections["file"], sorted(self.files))
         limit = min(int(self.fraction * _ALL_HASHES), _ALL_HASHES - 1)
@@ -58,12 +58,12 @@ class Tokenised:
     weight: float | None
     heldout: HeldOut
     repeated: list[np.ndarray] = field(default_factory=list)
-    """For each part, whether a section is left out because an equal one came before; empty: none is."""
+    """For each part, whether a section is left out because it repeats an earlier one; empty: none is."""
     duplicates: int = 0
-    """Documents that were left out."""
+    """Number of documents left out."""
 
     def kept(self, part: int, sections: np.ndarray, start: int, *, held: bool) -> np.ndarray:
-        """Whether each of a part's `sections`, from `start` on, belongs to this side."""
+        """Return whether each of a part's `sections`, from `start` on, belongs to this side."""
         kept = self.heldout.of(sections) == held
         if self.repeated:
             kept &= ~self.repeated[part][start : start + len(sections)]
@@ -71,7 +71,7 @@ class Tokenised:
 
 
 def leave_out_repeated(sources: Sequence[Tokenised]) -> None:
-    """Leave out every document that is equal to an earlier one, and count them."""
+    """Leave out every document equal to an earlier one, and count them."""
     total = sum(count for source in sources for count, _ in source.parts.counts)
     for source in sources:
         source.repeated = [np.zeros(count, bool) for count, _ in source.parts.counts]
@@ -110,7 +110,7 @@ def _indexes(sources: Sequence[Tokenised]) -> Iterator[np.ndarray]:
 
 
 def held_share(source: Tokenised) -> float:
-    """Which share of its tokens a source holds out."""
+    """Return the share of its tokens that a source holds out."""
     counts = [0, 0]
     for part in range(len(source.parts.counts)):
         sections = source.parts.index(part)
@@ -121,8 +121,9 @@ def held_share(source: Tokenised) -> float:
 
 
 def hold_out_whole(source: Tokenised) -> HeldOut | None:
-    """What to hold out of a source of few documents that must stay whole: those with the lowest hashes,
-    about the share that is wanted, but one at least, and not all. None if it has fewer than two."""
+    """Choose what to hold out from a source of few documents that must stay whole: those with the
+    lowest hashes, about the wanted share, but at least one, and not all. None if it has fewer than
+    two."""
     parts = [source.parts.index(part) for part in range(len(source.parts.counts))]
     sections = np.concatenate(parts)
     if source.repeated:
@@ -137,9 +138,9 @@ def hold_out_whole(source: Tokenised) -> HeldOut | None:
 
 
 def cut_each(source: Tokenised, folder: Path, line_ends: np.ndarray) -> Tokenised:
-    """A source of few documents, of which the end of each is held out instead of some of them.
+    """Return a source of few documents in which the end of each is held out instead of some of them.
 
-    What comes of it lies in `folder`, tokens and all: a document's two sides are sections of their own.
+    The result, including its tokens, is in `folder`: a document's two sides are separate sections.
     """
     before, fraction = source.parts, source.heldout.fraction
     parts = Parts(folder, before.dtype.itemsize)
@@ -171,7 +172,8 @@ def cut_each(source: Tokenised, folder: Path, line_ends: np.ndarray) -> Tokenise
 
 
 def _cut_document(sections: np.ndarray, start: int, cut: int) -> np.ndarray:
-    """The sections of one document, those behind a cut with the lowest hash, the others the highest."""
+    """Return the sections of one document, those after a cut with the lowest hash, the others with
+    the highest."""
     ends = start + np.cumsum(sections["tokens"].astype(np.int64))
     inside = int(np.searchsorted(ends, cut, side="right"))
     both = (
@@ -191,7 +193,8 @@ def _cut_document(sections: np.ndarray, start: int, cut: int) -> np.ndarray:
 
 
 def _line_end(tokens: np.ndarray, cut: int, stop: int, line_ends: np.ndarray) -> int:
-    """The first position from `cut` on where a line begins, if one does before `stop`; else `cut`."""
+    """Return the first position after `cut` where a line begins, if there is one before `stop`; else
+    `cut`."""
     window = tokens[cut : min(stop - 1, cut + _CUT_WINDOW)]
     found = np.flatnonzero(line_ends[window])
     return cut + int(found[0]) + 1 if len(found) else cut
@@ -199,22 +202,22 @@ def _line_end(tokens: np.ndarray, cut: int, stop: int, line_ends: np.ndarray) ->
 
 @dataclass(frozen=True)
 class Share:
-    """What the corpus takes of one source."""
+    """One source's share of the corpus."""
 
     name: str
     there: int
-    """Tokens that the source has."""
+    """Number of tokens in the source."""
     dealt: int
-    """Tokens of it in the corpus: more than there are where it repeats, fewer where it is cut."""
+    """Number of its tokens in the corpus: more than it has where it repeats, fewer where it is cut."""
 
     @property
     def times(self) -> float:
-        """How often the source comes in an epoch."""
+        """How many times an epoch contains the source."""
         return self.dealt / self.there if self.there else 0.0
 
 
 class Side:
-    """The sections of all sources that are trained on, or those that are held out."""
+    """The sections of all sources on one side: training or held out."""
 
     def __init__(self, sources: Sequence[Tokenised], *, held: bool) -> None:
         self._sources = sources
@@ -222,16 +225,17 @@ class Side:
         width = sources[0].parts.dtype.itemsize
         total = sum(tokens for source in sources for _, tokens in source.parts.counts)
         self._piece = max(_PIECE_BYTES // width, total // _MOST_PIECES)
-        # For each piece: part, first section, sections, first token, tokens, and how many of them count.
+        # For each piece: part, first section, number of sections, first token, tokens, and how many
+        # of them count.
         self._pieces = [self._cut(source) for source in sources]
         self.tokens = [int(pieces[:, 5].sum()) for pieces in self._pieces]
 
     def shares(self, wanted: int) -> list[Share]:
-        """How much of each source makes an epoch.
+        """Return how much of each source makes an epoch.
 
-        Without weights all of each. With weights as much as is `wanted`, but no more than it takes for
-        every source to be used up once, and no less than it takes for one. The held-out part is as
-        large as it can be without repeating any, or all of each where that is less than what is wanted.
+        Without weights, all of each. With weights, the `wanted` number of tokens, but at most as
+        many as use up every source once, and at least as many as use up one. The held-out part is as
+        large as possible without repetition, or all of each where that is less than wanted.
         """
         there, weights = self.tokens, [source.weight for source in self._sources]
         names = [source.name for source in self._sources]
@@ -244,7 +248,7 @@ class Side:
             # Nothing repeats there: it would be measured twice.
             size = min((epoch for epoch in epochs if epoch > 0), default=0.0)
             if size < wanted:
-                # Shares of next to nothing would measure nothing.
+                # With shares of almost nothing the measurement would be useless.
                 return [Share(name, count, count) for name, count in zip(names, there, strict=True)]
         else:
             size = min(max(wanted, min(epochs)), max(epochs))
@@ -262,10 +266,11 @@ class Side:
         begins: int = 0,
         row: int = 1,
     ) -> Iterator[np.ndarray]:
-        """The corpus in pieces, in its order; `advance` hears how many tokens each has.
+        """Yield the corpus in pieces, in its order; `advance` is called with the number of tokens of
+        each.
 
-        With `closed` no piece is without the tokens of `end` behind it. Where numbers are marked,
-        `begins` is the bit with which a document begins, and none is cut; nor is one where each has
+        With `closed`, every piece ends with the tokens of `end`. Where numbers are marked, `begins`
+        is the bit with which a document begins, and no document is cut; nor is one where each has
         `row` tokens.
         """
         owner, piece, most = self._order(shares)
@@ -280,13 +285,14 @@ class Side:
                 limit = int(starts[starts <= limit][-1])
             tokens = tokens[: limit - limit % row]
             if len(last) and (cut or closed) and not np.array_equal(tokens[-len(last) :], last):
-                # Instead of others where the share is exact.
+                # In place of the last tokens, where the share is exact.
                 tokens = np.concatenate([tokens[: len(tokens) - cut * len(last)], last])
             advance(limit)
             yield tokens
 
     def _order(self, shares: Sequence[Share]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The source of each piece that is dealt, which piece of it, and how many tokens at most."""
+        """Return, for each piece in the corpus's order, its source, its number there, and its
+        greatest number of tokens."""
         owners, numbers, limits, positions = [], [], [], []
         for source, share in enumerate(shares):
             own, most = [], []
@@ -318,7 +324,7 @@ class Side:
         return owner[order], number[order], limit[order]
 
     def _cut(self, source: Tokenised) -> np.ndarray:
-        """The pieces of a source: int64 (pieces, 6)."""
+        """Return the pieces of a source: int64 (pieces, 6)."""
         found = [np.zeros((0, 6), np.int64)]
         for part in range(len(source.parts.counts)):
             sections = source.parts.index(part)
@@ -327,8 +333,8 @@ class Side:
             kept = source.kept(part, sections, 0, held=self._held)
             sizes = sections["tokens"].astype(np.int64)
             starts = np.cumsum(sizes) - sizes
-            # A piece is as many neighbours as begin within its length; a document of several sections
-            # is begun where its first one is, unless it is long.
+            # A piece consists of all neighbours that begin within its length. A document of several
+            # sections counts as beginning with its first one, unless it is long.
             begins = np.flatnonzero(sections["first"])
             whose = np.cumsum(sections["first"] != 0) - 1
             lengths = np.diff(starts[begins], append=int(sizes.sum()))
@@ -349,7 +355,7 @@ class Side:
         return np.concatenate(found)
 
     def _read(self, source: int, number: int) -> np.ndarray:
-        """The tokens of a piece that count."""
+        """Return the tokens of a piece that count."""
         whose = self._sources[source]
         part, first, count, start, size, counted = self._pieces[source][number].tolist()
         tokens = whose.parts.tokens(part, start, size)

@@ -1,7 +1,7 @@
 """From a file to its documents, whatever its format.
 
-It yields documents, pieces of long ones, or the reason why there is none in a place: an empty row, a bad
-one, a file that is no text. Memory stays at some megabytes however long a file is.
+The results are documents, pieces of long ones, or the reason why a place has none: an empty row, a
+bad one, a file that is not text. Memory stays at some megabytes however long a file is.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from .images import ImageColumns
 from .rows import BadRow, Rows, json_lines, json_values, separated_values
 from .token_arrays import token_documents
 
-# A text is one document up to this length; of a longer one each such part counts as one.
+# A text up to this length is one document; a longer one is split into documents of this length.
 _LONGEST_DOCUMENT = 4 << 20
 WHOLE_FILE = 0
-"""Instead of a line where a file has none."""
+"""Used instead of a line number where a file has no lines."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """Text in UTF-8 (or bytes, where the tokenizer takes any); `ends` if nothing of it follows."""
+    """Text in UTF-8 (or bytes, where the tokenizer takes any); `ends` if it is the document's last
+    piece."""
 
     text: bytes
     ends: bool = True
@@ -37,7 +38,7 @@ class Document:
 
 @dataclass(frozen=True)
 class TokenDocument:
-    """A document that somebody else has tokenised, or a piece of one."""
+    """A document tokenised by another program, or a piece of one."""
 
     tokens: np.ndarray
     ends: bool
@@ -45,12 +46,12 @@ class TokenDocument:
 
 @dataclass(frozen=True)
 class Empty:
-    """A row or a file without any text."""
+    """A row or a file without text."""
 
 
 @dataclass(frozen=True)
 class NoText:
-    """A file in a folder that is called a text and is none."""
+    """A file in a folder that has the name of a text file and is none."""
 
 
 Item = Document | TokenDocument | Empty | NoText | BadRow
@@ -58,7 +59,7 @@ Item = Document | TokenDocument | Empty | NoText | BadRow
 
 @dataclass(frozen=True)
 class Reading:
-    """What a file's items depend on beside its source."""
+    """What a file's items depend on besides its source."""
 
     utf8: bool
     vocabulary: int
@@ -66,7 +67,7 @@ class Reading:
 
 
 def items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item, int]]:
-    """The items of a file in order: line or row, the item, and how many bytes have been read.
+    """Yield the items of a file in order: line or row, the item, and the number of bytes read.
 
     Raises `UserError`: `DATA_MISSING` where the file as a whole cannot be used, `MANIFEST` where the
     chat template cannot.
@@ -119,7 +120,7 @@ def _items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item
 
 
 def _image(path: Path, file: File, columns: ImageColumns) -> tuple[int, Item, int]:
-    """The one sample of an image's file, which has no lines."""
+    """Return the one sample of an image file, which has no lines."""
     with reading():
         sample = columns.file(path, file.name)
     item = sample if isinstance(sample, BadRow) else Document(sample)
@@ -155,14 +156,14 @@ def _of_rows(
                 bad = BadRow("holds half a character, which UTF-8 has no bytes for")
                 yield number, bad, position()
                 continue
-            # What the assistant says is marked by places in the whole conversation.
+            # The assistant's parts are marked by offsets in the whole conversation.
             parts = [data] if source.columns.nested else _in_parts(data)
             for part, ends in _with_last(parts):
                 yield number, Document(part, ends), position()
 
 
 def _of_text(stream: Stream, named: bool, utf8: bool) -> Iterator[tuple[int, Item, int]]:
-    """A file of text: one document, or one for each part of a long one."""
+    """Yield a text file as one document, or as one for each part of a long one."""
     line, whole = 1, True
     kept = stream.read(_LONGEST_DOCUMENT)
     if not looks_like_text(kept):
@@ -180,7 +181,7 @@ def _of_text(stream: Stream, named: bool, utf8: bool) -> Iterator[tuple[int, Ite
         if following:
             cut = _cut(part)
         text, kept = part[:cut], part[cut:] + following
-        # Of a part of a longer one nothing is left out, be it a line's end alone.
+        # In parts of a longer text nothing is left out, not even a part that is only a line end.
         whole = whole and not kept
         item: Item = Document(text, ends=not kept)
         if utf8 and (broken := _broken_line(text)) is not None:
@@ -197,7 +198,7 @@ def _of_text(stream: Stream, named: bool, utf8: bool) -> Iterator[tuple[int, Ite
 
 
 def _in_parts(text: bytes) -> Iterator[bytes]:
-    """The parts of a text, none longer than a document may be."""
+    """Yield the parts of a text, none longer than a document may be."""
     start = 0
     while len(text) - start > _LONGEST_DOCUMENT:
         part = text[start : start + _LONGEST_DOCUMENT]
@@ -208,7 +209,7 @@ def _in_parts(text: bytes) -> Iterator[bytes]:
 
 
 def _with_last(parts: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Each part, and whether it is the last one."""
+    """Yield each part with whether it is the last one."""
     before: bytes | None = None
     for part in parts:
         if before is not None:
@@ -219,12 +220,13 @@ def _with_last(parts: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
 
 
 def _cut(part: bytes) -> int:
-    """Where to cut a part that goes on: behind its last line or, without any, its last character."""
+    """Return where to cut a part that continues: after its last line or, without any, its last
+    character."""
     return part.rfind(b"\n") + 1 or _character_end(part)
 
 
 def _broken_line(text: bytes) -> int | None:
-    """How many lines stand before the first byte that is no UTF-8; None if all is."""
+    """Return the number of lines before the first byte that is not UTF-8; None if all are."""
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -233,11 +235,11 @@ def _broken_line(text: bytes) -> int | None:
 
 
 def _character_end(text: bytes) -> int:
-    """Where the last whole character of UTF-8 ends."""
+    """Return where the last whole UTF-8 character ends."""
     for back in range(1, min(4, len(text)) + 1):
         byte = text[-back]
         if byte & 0xC0 != 0x80:
-            # The first byte says how long its character is.
+            # The first byte determines the character's length.
             length = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
             return len(text) - back if length > back else len(text)
     return len(text)

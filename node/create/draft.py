@@ -1,4 +1,4 @@
-"""A founder's file and what belongs to it before any text is read, and the manifest that comes of it."""
+"""A founder's file with everything it names except the texts, and the manifest made from it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from .usual import usual_optimizer, usual_schedule
 
 @dataclass(frozen=True)
 class Draft:
-    """A founder's file and what belongs to it, before any text is read."""
+    """A founder's file with everything it names, before any text is read."""
 
     path: Path
     file: FoundersFile
@@ -59,12 +59,12 @@ class Draft:
 
     @property
     def images(self) -> bool:
-        """Whether images are learned from."""
+        """Whether the swarm trains on images."""
         return self.file.task == DIFFUSION
 
     def corpus(self, data: DataDir, progress: Progress) -> Corpus:
         """Read all text."""
-        # What ends a conversation is within it.
+        # A conversation already contains its end.
         end = self.end if self.task.chat is None else ()
         filler = self.task.filler
         wanted = "both" if self.file.data.policy == "shared" else "heldout"
@@ -73,7 +73,7 @@ class Draft:
         )
 
     def private(self) -> PrivateSpec | None:
-        """What members are told about data of their own, if they have some."""
+        """Return the manifest's settings for members' own data; None if the data is shared."""
         table, run = self.file.data, self.file.schedule.total_rounds * self.file.rounds.sequences
         if table.policy == "shared":
             return None
@@ -105,7 +105,7 @@ class Draft:
         admission: AdmissionSpec,
         founder: PeerId,
     ) -> Manifest:
-        """The manifest of these parts. Raises `UserError` (`MANIFEST`)."""
+        """Return the manifest of these parts. Raises `UserError` (`MANIFEST`)."""
         file, private = self.file, self.private()
         marked = self.task.chat is not None
         optimizer = usual_optimizer(file, self.path, initial.parameters)
@@ -150,14 +150,14 @@ class Draft:
         return manifest
 
     def _schedule(self, optimizer: OptimizerSpec, initial: InitialModel) -> ScheduleSpec:
-        # Rates were found for new and whole models of language; others begin where the file says.
+        # The rates were found for new language models without adapters; others start from the file's.
         if self.images or self.checkpoint is not None or initial.adapter is not None:
             return self.file.schedule
         elements = sum(spec.elements for spec in initial.parameters)
         return usual_schedule(self.file, optimizer, elements)
 
     def admission(self, founder: PeerId) -> AdmissionSpec:
-        """Who may join. Raises `UserError` (`MANIFEST`)."""
+        """Return the admission policy. Raises `UserError` (`MANIFEST`)."""
         table = self.file.admission
         issuer = None
         if table.issuer is not None:
@@ -206,7 +206,7 @@ def _read_images(file: FoundersFile, path: Path, data: tuple[Path | str, ...]) -
     except StructureError as error:
         raise bad_manifest(path, str(error)) from None
     found = find_sources(file, path, data, images=images)
-    # To all that follows an image is a sequence of bytes.
+    # From here on an image is handled as a sequence of bytes.
     file = replace(file, data=replace(file.data, sequence_length=images.sample_bytes))
     task = TaskPlan(ImageTokenizer(), None, to_plain(images, named=True))
     special = TokenizerSettings()
@@ -214,15 +214,15 @@ def _read_images(file: FoundersFile, path: Path, data: tuple[Path | str, ...]) -
 
 
 def _store_settings(settings: TokenizerSettings, store: BlobStore) -> ContentId | None:
-    # Without any a swarm keeps the swarm-id that it had before there were such settings.
+    # A swarm without any keeps the swarm-id that it had before such settings existed.
     return None if settings == TokenizerSettings() else store.put(settings.encode())
 
 
 def _model(
     file: ManifestFile, path: Path, vocabulary: int
 ) -> tuple[dict[str, Any], Path | None, LoraTable | None]:
-    """The model's configuration, complete, the checkpoint's directory if it starts from one, and what
-    adapters it gets if any."""
+    """Return the model's complete configuration, the checkpoint's directory if it starts from one,
+    and the settings of its adapters if any."""
     config = dict(file.model)
     named, table = config.pop("checkpoint", None), config.pop("lora", None)
     try:

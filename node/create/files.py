@@ -1,10 +1,11 @@
-"""Which files a source has, and what else lies there and why it does not count.
+"""The files of a source, and the files in its folders that do not count, with the reason.
 
-Of a data set in the layout of the Hugging Face hub, of its cache or of `datasets` one split counts
-(`splits`), and of a folder whose own files are called so. Linked folders count as if they were there.
+One split counts of a data set in the layout of the Hugging Face hub, of its cache or of `datasets`
+(`splits`), and of a folder whose files are named for splits. Linked folders count as if they were
+there.
 
-The order of the files, and so the corpus, follows from their names below the folder that was given and
-not from where that folder lies.
+The order of the files, and so the corpus, follows from their names below the given folder and not
+from where that folder is.
 """
 
 from __future__ import annotations
@@ -50,22 +51,22 @@ _DESCRIPTIONS = frozenset(
         "config.json",
     }
 )
-"""What describes a data set and is none."""
+"""Files that describe a data set and are not data."""
 _OTHER_SPLIT = "of another split"
 _NO_SPLIT = "of no split of the data set"
 _NO_DATA = "not of the data set itself"
 _SECOND = "linked a second time"
 _WITHOUT_ROWS: tuple[Format, ...] = ("text", "tokens", "image")
 _WITH_IMAGES: tuple[Format, ...] = ("image", "parquet", "arrow")
-# As many as help to see what is meant.
+# As many as help to recognise what is meant.
 _EXAMPLES = 3
-# What other programs lay beside an array of tokens belongs to it.
+# Files that other programs write beside an array of tokens belong to it.
 _COMPANIONS = (".ds.index", ".ds.metadata", ".ds.loss")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A part of the training data: where it lies, and how text is got out of it."""
+    """A part of the training data: where it is, and how its text is extracted."""
 
     name: str
     paths: tuple[Path | str, ...]
@@ -76,16 +77,17 @@ class Source:
     columns: Columns = field(default_factory=lambda: Columns(None, None))
     split: str | None = None
     config: str | None = None
-    """Which configuration of a data set."""
+    """The configuration of the data set."""
     heldout: tuple[str, ...] = ()
-    """Files that count whatever split they are of, to be held out."""
+    """Patterns of files to hold out, which count whatever their split."""
     token_type: TokenType | None = None
     weight: float | None = None
 
 
 @dataclass(frozen=True)
 class File:
-    """A file to read, its name below the folder it was found in, and whether it was named itself."""
+    """A file to read, its name below the folder it was found in, and whether the founder named it
+    directly."""
 
     path: Path | str
     name: PurePath
@@ -94,28 +96,28 @@ class File:
 
     @property
     def size(self) -> int:
-        """Its bytes; 0 for what lies elsewhere."""
+        """Its size in bytes; 0 for a remote file."""
         return 0 if isinstance(self.path, str) else self.path.stat().st_size
 
 
 @dataclass
 class Skipped:
-    """Files that do not count, by the reason: how many, and the first few."""
+    """Files that do not count, by reason: how many, and the first few."""
 
     reasons: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
 
     def add(self, reason: str, name: str, count: int = 1) -> None:
-        """One more file, or several."""
+        """Add one or several files."""
         before, names = self.reasons.get(reason, (0, []))
         self.reasons[reason] = (before + count, [*names, name][:_EXAMPLES])
 
     @property
     def count(self) -> int:
-        """How many files."""
+        """Number of files."""
         return sum(count for count, _ in self.reasons.values())
 
     def words(self) -> list[str]:
-        """A line for each reason."""
+        """Return a line for each reason."""
         return [
             f"{count} {reason} ({', '.join(names)}{', …' if count > len(names) else ''})"
             for reason, (count, names) in self.reasons.items()
@@ -123,9 +125,9 @@ class Skipped:
 
 
 def find_files(source: Source) -> tuple[list[File], Skipped]:
-    """The files of a source in the order in which they are read, and what else is there.
+    """Return the files of a source in the order in which they are read, and those skipped.
 
-    Raises `UserError` (`DATA_MISSING`) for a path that is not there, and where nothing is left.
+    Raises `UserError` (`DATA_MISSING`) for a path that does not exist, and where nothing is left.
     """
     found: dict[Path | str, File] = {}
     skipped = Skipped()
@@ -144,7 +146,8 @@ def find_files(source: Source) -> tuple[list[File], Skipped]:
 
 
 def matches(name: PurePath, patterns: Sequence[str]) -> bool:
-    """Whether a file's name, or what it is called unpacked, fits a pattern, in either case."""
+    """Whether a file's name, with or without the ending of a compressed file, matches a pattern, in
+    either case."""
     names = {PurePosixPath(each.as_posix().lower()) for each in (name, bare(name))}
     return any(each.match(pattern.lower()) for each in names for pattern in patterns)
 
@@ -182,21 +185,21 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
 
 
 class _FolderWalk:
-    """The files below a folder that was given."""
+    """The walk through the files below a given folder."""
 
     def __init__(self, root: Path, source: Source, skipped: Skipped) -> None:
         self._root = root
         self._source = source
         self._skipped = skipped
         self._seen: set[tuple[int, int]] = set()
-        """Folders that were read: links lead nowhere twice."""
+        """Folders already read, so that a link is not followed twice."""
         self._homes: dict[Path, Path] = {}
-        """For each folder the data set of the hub that it is a part of, or the root."""
+        """For each folder, the hub data set that it is part of, or the root."""
         self._cards: dict[Path, dict[str, Any]] = {}
-        """What each of those data sets says of itself; of the root only if it is one."""
+        """The contents of each of these data sets' cards; the root has one only if it is a data set."""
 
     def files(self) -> Iterator[File]:
-        """Those that count, in order."""
+        """Return the files that count, in order."""
         found = list(self._walk())
         left_out: dict[int, str] = {}
         for home in dict.fromkeys(home for _, home in found if home is not None):
@@ -210,8 +213,8 @@ class _FolderWalk:
                 yield file
 
     def _walk(self) -> Iterator[tuple[File, Path | None]]:
-        """Each file that counts by its name, with the data set or root among whose files a split is to
-        be chosen; None: it is chosen already."""
+        """Yield each file that counts by its name, with the data set or root among whose files a
+        split must be chosen; None: it is chosen already."""
         for folder, folders, names in os.walk(self._root, onerror=_refuse, followlinks=True):
             here = Path(folder)
             if (identity := _identity(here)) in self._seen:
@@ -247,7 +250,7 @@ class _FolderWalk:
         return File(path, name, source.format or _format(name, source) or _usual(source), False)
 
     def _goes_into(self, folder: Path) -> bool:
-        """Whether a folder is to be read: linked ones once, and none that is around the link."""
+        """Whether to read a folder: a linked one once, and not one that contains the link."""
         name = f"{self._name(folder)}/"
         if folder.name.startswith("."):
             self._skipped.add("hidden", name)
@@ -262,21 +265,22 @@ class _FolderWalk:
         return True
 
     def _is_read_anyway(self, real: Path) -> bool:
-        """Whether a folder that a link leads to is below the root, and not hidden there."""
+        """Whether a linked folder is below the root and not hidden there."""
         root = self._root.resolve()
         if not real.is_relative_to(root):
             return False
         return not any(part.startswith(".") for part in real.relative_to(root).parts)
 
     def _home(self, here: Path, folders: list[str], names: Sequence[str]) -> Path:
-        """The data set that the files here belong to, or the root."""
+        """Return the data set that the files here belong to, or the root."""
         home = self._homes.get(here.parent, self._root)
         if CARD in names and (card := read_card(here / CARD)) is not None:
             home, self._cards[here] = here, card
         elif "dataset_infos.json" in names or is_revision(here):
             home, self._cards[here] = here, {}
         self._homes[here] = home
-        # The hub's cache of a data set: what its revisions link to, and which of them is the last one.
+        # The hub's cache of a data set: the blobs that its revisions link to, and the name of the
+        # latest one.
         if here.name.startswith(CACHED) and "snapshots" in folders:
             self._leave_out_folders(here, folders, ["snapshots"], "of the cache alone")
         if here.name == "snapshots" and here.parent.name.startswith(CACHED):
@@ -294,8 +298,8 @@ class _FolderWalk:
     def _prepared(
         self, folder: Path, folders: Sequence[str], names: Sequence[str]
     ) -> tuple[list[str], list[Path]] | None:
-        """What `datasets` has saved or prepared here: the folders to look into, and the files; None if
-        nothing."""
+        """Return what `datasets` has saved or prepared here: the folders to look into, and the
+        files; None if nothing."""
         if "dataset_dict.json" in names:
             wanted = self._source.split or USUAL_SPLIT
             splits = listed(folder / "dataset_dict.json", "splits")
@@ -336,14 +340,14 @@ class _FolderWalk:
         return [], files
 
     def _cached(self, folder: Path, names: Sequence[str]) -> list[Path]:
-        """The files of the split that is wanted, of a data set in the cache of `datasets`."""
+        """Return the files of the wanted split of a data set in the cache of `datasets`."""
         known = cached_splits(folder)
         wanted = self._source.split or USUAL_SPLIT
         _check_split(wanted, known, folder)
         return [folder / name for name in sorted(names) if cached_split(name, known) == wanted]
 
     def _other_splits(self, home: Path, own: dict[str, File]) -> dict[str, str]:
-        """Which of the files of a data set, or of the root, do not count, and why."""
+        """Return which files of a data set, or of the root, do not count, each with the reason."""
         source, card = self._source, self._cards.get(home)
         wanted, left_out = source.split or USUAL_SPLIT, {}
         chosen = None if card is None else configuration(card, source.config, home / CARD)
@@ -361,7 +365,7 @@ class _FolderWalk:
         else:
             splits = by_names(name for name in names if _may_be_of_a_split(own[name]))
             if source.split is None and (wanted not in splits or len(splits) == 1):
-                # A folder where files happen to be called so.
+                # A folder whose files happen to have such names.
                 return {}
         _check_split(wanted, splits, home)
         strict = card is not None or source.split is not None
@@ -383,7 +387,7 @@ class _FolderWalk:
 
 
 def _below(file: File, home: Path) -> str:
-    """A file's name below a folder, as patterns have it."""
+    """Return a file's name below a folder, as patterns use it."""
     assert isinstance(file.path, Path)
     return file.path.relative_to(home).as_posix()
 
@@ -402,15 +406,15 @@ def _check_split(wanted: str, splits: Iterable[str], folder: Path) -> None:
 
 
 def _may_be_of_a_split(file: File) -> bool:
-    """Whether a file's name is looked at for a split outside of data sets: programs and prose have such
-    words in their names for other reasons."""
+    """Whether a file's name can stand for a split outside of data sets: the names of programs and
+    prose contain such words for other reasons."""
     name = bare(file.name)
     exact = (name.stem, *(name.parent.parts if name.suffix.lower() == ".txt" else ()))
     return file.format != "text" or any(map(is_named_for_a_split, exact))
 
 
 def _beside_rows(own: dict[str, File]) -> dict[str, str]:
-    """The texts beside the rows of a data set: notes, licences, programs that read it."""
+    """Return the texts beside the rows of a data set: notes, licences, programs that read it."""
     if not any(file.format not in _WITHOUT_ROWS for file in own.values()):
         return {}
     return {name: _NO_DATA for name, file in own.items() if file.format == "text"}
@@ -422,7 +426,7 @@ def _is_index(name: str, names: Sequence[str]) -> bool:
 
 
 def _refuse(error: OSError) -> None:
-    """What a closed folder holds would be missing from the training data without a word."""
+    """Raise for an unreadable folder: its files would be missing from the training data unnoticed."""
     linked = Path(error.filename).is_symlink()
     raise UserError(
         ExitCode.DATA_MISSING,
@@ -434,7 +438,7 @@ def _refuse(error: OSError) -> None:
 
 
 def _why_not(name: PurePath, source: Source) -> str | None:
-    """Why a file in a folder does not count; None if it does."""
+    """Return why a file in a folder does not count; None if it does."""
     if name.name.startswith("."):
         return "hidden"
     if source.exclude and matches(name, source.exclude):
@@ -459,14 +463,14 @@ def _why_not(name: PurePath, source: Source) -> str | None:
 
 
 def _format(name: PurePath, source: Source) -> Format | None:
-    """What a file is by its name: an image only where images are learned from."""
+    """Return a file's format by its name: an image only where the swarm trains on images."""
     if source.columns.images and is_image(name):
         return "image"
     return format_of(name)
 
 
 def _usual(source: Source) -> Format:
-    """What a file is that was named and whose own name says nothing."""
+    """Return the format of a file that was named directly and whose name does not tell."""
     return "image" if source.columns.images else "text"
 
 

@@ -1,8 +1,8 @@
-"""Conversations in samples: several whole ones in each, none across the border of two.
+"""Packing of conversations into samples: several whole ones in each, none across a border.
 
-A sample is `sequence_length` numbers and one more, the first of the next sample. So a shard is a run of
-rows of that length, and one number behind the last; no target lies across a border, as the first number
-of a row begins a conversation and is not to be learned.
+A sample is `sequence_length` numbers and one more, the first of the next sample. So a shard is a run
+of rows of that length, followed by one number. No target crosses a border, as the first number of a
+row begins a conversation and is not to be learned.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-# Rows that wait for a conversation that fits. With as many there is hardly any room left in one when it
-# goes, and what is mixed stays near its place.
+# Rows that wait for a conversation that fits. With this many a row is nearly full when it is
+# emitted, and conversations stay close to their places in the mix.
 _OPEN_ROWS = 64
 
 
 def rows(
     pieces: Iterable[np.ndarray], length: int, filler: int, begins: int
 ) -> Iterator[np.ndarray]:
-    """Rows of `length` numbers, out of pieces of whole conversations that are no longer than that.
+    """Yield rows of `length` numbers from pieces of whole conversations, none of which is longer.
 
-    A conversation goes into the row that it fills best. What stays free is filled with `filler`, as a
-    document of its own; `begins` is the bit with which one begins.
+    A conversation goes into the row that it fills best. The rest of a row is filled with `filler`,
+    as a document of its own; `begins` is the bit with which a document begins.
     """
     waiting: list[list[np.ndarray]] = []
     free: list[int] = []

@@ -1,7 +1,7 @@
-"""Which format a file has, by its name, and how its bytes are read when it is compressed.
+"""The format of a file, by its name, and the decompression of its bytes.
 
-Any fault in a file's bytes is a `BadFile`, which says it in words; so no library's own exception leaves
-this module.
+Any fault in a file's bytes is a `BadFile`, which describes it in words; no library's own exception
+leaves this module.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ _MAGIC = {
     ".xz": b"\xfd7zXZ\x00",
     ".bz2": b"BZh",
 }
-# Compressed text is some four times as long.
+# Compressed text expands about four times.
 _UNPACKED = 4
 _COMPRESSED = frozenset({*_MAGIC, ".parquet"})
-# A window of 2 GB is what `zstd --long=31` takes; dumps of forums come so.
+# `zstd --long=31`, used for dumps of forums, needs a window of 2 GB.
 _ZSTD_WINDOW = 1 << 31
-# Little at a time: what it unpacks to may be a thousand times as much, and is held at once.
+# Few bytes at a time: they may decompress to a thousand times as many, all held at once.
 _ZSTD_READ = 1 << 12
-# The control characters that texts have: backspace, tab, line and page ends, escape.
+# The control characters that texts contain: backspace, tab, line and page ends, escape.
 _TEXT_BYTES = frozenset({7, 8, 9, 10, 11, 12, 13, 27, *range(32, 127), *range(128, 256)})
 _SNIFFED_BYTES = 1 << 13
 _RECODED_BYTES = 1 << 16
-# What stands at the beginning of a text and says how it is encoded; the longer ones first.
+# Byte-order marks at the beginning of a text, with its encoding; the longer ones first.
 _MARKS: dict[bytes, str | None] = {
     codecs.BOM_UTF32_LE: "utf-32-le",
     codecs.BOM_UTF32_BE: "utf-32-be",
@@ -67,12 +67,12 @@ _MARKS: dict[bytes, str | None] = {
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
-# In fewer, zeros may be chance.
+# With fewer pairs, the zeros may be chance.
 _FEWEST_PAIRS = 8
 
 
 class BadFile(Exception):
-    """A file cannot be used; the message says why, to be read after the file's name."""
+    """A file cannot be used; the message gives the reason, worded to follow the file's name."""
 
     def __init__(self, problem: str, remedy: str = "") -> None:
         super().__init__(problem)
@@ -80,50 +80,51 @@ class BadFile(Exception):
         self.remedy = remedy or "mend the file, or leave it out with `exclude` in [data]"
 
     def at(self, path: str | Path) -> UserError:
-        """The error to show for this file."""
+        """Return the error to show for this file."""
         return UserError(ExitCode.DATA_MISSING, f"{path}: {self.problem}", self.remedy)
 
 
 def format_of(name: PurePath) -> Format | None:
-    """The format that a file's name speaks of, in letters of either case."""
+    """Return the format that a file's name implies, in letters of either case."""
     return _ENDINGS.get(bare(name).suffix.lower())
 
 
 def is_image(name: PurePath) -> bool:
-    """Whether a file's name speaks of an image: one of no known ending, where text is learned from."""
+    """Whether a file's name implies an image; where text is trained on, such an ending is unknown."""
     return name.suffix.lower() in _IMAGE_ENDINGS
 
 
 def unpacked_bytes(path: Path | str, size: int) -> int:
-    """About how much text a file of this size has; nobody knows before it is read."""
+    """Estimate how many bytes of text a file of this size has; the exact number is known only after
+    reading."""
     return size * (_UNPACKED if Path(path).suffix.lower() in _COMPRESSED else 1)
 
 
 def bare(name: PurePath) -> PurePath:
-    """A file's name without the ending of a compressed file."""
+    """Return a file's name without the ending of a compressed file."""
     return name.with_suffix("") if name.suffix.lower() in _MAGIC else name
 
 
 def looks_like_text(start: bytes) -> bool:
-    """Whether bytes from a file's beginning are those of a text, in whatever encoding of bytes.
+    """Whether bytes from a file's beginning are text, in any byte encoding.
 
-    Texts have next to no control characters; compressed, compiled and packed bytes have many.
+    Texts have almost no control characters; compressed, compiled and packed bytes have many.
     """
     start = start[:_SNIFFED_BYTES]
     strange = _strange(start)
-    # A zero byte is in no text in UTF-8; what else there is of Unicode has become that.
+    # UTF-8 text contains no zero byte; other encodings of Unicode have been converted already.
     return b"\x00" not in start and strange * 100 <= len(start)
 
 
 def _strange(data: bytes) -> int:
-    """How many bytes are in no text."""
+    """Count the bytes that occur in no text."""
     return sum(data.count(byte) for byte in range(256) if byte not in _TEXT_BYTES)
 
 
 @contextlib.contextmanager
 def open_stream(path: Path, *, lines: bool = False) -> Iterator[Stream]:
-    """Open a file as UTF-8, unpacked where it is compressed; with `lines` each line ends with a line
-    feed, be it written with carriage returns alone. Raises `BadFile`."""
+    """Open a file as UTF-8, decompressed if necessary; with `lines` each line ends with a line feed,
+    even if the file has carriage returns alone. Raises `BadFile`."""
     with reading(), path.open("rb") as raw:
         start = raw.read(6)
         raw.seek(0)
@@ -137,8 +138,7 @@ def open_stream(path: Path, *, lines: bool = False) -> Iterator[Stream]:
 
 
 class Stream:
-    """The bytes of an open file, unpacked and in UTF-8 whatever Unicode it is in; `position` is how far
-    the file itself has been read."""
+    """The bytes of an open file, decompressed and converted from any encoding of Unicode to UTF-8."""
 
     def __init__(self, raw: BinaryIO, kind: str | None, lines: bool) -> None:
         self._raw = raw
@@ -155,16 +155,16 @@ class Stream:
             self._unpacked = io.BufferedReader(recoded, _RECODED_BYTES)
 
     def position(self) -> int:
-        """How many bytes of the file have been read."""
+        """Return how many bytes of the file itself have been read."""
         return self._raw.tell()
 
     def read(self, size: int) -> bytes:
-        """The next bytes: `size`, or fewer at the end. Raises `BadFile`."""
+        """Return the next bytes: `size`, or fewer at the end. Raises `BadFile`."""
         with reading():
             return self._unpacked.read(size)
 
     def readline(self, size: int) -> bytes:
-        """The rest of a line with its end, or its first `size` bytes. Raises `BadFile`."""
+        """Return the rest of a line with its end, or its first `size` bytes. Raises `BadFile`."""
         with reading():
             return self._unpacked.readline(size)
 
@@ -183,12 +183,12 @@ def _unpacked(raw: BinaryIO, kind: str | None) -> BinaryIO:
 
 
 def _encoding(start: bytes) -> tuple[str | None, int]:
-    """How a text that begins so is encoded (None: in UTF-8, or nobody knows), and the bytes of the mark
-    that says it."""
+    """Return a text's encoding by its beginning (None: UTF-8 or unknown), and the length of its
+    byte-order mark."""
     for mark, encoding in _MARKS.items():
         if start.startswith(mark):
             return encoding, len(mark)
-    # Without a mark: of text that is mostly Latin every second byte is 0, and the others are text.
+    # Without a mark: in mostly Latin text every second byte is 0, and the others are text.
     pairs = start[: len(start) // 2 * 2]
     for low, encoding in ((0, "utf-16-le"), (1, "utf-16-be")):
         text, zeros = pairs[low::2], pairs[1 - low :: 2].count(0)
@@ -199,7 +199,7 @@ def _encoding(start: bytes) -> tuple[str | None, int]:
 
 
 class _Recoded(io.RawIOBase):
-    """Text as UTF-8, out of another encoding of Unicode or with other ends of lines."""
+    """Text converted to UTF-8 from another encoding of Unicode or from other line ends."""
 
     def __init__(self, source: BinaryIO, encoding: str | None, returns: bool) -> None:
         self._source = source
@@ -236,7 +236,7 @@ class _Recoded(io.RawIOBase):
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Turn what reading and unpacking raise into `BadFile`."""
+    """Convert errors of reading and decompression to `BadFile`."""
     try:
         yield
     except EOFError:
@@ -244,7 +244,7 @@ def reading() -> Iterator[None]:
     except (zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise BadFile(f"is damaged ({error})", _FETCH_AGAIN) from None
     except OSError as error:
-        # bz2 raises a bare OSError for data that it cannot read.
+        # bz2 raises a bare OSError for invalid data.
         problem = f"cannot be read ({error.strerror})" if error.errno else f"is damaged ({error})"
         raise BadFile(problem, _FETCH_AGAIN) from None
 
@@ -253,7 +253,7 @@ _FETCH_AGAIN = "fetch or make the file again, or leave it out with `exclude` in 
 
 
 def needs(package: str, what: str, extra: str = "create") -> UserError:
-    """The error for a format whose library is not installed."""
+    """Return the error for a format whose library is not installed."""
     return UserError(
         ExitCode.DATA_MISSING,
         f"{what} cannot be read here: the package {package} is not installed",
@@ -262,7 +262,7 @@ def needs(package: str, what: str, extra: str = "create") -> UserError:
 
 
 class _Zstandard(io.RawIOBase):
-    """Unpacks frame after frame, and knows whether the last one was whole."""
+    """Decompresses frame after frame, and detects whether the last one was complete."""
 
     def __init__(self, raw: BinaryIO) -> None:
         try:

@@ -1,7 +1,7 @@
-"""Images as samples: files and cells become rows of bytes of one length, behind the number of a class.
+"""Images as samples: files and cells become rows of bytes of one length, after the number of a class.
 
-What is decoded is anybody's: the kind and the number of pixels are read from the head of a file and
-bounded before any pixel is. Whatever the library says of the rest is a `BadRow`.
+Decoded data is untrusted: the kind and the number of pixels are read from a file's header and
+bounded before any pixel is decoded. Any error of the library after that is a `BadRow`.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ USUAL_LABEL = "label"
 
 MAX_IMAGE_BYTES = 64 << 20
 _KINDS = ("PNG", "JPEG", "WEBP", "BMP")
-# A large camera has 60 million. Decoded they take four bytes each at most, and some times that while
-# they are turned and scaled.
+# A large camera has 60 million. Decoded they take up to four bytes each, and a multiple of that
+# while they are rotated and scaled.
 MOST_PIXELS = 1 << 26
 _FOUR_CHANNELS = frozenset({"RGBA", "LA", "PA", "P"})
 _SIXTEEN_BITS = "I;16"
 _PAPER = (255, 255, 255, 255)
-# How a WebP file begins: RIFF, its length, WEBP; then with an extended one the size of the canvas.
+# The start of a WebP file: RIFF, its length, WEBP; in an extended file the canvas size follows.
 _WEBP_CANVAS = slice(24, 30)
 
 
 class ImageColumns(Columns):
-    """Which images there are in a source, and of which class each is.
+    """The images of a source, and the class of each.
 
-    A file is of the class that its folder is called by: the first one below the folder that was
-    given. Of Parquet and Arrow files one column holds images, as bytes or as `datasets` writes them (a
-    table with `bytes`), and another one the name or the number of the class.
+    A file's class is the name of its folder: the first one below the given folder. In Parquet and
+    Arrow files one column holds images, as bytes or as `datasets` writes them (a table with
+    `bytes`), and another the name or the number of the class.
     """
 
     content = "images"
@@ -51,7 +51,7 @@ class ImageColumns(Columns):
     images = True
 
     def __init__(self, image: str | None, label: str | None, settings: ImageSettings) -> None:
-        """Raises `ValueError` for columns that do not go together."""
+        """Raise `ValueError` for columns that do not go together."""
         if label is not None and not settings.classes:
             raise ValueError("`label` is given, and [task_settings] has no `classes`")
         self.parts = []
@@ -63,12 +63,12 @@ class ImageColumns(Columns):
 
     @property
     def facts(self) -> tuple[Any, ...]:
-        """As in `Columns`."""
+        """Everything that the text of a row depends on, as in `Columns`."""
         settings = self.settings
         return self.names, settings.size, settings.channels, settings.classes
 
     def accepts(self, arrow: Any, name: str, kind: Any) -> bool:
-        """As in `Columns`."""
+        """Whether a column may have this Arrow type, as in `Columns`."""
         types = arrow.types
         if types.is_dictionary(kind):
             kind = kind.value_type
@@ -82,7 +82,7 @@ class ImageColumns(Columns):
         return types.is_binary(kind) or types.is_large_binary(kind)
 
     def text(self, row: Mapping[str, Any]) -> bytes | BadRow:
-        """The bytes of a row's sample."""
+        """Return the bytes of a row's sample."""
         value = row[self._image]
         if isinstance(value, dict):
             value = value.get("bytes")
@@ -91,7 +91,7 @@ class ImageColumns(Columns):
         return self._sample(value, None if self._label is None else row[self._label])
 
     def file(self, path: Path, name: PurePath) -> bytes | BadRow:
-        """The bytes of a file's sample. Raises `OSError` as files do."""
+        """Return the bytes of a file's sample. Raises `OSError` as files do."""
         with path.open("rb") as file:
             data = file.read(MAX_IMAGE_BYTES + 1)
         label = name.parts[0] if len(name.parts) > 1 else None
@@ -122,7 +122,7 @@ class ImageColumns(Columns):
 
 
 class ImageTokenizer:
-    """What stands in the place of a tokenizer: every byte counts as a token."""
+    """A stand-in for a tokenizer: every byte counts as a token."""
 
     vocabulary = 256
     token_bytes: TokenBytes = 1
@@ -130,22 +130,22 @@ class ImageTokenizer:
     definition = NO_TOKENIZER
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-        """The bytes themselves."""
+        """Return the bytes themselves."""
         return [np.frombuffer(text, np.uint8) for text in texts]
 
     def line_ends(self) -> np.ndarray:
-        """None: there are no lines."""
+        """Return no line end: there are no lines."""
         return np.zeros(256, bool)
 
     def end_token(self) -> None:
-        """None: an image ends where its bytes do."""
+        """Return None: an image ends where its bytes do."""
 
 
 def decoded(data: bytes, settings: ImageSettings) -> bytes | BadRow:
-    """An image's middle square, scaled: size × size × channels bytes.
+    """Return an image's middle square, scaled: size × size × channels bytes.
 
-    It is turned as its camera says; what shines through it is white; of a moving one the first picture
-    counts. Raises `UserError` without Pillow.
+    It is rotated according to its camera's tag; transparent parts become white; of an animation the
+    first picture is taken. Raises `UserError` without Pillow.
     """
     if len(data) > MAX_IMAGE_BYTES:
         return BadRow(f"has more than {MAX_IMAGE_BYTES >> 20} MB")
@@ -170,7 +170,7 @@ def decoded(data: bytes, settings: ImageSettings) -> bytes | BadRow:
         return _too_large(None)
     except pillow.UnidentifiedImageError:
         return BadRow(f"is no image of a known kind ({', '.join(_KINDS)})")
-    # The library and those under it raise whatever they like of a file that is not as it should be.
+    # Pillow and the libraries under it raise many kinds of errors for an invalid file.
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
         return BadRow(f"is a damaged image ({reason})")
@@ -182,7 +182,7 @@ def _scaled(pillow: Any, image: Any, settings: ImageSettings) -> bytes:
     if image.mode.startswith(_SIXTEEN_BITS):
         image = pillow.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     clear = image.mode in _FOUR_CHANNELS or "transparency" in image.info
-    # Cut out before it is scaled: what lies outside would shine in at the edges.
+    # Cropped before scaling: otherwise pixels outside the square would blend into its edges.
     shorter = min(image.size)
     left, top = ((length - shorter) // 2 for length in image.size)
     image = image.crop((left, top, left + shorter, top + shorter))
@@ -196,7 +196,7 @@ def _scaled(pillow: Any, image: Any, settings: ImageSettings) -> bytes:
 
 
 def library() -> Any:
-    """Pillow, with the modules of it that are used here. Raises `UserError` without it."""
+    """Return Pillow with the modules of it used here. Raises `UserError` without it."""
     try:
         import PIL
         import PIL.Image
@@ -207,7 +207,8 @@ def library() -> Any:
 
 
 def _webp_canvas(data: bytes) -> int | None:
-    """Pixels of the canvas of an extended WebP file: memory for it is taken as soon as one is opened."""
+    """Return the number of pixels in the canvas of an extended WebP file: opening one allocates its
+    memory."""
     if data[:4] != b"RIFF" or data[8:16] != b"WEBPVP8X" or len(data) < _WEBP_CANVAS.stop:
         return None
     canvas = data[_WEBP_CANVAS]

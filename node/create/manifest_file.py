@@ -1,7 +1,7 @@
-"""The file a founder writes: TOML that describes a run, before data and model are made from it.
+"""The file that a founder writes: TOML that describes a run, before data and model are made from it.
 
-The result is a `ManifestFile` or, whatever is in the file, one `UserError` that names the file, the key,
-the fault and, for an unknown key, the nearest known one.
+The result is a `ManifestFile` or, whatever the file contains, one `UserError` that names the file,
+the key, the fault and, for an unknown key, the nearest known one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..errors import ExitCode, UserError
 from ..trainer.task_names import CAUSAL_LM, DIFFUSION
 from .formats import Format
 
-# A long comment on every key makes ten kilobytes.
+# A file with a long comment on every key has ten kilobytes.
 MAX_MANIFEST_FILE_BYTES = 1 << 20
 
 BYTES_TOKENIZER = "bytes"
@@ -47,49 +47,49 @@ _Column = Annotated[str, Length(1, 256)]
 
 @dataclass(frozen=True, kw_only=True)
 class SourceTable:
-    """Where text lies, and how it is got out: `[[data.source]]`, or these keys in `[data]` itself."""
+    """Where the text is and how it is extracted: `[[data.source]]`, or these keys in `[data]` itself."""
 
     paths: _Paths = ()
-    """Files and folders, relative to the manifest file, and hf://owner/name[/config][:split]; in [data],
-    `--data` replaces them."""
+    """Files and folders, relative to the manifest file, and hf://owner/name[/config][:split]; in
+    [data], `--data` replaces them."""
     include: _Patterns | None = None
-    """Which files of a folder count; without it all whose ending says what they are."""
+    """Patterns of the files of a folder that count; by default all whose endings imply a format."""
     exclude: Annotated[tuple[_Pattern, ...], Length(0, 100)] = ()
-    """Which of them do not."""
+    """Patterns of the files that do not count."""
     format: Format | None = None
-    """What the files are, where their endings do not say it."""
+    """The format of the files, where their endings do not imply it."""
     text: _Column | None = None
-    """The column that holds the text; without it and `template` the one called text."""
+    """The column that contains the text; by default, without `template`, the column `text`."""
     template: Annotated[str, Length(1, 65_536)] | None = None
-    """The text made of several columns: "{title}\\n\\n{body}"."""
+    """The text made from several columns: "{title}\\n\\n{body}"."""
     messages: _Column | None = None
-    """The column that holds a conversation, for a task that learns from some; without it and `prompt`
-    the one called messages."""
+    """The column that contains a conversation, for a task that learns from conversations; by
+    default, without `prompt`, the column `messages`."""
     prompt: _Column | None = None
-    """Two columns instead: what the assistant is asked, …"""
+    """Instead of `messages`: the column with what the assistant is asked."""
     completion: _Column | None = None
-    """… and what it answers."""
+    """With `prompt`: the column with the assistant's answer."""
     image: _Column | None = None
-    """The column that holds images, for a task that learns from some; without it the one called
-    image."""
+    """The column that contains images, for a task that learns from images; by default the column
+    `image`."""
     label: _Column | None = None
-    """The column that says of which class an image is; without it the one called label."""
+    """The column with the class of an image; by default the column `label`."""
     split: _Column | None = None
-    """Which split of a data set; without it `train`."""
+    """The split of a data set; by default `train`."""
     config: _Column | None = None
-    """Which configuration of a data set, where it has several and none is the default."""
+    """The configuration of a data set, where it has several and none is the default."""
     token_type: TokenType | None = None
-    """The type of the numbers in an array of tokens; without it what the array or a file beside it says,
-    else `uint16`, or `uint32` for a large vocabulary."""
+    """The type of the numbers in an array of tokens; by default the type stated in the array or in a
+    file beside it, else `uint16`, or `uint32` for a large vocabulary."""
 
     @property
     def holds_conversations(self) -> bool:
-        """Whether it says where conversations are."""
+        """Whether it names columns of conversations."""
         return not (self.messages is None and self.prompt is None and self.completion is None)
 
     @property
     def holds_images(self) -> bool:
-        """Whether it says where images are."""
+        """Whether it names columns of images, or the image format."""
         return self.format == "image" or not (self.image is None and self.label is None)
 
 
@@ -98,55 +98,56 @@ class WeightedTable(SourceTable):
     """One `[[data.source]]`."""
 
     name: Annotated[str, Length(1, 64)] | None = None
-    """What it is called in what `create` says, and in the card of a model, for everybody to see; there
-    one without a name has a number."""
+    """The source's name in the output of `create` and in a model's card, where it is public; there a
+    source without a name has a number."""
     weight: Annotated[float, Range(1e-6, 1e9)] | None = None
-    """Its share of the tokens, against the sum of all weights; all sources have one, or none has."""
+    """Its share of the tokens, relative to the sum of all weights; either all sources have one, or
+    none has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataTable(SourceTable):
-    """Which text, and how it becomes tokens."""
+    """The text, and how it becomes tokens."""
 
     sequence_length: Annotated[int, Range(2, 1 << 20)] = 0
-    """Tokens in one training sequence. It must be said, but for images, whose size says it."""
+    """Tokens in one training sequence. Required, except for images, whose size determines it."""
     source: Annotated[tuple[WeightedTable, ...], Length(0, 1000)] = ()
     """Several sources instead of the keys above."""
     tokenizer: _FilePath | None = None
-    """`bytes`, or the path of a `tokenizer.json`, relative to the manifest file. Without it: bytes, or
-    what the checkpoint was trained with."""
+    """`bytes`, or the path of a `tokenizer.json`, relative to the manifest file. Default: the
+    checkpoint's own tokenizer, else bytes."""
     document_end: Annotated[str, Length(0, 64)] | None = None
-    """The token behind each document; without it the tokenizer's own, and with "" none. With `bytes`
-    any text will do, and without it there is none."""
+    """The token after each document; by default the tokenizer's own, and with "" none. With `bytes`
+    it may be any text, and by default there is none."""
     attention: Literal["sequence", "document"] | None = None
-    """With `document` no token looks beyond the beginning of its document: so it is with conversations
-    unless it is said otherwise, and with nothing else."""
+    """With `document` no token attends beyond the beginning of its document. Default: `document` for
+    conversations, else `sequence`."""
     chat_template: _FilePath | None = None
-    """A file with a chat template (Jinja), relative to the manifest file, in the place of the
+    """A file with a chat template (Jinja), relative to the manifest file, used instead of the
     tokenizer's own."""
     chat_date: Annotated[str, Length(10, 10)] | None = None
-    """The day that a chat template takes for today, as "2026-11-28", for all members; without it the day
-    on which the swarm is made."""
+    """The date that a chat template takes for today, as "2026-11-28", for all members; by default
+    the date on which the swarm is created."""
     deduplicate: bool = False
     """Leave out documents that are equal to an earlier one."""
     max_bad: Annotated[int, Range(0, 2**40)] = 0
     """How many rows may be unusable; they are left out, counted and named."""
     heldout: Annotated[tuple[_Pattern, ...], Length(0, 100)] = ()
-    """Which files are held out for evaluation; empty: a fraction of all documents."""
+    """Patterns of the files that are held out for evaluation; empty: a fraction of all documents."""
     heldout_fraction: Annotated[float, Range(0.0001, 0.5)] = 0.05
-    """The part of all documents that is held out."""
+    """The fraction of all documents that is held out."""
     mirrors: Annotated[tuple[Url, ...], Length(0, 8)] = ()
-    """Web folders (https://…) that hold what the data directory's `blobs/` does: members need not serve
-    the training data to each other then."""
+    """Web folders (https://…) with the contents of the data directory's `blobs/`: then members need
+    not serve the training data to each other."""
     policy: Literal["shared", "private"] = "shared"
-    """`private`: every member trains on files of its own, which nobody else sees, read as this table
-    says; what `paths` or `--data` name is public, and all of it is held out."""
+    """With `private` every member trains on files of its own, which no other member sees, read as
+    this table describes; what `paths` or `--data` name is public, and all of it is held out."""
     epoch: Annotated[int, Range(1, 2**40)] | None = None
-    """With `private`: how many sequences count as an epoch; without it all those of the run."""
+    """With `private`: how many sequences count as an epoch; by default all those of the run."""
     max_epsilon: Annotated[float, Range(2.0**-20, 1e6)] | None = None
-    """With `private`: every member has to give an `--epsilon` of at most this much."""
+    """With `private`: every member must set an `--epsilon` of at most this much."""
     max_delta: Annotated[float, Range(1e-30, 0.5)] | None = None
-    """With `private`: and a `--delta` of at most this much."""
+    """With `private`: every member must set a `--delta` of at most this much."""
 
     def __post_init__(self) -> None:
         if self.policy == "private":
@@ -177,48 +178,49 @@ class DataTable(SourceTable):
 
 @dataclass(frozen=True, kw_only=True)
 class LoraTable:
-    """`[model.lora]`: Adapters are trained, and the checkpoint's own weights stay as they are."""
+    """`[model.lora]`: Adapters are trained, and the checkpoint's own weights are frozen."""
 
     rank: Annotated[int, Range(1, 4096)] = 8
     """The rows of A and the columns of B: with more of them adapters can learn more, and are larger."""
     alpha: Annotated[float, Range(2.0**-10, 65_536.0)] | None = None
-    """What an adapter counts is alpha / rank; without it alpha is twice the rank."""
+    """An adapter is scaled by alpha / rank; by default alpha is twice the rank."""
     targets: Annotated[tuple[Name, ...], Length(0, 64)] = ()
-    """The linear layers that have one, by the last part of their names; empty: all but the head."""
+    """The linear layers that get an adapter, by the last part of their names; empty: all but the
+    head."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerTable(OptimizerSpec):
     """The DisTrO update: what each member sends of its momentum, and the shared step.
 
-    The defaults are what learned best in benchmarks, and belong together: they are those of `muon`.
+    The defaults learned best in benchmarks, and belong together: they are those for `muon`.
     """
 
     momentum: Annotated[float, Range(0.0, 0.9999)] = 0.97
-    """How much of its momentum a member keeps from round to round. Without it 0.97 with `muon`, else
-    0.95."""
+    """The share of its momentum that a member keeps from round to round. Default: 0.97 with `muon`,
+    else 0.95."""
     preconditioner: Preconditioner = "muon"
-    """What a gradient goes through first. `rms`: each member divides it by the root of its own second
-    moment. `orthogonal`: and then makes every block of a matrix nearly orthogonal. `muon`: it does not
-    divide, keeps no second moment, and comes nearer to orthogonal. Without it `orthogonal` where work is
-    checked or data is private. Where work is checked `muon` and `smoothing` want updates of 1,936
-    coefficients or more: a million parameters at k = 8."""
+    """How a gradient is preconditioned. `rms`: each member divides it by the root of its own second
+    moment. `orthogonal`: in addition every block of a matrix is made nearly orthogonal. `muon`: no
+    division and no second moment, and closer to orthogonal. Default: `orthogonal` where work is
+    checked or data is private, else `muon`. Where work is checked, `muon` and `smoothing` need
+    updates of 1,936 coefficients or more: a million parameters at k = 8."""
     smoothing: Annotated[float, Range(0.0, 0.9999)] = 0.7
-    """How much of its last smoothed gradient a member adds to the next, before anything else is done to
-    it: a mean of gradients has less noise to be made orthogonal. Each member keeps another number a
-    parameter for it. Without it 0.7 with `muon`, else 0."""
+    """The share of its last smoothed gradient that a member adds to the next gradient, before
+    preconditioning: an average of gradients has less noise. Each member keeps one more number per
+    parameter for it. Default: 0.7 with `muon`, else 0."""
     step: Step = "scaled"
-    """What a step makes of all updates' sum, transformed back. `sign`: every parameter moves by the
-    learning rate. `scaled`: those of a matrix move by as much as is said of each, in the root
-    mean square by about the learning rate, and none by more than twice that. Without it `scaled` with
-    `muon`, else `sign`."""
+    """How a step uses the sum of all updates, transformed back. `sign`: every parameter moves by the
+    learning rate. `scaled`: those of a matrix move in proportion to the sum, by about the learning
+    rate in the root mean square, and none by more than twice that. Default: `scaled` with `muon`,
+    else `sign`."""
     say: Say = "share"
-    """How often an update counts in the step. `equal`: each once. `share`: twice if as many of the
-    round's sequences are behind it as in the mean, or more; where all have as many, once. Without it,
-    `equal` where data is private or `max_share` is 0."""
+    """How often an update counts in the step. `equal`: each once. `share`: twice if its author had
+    at least the mean number of the round's sequences; where all had the same number, once. Default:
+    `equal` where data is private or `max_share` is 0, else `share`."""
 
     def spec(self) -> OptimizerSpec:
-        """What of it stands in the manifest, whose own defaults are those of older swarms."""
+        """Return the manifest's optimizer settings, whose own defaults are those of older swarms."""
         return OptimizerSpec(**{each.name: getattr(self, each.name) for each in fields(self)})
 
 
@@ -227,12 +229,12 @@ class AdmissionTable:
     """Who may become a member."""
 
     policy: Literal["open", "invite"] = "open"
-    """`open`: whoever has the link may join; `invite`: every guest needs a ticket, which `distro-node
-    invite` writes."""
+    """`open`: anyone with the link may join; `invite`: every newcomer needs a ticket, which
+    `distro-node invite` writes."""
     issuer: Annotated[str, Length(1, 64)] | None = None
-    """The peer id of whoever signs the tickets; without it the founder."""
+    """The peer id of the signer of the tickets; by default the founder."""
     max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
-    """Who comes when so many are there has to wait until one goes."""
+    """The greatest number of members; further peers wait for a free place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,19 +242,20 @@ class ManifestFile:
     """The whole file."""
 
     name: Name
-    """What people see."""
+    """The swarm's name, for people."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
-    """Draws the initial model and the order of the samples."""
+    """Seed of the initial model and of the order of the samples."""
     task: TaskName = CAUSAL_LM
-    """What is learned: one of those built in, or of an installed package."""
+    """The training task: a built-in one, or one of an installed package."""
     task_settings: dict[str, Any] | None = None
-    """What the task alone understands."""
+    """Settings that only the task interprets."""
     fault_model: Literal["crash", "byzantine"] = "byzantine"
-    """Whose votes decide a round: `byzantine` wants more than two thirds of the members and stands liars
-    among the rest; `crash` wants more than half and trusts that members at worst disappear."""
+    """The quorum that decides a round: `byzantine` needs more than two thirds of the members and
+    tolerates byzantine ones among the rest; `crash` needs more than half and trusts that members at
+    worst disappear."""
     model: dict[str, Any]
-    """A Hugging Face model configuration, key by key as in its `config.json`; or one key, `checkpoint`,
-    with the directory of a model to go on from."""
+    """A Hugging Face model configuration, key by key as in its `config.json`; or one key,
+    `checkpoint`, with the directory of a model to continue from."""
     data: DataTable
     optimizer: OptimizerTable = field(default_factory=OptimizerTable)
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
@@ -264,11 +267,11 @@ class ManifestFile:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundersFile(ManifestFile):
-    """A file that was read."""
+    """A founder's file as read."""
 
     said: frozenset[str]
-    """The keys that its tables `[optimizer]` and `[schedule]` have, as `schedule.peak`: the others go
-    with the rest of the file and the model (usual.py)."""
+    """The keys given in its tables `[optimizer]` and `[schedule]`, such as `schedule.peak`: the
+    others follow from the rest of the file and the model (usual.py)."""
 
 
 def read_manifest_file(path: Path) -> FoundersFile:
@@ -306,7 +309,7 @@ def read_manifest_file(path: Path) -> FoundersFile:
 
 
 def bad_manifest(path: Path, problem: str) -> UserError:
-    """The error for a manifest file with this problem."""
+    """Return the error for a manifest file with this problem."""
     return UserError(
         ExitCode.MANIFEST,
         f"{path}: {problem}",

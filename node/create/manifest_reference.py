@@ -1,6 +1,7 @@
-"""The tables of docs/founders-file.md: every key of the founder's file, out of the dataclasses.
+"""Generator of the tables in docs/founders-file.md: every key of the founder's file, from the
+dataclasses.
 
-A key that is added to them is in the tables with the next `make docs`.
+A key added to them appears in the tables with the next `make docs`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from ...protocol.wire.structure import Length, Range
 from ..field_docs import field_docs
 from .manifest_file import LoraTable, ManifestFile
 
-# Bounds from here on are there for the decoder, and nobody comes near them.
+# Bounds from here on are for the decoder; real values stay far below.
 _FAR = 2.0**31
 _SCALARS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """One key: how its value is written and what it is without it, in words for people."""
+    """One key: its kind of value, its default and its meaning, in words for people."""
 
     name: str
     kind: str
@@ -34,7 +35,7 @@ class Key:
 
 
 def reference() -> str:
-    """A table for the keys above all tables, and one for each table of the file."""
+    """Return a table of the keys above all tables, and one for each table of the file."""
     parts = []
     for heading, meaning, keys in tables():
         lines = [f"## {heading}", "", *([meaning, ""] if meaning else [])]
@@ -47,10 +48,11 @@ def reference() -> str:
 
 
 def tables() -> Iterator[tuple[str, str, list[Key]]]:
-    """Heading, meaning and keys of each table, in the order in which the file is usually written."""
+    """Yield heading, meaning and keys of each table, in the order in which the file is usually
+    written."""
     yield from _tables(ManifestFile, "", "Above all tables", "")
     if any(field.name == "model" for field in dataclasses.fields(ManifestFile)):
-        # It holds a configuration of the library's, with what is ours in a table below.
+        # It contains a configuration of the library's; our own keys are in a table below it.
         meaning = (inspect.getdoc(LoraTable) or "").partition(": ")[2]
         yield from _tables(LoraTable, "model.lora.", "`[model.lora]`", meaning)
 
@@ -76,7 +78,7 @@ def _tables(cls: type, prefix: str, heading: str, meaning: str) -> Iterator[Any]
 
 
 def _dataclasses(hint: Any) -> Iterator[type]:
-    # What stands beside a type in `Annotated` may be an instance of one.
+    # The metadata beside a type in `Annotated` may be an instance of a dataclass.
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         yield hint
         return
@@ -90,7 +92,7 @@ def _is_many(hint: Any) -> bool:
 
 
 def _kind(hint: Any) -> str:
-    """A type in words, with its bounds."""
+    """Return a type in words, with its bounds."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _bounded(options[0], options[1:])
@@ -139,7 +141,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as one writes it; JSON's spelling is TOML's for all that a default can be."""
+    """Return a value as written in TOML; JSON's spelling is the same for everything a default can be."""
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 

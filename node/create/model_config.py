@@ -1,8 +1,8 @@
-"""What can be said about a model's configuration without building the model.
+"""Checks of a model's configuration that do not need the model.
 
-The founder's process does not load transformers, which ignores keys it doesn't know; a misspelled
-`hidden_size` would silently train another model than the one that was meant. So every key must be one
-that `architectures` names.
+The founder's process does not load transformers, which ignores unknown keys; a misspelled
+`hidden_size` would silently train another model than intended. So every key must be one that
+`architectures` names.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def complete_model(
 
 
 def complete_denoiser(config: dict[str, Any], settings: ImageSettings) -> dict[str, Any]:
-    """Check the configuration of a model of images and add what follows from them, and what fits.
+    """Check the configuration of a model of images and add the keys that follow from the images.
 
-    Without `down_block_types` and `up_block_types` the narrowest level alone has attention. Raises
+    Without `down_block_types` and `up_block_types` only the narrowest level has attention. Raises
     `StructureError`.
     """
     model_type, widths = config.get("model_type"), config.get("block_out_channels")

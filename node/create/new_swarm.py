@@ -1,7 +1,7 @@
-"""Making a swarm: from a founder's file and texts to a manifest whose hash is the swarm-id.
+"""Creation of a swarm: from a founder's file and texts to a manifest whose hash is the swarm-id.
 
-The same file, texts, founder and versions of the libraries give the same swarm-id. All of it lies in the
-founder's data directory, complete, before the id is told to anybody.
+The same file, texts, founder and versions of the libraries give the same swarm-id. Everything is
+complete in the founder's data directory before the id is announced.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from .summary import DataSummary, Forecast, forecast
 # The initial parameters are drawn on the CPU wherever the founder trains: the same seed gives the
 # same swarm on a machine with a GPU and on one without.
 _INITIAL_DEVICE = "cpu"
-# Of a dry run: as many as a micro-batch of a small model, so that the time of one is not that of
-# starting.
+# Sequences of a dry run: as many as a micro-batch of a small model, so that the time of one sequence
+# does not include the start-up.
 _TRIED_SEQUENCES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreateSettings:
-    """What `create_swarm` needs to know."""
+    """The arguments of `create_swarm`."""
 
     manifest: Path
     data: tuple[Path | str, ...]
@@ -62,12 +62,12 @@ class CreateSettings:
     data_dir: Path
     passphrase: str | None
     device: str = "auto"
-    """Where a dry run measures."""
+    """The device on which a dry run measures."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """A new swarm, or one that would be made: what is known of it."""
+    """The properties of a new swarm, or of one that a dry run describes."""
 
     manifest: Manifest
     data: DataSummary
@@ -88,7 +88,7 @@ class Made:
         return self.manifest.admission.policy == "open"
 
     def facts(self) -> dict[str, Any]:
-        """What programs are told."""
+        """Return the properties as JSON for programs."""
         manifest = self.manifest
         return {
             "name": manifest.name,
@@ -104,10 +104,10 @@ class Made:
 
 
 async def create_swarm(settings: CreateSettings, progress: Progress) -> Made:
-    """Make a swarm and store all of it in the data directory.
+    """Create a swarm and store it completely in the data directory.
 
-    Raises `UserError` for whatever is wrong with the file (`MANIFEST`), the texts (`DATA_MISSING`),
-    the data directory or the key.
+    Raises `UserError` for any fault of the file (`MANIFEST`), the texts (`DATA_MISSING`), the data
+    directory or the key.
     """
     draft = read_draft(settings.manifest, settings.data)
     data = DataDir(settings.data_dir)
@@ -131,10 +131,10 @@ async def create_swarm(settings: CreateSettings, progress: Progress) -> Made:
 
 
 async def dry_run(settings: CreateSettings, progress: Progress) -> Made:
-    """What `create_swarm` would make, and how long a round of it takes here.
+    """Return what `create_swarm` would create, and how long a round of it takes here.
 
-    The tokens stay in the data directory, so that `create_swarm` need not make them again; nothing
-    else does. Raises what that raises, and what the device has to say.
+    Only the tokens stay in the data directory, so that `create_swarm` need not make them again.
+    Raises what that raises, and the device's errors.
     """
     draft = read_draft(settings.manifest, settings.data)
     data = DataDir(settings.data_dir)
@@ -152,7 +152,7 @@ async def dry_run(settings: CreateSettings, progress: Progress) -> Made:
             private = manifest.data.private is not None
             samples = manifest.data.samples if private else corpus.samples
             made = _made(draft, manifest, corpus, samples)
-            # Of private data the founder measures on what is public.
+            # With private data the founder measures on the public data.
             tried = replace(manifest.data, shards=(sample,), private=None)
             try:
                 seconds = await _measure(
@@ -166,14 +166,14 @@ async def dry_run(settings: CreateSettings, progress: Progress) -> Made:
 async def _measure(
     manifest: Manifest, initial: InitialModel, store: BlobStore, device: str, progress: Progress
 ) -> dict[str, float]:
-    """The seconds that a sequence, and the rest of a round, take on this machine."""
+    """Measure how many seconds a sequence, and the rest of a round, take on this machine."""
     what = "measuring a round"
     progress(what, 0, 1)
     spec = TrainerSpec(manifest.encode(), store.root, device=device)
     async with open_trainer(spec) as trainer:
         await trainer.load(decode_any_blob_list(initial.blob_list).chunks)
         samples = range(manifest.data.samples)
-        # The first one waits for libraries and memory.
+        # The first one includes loading libraries and allocating memory.
         await trainer.train(1, samples[:1])
         trained = await trainer.train(2, samples)
         began = time.monotonic()
@@ -188,8 +188,8 @@ async def _measure(
 
 
 def _agreed(manifest: Manifest, round: int, body: bytes) -> bytes:
-    """What a member alone takes as the step of a round: its update or, where panels speak, the tally of
-    its sheet."""
+    """Return what a single member applies as the step of a round: its update or, with committees,
+    the aggregate of its sign vote."""
     if manifest.speakers is None:
         return body
     layout = manifest_layout(manifest)
@@ -204,9 +204,9 @@ async def _initial(
     founder: PeerId,
     progress: Progress,
 ) -> InitialModel:
-    """The model as it begins.
+    """Return the initial model.
 
-    Reading the texts may take hours, so whatever else is wrong with the manifest is told now. Raises
+    Reading the texts may take hours, so all other faults of the manifest are reported now. Raises
     `UserError` (`MANIFEST`).
     """
     text = ShardSpec(blob=content_id(b""), tokens=draft.file.data.sequence_length + 1)
@@ -243,7 +243,7 @@ async def _initialised(
 
 
 def _wanted(lora: LoraTable) -> dict[str, Any]:
-    """What the trainer is told of adapters."""
+    """Return the trainer's settings of adapters."""
     alpha = 2.0 * lora.rank if lora.alpha is None else lora.alpha
     return {"rank": lora.rank, "alpha": alpha, "targets": list(lora.targets)}
 
@@ -261,7 +261,7 @@ def _made(draft: Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Mad
         frozen=manifest.frozen_elements,
     )
     warnings = []
-    # What was found is of whole models, and of language.
+    # The best rates were measured for whole language models.
     if manifest.adapter is None and not draft.images:
         warnings.append(rate_warning(manifest.schedule, manifest.elements, manifest.optimizer.step))
     if draft.special.chat_date is not None and file.data.chat_date is None:
@@ -278,8 +278,8 @@ def _made(draft: Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Mad
 
 
 def _sources(table: DataTable, summary: DataSummary) -> tuple[SourceSpec, ...] | None:
-    """What everybody is told of several sources. Those without a name have a number: what a founder's
-    files are called is nobody else's business."""
+    """Return the public description of several sources. Sources without a name have a number: the
+    names of a founder's files are private."""
     if not table.source:
         return None
     return tuple(
@@ -297,7 +297,7 @@ def _store_manifest(manifest: Manifest, data: DataDir, store: BlobStore, path: P
     encoded = manifest.encode()
     if len(encoded) > MAX_MANIFEST_BYTES:
         raise bad_manifest(path, "makes a manifest too large to be passed around: use less data")
-    # If members could not read something back, it is found out here and not by them.
+    # A value that members could not read back is found here and not by them.
     swarm = manifest.swarm
     decode_manifest(encoded, swarm)
     if content_id(encoded) != store.put(encoded):

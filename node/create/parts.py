@@ -1,11 +1,11 @@
-"""What `create` has tokenised so far, on the disk: parts of some megabytes that survive an interruption.
+"""The tokenised parts on disk: some megabytes each, which survive an interruption of `create`.
 
-A source's parts lie in a folder whose name depends on all that they depend on: tokenizer, files with
-sizes and times, columns. A part counts once its `.json` is there, which is written last. So the same
-command goes on behind the last whole part, and one with other files begins anew.
+A source's parts are in a folder whose name depends on everything that they depend on: tokenizer,
+files with sizes and times, columns. A part counts once its `.json` exists, which is written last. So
+the same command resumes after the last whole part, and one with other files starts again.
 
-An index says of every section (a short document, or a piece of a long one) how many tokens it has, which
-file it is from, whether a document begins with it, and a hash of the document's text.
+An index has for every section (a short document, or a piece of a long one) its number of tokens, its
+file, whether a document begins with it, and a hash of the document's text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..storage.atomic_write import replacing, write_atomically
 
 SECTION = np.dtype(
     [
-        # Documents with equal hashes, both of them, are equal.
+        # Documents with both hashes equal are equal.
         ("hash", "<u8"),
         ("check", "<u8"),
         ("tokens", "<u4"),
@@ -38,7 +38,7 @@ _NAMED_ROWS = 1000
 
 @dataclass
 class Tally:
-    """What was read."""
+    """Counts of what was read."""
 
     documents: int = 0
     sections: int = 0
@@ -47,20 +47,20 @@ class Tally:
     empty: int = 0
     bad: int = 0
     learned: int = 0
-    """Of the tokens: those that are marked as to be learned."""
+    """Number of tokens marked as to be learned."""
     cut: int = 0
-    """Conversations that end earlier than they did, to be no longer than a sequence."""
+    """Conversations that were shortened to the length of a sequence."""
     too_long: int = 0
-    """Conversations without an answer that ends within a sequence: they are left out."""
+    """Conversations without an answer that ends within a sequence; they are left out."""
     bad_rows: list[tuple[str, int, str]] = field(default_factory=list)
-    """File, line or row, and what is wrong with it."""
+    """File, line or row, and the problem."""
     long_rows: list[tuple[str, int, str]] = field(default_factory=list)
-    """The same of conversations that are cut or too long."""
+    """The same for conversations that are cut or too long."""
     no_text: list[str] = field(default_factory=list)
-    """Files that are called a text and are none."""
+    """Files with the name of a text file that are not text."""
 
     def add(self, other: Tally) -> None:
-        """Count in what another one has counted."""
+        """Add another count to this one."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.long_rows = [*self.long_rows, *other.long_rows][:_NAMED_ROWS]
@@ -68,13 +68,13 @@ class Tally:
         self.no_text += other.no_text
 
     def add_bad(self, file: str, line: int, problem: str) -> None:
-        """Count a bad row and name it."""
+        """Count a bad row and record its place."""
         self.bad += 1
         if len(self.bad_rows) < _NAMED_ROWS:
             self.bad_rows.append((file, line, problem))
 
     def add_long(self, file: str, line: int, tokens: int, kept: int) -> None:
-        """Count a conversation that is longer than a sequence and name it."""
+        """Count a conversation longer than a sequence and record its place."""
         if kept:
             self.cut += 1
         else:
@@ -93,7 +93,7 @@ _COUNTS = (
 
 @dataclass(frozen=True)
 class Position:
-    """Where reading goes on: so many items of this file have been read."""
+    """Where reading resumes: after this many items of this file."""
 
     file: int = 0
     items: int = 0
@@ -111,7 +111,7 @@ class Parts:
         self.tally = Tally()
         self.position = Position()
         self.counts: list[tuple[int, int]] = []
-        """Sections and tokens of each part."""
+        """Number of sections and tokens of each part."""
         root.mkdir(parents=True, exist_ok=True)
         while (said := self._read(len(self.counts))) is not None:
             tally, self.position = said
@@ -135,24 +135,24 @@ class Parts:
         self.position = position
 
     def index(self, part: int, start: int = 0, count: int = -1) -> np.ndarray:
-        """Sections of a part: `SECTION` (count,), all from `start` on by default."""
+        """Return sections of a part: `SECTION` (count,), by default all from `start` on."""
         path = self._path(part, "index")
         return np.fromfile(path, SECTION, count, offset=start * SECTION.itemsize)
 
     def tokens(self, part: int, start: int, count: int) -> np.ndarray:
-        """Tokens of a part: (count,)."""
+        """Return tokens of a part: (count,)."""
         path, width = self._path(part, "tokens"), self.dtype.itemsize
         return np.fromfile(path, self.dtype, count, offset=start * width)
 
     def remove(self) -> None:
-        """Remove them all."""
+        """Remove all parts."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _path(self, number: int, ending: str) -> Path:
         return self.root / f"{number:06}.{ending}"
 
     def _read(self, number: int) -> tuple[Tally, Position] | None:
-        """What a part says of itself, if it is there and whole."""
+        """Return a part's counts and position, if it exists and is complete."""
         try:
             said: dict[str, Any] = json.loads(self._path(number, "json").read_bytes())
             tally, position = Tally(**said["tally"]), Position(**said["position"])
@@ -166,7 +166,7 @@ class Parts:
 
 
 def remove_others(folder: Path, wanted: Sequence[Parts]) -> None:
-    """Remove what other runs have left in the folder that holds the parts of all sources."""
+    """Remove what other runs have left in the folder with the parts of all sources."""
     kept = {parts.root.name for parts in wanted}
     for path in _entries(folder):
         if path.name not in kept:

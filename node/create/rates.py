@@ -1,7 +1,7 @@
-"""Learning rates that benchmarks found best, for whoever chose none or one that is far from them.
+"""Learning rates that were best in benchmarks: the default, and the warning about a rate far from it.
 
-The best rate falls with the size of a model. The measurements are in benchmarks/results; the last point
-of either step is the DisTrO report's, and nothing that large has been tried here.
+The best rate falls with the size of a model. The measurements are in benchmarks/results; the last
+point for either step is the DisTrO report's, and no model that large has been tried here.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ import math
 
 from ...protocol.wire.manifest import ScheduleSpec, Step
 
-# By what a step makes of the sum: parameters, and the best peak rate among those tried. With steps of
-# signs convergence.py found them, with scaled ones frontier.py, growth.py and ladder.py: it lies between
-# 4e-3 and 8e-3 for both sizes, and nearer to 4e-3 in longer runs (docs/research.md).
+# By the kind of step: number of parameters, and the best peak rate among those tried. For sign steps
+# convergence.py found them, for scaled steps frontier.py, growth.py and ladder.py: the best is
+# between 4e-3 and 8e-3 for both sizes, and nearer to 4e-3 in longer runs (docs/research.md).
 _FOUND: dict[Step, tuple[tuple[int, float], ...]] = {
     "sign": ((139_584, 8e-3), (918_656, 6e-3), (1_204_615_168, 4e-4)),
     "scaled": ((139_584, 5e-3), (918_656, 5e-3), (1_204_615_168, 4e-4)),
 }
-# Neighbouring rates that were tried are a factor of 2 apart, and cost a few percent; further off, runs
-# diverge or hardly learn.
+# Neighbouring rates in the measurements are a factor of 2 apart, and cost a few percent; further
+# off, runs diverge or hardly learn.
 _FAR = 5.0
 
 
 def usual_rate(parameters: int, step: Step) -> float:
-    """The rate to begin with for a model of this size: a line through what was found.
+    """Return the peak rate to start with for a model of this size, interpolated between the
+    measurements.
 
-    It has two digits, so that what people are told is what the manifest has.
+    It is rounded to two digits, so that messages and manifest have the same number.
     """
     found = _FOUND[step]
     size = min(max(parameters, found[0][0]), found[-1][0])
@@ -38,7 +39,7 @@ def usual_rate(parameters: int, step: Step) -> float:
 
 
 def rate_warning(schedule: ScheduleSpec, parameters: int, step: Step) -> str | None:
-    """What to say about a schedule's peak rate; None if it is not far from what was found."""
+    """Return a warning about a schedule's peak rate; None if it is close to the measured best."""
     usual = usual_rate(parameters, step)
     if usual / _FAR <= schedule.peak <= usual * _FAR:
         return None

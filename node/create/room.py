@@ -1,8 +1,8 @@
-"""Whether the disk has room for what the files will become, foreseen while they are read.
+"""Prediction of whether the disk has room for what the files will become, made while they are read.
 
-The size of a packed or columnar file says little: a kilobyte of Parquet may hold a hundred gigabytes of
-text. What the files of each kind have become so far says how much the rest of them will, long before the
-disk is full of it.
+The size of a packed or columnar file tells little: a kilobyte of Parquet may contain a hundred
+gigabytes of text. The ratio for the files of each kind read so far predicts the rest, long before
+the disk is full.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ from .files import File
 from .formats import unpacked_bytes
 from .parts import Parts
 
-# Fewer bytes of tokens say little of a kind of file.
+# With fewer bytes of tokens the ratio of a kind of file is unreliable.
 _FEWEST = 1 << 20
-# As long as less than this share of a kind has been read it counts with half of what it promises.
+# Until this share of a kind has been read, its prediction counts half.
 _KNOWN_FROM = 0.1
 
 
 class DiskRoom:
-    """The room that parts, and the shards made of them, will take below the data directory."""
+    """The disk space that parts, and the shards made of them, will take in the data directory."""
 
     def __init__(
         self, data: DataDir, sources: Sequence[tuple[Sequence[File], Parts]], each_byte: int
     ) -> None:
-        """`each_byte`: bytes of tokens that a byte of text becomes at most."""
+        """`each_byte`: the most bytes of tokens that one byte of text becomes."""
         self._data = data
         self._parts = [parts for _, parts in sources]
         self._each_byte = each_byte
         self._left: Counter[str] = Counter()
-        """By the kind of file: bytes that are not read yet, …"""
+        """Bytes not yet read, by kind of file."""
         self._text: Counter[str] = Counter()
-        """… about how much text they are, …"""
+        """Estimated bytes of text in them."""
         self._read: Counter[str] = Counter()
-        """… bytes that were read here, …"""
+        """Bytes read in this run."""
         self._made: Counter[str] = Counter()
-        """… and the bytes of tokens that came of them."""
+        """Bytes of tokens made from those."""
         for files, parts in sources:
             for file in files[parts.position.file :]:
                 self._left[_kind(file)] += file.size
                 self._text[_kind(file)] += unpacked_bytes(file.path, file.size)
 
     def add(self, file: File, read: int, made: int) -> None:
-        """Count what has come of `read` more bytes of a file."""
+        """Count the `made` bytes of tokens that `read` more bytes of a file became."""
         kind = _kind(file)
         self._read[kind] += read
         self._left[kind] -= read
         self._made[kind] += made
 
     def check(self, file: File, pending: int) -> None:
-        """Raise `UserError` (`DISK_FULL`), and remove what was made so far, if there will not be enough;
-        `pending`: bytes of tokens, of `file` and others, that are in no part yet."""
+        """Raise `UserError` (`DISK_FULL`), and remove what was made so far, if the space will not
+        suffice; `pending`: bytes of tokens, of `file` and others, that are in no part yet."""
         there = sum(own.dtype.itemsize * tokens for own in self._parts for _, tokens in own.counts)
         to_come = pending + sum(map(self._to_come, self._left))
-        # Shards are made while the parts are still there.
+        # Shards are made while the parts still exist.
         needed, free = to_come + there + to_come, self._data.free()
         if needed <= free:
             return
@@ -82,5 +82,5 @@ class DiskRoom:
 
 
 def _kind(file: File) -> str:
-    """Files of one kind become about as much."""
+    """Return the kind of a file: the ratio is about equal for files of one kind."""
     return f"{file.format} {file.name.suffix.lower()}"

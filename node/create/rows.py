@@ -1,7 +1,7 @@
-"""Rows out of JSON lines, JSON and tables of separated values, each with the line that it begins in.
+"""Rows from JSON lines, JSON and separated values, each with the line that it begins in.
 
-A row that cannot be read is a `BadRow` in its place, and reading goes on behind it: others decide what
-to do with it. No more than one row is in memory, and no row may be longer than `MAX_ROW_BYTES`.
+A row that cannot be read becomes a `BadRow` in its place, and reading continues after it; the caller
+decides what to do with it. Only one row is in memory, and no row may be longer than `MAX_ROW_BYTES`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from .formats import BadFile, Stream
 
-# A whole book is a few megabytes; in memory a row's text has up to four times as many bytes, and it is
-# there more than once while it is parsed.
+# A whole book is a few megabytes. In memory a row's text takes up to four times its bytes, and
+# exists more than once while it is parsed.
 MAX_ROW_BYTES = 16 << 20
 
 _READ_BYTES = 1 << 20
@@ -26,47 +26,49 @@ _BETWEEN = re.compile("[ \\t\\r\\n,\ufeff]*")
 
 @dataclass(frozen=True)
 class BadRow:
-    """Why a row cannot be used."""
+    """The reason why a row cannot be used."""
 
     problem: str
 
 
 class RepeatedKeys(dict[str, Any]):
-    """An object of JSON that has some keys twice: nobody knows which of the values is meant."""
+    """A JSON object with repeated keys: it is undefined which of the values is meant."""
 
     repeated: frozenset[str]
 
 
 Rows = Iterator[tuple[int, Mapping[str, Any] | BadRow]]
-"""Numbers of lines, or of rows, from 1 on, and what is there."""
+"""Line or row numbers, from 1 on, each with the row."""
 
 
 def json_lines(stream: Stream) -> Rows:
-    """An object in each line; empty lines are nothing."""
+    """Yield the object in each line; empty lines are skipped."""
     for number, line in _lines(stream):
         if line is None:
             yield number, BadRow(f"is longer than {MAX_ROW_BYTES >> 20} MB")
         elif line.strip():
             row = _object(line)
-            # In a part of a file lines may end with carriage returns alone, which JSON may hold, too.
+            # In parts of a file lines may end with carriage returns alone, which JSON allows between
+            # tokens, too.
             pieces = line.splitlines() if isinstance(row, BadRow) else ()
             rows = [_object(piece) for piece in pieces if piece.strip()]
             yield from ((number, each) for each in (rows if len(rows) > 1 else [row]))
 
 
 def json_values(stream: Stream) -> Rows:
-    """The objects of a list, or objects one after another. Raises `BadFile` where JSON ends.
+    """Yield the objects of a list, or objects one after another. Raises `BadFile` where the JSON is
+    invalid.
 
-    JSON that is broken cannot be gone on with, as nobody knows where the next row begins.
+    Reading cannot continue after invalid JSON, as the start of the next row is unknown.
     """
     decoder = json.JSONDecoder(object_pairs_hook=_table)
     text, data, line, ended = "", b"", 1, False
     opened = closed = False
     while not ended:
-        # A row that is not whole is read again from its start: more at once each time.
+        # An incomplete row is parsed again from its start, so the amount read grows each time.
         read = stream.read(max(_READ_BYTES, len(text)))
         ended = not read
-        # A character whose last bytes are not read yet waits for them.
+        # An incomplete character waits for its remaining bytes.
         more, data = _decoded(data + read, line)
         text, at = text + more, 0
         while True:
@@ -87,7 +89,7 @@ def json_values(stream: Stream) -> Rows:
                 if len(text) - at > MAX_ROW_BYTES or _hopeless(error, len(text)):
                     raise BadFile(f"line {line}: the JSON is broken here") from None
                 break
-            # What ends where the text does may go on in what is not read yet: 12 of 123.
+            # A value that ends at the end of the text may continue in what is unread: 12 of 123.
             if end == len(text) and not (isinstance(value, dict) or ended):
                 break
             yield line, value if isinstance(value, dict) else _no_object(value)
@@ -101,12 +103,12 @@ def json_values(stream: Stream) -> Rows:
 def separated_values(
     stream: Stream, delimiter: str, check: Callable[[Sequence[str]], None]
 ) -> Rows:
-    """The rows of a table whose first line names the columns, which `check` is shown."""
+    """Yield the rows of a table whose first line names the columns, which are passed to `check`."""
     csv.field_size_limit(MAX_ROW_BYTES)
     lines = _TableLines(stream)
     header = next(lines, "")
     if delimiter == "," and "," not in header:
-        # Where the comma stands in numbers, spreadsheets write another one.
+        # Where numbers have a decimal comma, spreadsheets write another delimiter.
         delimiter = next((other for other in ";\t" if other in header), delimiter)
     reader = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
     names: list[str] | None = None
@@ -133,15 +135,17 @@ def separated_values(
 
 
 def _hopeless(error: ValueError | RecursionError, length: int) -> bool:
-    """Whether more of the file could not mend it: what is wrong is not at the end of what was read."""
+    """Whether reading more of the file could not resolve the error, as it is not at the end of the
+    text read so far."""
     if not isinstance(error, json.JSONDecodeError):
         return True
-    # The position of a text without an end is its beginning; a number or word is at most this long.
+    # The error position of an unterminated string is its start; a number or word has at most this
+    # length.
     return not error.msg.startswith("Unterminated string") and error.pos + 64 < length
 
 
 def _lines(stream: Stream) -> Iterator[tuple[int, bytes | None]]:
-    """The lines with their numbers; None for one that is too long."""
+    """Yield the lines with their numbers; None for one that is too long."""
     number = 0
     while line := stream.readline(MAX_ROW_BYTES):
         number += 1
@@ -164,12 +168,13 @@ def _object(line: bytes) -> Mapping[str, Any] | BadRow:
 
 
 def parsed(text: str) -> Any:
-    """JSON as a value, with `RepeatedKeys` in it. Raises `ValueError` and `RecursionError`."""
+    """Parse JSON, with `RepeatedKeys` for objects that have such. Raises `ValueError` and
+    `RecursionError`."""
     return json.loads(text, object_pairs_hook=_table)
 
 
 def repeated_key(value: Any) -> str | None:
-    """A key that is somewhere in a value twice."""
+    """Return a key that is repeated anywhere in a value, or None."""
     if isinstance(value, RepeatedKeys):
         return min(value.repeated)
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -196,7 +201,7 @@ def _kind(value: Any) -> str:
 
 
 def _decoded(data: bytes, line: int) -> tuple[str, bytes]:
-    """Text, and the bytes of a character that has begun."""
+    """Return the decoded text, and the bytes of an incomplete character at the end."""
     try:
         return data.decode("utf-8"), b""
     except UnicodeDecodeError as error:
@@ -207,12 +212,12 @@ def _decoded(data: bytes, line: int) -> tuple[str, bytes]:
 
 
 class _TableLines:
-    """The lines of a table as text, whatever they end with; a row may go over several."""
+    """The lines of a table as text, with any line ends; a row may span several."""
 
     def __init__(self, stream: Stream) -> None:
         self._pieces = self._split(stream)
         self.row_bytes = 0
-        """How many bytes the row has so far."""
+        """Bytes of the current row so far."""
 
     def __iter__(self) -> _TableLines:
         return self
@@ -222,8 +227,8 @@ class _TableLines:
 
     def _split(self, stream: Stream) -> Iterator[str]:
         for number, line in _lines(stream):
-            # The reader takes a carriage return alone for an end only where a line ends with it; one
-            # within quotes it puts together again.
+            # The reader accepts a lone carriage return as an end only at the end of a line; one
+            # within quotes it joins again.
             for piece in () if line is None else line.splitlines(keepends=True):
                 self.row_bytes += len(piece)
                 if self.row_bytes > MAX_ROW_BYTES:
@@ -238,7 +243,7 @@ class _TableLines:
 
 
 def _table_fault(error: csv.Error) -> str:
-    """What the library says, in words for whoever made the table."""
+    """Return the library's message in words for the author of the table."""
     said = str(error)
     if "unexpected end" in said:
         return "a quotation mark that is opened here is not closed"

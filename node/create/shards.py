@@ -1,4 +1,4 @@
-"""A stream of tokens as shards in the blob store."""
+"""Storage of a stream of tokens as shards in the blob store."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from ...protocol.wire.blobs import CHUNK_BYTES, BlobList
 from ...protocol.wire.manifest import ShardSpec
 from ..storage.blob_store import BlobStore
 
-# The manifest names all shards in two megabytes, so that 40,000 of them make 2.5 TB; and the list of one
-# is fetched in no time.
+# The manifest names all shards within two megabytes, so 40,000 of them make 2.5 TB; and the list of
+# one shard is fetched quickly.
 SHARD_BYTES = 16 * CHUNK_BYTES
 
 
 class ShardWriter:
-    """Cuts a stream of tokens into chunks, and those into shards, storing each as it fills."""
+    """Writer that cuts a stream of tokens into chunks, and those into shards, storing each when it
+    is full."""
 
     def __init__(self, store: BlobStore, token_bytes: int) -> None:
         self._store = store
@@ -37,7 +38,7 @@ class ShardWriter:
                 self._close()
 
     def end_shard(self) -> None:
-        """Store what is left, so that the next token begins a shard."""
+        """Store the rest, so that the next token begins a new shard."""
         if self._buffer:
             self._put(bytes(self._buffer))
             self._buffer.clear()
@@ -45,7 +46,7 @@ class ShardWriter:
             self._close()
 
     def finish(self) -> list[ShardSpec]:
-        """Store what is left, and name all shards."""
+        """Store the rest, and return all shards."""
         self.end_shard()
         return self._shards
 

@@ -1,4 +1,4 @@
-"""What a founder, or a member with data of its own, is told where there is too little of it."""
+"""Errors for a founder, or a member with data of its own, that has too little data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Splits of a data set as the Hugging Face hub has them: which of its files are `train`.
+"""Splits of a data set as the Hugging Face hub defines them: which of its files are `train`.
 
-A data set says it in its card, the YAML at the beginning of its README.md, by patterns for each split of
-each of its configurations. Without that it follows from names: `data/NAME-00000-of-00001.parquet`, else
-folders, else files with a word such as *train*, *validation* or *test* in them.
+A data set states them in its card, the YAML at the beginning of its README.md, by patterns for each
+split of each of its configurations. Without that they follow from names:
+`data/NAME-00000-of-00001.parquet`, else folders, else files with a word such as *train*,
+*validation* or *test* in them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _FOLDERS, _FILES = (
 )
 _EXACT = re.compile("|".join(word for words in _KEYWORDS.values() for word in words))
 _MAX_CARD_BYTES = 4 << 20
-# What no other README.md begins with.
+# Keys that the front matter of other README.md files does not have.
 _CARD_KEYS = frozenset(
     (
         *("configs", "dataset_info", "size_categories", "task_categories", "task_ids", "viewer"),
@@ -45,7 +46,8 @@ _CARD_KEYS = frozenset(
 
 @dataclass(frozen=True)
 class Configuration:
-    """A part of a data set: the patterns of each split; None: it follows from the names of its files."""
+    """A part of a data set: the patterns of each split; None: they follow from the names of its
+    files."""
 
     name: str
     default: bool
@@ -54,8 +56,8 @@ class Configuration:
 
 
 def by_names(names: Iterable[str]) -> dict[str, set[str]]:
-    """The files of each split, by their names below the data set, with "/" between folders; empty where
-    names say nothing."""
+    """Return the files of each split, by their names below the data set, with "/" between folders;
+    empty where the names do not tell."""
     names = list(names)
     found: dict[str, set[str]] = {}
     for name in names:
@@ -75,12 +77,12 @@ def by_names(names: Iterable[str]) -> dict[str, set[str]]:
 
 
 def is_named_for_a_split(stem: str) -> bool:
-    """Whether a file's name without its ending is the word for a split and nothing else."""
+    """Whether a file's name without its ending is exactly the word for a split."""
     return _EXACT.fullmatch(stem.lower()) is not None
 
 
 def by_patterns(names: Iterable[str], configuration: Configuration) -> dict[str, set[str]]:
-    """The files of each split of a configuration that names their patterns."""
+    """Return the files of each split of a configuration that names their patterns."""
     names = list(names)
     found = {}
     for split, patterns in (configuration.splits or {}).items():
@@ -92,7 +94,7 @@ def by_patterns(names: Iterable[str], configuration: Configuration) -> dict[str,
 
 
 def read_card(path: Path) -> dict[str, Any] | None:
-    """What the YAML at the beginning of a data set's README.md says; None if it is no such card.
+    """Return the YAML at the beginning of a data set's README.md; None if it is not a card.
 
     Raises `BadFile` for one that cannot be read, `UserError` without the library.
     """
@@ -104,7 +106,7 @@ def read_card(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, IsADirectoryError):
         return None
     except OSError as error:
-        # It may say which files are a test's.
+        # It may state which files belong to the test split.
         raise BadFile(f"cannot be read ({error.strerror})", "make it readable, or remove it").at(
             path
         ) from None
@@ -118,7 +120,7 @@ def read_card(path: Path) -> dict[str, Any] | None:
     try:
         said = yaml.safe_load(head)
     except (yaml.YAMLError, RecursionError, ValueError):
-        # Others begin so, too. One that is a card, but broken, names no splits that could be kept to.
+        # Other files begin so, too. A card that is broken names no splits that could be followed.
         if re.search(r"^configs:", head, re.MULTILINE):
             raise BadFile("begins with YAML that is broken", "mend it, or remove the file").at(
                 path
@@ -131,7 +133,7 @@ def read_card(path: Path) -> dict[str, Any] | None:
 
 
 def configuration(card: dict[str, Any], wanted: str | None, path: Path) -> Configuration | None:
-    """The configuration that is wanted, or the default one; None if the card has none.
+    """Return the wanted configuration, or the default one; None if the card has none.
 
     Raises `UserError` (`DATA_MISSING`).
     """
@@ -200,7 +202,8 @@ def _splits_of(parts: Sequence[str], patterns: dict[str, re.Pattern[str]]) -> li
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
-    """A pattern of the hub as a regular expression; one that names a folder means all in it."""
+    """Convert a pattern of the hub to a regular expression; one that names a folder matches
+    everything in it."""
     made, at = "", 0
     while at < len(glob):
         if glob.startswith("**/", at):

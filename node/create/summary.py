@@ -1,4 +1,4 @@
-"""What a founder is told about the data: what was read, what was not and why, and what it will cost.
+"""The summary for a founder: what was read, what was skipped and why, and what training will cost.
 
 The same figures make the lines on the screen, the JSON of `--json` and the report in the logs.
 """
@@ -18,14 +18,14 @@ from .files import Skipped
 from .parts import Tally
 
 MEMBERS = (4, 16, 32)
-"""Sizes of swarms whose traffic is told."""
+"""Sizes of swarms whose traffic is reported."""
 
 _NAMED_ON_SCREEN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSummary:
-    """What came of one source."""
+    """The figures of one source."""
 
     name: str
     files: int
@@ -33,40 +33,40 @@ class SourceSummary:
     read: Tally
     duplicates: int
     tokens: int
-    """Of the part that is trained on."""
+    """Tokens of the training part."""
     times: float
-    """How often it comes in an epoch."""
+    """How many times an epoch contains it."""
     share: float
-    """Of the tokens of an epoch."""
+    """Its share of an epoch's tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSummary:
-    """What came of all sources."""
+    """The figures of all sources."""
 
     sources: tuple[SourceSummary, ...]
     tokens: int
-    """Of an epoch."""
+    """Tokens of an epoch."""
     heldout_tokens: int
     sequence_length: int
     token_bytes: int
     images: bool = False
     """Whether documents are images, and tokens their bytes."""
     private: bool = False
-    """Whether all of it is held out, and members train on data of their own."""
+    """Whether everything is held out, and members train on data of their own."""
 
     @property
     def documents(self) -> int:
-        """Documents that were read, those left out as repeated excepted."""
+        """Number of documents read, without those left out as repeated."""
         return sum(source.read.documents - source.duplicates for source in self.sources)
 
     @property
     def bad(self) -> int:
-        """Rows that could not be used."""
+        """Number of rows that could not be used."""
         return sum(source.read.bad for source in self.sources)
 
     def facts(self) -> dict[str, Any]:
-        """All of it, for programs and for the report."""
+        """Return all figures, for programs and for the report."""
         return {
             "documents": self.documents,
             "epoch_tokens": self.tokens,
@@ -102,7 +102,7 @@ class DataSummary:
         }
 
     def lines(self) -> Iterator[str]:
-        """The same for people."""
+        """Yield the same as lines for people."""
         several = len(self.sources) > 1
         for source in self.sources:
             head = f"{source.name}: " if several else ""
@@ -153,27 +153,27 @@ class DataSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What the swarm will do and cost; a share of a round is equal for all members here."""
+    """What the swarm will do and cost; all members are assumed to have equal shares of a round."""
 
     parameters: int
-    """Those that are trained."""
+    """Number of trained parameters."""
     frozen: int
-    """Weights that stay as they are: the base of adapters."""
+    """Number of frozen weights: the base of adapters."""
     samples: int
     samples_a_round: int
     sequence_length: int
     rounds_an_epoch: float
     epochs: float
-    """Of the run, by the rounds of its schedule."""
+    """Epochs of the run, by the rounds of its schedule."""
     tokens_a_parameter: float
-    """In the run."""
+    """Tokens per parameter in the whole run."""
     peak_rate: float
-    """The learning rate at its highest."""
+    """The highest learning rate."""
     update_bytes: int
-    """Of what a member makes of its gradient: where panels speak for the others, a sheet."""
+    """Size of what a member makes of its gradient: with committees, a sign vote."""
     received_bytes: dict[int, int]
-    """What a member receives of the others in a step, by the number of members; each sends as many, or
-    its own alone where there is a relay."""
+    """What a member receives from the others in a step, by the number of members; each sends the
+    same amount, or only its own update where there is a relay."""
     rounds_a_step: int
     model_bytes: int
     """What a newcomer fetches before it trains."""
@@ -182,12 +182,12 @@ class Forecast:
     sequence_seconds: float | None = None
     """Seconds to compute one sequence on this machine, if it was measured."""
     update_seconds: float | None = None
-    """Seconds for the rest of a round: making an update of the gradient."""
+    """Seconds for the rest of a round: making an update from the gradient."""
     images: bool = False
     """Whether a sequence is an image, and a token a byte of it."""
 
     def facts(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Return all figures, for programs."""
         said = asdict(self)
         del said["received_bytes"]
         said["update_bytes_received"] = {str(k): v for k, v in self.received_bytes.items()}
@@ -195,7 +195,7 @@ class Forecast:
         return said
 
     def lines(self) -> Iterator[str]:
-        """The same for people."""
+        """Yield the same as lines for people."""
         unit = "bytes of images" if self.images else "tokens"
         yield (
             f"an epoch: {self.rounds_an_epoch:,.1f} rounds; the run: {self.epochs:.2f} epochs, "
@@ -243,8 +243,8 @@ def forecast(
     speakers: SpeakersSpec | None = None,
     frozen: int = 0,
 ) -> Forecast:
-    """What follows from the description, the model's table and the data, without measuring anything;
-    `frozen`: how many weights are not trained."""
+    """Compute what follows from the description, the model's table and the data, without
+    measurements; `frozen`: number of weights that are not trained."""
     elements = sum(spec.elements for spec in table)
     step = 1 if speakers is None else 2
     trained = schedule.total_rounds * rounds.sequences // step
@@ -265,7 +265,7 @@ def forecast(
         rounds_a_step=step,
         model_bytes=4 * (elements + frozen),
         images=data.images,
-        # A span that begins anywhere touches one chunk more than its eight; a corpus of a chunk is
+        # A span that begins anywhere touches one chunk more than its eight; a corpus of one chunk is
         # fetched whole.
         data_bytes_a_round={
             members: 0

@@ -1,6 +1,6 @@
-"""What a task asks of a founder's file: a model of the right kind, a chat template, a token for gaps.
+"""What a task requires of a founder's file: a model of the right kind, a chat template, a mask token.
 
-Everything that does not go together is refused before any text is read.
+Every mismatch is refused before any text is read.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from .conversations import ConversationTokenizer
 from .manifest_file import ManifestFile, bad_manifest
 from .tokens import FileTokenizer, Tokenizer
 
-# Models that use a window wherever their configuration names one.
+# Models that use a window whenever their configuration names one.
 _SLIDING = frozenset({"mistral", "phi3", "gemma2"})
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """How a task wants its data."""
+    """How a task needs its data."""
 
     tokenizer: Tokenizer
-    """Of conversations, if those are learned from."""
+    """The chat template, if the task learns from conversations."""
     chat: ChatTemplate | None
     settings: dict[str, Any] | None
-    """For the manifest."""
+    """The manifest's task settings."""
     filler: int = 0
-    """A token for places in a sample that nothing is in."""
+    """The padding token for unused places in a sample."""
 
 
 def plan_task(
@@ -51,8 +51,8 @@ def plan_task(
     model: dict[str, Any],
     end: tuple[int, ...],
 ) -> TaskPlan:
-    """Raises `UserError`: `NO_TASK` for a task that is not here, `MANIFEST` for what it does not go
-    with."""
+    """Plan a task. Raises `UserError`: `NO_TASK` for a task that is not available, `MANIFEST` for
+    anything that does not go with it."""
     require_task(file.task)
     _check_model(file, path, model)
     tables = file.data.source or (file.data,)
@@ -72,8 +72,8 @@ def plan_task(
 
 
 def plan_images(file: ManifestFile, path: Path) -> ImageSettings:
-    """What the task about images says of them. Raises `UserError`: `NO_TASK` without the packages that
-    it needs, `MANIFEST` for keys that belong to other tasks."""
+    """Return the image task's settings. Raises `UserError`: `NO_TASK` without the packages that it
+    needs, `MANIFEST` for keys that belong to other tasks."""
     require_task(file.task)
     try:
         settings = built_in_settings(file.task, file.task_settings)
@@ -106,7 +106,8 @@ def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
 
 
 def _check_window(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
-    """Conversations are kept apart unless it is said otherwise, which a short window would undo."""
+    """Refuse a sliding window shorter than a sequence where conversations are kept apart, which it
+    would undo. They are kept apart by default."""
     window, length = model.get("sliding_window"), file.data.sequence_length
     slides = model.get("use_sliding_window", model["model_type"] in _SLIDING)
     apart = file.data.attention != "sequence"

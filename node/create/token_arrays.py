@@ -1,9 +1,9 @@
-"""Arrays of tokens that another program has made: plain ones, numpy's, nanotron's and Megatron's.
+"""Arrays of tokens made by other programs: plain ones, numpy's, nanotron's and Megatron's.
 
-A plain array does not say of which type its numbers are. The founder says it, or a file beside the array
-or a header in it; else it is the usual one for the vocabulary, and an array that certainly has another
-one is refused. Every token is held against the vocabulary before it goes anywhere. No more than a few
-megabytes are in memory, whatever the size of an array and of its index.
+A plain array does not state the type of its numbers. The founder states it, or a file beside the
+array or a header in it; otherwise it is the usual one for the vocabulary, and an array that
+certainly has another type is refused. Every token is checked against the vocabulary before it is
+used. Only a few megabytes are in memory, whatever the size of an array and of its index.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import numpy as np
 from ...protocol.wire.manifest import TokenType
 from .formats import BadFile, reading
 
-# For one document that goes on and on: 4 MB.
+# The bound for one endless document: 4 MB.
 _PIECE_TOKENS = 1 << 20
 # Entries of an index that are read at once.
 _INDEX_ENTRIES = 1 << 16
-# What GPT-2 and Llama 3 in C, and those who took after them, put before their tokens.
+# The header that GPT-2 and Llama 3 in C, and programs modelled on them, put before their tokens.
 _HEADER = struct.Struct("<3i")
 _HEADER_BYTES = 1024
 _HEADER_TYPES: dict[tuple[int, int], TokenType] = {
     (20240520, 1): "uint16",
     (20240801, 7): "uint32",
 }
-# By the bytes of a token, as nanotron says it.
+# By the bytes of a token, as nanotron states them.
 _WIDTHS: dict[int, TokenType] = {1: "uint8", 2: "uint16", 4: "uint32"}
 # Megatron's index: magic, version, type, sequences, entries of the list of documents.
 _MEGATRON = struct.Struct("<9sQBQQ")
@@ -52,14 +52,14 @@ _OTHER_TOKENIZER = (
 
 @dataclass(frozen=True)
 class _Stored:
-    """Where an array's numbers lie in its file."""
+    """The place of an array's numbers in its file."""
 
     path: Path
     type: np.dtype
     offset: int
     count: int
     certain: bool
-    """Whether the type is known, and not only the usual one."""
+    """Whether the type is known, and not just the usual one."""
 
     def read(self, start: int, stop: int) -> np.ndarray:
         at = self.offset + start * self.type.itemsize
@@ -69,10 +69,10 @@ class _Stored:
 def token_documents(
     path: Path, said: TokenType | None, vocabulary: int, end: int | None
 ) -> Iterator[tuple[np.ndarray, bool, int]]:
-    """The documents of an array as uint32, whether each ends, and the bytes read until then.
+    """Yield the documents of an array as uint32, whether each ends, and the bytes read until then.
 
-    Documents end where the index of the array says, else with the token `end`. One that is very long
-    comes in several pieces. Raises `BadFile`.
+    Documents end where the array's index states it, else with the token `end`. A very long one is
+    split into several pieces. Raises `BadFile`.
     """
     with reading():
         tokens, bounds = _open(path, said, vocabulary)
@@ -96,7 +96,8 @@ def token_documents(
 def _open(
     path: Path, said: TokenType | None, vocabulary: int
 ) -> tuple[_Stored, Iterator[np.ndarray] | None]:
-    """An array, and the ends of its documents in ascending order if an index names them."""
+    """Open an array; return it with the ends of its documents in ascending order if an index names
+    them."""
     with path.open("rb") as file:
         start = file.read(_HEADER.size)
     ending = path.suffix.lower()
@@ -104,7 +105,7 @@ def _open(
         return _of_numpy(path), None
     if start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04")):
         raise BadFile("is no array of tokens but a model's or a program's file")
-    # A token has two bytes unless the vocabulary needs more: so do the programs that write them.
+    # A token has two bytes unless the vocabulary needs more, as in the programs that write such arrays.
     kind: TokenType = said or ("uint16" if vocabulary <= 1 << 16 else "uint32")
     if ending == ".ds":
         named, count = _nanotron_type(path)
@@ -141,8 +142,8 @@ def _stored(
 
 
 def _refuse_wider(tokens: _Stored) -> None:
-    """Refuse an array whose numbers are certainly halves or quarters of wider ones: the others of them
-    are all 0, and no text is so."""
+    """Refuse an array whose numbers are certainly halves or quarters of wider ones: all the other
+    parts are 0, which never happens in text."""
     if tokens.count < _EVIDENCE_NUMBERS:
         return
     for factor in (4, 2):
@@ -194,7 +195,7 @@ def _of_numpy(path: Path) -> _Stored:
 
 
 def _nanotron_type(path: Path) -> tuple[TokenType | None, int | None]:
-    """The type of a token and how many there are, as the files beside an array say."""
+    """Return the type of a token and the number of tokens, from the files beside an array."""
     beside = path.with_name(path.name + ".metadata")
     lines = []
     try:
@@ -217,7 +218,8 @@ def _nanotron_index(path: Path) -> Path:
 
 
 def _width_by_index(path: Path) -> int:
-    """The bytes of a token, by the count that the index ends with; 0 if it says none."""
+    """Return the bytes of a token, computed from the count at the end of the index; 0 if there is
+    none."""
     index = _nanotron_index(path)
     if not index.is_file() or index.stat().st_size < 8:
         return 0
@@ -227,7 +229,7 @@ def _width_by_index(path: Path) -> int:
 
 
 def _nanotron_ends(path: Path, stored: int) -> Iterator[np.ndarray]:
-    """The ends of the documents, by the index beside an array."""
+    """Yield the ends of the documents, from the index beside an array."""
     index = _nanotron_index(path)
     if not index.is_file():
         raise BadFile(f"has no index: {index.name} is not there")
@@ -251,8 +253,8 @@ def _nanotron_ends(path: Path, stored: int) -> Iterator[np.ndarray]:
 
 
 def _megatron_type(index: Path, said: TokenType | None) -> TokenType | None:
-    """The type of the tokens, as Megatron's index beside an array says; None if it is no such index and
-    the founder says the type."""
+    """Return the type of the tokens from Megatron's index beside an array; None if it is not such an
+    index and the founder has stated the type."""
     with index.open("rb") as file:
         start = file.read(_MEGATRON.size)
     if len(start) < _MEGATRON.size or not start.startswith(_MEGATRON_MAGIC):
@@ -274,8 +276,8 @@ def _megatron_type(index: Path, said: TokenType | None) -> TokenType | None:
 
 
 def _megatron_ends(index: Path, tokens: _Stored) -> Iterator[np.ndarray]:
-    """The ends of the documents, by Megatron's index: lengths and places of sequences, and with which of
-    them each document begins."""
+    """Yield the ends of the documents, from Megatron's index: lengths and places of sequences, and
+    the first sequence of each document."""
     with index.open("rb") as file:
         _, _, _, sequences, entries = _MEGATRON.unpack(file.read(_MEGATRON.size))
     lengths_at = _MEGATRON.size
@@ -321,7 +323,7 @@ def _unfit(index: Path, stored: int) -> BadFile:
 def _pieces(
     tokens: _Stored, bounds: Iterator[np.ndarray] | None, end: int | None
 ) -> Iterator[tuple[np.ndarray, int, bool]]:
-    """Each piece that is not empty, where it begins, and whether a document ends with it."""
+    """Yield each piece that is not empty, its start, and whether a document ends with it."""
     if bounds is None:
         bounds = _ends_by_token(tokens, end)
     ends = itertools.chain.from_iterable(some.tolist() for some in bounds)
@@ -342,7 +344,7 @@ def _pieces(
 
 
 def _ends_by_token(tokens: _Stored, end: int | None) -> Iterator[np.ndarray]:
-    """The ends of documents that end with a token."""
+    """Yield the ends of documents that end with a token."""
     if end is None:
         return
     for origin in range(0, tokens.count, _PIECE_TOKENS):

@@ -1,7 +1,7 @@
-"""Reads the files of a source once, tokenises their documents on all cores, and keeps the tokens.
+"""Tokenising of a source: its files are read once, tokenised on all cores, and the tokens are stored.
 
-Goes on behind what `Parts` holds already. Memory holds some batches of text and one part of tokens,
-whatever the size of the source.
+It resumes after what `Parts` contains already. Memory holds some batches of text and one part of
+tokens, whatever the size of the source.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from .rows import BadRow
 from .tokens import Tokenizer
 from .workers import Workers
 
-# What a part holds: as much as a founder would not read again gladly, and no more than memory has.
+# The size of a part: small enough for memory, and for a founder to read again after an interruption.
 _PART_BYTES = 16 << 20
 _PART_SECTIONS = 1 << 18
-# What a worker is given at once: it is at it for some tenths of a second.
+# A worker's batch: it takes some tenths of a second.
 _BATCH_BYTES = 1 << 20
 _BATCH_SECTIONS = 4096
-# A document is tokenised, and mixed with others, in sections of this much text, and of so many samples
-# at least: rather long, so that few sequences have a seam. A tokenizer takes some 60 times as much
-# memory as the section that it is at: so there is an upper bound, however long sequences are.
+# A document is tokenised, and mixed with others, in sections of this much text, and of at least this
+# many samples: rather long, so that few sequences contain a seam. A tokenizer takes some 60 times
+# the memory of its section: hence an upper bound, however long sequences are.
 _SECTION_BYTES = 1 << 16
 _SECTION_SAMPLES = 8
 _MOST_SECTION_BYTES = 1 << 20
@@ -55,7 +55,7 @@ _MEND_TEMPLATE = (
 _MEND_IMAGE = (
     "mend or remove it, leave it out with `exclude` in [data], or leave some out with `max_bad`"
 )
-# A new number makes all parts anew, as another way to cut or hash does.
+# A new number invalidates all parts, as a change of how documents are cut or hashed requires.
 _FORMAT = 3
 
 
@@ -65,7 +65,7 @@ class Tokenising:
 
     tokenizer: Tokenizer
     end: tuple[int, ...]
-    """The tokens behind every document."""
+    """The tokens after every document."""
     sequence_length: int
     max_bad: int
 
@@ -81,7 +81,7 @@ class Tokenising:
 
     @property
     def section_bytes(self) -> int:
-        """Text that is tokenised at once."""
+        """Bytes of text that are tokenised at once."""
         samples = _SECTION_SAMPLES * _BYTES_A_TOKEN * self.sequence_length
         return max(_SECTION_BYTES, min(samples, _MOST_SECTION_BYTES))
 
@@ -93,11 +93,11 @@ class Tokenising:
 
 
 def parts_name(source: Source, files: Sequence[File], how: Tokenising) -> str:
-    """A name that another source, other files or another way to tokenise them would not have."""
+    """Return a name that changes with the source, its files and the way of tokenising them."""
     facts = [
         *(_FORMAT, content_id(how.tokenizer.definition).hex(), how.end, how.section_bytes),
         *(source.columns.facts, source.split, source.config, source.token_type),
-        # Of conversations: what is longer is cut.
+        # Conversations are cut to this length.
         how.sequence_length if how.conversations is not None else 0,
         [[str(file.path), str(file.name), file.format, _state(file)] for file in files],
     ]
@@ -110,13 +110,13 @@ class _Batch:
 
     texts: list[bytes] = field(default_factory=list)
     rows: list[tuple[int, int, int, bool, bool, np.ndarray | None]] = field(default_factory=list)
-    """For each section: hash, check, file, whether a document begins and ends, and the tokens if they
-    are known."""
+    """For each section: hash, check, file, whether a document begins and ends, and the tokens if
+    known."""
     lines: list[tuple[str, int]] = field(default_factory=list)
-    """Of each conversation: file, and line or row."""
+    """File, and line or row, of each conversation."""
     size: int = 0
     read: dict[int, int] = field(default_factory=dict)
-    """Of each file, bytes of it that were read for this batch."""
+    """For each file, the bytes of it read for this batch."""
     tally: Tally = field(default_factory=Tally)
     position: Position = field(default_factory=Position)
 
@@ -131,11 +131,11 @@ def tokenise(
     advance: Callable[[int], None],
     room: DiskRoom,
 ) -> None:
-    """Bring the parts of a source to its end; `advance` hears how many bytes have been read in all,
-    `seen` counts what was read, and `room` what it becomes.
+    """Complete the parts of a source. `advance` is called with the total number of bytes read,
+    `seen` counts what was read, and `room` predicts the disk space.
 
-    Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, and as soon as `seen` has more
-    bad rows than `max_bad`.
+    Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, and as soon as `seen` has
+    more bad rows than `max_bad`.
     """
     writer = _PartWriter(parts, how, files, room)
     shown = 0.0
@@ -191,7 +191,8 @@ def _add_item(
         document, check = _hashes(item.text)
         sections = list(_sections(item.text, how.section_bytes))
         if how.conversations is not None or how.images:
-            # Whole: what the assistant says is marked by places in all of it, and an image is a sample.
+            # Not split: the assistant's parts are marked by offsets in the whole text, and an image
+            # is a sample.
             sections = [item.text]
         if how.conversations is not None:
             batch.lines.append((name, line))
@@ -225,7 +226,7 @@ def _add_item(
 
 
 class _PartWriter:
-    """Gathers batches until a part is full."""
+    """Collects batches until a part is full."""
 
     def __init__(
         self, parts: Parts, how: Tokenising, files: Sequence[File], room: DiskRoom
@@ -259,8 +260,8 @@ class _PartWriter:
         self._count += len(sections)
         self._tally.add(batch.tally)
         self._position = batch.position
-        # A part ends where the batches and nothing else make it end: what was interrupted in between
-        # is made anew, and comes out as if it had not been.
+        # A part ends only where a batch does: after an interruption the part is made again, with the
+        # same result.
         if self._size >= _PART_BYTES or self._count >= _PART_SECTIONS:
             self._put(batch.position)
         if batch.read and time.monotonic() - self._checked > _ROOM_SECONDS:
@@ -268,7 +269,8 @@ class _PartWriter:
             self._room.check(self._files[max(batch.read)], self._size)
 
     def _fit(self, batch: _Batch, encoded: list[np.ndarray], learned: int) -> list[np.ndarray]:
-        """Conversations no longer than a sequence; what is cut or left out is counted and named."""
+        """Return the conversations cut to the length of a sequence; those cut or left out are
+        counted and recorded."""
         rows, kept = [], []
         for row, (file, line), text, numbers in zip(
             batch.rows, batch.lines, batch.texts, encoded, strict=True
@@ -319,13 +321,13 @@ def _hashes(data: bytes) -> tuple[int, int]:
 
 
 def _sections(text: bytes, size: int) -> Iterator[bytes]:
-    """The text in parts of about this size, which end with a line or, without any, a character."""
+    """Yield the text in parts of about this size, which end with a line or, without any, a character."""
     start = 0
     while len(text) - start > 2 * size:
         cut = text.find(b"\n", start + size, start + size + _CUT_WINDOW) + 1
         if cut == 0:
             cut = start + size
-            # Bytes that go on with a character of UTF-8; four in a row are none.
+            # UTF-8 continuation bytes; four in a row are not UTF-8.
             while cut < start + size + 4 and text[cut] & 0xC0 == 0x80:
                 cut += 1
         yield text[start:cut]

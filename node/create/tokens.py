@@ -1,7 +1,7 @@
-"""Tokenizers as the founder uses them: bytes to token ids, and the `tokenizer.json` for the swarm.
+"""Tokenizers for the founder: from bytes to token ids, and the `tokenizer.json` for the swarm.
 
-Two kinds: a byte-level one, whose ids are the byte values, and whatever a `tokenizer.json` of the
-Hugging Face library describes. The library is loaded here, torch and transformers are not.
+Two kinds: a byte-level one, whose ids are the byte values, and any that a `tokenizer.json` of the
+Hugging Face library describes. The library is loaded here; torch and transformers are not.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import numpy as np
 from ..errors import ExitCode, UserError
 
 # A tokenizer travels as one blob; those of 256,000 tokens have about 17 MB as JSON with merges
-# spelled out, and 16 MiB is what a blob may have.
+# spelled out, and a blob may have 16 MiB.
 MAX_TOKENIZER_BYTES = 16 << 20
 
 TokenBytes = Literal[1, 2, 4]
 
-# Text that the library has in hand at once: what it notes of each token, and of each byte while it cuts
-# words, takes some 30 to 60 times as much.
+# Text that the library processes at once: its notes on each token, and on each byte while it splits
+# words, take some 30 to 60 times as much memory.
 _ENCODED_BYTES = 1 << 18
 
-# How well-known tokenizers write the token that ends a document, for one that does not say it.
+# The end-of-document token of well-known tokenizers, for one that does not state it.
 _END_TOKENS = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -57,15 +57,16 @@ class Tokenizer(Protocol):
     """Whether a text must be UTF-8."""
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-        """The token ids of each text. Raises `UnicodeDecodeError` if it needs UTF-8 and one isn't."""
+        """Return the token ids of each text. Raises `UnicodeDecodeError` if it needs UTF-8 and a
+        text isn't."""
         ...
 
     def line_ends(self) -> np.ndarray:
-        """Whether a line ends with a token: bool (vocabulary,)."""
+        """Return whether a line ends with each token: bool (vocabulary,)."""
         ...
 
     def end_token(self) -> str | None:
-        """The text of the token that ends a document, if the tokenizer says which one that is."""
+        """Return the text of the token that ends a document, if the tokenizer states it."""
         ...
 
 
@@ -80,19 +81,19 @@ class ByteTokenizer:
         self.definition = _byte_level_definition()
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-        """The bytes themselves."""
+        """Return the bytes themselves."""
         return [np.frombuffer(text, np.uint8) for text in texts]
 
     def line_ends(self) -> np.ndarray:
-        """The byte 10 alone."""
+        """Return the byte 10 as the only line end."""
         return np.arange(256) == ord("\n")
 
     def end_token(self) -> None:
-        """There is none: every byte may be part of a text."""
+        """Return None: every byte may be part of a text."""
 
 
 class FileTokenizer:
-    """The tokenizer that a `tokenizer.json` describes; it wants UTF-8.
+    """The tokenizer that a `tokenizer.json` describes; it needs UTF-8.
 
     Raises `UserError` (`MANIFEST`) for a file that cannot be used.
     """
@@ -115,22 +116,22 @@ class FileTokenizer:
         return self._path
 
     def id_of(self, spelled: str) -> int | None:
-        """The id of a token; None if there is none that is spelled so."""
+        """Return the id of a token; None if none has this spelling."""
         return self._ids.get(spelled)
 
     def special(self) -> set[int]:
-        """The ids of special tokens."""
+        """Return the ids of special tokens."""
         added = self._tokenizer.get_added_tokens_decoder()
         return {token for token, each in added.items() if each.special}
 
     @property
     def remade(self) -> tuple[Any, ...]:
-        """What `of` takes to make the same one in another process."""
+        """The arguments with which `of` makes the same tokenizer in another process."""
         return (self.definition,)
 
     @classmethod
     def of(cls, definition: bytes) -> FileTokenizer:
-        """The tokenizer that another one's `definition` describes."""
+        """Make a tokenizer from another one's `definition`."""
         tokenizer = cls.__new__(cls)
         tokenizer._path = Path("tokenizer.json")
         tokenizer._read(definition)
@@ -142,10 +143,10 @@ class FileTokenizer:
             self._tokenizer = _library().Tokenizer.from_buffer(definition)
         except UserError:
             raise
-        # The library raises plain Exception for whatever it dislikes.
+        # The library raises plain Exception for every kind of invalid definition.
         except Exception as error:
             raise _unusable(self._path, str(error)) from None
-        # A file may carry these from its own training.
+        # A file may contain these from its own training.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._ids = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -169,21 +170,22 @@ class FileTokenizer:
             [text.decode("utf-8") for text in texts], add_special_tokens=False
         )
         counts = [len(each) for each in encoded]
-        # One array for all: a corpus of short documents would pay for one each.
+        # One array for all: with short documents an array each would be slow.
         joined = np.fromiter(
             itertools.chain.from_iterable(each.ids for each in encoded), np.uint32, sum(counts)
         )
         return np.split(joined, np.cumsum(counts)[:-1])
 
     def line_ends(self) -> np.ndarray:
-        """Those whose text has a line break at its end."""
+        """Return which tokens' text ends with a line break."""
         ends = np.zeros(self.vocabulary, bool)
         for token in self._ids.values():
             ends[token] = self._tokenizer.decode([token], skip_special_tokens=False).endswith("\n")
         return ends
 
     def end_token(self) -> str | None:
-        """What `tokenizer_config.json` beside the file says, or a token with a well-known name."""
+        """Return the token stated in `tokenizer_config.json` beside the file, or one with a
+        well-known name."""
         try:
             with (self._path.parent / "tokenizer_config.json").open("rb") as file:
                 config = json.loads(file.read(_MAX_CONFIG_BYTES))
@@ -197,7 +199,7 @@ class FileTokenizer:
 
 
 def in_groups(texts: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    """Neighbouring texts of at most `size` bytes together, or one alone that has more."""
+    """Yield groups of neighbouring texts of at most `size` bytes together, or a single longer one."""
     start, held = 0, 0
     for number, text in enumerate(texts):
         if held and held + len(text) > size:
@@ -209,7 +211,7 @@ def in_groups(texts: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
 
 
 def _byte_level_definition() -> bytes:
-    """A `tokenizer.json` whose token of id b stands for the byte b."""
+    """Return a `tokenizer.json` whose token of id b stands for the byte b."""
     library = _library()
     vocabulary = {character: byte for byte, character in enumerate(_byte_characters())}
     tokenizer = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=[]))
@@ -221,10 +223,10 @@ def _byte_level_definition() -> bytes:
 
 
 def _byte_characters() -> list[str]:
-    """The character that byte-level tokenizers write for each byte, since GPT-2.
+    """Return the character that byte-level tokenizers write for each byte, since GPT-2.
 
-    Bytes that are visible characters of Latin-1 stand for themselves (the soft hyphen, 0xAD, is
-    not visible); the others follow, in order, from U+0100 on.
+    Bytes that are visible characters of Latin-1 stand for themselves (the soft hyphen, 0xAD, is not
+    visible); the others follow, in order, from U+0100 on.
     """
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))

@@ -1,7 +1,7 @@
-"""What a swarm trains with as far as its founder's file does not say it.
+"""The default settings of training, where a founder's file does not give them.
 
-The settings of `[optimizer]` belong together, and which ones are best depends on the rest of the file.
-Where work is checked, some tell nothing of it in a small model.
+The settings of `[optimizer]` belong together, and the best ones depend on the rest of the file.
+Where work is checked, some of them make audits of a small model uninformative.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from .manifest_file import FoundersFile, ManifestFile, OptimizerTable, bad_manif
 from .rates import usual_rate
 
 TOLD_WITH_MUON = 1_936
-"""Coefficients of an update from which on looks tell honest work with `muon` or behind a smoothed
-gradient: those of the smallest model in which they did, by `benchmarks/checks.py`. Scores grow with the
-root of their number. With 312 and both, two looks of three at honest work failed."""
+"""The least number of coefficients of an update with which audits recognise honest work with `muon`
+or a smoothed gradient: that of the smallest model in which they did, by `benchmarks/checks.py`.
+Scores grow with the root of the number. With 312 and both, two audits of three of honest work
+failed."""
 
 
 SPOKEN = 64
-"""Of how many coefficients of a block panels speak in a step: what they say goes over each line once,
-and not once from every member, so that many of them cost little (`benchmarks/panels.py`). A large model
-has as many as one panel can say, while members are few."""
+"""Number of coefficients per block that committees aggregate in a step: an aggregate crosses each
+line once, and not once from every member, so that a large number costs little
+(`benchmarks/panels.py`). A large model has as many as one committee can aggregate while members are
+few."""
 
 _MOMENTUM_OF_PANELS = (
     "with speakers panels have the momentum, and fade it by a thirty-second a step: leave it out"
@@ -36,16 +38,17 @@ _MOMENTUM_OF_PANELS = (
 def usual_optimizer(
     file: FoundersFile, path: Path, parameters: Sequence[ParameterSpec]
 ) -> OptimizerSpec:
-    """What stands in the manifest of this file, which lies at `path`; `parameters` are trained.
+    """Return the optimizer of this file's manifest; the file is at `path`, `parameters` are the
+    trained ones.
 
-    Raises `UserError` (`MANIFEST`) where work is checked and could not be told so, or where panels speak
-    and the file says what they have nothing of.
+    Raises `UserError` (`MANIFEST`) where work is checked and honest work could not be recognised, or
+    where the swarm has committees and the file sets what they do not use.
     """
     table, said = file.optimizer, file.said
     if "optimizer.preconditioner" not in said and (
         file.checks is not None or file.data.policy == "private"
     ):
-        # Noise was measured with this one, and lies do less harm to it.
+        # Noise was measured with this one, and byzantine members harm it less.
         table = replace(table, preconditioner="orthogonal")
     usual = _beside(table)
     if not _shares_are_known(file):
@@ -73,10 +76,10 @@ def usual_optimizer(
 
 
 def usual_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: int) -> ScheduleSpec:
-    """The schedule of a swarm that trains a new model of language with so many parameters.
+    """Return the schedule of a swarm that trains a new language model with that many parameters.
 
-    Its peak rate is the one that learned best, unless the file says it, or has an optimizer for which
-    nobody looked for it.
+    Its peak rate is the one that learned best, unless the file gives one, or has an optimizer for
+    which no best rate was measured.
     """
     if "schedule.peak" in file.said or optimizer.preconditioner not in ("orthogonal", "muon"):
         return file.schedule
@@ -84,11 +87,11 @@ def usual_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: int
 
 
 def _beside(table: OptimizerTable) -> dict[str, Any]:
-    """What goes with its preconditioner."""
+    """Return the settings that go with the preconditioner."""
     usual = OptimizerTable() if table.preconditioner == "muon" else OptimizerSpec()
     return {name: getattr(usual, name) for name in ("momentum", "smoothing", "step")}
 
 
 def _shares_are_known(file: ManifestFile) -> bool:
-    """Whether members have shares of their own, in work that others could do again."""
+    """Whether members have different shares of work that others could recompute."""
     return file.data.policy == "shared" and file.rounds.max_share > 0

@@ -1,8 +1,8 @@
-"""Tokenising on all cores: processes that have the tokenizer, and batches that come back in order.
+"""Tokenising on all cores: worker processes with the tokenizer, and batches returned in order.
 
-A worker is a process of this module and imports nothing but a tokenizer. It ends with the process that
-started it, however that ends: its pipe is then closed. Each has one batch at a time, so that no two ever
-wait for each other to read.
+A worker is a process of this module and imports nothing but a tokenizer. It ends when the process
+that started it ends, for whatever reason, because its pipe closes. Each has one batch at a time, so
+that two processes never wait for each other to read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import ExitCode, UserError
 from .tokens import FileTokenizer, Tokenizer
 
-# Below this much text the workers would take longer to start than to do it.
+# With less text than this the workers would take longer to start than to tokenise it.
 _WORTH_BYTES = 8 << 20
 # More would wait for the one process that reads.
 _MOST_WORKERS = 64
@@ -30,7 +30,7 @@ Encoded = list[np.ndarray]
 
 
 class Workers:
-    """Tokenises batches of texts, given and got back in one order; get one from `workers`."""
+    """Tokenises batches of texts and returns them in the order given; get one from `workers`."""
 
     def __init__(self, tokenizer: Tokenizer, connections: Sequence[Connection]) -> None:
         self._tokenizer = tokenizer
@@ -43,7 +43,7 @@ class Workers:
         self._most = 2 * len(connections) + 1
 
     def give(self, tag: Any, texts: Sequence[bytes]) -> None:
-        """Take a batch on; `tag` comes back with its tokens. Waits while all workers are busy.
+        """Accept a batch; `tag` is returned with its tokens. Waits while all workers are busy.
 
         Raises `UnicodeDecodeError` as the tokenizer does, and `UserError` if a worker has died.
         """
@@ -63,11 +63,11 @@ class Workers:
             connection.send_bytes(b"".join(texts))
 
     def take(self, *, all: bool = False) -> Iterator[tuple[Any, Encoded]]:
-        """The batches that are done and whose turn it is; with `all` waits for the others too."""
+        """Yield the completed batches that are next in order; with `all` wait for the others too."""
         self._collect(0.0)
         while self._taken < self._given:
             if self._taken not in self._done:
-                # One that takes long must not make those behind it pile up.
+                # One that takes long must not let the batches after it pile up.
                 if not all and len(self._done) < self._most:
                     return
                 self._collect(None)
@@ -90,9 +90,9 @@ class Workers:
 
 @contextlib.contextmanager
 def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
-    """Workers for about so much text (None: nobody knows how much); none at all for a little.
+    """Start workers for about this much text (None: unknown); none at all for little text.
 
-    On leaving they are ended, whatever they are at.
+    On leaving they are ended, whatever they are doing.
     """
     much = text_bytes is None or text_bytes >= _WORTH_BYTES
     remade = None
@@ -103,13 +103,14 @@ def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
     try:
         for _ in range(count):
             ours, theirs = Pipe()
-            # A fresh process each: one that is forked would have this one's memory, its threads' locks
-            # and its open files. Ctrl-C goes to all processes of a terminal; the first one ends these.
+            # A fresh process each: a forked one would inherit this one's memory, its threads' locks
+            # and its open files. Ctrl-C reaches all processes of a terminal; the first process ends
+            # these.
             with theirs:
                 process = subprocess.Popen(
                     [sys.executable, "-P", "-m", _work.__module__, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
-                    # The cores are shared out among processes already.
+                    # The cores are divided among processes already.
                     env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
@@ -127,14 +128,14 @@ def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _work(connection: Connection) -> None:
-    """What a worker does until its pipe is closed."""
+    """Tokenise batches until the pipe closes."""
     with contextlib.suppress(EOFError, OSError):
         (kind, facts), width = connection.recv()
         tokenizer = kind.of(*facts)
