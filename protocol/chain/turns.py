@@ -1,4 +1,4 @@
-"""Steps of a swarm, counted from 1 by the round in which samples are assigned; in step 0 members
+"""Steps of a swarm: each begins with an assignment of samples. They count from 1; in step 0 members
 gather.
 
 Without committees every round is a step. With committees a step takes two rounds: samples are assigned

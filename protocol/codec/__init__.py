@@ -1,1 +1,1 @@
-"""The update: which coefficients a member sends, their bytes, and the rules of the shared step."""
+"""Codec of updates and committee messages, and the exact arithmetic of the shared step."""

@@ -1,4 +1,4 @@
-"""A chain in which panels speak for the others."""
+"""A chain with committees."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LIE = content_id(b"a lie")
 
 
 def tally(panel: Iterable[PeerId], round_: int) -> ContentId:
-    """What a panel says in a round."""
+    """Return the correct aggregate of a committee in a round."""
     return content_id(b"".join(panel) + bytes([round_]))
 
 
 class Spoken(Chain):
-    """A chain whose panels say what they should, but for some members."""
+    """A chain whose committees announce correct aggregates, except the members in `lying`."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Spoken(Chain):
         super().__init__(
             count,
             speakers=SpeakersSpec(panel=3, term=term),
-            # Eight blocks, so that there is a section for every panel.
+            # Eight blocks, so that every committee has a section.
             parameters=(ParameterSpec(name="weight", shape=(512, 64)),),
             optimizer=OptimizerSpec(audit=audit),
             schedule=ScheduleSpec(total_rounds=total, warmup_rounds=0),
@@ -50,7 +50,7 @@ class Spoken(Chain):
         return self.ledger.speaking
 
     def tallies(self) -> list[UpdateEntry]:
-        """Of everybody who is due in this round."""
+        """Return the aggregates of all members that are due in this round."""
         panels = self.speaking.term(self.round).panels
         return [
             self.update(

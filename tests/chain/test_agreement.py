@@ -1,4 +1,4 @@
-"""The rules of agreement in one round, one by one, and what they promise together."""
+"""Consensus in one round: each rule by itself, and safety and liveness of all together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulation.swarm import identity
 
-# Private here: `_slots`: what is kept of ballots, and that it is bounded, shows nowhere else.
+# Private here: `_slots`: which ballots are kept, and the bound on them, is not visible otherwise.
 
 SWARM = b"s" * 32
 PARENT = RecordId(b"p" * 32)
@@ -41,7 +41,7 @@ B, C = record(1), record(2)
 
 
 class Round:
-    """An agreement among `count` members as the first of them sees it."""
+    """An agreement among `count` members, as seen by the first of them."""
 
     def __init__(
         self, count: int = 4, *, model: FaultModel = "byzantine", me: PeerId | None = None
@@ -149,7 +149,7 @@ def test_the_first_proposal_of_a_slot_counts() -> None:
     assert caught.value.reason == "equivocation"
     assert round_.agreement.votable() == B
     assert C.id not in round_.agreement.records
-    # But what others voted for may be decided, so its record is wanted.
+    # But a record that others voted for may be decided, so it is accepted.
     round_.cast("vote", round_.others[0], 1, C.id)
     round_.propose(1, C)
     assert round_.agreement.records[C.id] == C
@@ -221,8 +221,8 @@ def test_a_leader_without_a_foundation_waits() -> None:
 
 
 def test_who_was_not_in_a_slot_skips_it_where_its_certificate_is_lost() -> None:
-    """All who were there were restarted, and a liar keeps its ballot back: three skips are no quorum of
-    five, and no later slot is founded."""
+    """All members that took part were restarted, and a byzantine member withholds its ballot: three
+    skips are no quorum of five, and no later slot is founded."""
     round_ = Round(5)
     _liar, *others = round_.others
     for peer in others[:2]:
@@ -320,7 +320,7 @@ def test_no_skip_after_a_finalize() -> None:
     ],
 )
 def test_a_slot_is_hopeless_without_a_quorum(model: FaultModel, count: int, needed: int) -> None:
-    """As many skips as it takes, more than there may be liars; those of other slots do not count."""
+    """One more skip than there may be byzantine members suffices; skips of other slots do not count."""
     round_ = Round(count, model=model)
     for number, peer in enumerate(round_.others, 1):
         round_.cast("skip", peer, 2, NO_BLOCK)
@@ -333,7 +333,8 @@ def test_a_slot_is_hopeless_without_a_quorum(model: FaultModel, count: int, need
 
 
 def test_an_earlier_slot_is_finalized_late() -> None:
-    """Certificates may arrive after the member has moved on; it has not skipped, so it finalizes."""
+    """Certificates may arrive after the member has moved on; it has not skipped the slot, so it
+    finalizes."""
     round_ = Round()
     round_.skip(1)
     round_.skip(2)
@@ -378,7 +379,7 @@ def test_two_different_ballots_for_a_slot_are_an_offence(kind: BallotKind) -> No
     peer = round_.others[0]
     round_.cast(kind, peer, 1, B.id)
     assert round_.refused(kind, peer, 1, C.id) == "equivocation"
-    # The first stands, and other slots are other ballots.
+    # The first one remains, and other slots have other ballots.
     round_.cast(kind, peer, 1, B.id)
     round_.cast(kind, peer, 2, C.id)
 
@@ -416,7 +417,7 @@ def test_a_ballot_is_cast_again_as_silence_is_noticed() -> None:
 
 
 def test_the_order_in_which_masks_arrive_does_not_matter() -> None:
-    """Peers repeat old words: a mask of before must not undo the one of after."""
+    """Peers repeat old messages: an earlier mask must not undo a later one."""
     peers = Round(6).membership.peers
     casts = [
         (peer, silent) for peer in peers[:3] for silent in ((), tuple(peers[3:]), tuple(peers[4:]))
@@ -454,7 +455,8 @@ def test_what_contradicts_is_refused_and_proven(
 
 @pytest.mark.parametrize("model", ["byzantine", "crash"])
 def test_a_liar_who_told_others_something_else_does_not_hold_us_up(model: FaultModel) -> None:
-    """Three have a certificate by the liar's vote; we have heard another vote of it first."""
+    """Three members have a certificate with the byzantine member's vote; this member received another
+    vote of it first."""
     round_ = Round(4, model=model)
     liar, *others = round_.others
     round_.propose(1, B)
@@ -466,7 +468,7 @@ def test_a_liar_who_told_others_something_else_does_not_hold_us_up(model: FaultM
     round_.cast("vote", round_.me, 1, B.id)
     assert [certificate.block for certificate in round_.agreement.finalizable()] == [B.id]
     assert liar in round_.agreement.contradictions
-    # What nobody else has cast is not kept.
+    # A ballot that no other member has cast is not kept.
     assert round_.refused("vote", liar, 1, record(3).id) == "equivocation"
 
 
@@ -486,7 +488,7 @@ def test_what_an_honest_member_may_do_contradicts_nothing() -> None:
 
 
 def test_masks_are_limited() -> None:
-    """A member may have noticed a lot, but nobody keeps every subset for it."""
+    """A member may have noticed many changes, but a bounded number of its masks is kept."""
     round_ = Round(10)
     peer, *others = round_.membership.peers
     silent: tuple[PeerId, ...] = ()
@@ -505,7 +507,7 @@ def test_a_certificate_once_found_stays() -> None:
     for peer in here:
         round_.cast("vote", peer, 1, B.id, silent=gone)
     (certificate,) = round_.agreement.finalizable()
-    # A member that was called silent is heard again; the old masks are even forgotten.
+    # A member that was marked as silent is heard again; the old masks are dropped in the end.
     for number in range(40):
         silent = tuple(peer for bit, peer in enumerate(gone[:2]) if number >> bit & 1)
         round_.cast("vote", here[0], 1, B.id, silent=silent)
@@ -515,14 +517,14 @@ def test_a_certificate_once_found_stays() -> None:
 
 @pytest.mark.parametrize("kind", ["vote", "skip"])
 def test_a_liar_alone_neither_certifies_nor_ends_a_slot(kind: BallotKind) -> None:
-    """Who calls everybody silent is a quorum by himself, for whoever believes him."""
+    """A member that marks all others as silent is a quorum alone, for any member that believes it."""
     round_ = Round(4)
     liar, *others = round_.others
     block = B.id if kind == "vote" else NO_BLOCK
     round_.cast(kind, liar, 1, block, silent=(round_.me, *others))
     assert not round_.agreement.finalizable()
     assert not round_.agreement.advance()
-    # Said of others alone it may be true.
+    # About other members alone it may be true.
     round_.cast(kind, liar, 1, block, silent=tuple(others))
     round_.cast(kind, round_.me, 1, block, silent=tuple(others))
     assert round_.agreement.advance()
@@ -551,7 +553,7 @@ def test_a_lone_member_decides_by_itself() -> None:
     assert round_.agreement.decision is not None
 
 
-# What the rules promise together
+# All rules together
 
 
 class Player:
@@ -563,7 +565,7 @@ class Player:
         self.inbox: list[tuple] = []
 
     def act(self, chance: random.Random, fresh: Record) -> list[tuple]:
-        """Take in some messages or say something; returns what is said."""
+        """Process some messages or cast ballots; returns the messages to send."""
         agreement, me = self.agreement, self.round.me
         if self.inbox and chance.random() < 0.7:
             self.hear(*self.inbox.pop(chance.randrange(len(self.inbox))))
@@ -598,8 +600,8 @@ class Player:
 
 @given(st.integers(0, 2**64), st.integers(1, 7), st.sampled_from(["byzantine", "crash"]))
 def test_honest_members_never_decide_two_records(seed: int, count: int, model: FaultModel) -> None:
-    """Members act at random, liars say everything to everybody, messages arrive in any order or not
-    at all: whoever decides, decides the same, and no slot has two certified blocks."""
+    """Members act at random, byzantine members send everything to all, messages arrive in any order or
+    not at all: all decisions are the same, and no slot has two certified blocks."""
     chance = random.Random(seed)
     peers = list(PEERS[:count])
     chance.shuffle(peers)
@@ -614,7 +616,7 @@ def test_honest_members_never_decide_two_records(seed: int, count: int, model: F
             block = chance.choice(blocks)
             kind = chance.choice(("proposal", "vote", "skip", "finalize"))
             content = {"proposal": block, "skip": NO_BLOCK}.get(kind, block.id)
-            # To one only: a liar tells everybody something else.
+            # To one only: a byzantine member sends each another message.
             chance.choice(players).inbox.append((kind, liar, slot, content))
         for other in players:
             other.inbox += [message for message in said if chance.random() < 0.95]
@@ -632,7 +634,7 @@ def test_honest_members_never_decide_two_records(seed: int, count: int, model: F
 @pytest.mark.parametrize("model", ["byzantine", "crash"])
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
 def test_honest_members_that_hear_each_other_decide(count: int, model: FaultModel) -> None:
-    """The same players without liars and loss, and with patience enough."""
+    """The same players without byzantine members and loss, and with enough time."""
     chance = random.Random(count)
     players = [Player(peer, count, model) for peer in PEERS[:count]]
     for _ in range(20_000):
@@ -654,7 +656,7 @@ def test_honest_members_that_hear_each_other_decide(count: int, model: FaultMode
 def test_two_blocks_of_a_slot_are_never_both_certified(
     count: int, model: FaultModel, kind: BallotKind, data: st.DataObject
 ) -> None:
-    """With less than a third that say both, whoever hears whichever ballots."""
+    """With less than a third of the members voting for both blocks, whichever ballots arrive."""
     allowed = (count - 1) // 3 if model == "byzantine" else 0
     liars = data.draw(st.integers(0, allowed))
     choices = data.draw(st.lists(st.booleans(), min_size=count - liars, max_size=count - liars))
@@ -671,7 +673,7 @@ def test_two_blocks_of_a_slot_are_never_both_certified(
 
 
 def test_two_liars_of_four_are_enough() -> None:
-    """Beyond the bound, two blocks can be certified: the test above can fail."""
+    """Beyond the bound, two blocks can be certified: so the test above can fail."""
     sides = Round(4), Round(4)
     for side, block, honest in zip(sides, (B, C), PEERS[2:4], strict=True):
         for peer in (*PEERS[:2], honest):
@@ -680,7 +682,7 @@ def test_two_liars_of_four_are_enough() -> None:
 
 
 def test_quorums_of_skips_and_finalizes_exclude_each_other() -> None:
-    """An honest member does one or the other, so with at most a third less one of liars only one of
+    """An honest member casts one or the other, so with fewer than a third byzantine members only one of
     the two can have a quorum."""
     for count in range(1, 11):
         liars = (count - 1) // 3
@@ -691,7 +693,7 @@ def test_quorums_of_skips_and_finalizes_exclude_each_other() -> None:
 
 
 def test_states_of_slots_are_few() -> None:
-    """A peer makes us keep no more than the window allows, however it counts."""
+    """A peer makes us keep no more slots than the window allows, whatever numbers it sends."""
     round_ = Round(4)
     for slot in range(1, 1 + SLOT_WINDOW + 1):
         round_.cast("skip", round_.others[0], slot, NO_BLOCK)
@@ -712,7 +714,8 @@ def test_records_kept_are_one_a_slot() -> None:
 def test_one_liar_does_not_have_the_ballots_of_a_slot_searched_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It calls all others silent, so that it is a quorum by itself, with many other masks beside."""
+    """It marks all others as silent, so that it is a quorum alone, and sends many other masks as
+    well."""
     searches = 0
 
     def find(*arguments: Any) -> Any:

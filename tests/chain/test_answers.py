@@ -1,4 +1,4 @@
-"""Rules of taking in answers: what one may cost, and whose memory a node waits for."""
+"""Sync answers: what one may cost, and which peers' memory a node waits for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulation.known_chains import true_chain
 
 
 def test_a_forged_word_ends_an_answer() -> None:
-    """Of a thousand forged messages one is checked, and its bearer blamed."""
+    """Of a thousand forged messages one is checked, and the sender is blamed."""
     checked: list[int] = []
 
     def opened(word: int) -> Envelope:
@@ -28,7 +28,7 @@ def test_a_forged_word_ends_an_answer() -> None:
 
 
 def test_a_refused_entry_ends_an_answer() -> None:
-    """A chain of others: one entry of it is looked at, and nobody is blamed."""
+    """Entries of another chain: one is examined, and the sender is not blamed."""
     entries = [true_chain().ledger[round_] for round_ in range(10)]
     taking: TakingIn[Envelope] = TakingIn(identity(1).peer, entries, [], lambda word: word)
     assert _take_in(taking, refuses=True) == 1
@@ -37,7 +37,7 @@ def test_a_refused_entry_ends_an_answer() -> None:
 
 
 def _take_in(taking: TakingIn[Any], *, refuses: bool = False) -> int:
-    """How many inputs the member is handed."""
+    """Return how many inputs the member receives."""
     count = 0
     while taking.next_input() is not None:
         count += 1
@@ -47,7 +47,7 @@ def _take_in(taking: TakingIn[Any], *, refuses: bool = False) -> int:
 
 
 def test_all_are_recalled() -> None:
-    """One of three has nothing to say of us, one says it late, and one is cut short."""
+    """Of three peers one has no messages of ours, one answers late, and one answer is cut short."""
     machine, peers = Recalling(3, _others(), 0.0), _others()
     machine.questions(peers[:2], 0.0)
     machine.answered(peers[0], Answer(3), 0.1)

@@ -1,4 +1,4 @@
-"""Chains that part from ours before what is final: seen, told of once, and never followed."""
+"""Chains that diverge before our last final record: noticed, reported once, and never followed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A, B, C = (identity(number).peer for number in range(3))
 
 @pytest.fixture(scope="module")
 def chains() -> tuple[Chain, Chain]:
-    """Two that part in round 1, both with final records since."""
+    """Two chains that diverge in round 1, both with final records since."""
     ours = Chain(4)
     theirs = ours.fork()
     for _ in range(5):
@@ -64,7 +64,7 @@ def test_a_chain_is_told_of_once() -> None:
     apart = Apart()
     assert apart.seen({A: FIRST, B: FIRST}) == [A]
     assert apart.seen({C: FIRST}) == []
-    # Later, by the record of another round: whoever was there is there still.
+    # Later, by the record of another round: the peer is still on that chain.
     assert apart.seen({B: SECOND}) == []
     assert apart.peers == {A, B, C}
 

@@ -1,4 +1,4 @@
-"""Asking what was missed: nobody's answer is waited for alone."""
+"""Sync requests with failover: the node waits for no single peer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_few_are_asked_at_a_time_and_each_is_given_up_in_the_end() -> None:
         if not asking.done:
             assert asking.deadline(now) > now
             now, wakes = asking.deadline(now), wakes + 1
-    # Two waves of as many as are asked at a time.
+    # Two waves, each of the number of peers asked at a time.
     assert len(PEERS) == 2 * AT_ONCE
     assert 2 * PATIENCE_SECONDS <= now <= 2 * PATIENCE_SECONDS + AT_ONCE * DAWDLE_SECONDS
     assert asking.found is None

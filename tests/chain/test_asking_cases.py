@@ -1,4 +1,4 @@
-"""Rules of asking what was missed: nobody's answer is waited for alone, nor for ever."""
+"""Rules of requests with failover: the node waits for no single peer, nor for ever."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_nobody_is_waited_for_alone() -> None:
 
 
 def test_few_are_asked_at_a_time() -> None:
-    """Of six who all dawdle."""
+    """Six peers, all of them slow."""
     machine = Asking(SIX, set(), 3)
     assert sum(len(machine.questions(float(now))) for now in range(50)) == 3
 
@@ -41,7 +41,7 @@ def test_members_come_first() -> None:
 
 
 def test_the_first_answer_counts() -> None:
-    """What comes later may hold anything, and would be taken in as well."""
+    """A later answer may hold anything, and would be processed as well."""
     machine = Asking(SIX, set(), 3)
     machine.questions(0.0)
     machine.questions(5.0)

@@ -1,4 +1,4 @@
-"""Budgets of one round's agreement: slots, masks, proposals, and searches for a certificate."""
+"""Bounds of one round's consensus: slots, masks, proposals, and searches for a certificate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import Membership
 from distro_node.protocol.wire.messages import NO_BLOCK, Ballot, Record, RecordId
 
-# Private here: `_slots`, `_floors`: what is kept of ballots and masks shows nowhere else.
+# Private here: `_slots`, `_floors`: which ballots and masks are kept is not visible otherwise.
 
 PARENT = RecordId(b"p" * 32)
 PEERS = [PeerId(bytes([number]) * 32) for number in range(64)]
@@ -22,7 +22,7 @@ BLOCK = Record(5, PARENT, 1, (), (), (), None)
 
 
 class _Round:
-    """An agreement among so many members, as the first of them sees it."""
+    """An agreement among `count` members, as seen by the first of them."""
 
     def __init__(self, count: int) -> None:
         self.members = Membership(since=dict.fromkeys(PEERS[:count], 0))
@@ -37,7 +37,7 @@ class _Round:
         )
 
     def skip(self, who: PeerId, slot: int = 1, silent: Iterable[PeerId] = ()) -> str:
-        """Why a skip is refused; nothing if it is not."""
+        """Return why a skip is refused; empty if it is accepted."""
         ballot = Ballot(5, PARENT, slot, NO_BLOCK, self.members.mask(silent))
         try:
             self.seen.add_ballot("skip", who, ballot, bytes(64))
@@ -64,7 +64,7 @@ def test_masks_of_a_ballot_are_few() -> None:
 
 
 def test_the_latest_mask_stays() -> None:
-    """Whom it has heard again by now counts."""
+    """A member that is heard again by now counts."""
     round_ = _Round(10)
     for number in range(1, 100):
         round_.skip(PEERS[1], silent=[PEERS[2 + bit] for bit in range(8) if number >> bit & 1])
@@ -73,7 +73,7 @@ def test_the_latest_mask_stays() -> None:
 
 
 def test_masks_fit_the_membership() -> None:
-    """One of 512 bytes is as long as any may be, and kept as it is."""
+    """A mask of 512 bytes has the largest allowed length, and is kept unchanged."""
     ballot = Ballot(5, PARENT, 1, NO_BLOCK, bytes(512))
     with pytest.raises(ProtocolError) as refused:
         _Round(10).seen.add_ballot("skip", PEERS[1], ballot, bytes(64))
@@ -81,12 +81,12 @@ def test_masks_fit_the_membership() -> None:
 
 
 def test_intersections_are_few() -> None:
-    """Of twelve masks, each without another member."""
+    """Twelve masks, each without another member."""
     assert len(certificates._floors([0xFFF ^ 1 << bit for bit in range(12)])) <= 2 * 64 + 1
 
 
 def test_one_liar_starts_no_search() -> None:
-    """It calls all others silent, and is a quorum by itself: ballots that come are not searched anew."""
+    """It marks all others as silent, and is a quorum alone: new ballots must not cause a new search."""
     round_, searches = _Round(64), 0
     me, liar, *honest = PEERS
     original = certificates.find_quorum
@@ -108,7 +108,7 @@ def test_one_liar_starts_no_search() -> None:
 
 
 def test_a_leader_proposes_once() -> None:
-    """As many as it likes would be passed on to everybody, of the greatest length."""
+    """Otherwise any number of proposals of the greatest length would be forwarded to all."""
     round_, taken = _Round(4), 0
     leader = round_.seen.leader(1)
     for number in range(20):
@@ -121,7 +121,7 @@ def test_a_leader_proposes_once() -> None:
 
 
 def test_what_was_voted_for_is_taken_in() -> None:
-    """A leader told others something else, and they may decide it."""
+    """The leader sent others another proposal, and they may decide it."""
     round_ = _Round(4)
     leader = round_.seen.leader(1)
     round_.seen.add_proposal(leader, 1, Record(5, PARENT, 9, (), (), (), None))

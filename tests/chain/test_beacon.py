@@ -1,4 +1,4 @@
-"""The beacon comes of secrets that leaders were bound to, and of nothing else that is in a record."""
+"""The beacon follows from the secrets that leaders committed to, and from nothing else in a record."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_it_is_the_hash_of_all_that_was_revealed(chain: CheckedChain) -> None:
         secrets.append(chain.ledger[round_].record.secret)
         value = next_value(value, secrets[-1])
         assert beacon[round_] == value
-    # Nobody was bound to anything in round 0, and nobody reveals before that is some rounds ago.
+    # There are no commitments in round 0, and no reveals before it is some rounds ago.
     assert [bool(secret) for secret in secrets] == [
         round_ > REVEALED_AFTER for round_ in range(chain.round)
     ]

@@ -1,4 +1,4 @@
-"""Catching up as a machine: whose word sets the goal, and what a checkpoint saves a newcomer from."""
+"""Initial sync: which peers set the goal, and what a checkpoint saves a newcomer from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulation.chain import Answering, Chain, answers, identity
 
 ROUNDS = 20
 AT = 12
-# Far more than any way to the end takes.
+# Far more than any sync takes.
 _MOST_QUESTIONS = 200
 
 
@@ -25,7 +25,7 @@ def true() -> Chain:
 
 @pytest.fixture(scope="module")
 def forged(true: Chain) -> Chain:
-    """What the founder, which was alone in round 0, can sign at any time: rounds without end."""
+    """Rounds without end that the founder, which was alone in round 0, can sign at any time."""
     return true.forged(40)
 
 
@@ -39,7 +39,8 @@ def catch_up(
     answering: list[Answering],
     order: Callable[[list[PeerId]], None] = lambda p: None,
 ) -> tuple[CatchingUp, dict[PeerId, str]]:
-    """Ask these peers, numbered from 0, until it is done; the reasons of those that are blamed."""
+    """Ask these peers, numbered from 0, until the sync is done; return the reasons of the blamed
+    ones."""
     machine = CatchingUp(ledger)
     peers = {identity(100 + place).peer: one for place, one in enumerate(answering)}
     kept = [ledger.raw(number) for number in range(len(ledger))]
@@ -60,7 +61,7 @@ def catch_up(
         if machine.rewound():
             kept.clear()
         kept += [ledger.raw(decided.record.round) for decided in machine.drain()]
-    # What was handed out to be written down is what the ledger holds.
+    # The drained entries are those of the ledger.
     assert kept == [ledger.raw(number) for number in range(len(ledger))]
     return machine, blamed
 
@@ -70,7 +71,7 @@ def whole(ledger: Ledger, true: Chain) -> bool:
 
 
 def two_faced(true: Ledger, forged: Ledger) -> Answering:
-    """Names the ids of the true chain, and gives entries of the other."""
+    """A peer that reports the ids of the true chain, and sends entries of the other."""
     honest, liar = answers(true), answers(forged)
 
     def answer(question: Question) -> Answer | None:
@@ -90,7 +91,7 @@ def test_a_newcomer_with_a_checkpoint_is_not_outnumbered(
     assert whole(ledger, true)
     assert len(blamed) == 9
     assert set(blamed.values()) == {"checkpoint"}
-    # Without one, as by an older link, it believes most of those whom it asks.
+    # Without one, as with an older link, it believes the majority of the asked peers.
     ledger = Ledger(true.manifest)
     catch_up(ledger, [answers(forged.ledger)] * 4 + [answers(true.ledger)])
     assert ledger.head == forged.ledger.head
@@ -142,7 +143,7 @@ def test_who_is_not_that_far_is_of_no_use(true: Chain, at: Checkpoint) -> None:
 
 
 def test_one_that_is_a_round_ahead_is_followed_once(true: Chain) -> None:
-    """It proves it by its last certificate, and then gives that very entry."""
+    """It proves its height by its last certificate, and then sends that very entry."""
     ledger = Ledger(true.manifest)
     behind = answers(true.ledger.truncated(ROUNDS - 1))
     machine, _ = catch_up(ledger, [behind, behind, answers(true.ledger)])

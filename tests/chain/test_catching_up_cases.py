@@ -1,4 +1,4 @@
-"""Rules of catching up: whom to ask, how far to go on whose word, and what an answer must hold."""
+"""Rules of initial sync: which peers to ask, how far to follow them, and what an answer must hold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_checkpoint_is_asked_for() -> None:
     chain = Ledger(true_chain().manifest, checkpoint=checkpoint())
     liars = [answers(forged_chain().ledger)] * 4
     asked, _ = caught_up(chain, [*liars, answers(true_chain().ledger)])
-    # An id of each liar, and nothing more.
+    # One id of each byzantine peer, and nothing more.
     assert chain.head == true_chain().ledger.head
     assert asked <= 5 + 4
 
@@ -54,7 +54,7 @@ def test_who_does_not_answer_is_given_up() -> None:
 
 
 def test_the_goal_is_what_most_name() -> None:
-    """One liar of four goes on alone for 400 rounds."""
+    """One byzantine peer of four continues alone for 400 rounds."""
     chain = Ledger(true_chain().manifest)
     _, rounds = caught_up(
         chain, [answers(true_chain().ledger)] * 3 + [answers(solo_chain().ledger)]
@@ -63,7 +63,7 @@ def test_the_goal_is_what_most_name() -> None:
 
 
 def test_records_are_what_most_name() -> None:
-    """Of four as high as each other one has another record there."""
+    """Of four peers at the same height one has another record there."""
     one = true_chain(11).fork()
     one.grow(fingerprint=666, updates=[])
     chain = Ledger(true_chain().manifest)
@@ -86,7 +86,7 @@ def test_enough_are_asked() -> None:
 
 
 def test_members_are_asked_first() -> None:
-    """Twenty names of one who goes on alone, and three members that were there before."""
+    """Twenty identities of one peer that continues alone, and three former members."""
     chain = true_chain(8).ledger.truncated(8)
     machine = CatchingUp(chain)
     honest, alone = answers(true_chain().ledger), answers(solo_chain().ledger)
@@ -100,7 +100,7 @@ def test_members_are_asked_first() -> None:
 
 
 def test_who_is_slow_is_not_waited_for() -> None:
-    """An answer is there, and another peer takes its time."""
+    """One answer has arrived, and another peer is slow."""
     machine, names = CatchingUp(Ledger(true_chain().manifest)), [identity(n).peer for n in (1, 2)]
     _, question = machine.questions(names, 0.0)
     machine.answered(question.peer, answers(true_chain().ledger)(question), 0.0)
@@ -114,12 +114,13 @@ def test_who_is_slow_is_not_waited_for() -> None:
 
 
 FAR = 40
-"""How high a liar says that it is."""
+"""Height that a byzantine peer reports."""
 
 
 def _behind(liar: Callable[[], Decided | None], blamed: list[Blame] | None = None) -> bool:
-    """Two are a round behind, one liar says that it is far ahead and shows this last entry, and one is
-    at the end. Whether the end is reached, with an honest number of questions."""
+    """Return whether the end is reached in a plausible number of requests. Two peers are a round
+    behind, one byzantine peer reports a far greater height and sends this last entry, and one is at the
+    end."""
     true = true_chain().ledger
     honest, late = answers(true), answers(true.truncated(len(true) - 1))
 
@@ -136,7 +137,8 @@ def _behind(liar: Callable[[], Decided | None], blamed: list[Blame] | None = Non
 
 
 def _invented(signers: list[int] | None = None) -> Decided:
-    """An entry of that height by these; by all members without signatures that hold if by none."""
+    """Return an entry of that height signed by these; without signers, by all members with invalid
+    signatures."""
     chain = true_chain()
     record = dataclasses.replace(chain.ledger[5].record, round=FAR - 1)
     if signers is not None:
@@ -173,18 +175,18 @@ def test_a_height_without_a_head_is_a_lie() -> None:
 
 
 def test_heads_are_bounded() -> None:
-    """As the goal is."""
+    """They have the same bound as the goal."""
     far, near = answers(true_chain(30).ledger), answers(true_chain().ledger)
     with patch.object(catching_up, "_MOST_ROUNDS", 20):
         _, rounds = caught_up(Ledger(true_chain().manifest), [far, near, near, near])
     assert rounds == 20
 
 
-# On the way
+# Towards the goal
 
 
 def test_a_height_needs_its_rounds() -> None:
-    """The first one names what all name, and has no entries."""
+    """The first peer reports what all report, and has no entries."""
     honest = answers(true_chain().ledger)
 
     def empty(question: Question) -> Answer | None:
@@ -196,7 +198,8 @@ def test_a_height_needs_its_rounds() -> None:
 
 
 def test_few_strangers_are_asked_beside_members() -> None:
-    """Twenty names of one who goes on alone, and two members: with a third name it would prevail."""
+    """Twenty identities of one peer that continues alone, and two members: a third identity would be a
+    majority."""
     machine = CatchingUp(true_chain().ledger.truncated(8))
     honest, alone = answers(true_chain().ledger), answers(solo_chain().ledger)
     members = [identity(who).peer for who in range(2)]
@@ -209,7 +212,7 @@ def test_few_strangers_are_asked_beside_members() -> None:
 
 
 def test_members_decide_between_two_records() -> None:
-    """Two strangers name one, of a lower hash, and two members another."""
+    """Two strangers report one record, with a lower hash, and two members another."""
     true = true_chain().ledger
     peers = true_chain().membership.peers
     other = lower(true_chain(), 11, lambda n: carried_on(true_chain(11), peers, 1, variant=n))
@@ -239,7 +242,7 @@ def test_so_many_entries_are_asked_for() -> None:
 
 
 def test_who_breaks_off_makes_no_others_wrong() -> None:
-    """A few forged entries, and then silence: what the honest one gives does not follow them."""
+    """A few forged entries, and then no answer: the honest peer's entries do not follow them."""
     honest, forged = answers(true_chain().ledger), answers(forged_chain().ledger.truncated(5))
 
     def breaks_off(question: Question) -> Answer | None:

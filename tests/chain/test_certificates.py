@@ -1,4 +1,4 @@
-"""Certificates: which ballots prove something, with and without silent members."""
+"""Certificates: which ballots prove a quorum, with and without silent members."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def members(count: int) -> Membership:
 def cast(
     membership: Membership, masks: Mapping[int, Iterable[int]]
 ) -> dict[PeerId, list[SignedBallot]]:
-    """Ballots of members, each given by its number and the numbers it calls silent."""
+    """Return ballots of members, each given by its number and the numbers that it marks as silent."""
     return {
         membership.peers[signer]: [
             SignedBallot(
@@ -58,7 +58,7 @@ def test_a_quorum_and_not_one_less(model: FaultModel, count: int) -> None:
 
 @pytest.mark.parametrize("model", ["byzantine", "crash"])
 def test_whom_all_signers_call_silent_does_not_count(model: FaultModel) -> None:
-    """Half of eight members closed their laptops: the other half decides, by all its voices."""
+    """Half of eight members are offline: the other half decides, unanimously."""
     membership, gone = members(8), range(4, 8)
     for signers in range(5):
         enough = signers >= quorum(model, 4)
@@ -69,7 +69,7 @@ def test_one_signer_that_hears_a_member_keeps_it_in_the_count() -> None:
     membership = members(6)
     masks: dict[int, Iterable[int]] = {0: (3, 4, 5), 1: (3, 4, 5), 2: (3, 4, 5)}
     assert certifies(membership, masks, "byzantine")
-    # Of five that are not called silent by all, three are no quorum.
+    # Of five that not all signers mark as silent, three are no quorum.
     assert not certifies(membership, {**masks, 2: (5,)}, "byzantine")
     assert not certifies(membership, {**masks, 2: ()}, "byzantine")
     # Three of four are.
@@ -91,13 +91,14 @@ def test_a_signer_is_not_silent_whatever_others_heard() -> None:
 
 
 def test_a_lone_member_that_hears_nobody_certifies_for_itself() -> None:
-    """It may: what it decides binds nobody else (test_member) and weighs little (test_fork)."""
+    """This is allowed: its decision binds no other member (test_member) and weighs little
+    (test_fork)."""
     assert certifies(members(7), {3: (0, 1, 2, 4, 5, 6)}, "byzantine")
 
 
 def test_masks_that_differ_by_more_than_they_share() -> None:
-    """Three of ten call the same six silent, and each one more. No mask is contained in another,
-    but what they share makes a quorum; a fourth that hears everybody must not spoil it."""
+    """Three of ten mark the same six as silent, and each one more. No mask is contained in another, but
+    their intersection makes a quorum; a fourth that hears all must not spoil it."""
     six = (4, 5, 6, 7, 8, 9)
     masks: dict[int, Iterable[int]] = {0: (*six, 1), 1: (*six, 2), 2: (*six, 0), 3: ()}
     found = find_quorum(cast(members(10), masks), members(10), members(10).one_each, "byzantine")
@@ -139,7 +140,7 @@ def ballots_of_some(draw: st.DrawFn) -> tuple[Membership, dict[PeerId, list[Sign
 def test_a_quorum_is_found_if_there_is_one(
     given_ballots: tuple[Membership, dict[PeerId, list[SignedBallot]]], model: FaultModel
 ) -> None:
-    """Compared with trying every choice of signers and masks."""
+    """Compared with a search over all choices of signers and masks."""
     membership, ballots = given_ballots
 
     def valid(chosen: Iterable[SignedBallot]) -> bool:
@@ -172,13 +173,13 @@ def test_the_most_votes_are_found_if_there_are_any(
     data: st.DataObject,
     model: FaultModel,
 ) -> None:
-    """The same where members have different numbers of votes, and some none."""
+    """The same where members have different numbers of votes, some of them 0."""
     membership, ballots = given_ballots
     numbers = {peer: data.draw(st.sampled_from([0, 0, 1, 2, 5])) for peer in membership.peers}
     votes = Votes.of(numbers, membership)
 
     def weight(chosen: list[SignedBallot]) -> tuple[int, int]:
-        """The votes that certify, or the heirs; nothing if it is no certificate."""
+        """Return the votes that certify, or the heirs; 0 if it is no certificate."""
         common = ~0
         for signed in chosen:
             common &= membership.bits(signed.silent)
@@ -206,11 +207,11 @@ def test_who_has_no_votes_keeps_nobody_in_the_count_or_out_of_it() -> None:
     membership = members(4)
     a, b, c, d = membership.peers
     votes = Votes({a: 2, b: 1})
-    # It hears everybody; the voters' masks alone count.
+    # It hears all members; only the voters' masks count.
     masks: dict[int, Iterable[int]] = {0: (1,), 2: (), 3: ()}
     found = find_quorum(cast(membership, masks), membership, votes, "byzantine")
     assert [signed.peer for signed in found or ()] == [a]
-    # Together they are nobody while a voter is not called silent by all of them.
+    # Together they are no quorum while one of them does not mark a voter as silent.
     masks = {2: (0, 1), 3: (1,)}
     assert find_quorum(cast(membership, {**masks, 2: (0,)}), membership, votes, "byzantine") is None
     masks = {2: (0, 1), 3: (0, 1)}
@@ -219,7 +220,7 @@ def test_who_has_no_votes_keeps_nobody_in_the_count_or_out_of_it() -> None:
 
 
 def test_noise_in_masks_costs_little_and_hides_no_agreement() -> None:
-    """Thirty of a hundred sign a mask of their own; the others' agreement is found all the same."""
+    """Thirty of a hundred sign a mask of their own; the quorum of the others is found all the same."""
     membership = Membership(since={identity(i).peer: 0 for i in range(100)})
     gone = set(membership.peers[90:])
     ballots = {
@@ -234,7 +235,7 @@ def test_noise_in_masks_costs_little_and_hides_no_agreement() -> None:
     assert {signed.peer for signed in found} >= set(membership.peers[:61])
 
 
-# Checking a certificate that somebody else made
+# Checks of received certificates
 
 
 def check(chain: Chain, certificate: Certificate, model: FaultModel = "byzantine") -> None:
@@ -287,7 +288,7 @@ def test_signatures_of_those_who_are_left(chain: Chain) -> None:
     ],
 )
 def test_a_certificate_about_something_else(chain: Chain, changes: dict) -> None:
-    """Signed like that, or relabelled: both are refused."""
+    """Signed for another subject, or relabelled: both are refused."""
     kind = changes.get("kind", "finalize")
     rest = {key: value for key, value in changes.items() if key not in ("kind", "block")}
     signed = chain.certificate(changes.get("block", BLOCK), kind=kind, **rest)
@@ -337,7 +338,7 @@ def test_every_signature_is_checked(chain: Chain) -> None:
 
 
 def test_masks_are_signed(chain: Chain) -> None:
-    """Nobody can make a quorum smaller by changing what others said about silence."""
+    """A third party cannot make a quorum smaller by changing the masks of the signers."""
     few = chain.certificate(BLOCK, signers=chain.membership.peers[:3])
     others = chain.membership.mask(chain.membership.peers[3:])
     assert "signature" in refused(

@@ -1,4 +1,5 @@
-"""Looks in records: only those that were drawn, each once; the accounts that follow at any length."""
+"""Audits in records: only those that were drawn, each once; and the reputation that follows at any
+length."""
 
 from __future__ import annotations
 
@@ -54,11 +55,11 @@ def refused_again(chain: CheckedChain, *looks: LookAgainEntry) -> str:
     return refused(chain, chain.record(looks_again=looks))
 
 
-# First looks
+# Audits
 
 
 def test_a_look_is_recorded_and_vouches() -> None:
-    """Of all members the founder alone has votes, and so it alone looks."""
+    """Of all members only the founder has votes, and so it audits alone."""
     chain = CheckedChain().grow_until(FIRST_DRAWN + 1)
     (entry,) = chain.looks()
     assert entry.checker == chain.manifest.founder
@@ -70,7 +71,7 @@ def test_a_look_is_recorded_and_vouches() -> None:
     (seen,) = account.scores
     dealt = [chain.work.dealt(round_)[look.peer] for round_ in range(1, FIRST_DRAWN + 1)]
     assert (seen.score, seen.share) == (1000 * GOOD, dealt[-1])
-    # All that was done until the round that was looked at.
+    # All work up to the audited round.
     assert account.work == sum(dealt)
 
 
@@ -149,7 +150,7 @@ def test_a_record_holds_no_other_look(
 
 
 def test_a_look_that_its_secret_does_not_draw_is_refused() -> None:
-    """The founder has the only vote and looks once in ten thousand rounds."""
+    """The founder has the only vote and audits once in ten thousand rounds."""
     chain = CheckedChain(every=10_000).grow_until(FIRST_DRAWN + 1)
     assert chain.drawn(chain.manifest.founder, FIRST_DRAWN) is None
     assert "was not drawn" in refused_look(chain, chain.look(chain.manifest.founder))
@@ -176,7 +177,7 @@ def test_every_update_binds_its_author_to_a_secret(chain: CheckedChain) -> None:
         assert "binds its author" in refused(chain, chain.record(updates=updates))
 
 
-# Second looks
+# Re-audits
 
 
 def lookers(chain: CheckedChain, first: FirstLook) -> list[PeerId]:
@@ -186,7 +187,7 @@ def lookers(chain: CheckedChain, first: FirstLook) -> list[PeerId]:
 def test_second_looks_settle_a_dispute(chain: CheckedChain) -> None:
     first = chain.disputed()
     again = tuple(chain.again(who, first) for who in lookers(chain, first))
-    # All but the checked one.
+    # All but the audited member.
     assert len(again) == 3
     chain.grow(looks_again=again)
     assert not chain.work.accounts.disputes
@@ -206,7 +207,7 @@ def test_second_looks_contradict_a_liar(chain: CheckedChain) -> None:
 
 
 def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: CheckedChain) -> None:
-    """What the record holds is up to its leader, who does not know that beacon."""
+    """The leader decides what its record holds, and does not know that beacon."""
     chain.grow(looks=chain.looks(LOW)[:1])
     (first,) = chain.work.accounts.disputes
     peers = [peer for peer in chain.membership.peers if peer not in (first.checker, first.peer)]
@@ -249,7 +250,7 @@ def test_whose_second_looks_have_no_say(chain: CheckedChain) -> None:
 def test_where_votes_are_many_sixteen_seats_are_drawn() -> None:
     chain = CheckedChain(30).grow_until(FIRST_DRAWN + 1)
     chain.work.accounts.earned = dict.fromkeys(chain.membership.peers, 1)
-    # What was earned is told by the term; the first one is not over.
+    # Earned votes are reported by epoch; the first one is not over.
     chain.work._earned[0] = chain.work.accounts.votes = chain.work.accounts.earned
     first = chain.disputed()
     called = lookers(chain, first)
@@ -261,8 +262,8 @@ def test_where_votes_are_many_sixteen_seats_are_drawn() -> None:
 def test_who_looks_again_at_what_does_not_hang_on_what_a_leader_may_vary(
     chain: CheckedChain,
 ) -> None:
-    """Neither on the record that holds the look nor on any behind it, whatever its leader says of
-    itself."""
+    """The draw depends neither on the record that holds the audit nor on any later one, whatever its
+    leader states about itself."""
     (look, *_) = chain.looks(LOW)
     other = copy.copy(chain)
     other.ledger = chain.ledger.truncated(len(chain.ledger))
@@ -292,11 +293,11 @@ def test_a_dispute_ends(chain: CheckedChain) -> None:
     assert "no dispute" in refused_again(chain, said)
 
 
-# What nobody can look at
+# Updates that cannot be audited
 
 
 def test_what_nobody_can_look_at_does_not_count_and_earns_nothing() -> None:
-    """Whoever states that it needs several rounds for a sequence."""
+    """A member that states that it needs several rounds for a sequence."""
     chain = CheckedChain(4)
     slow = next(peer for peer in chain.membership.peers if peer != chain.manifest.founder)
     little = 4_000_000 // (3 * chain.manifest.rounds.sequences)
@@ -312,7 +313,7 @@ def test_what_nobody_can_look_at_does_not_count_and_earns_nothing() -> None:
         if slow in counts and slow not in chain.work.dealt(chain.round):
             seen += 1
             assert counts[slow] == 0
-            # And hardly any lane is lent to it.
+            # And it is hardly ever lent a stream.
             assert len(chain.ledger.dealing.shares(chain.round).works) <= 2
         before = chain.work.contributions[slow]
         chain.ledger.append(chain.decide(record))
@@ -325,7 +326,7 @@ def test_what_nobody_can_look_at_does_not_count_and_earns_nothing() -> None:
 
 
 def known(work: CheckedWork | None) -> object:
-    """All that accounts say, to be compared later."""
+    """Return the whole reputation state, to be compared later."""
     assert work is not None
     accounts = work.accounts.copy()
     peers = sorted(identity(number).peer for number in range(4))
@@ -337,7 +338,7 @@ def known(work: CheckedWork | None) -> object:
 def test_what_is_known_at_any_length_is_what_was_known_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A chain as long as what is kept otherwise takes minutes.
+    # A chain as long as the real bound takes minutes.
     monkeypatch.setattr(checked, "_APART", 2 * TERM)
     monkeypatch.setattr(checked, "_LATEST", TERM)
     chain = CheckedChain()
@@ -356,7 +357,7 @@ def test_what_is_known_at_any_length_is_what_was_known_then(
         assert shorter.work is not None
         for round_ in range(1, length + 1):
             assert dict(shorter.work.votes(round_)) == votes[round_ - 1]
-    # And it grows on as the other one did.
+    # And it continues like the other one.
     shorter = chain.ledger.truncated(2 * TERM + 5)
     for round_ in range(2 * TERM + 5, chain.round):
         shorter.append(chain.ledger[round_])
@@ -364,7 +365,7 @@ def test_what_is_known_at_any_length_is_what_was_known_then(
     assert known(chain.work) == then[-1]
 
 
-# Without
+# Without audits
 
 
 def test_where_no_work_is_checked_there_are_no_looks(chain: CheckedChain) -> None:

@@ -1,4 +1,4 @@
-"""Rules of comparing chains: whom to ask for theirs, what that may cost, and when to give up."""
+"""Rules of chain comparison: which peers to ask for their chain, at what cost, and when to give up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from simulation.known_chains import (
     true_chain,
 )
 
-# Private here: `_backwards`, `_between`: what they ask for in chains that are too long to be made.
+# Private here: `_backwards`, `_between`: their probes in chains that are too long for a test.
 
 
 def test_a_shorter_chain_is_found() -> None:
@@ -46,7 +46,7 @@ def test_nothing_before_the_floor_is_asked_for() -> None:
 
 
 def test_one_peers_rounds_are_bounded() -> None:
-    """A chain of 400 rounds, of which no more than 100 are looked at."""
+    """A chain of 400 rounds, of which at most 100 are examined."""
     ours = sides(0, 1, 2, rounds=1).ledger
     with patch.object(comparing, "COMPARED_ROUNDS", 100):
         asked, _ = compared_with(ours, {identity(3).peer: answers(solo_chain().ledger)})
@@ -88,7 +88,7 @@ FAKE = RecordId(content_id(b"no record"))
 
 
 def test_members_are_not_crowded_out() -> None:
-    """By names that cost nothing, twenty of which come first."""
+    """Twenty identities, which cost nothing, come before the members."""
     peers: dict[PeerId, Answering] = {
         identity(200 + number).peer: lambda question: None for number in range(20)
     }
@@ -113,7 +113,7 @@ def test_so_many_are_asked_at_a_time() -> None:
 
 
 def test_a_search_ends() -> None:
-    """Whose height goes up and down leads us through all of our chain."""
+    """A peer that varies its reported height leads the search through all of our chain."""
     ours, turn = solo_chain().fork().ledger, 0
 
     def winding(question: Question) -> Answer:
@@ -129,7 +129,7 @@ def test_a_search_ends() -> None:
 
 
 def test_questions_are_such_as_are_answered() -> None:
-    """However long the chains are."""
+    """The probes fit a request, however long the chains are."""
     for probes in (comparing._backwards(1 << 40, 0), comparing._between(0, 1 << 20)):
         question = Question(identity(1).peer, 0, probes=probes, most=0)
         decode_request(encode(question.request(bytes(32))))
@@ -162,7 +162,7 @@ def _is_blamed(ours: Chain, liar: Answering) -> bool:
 
 
 def test_our_own_records_are_no_other_chain() -> None:
-    """Other ids, and then the entries that we have."""
+    """The peer reports other ids, and then sends the entries that we have."""
     ours = sides(0, 1, 2)
     honest = answers(ours.ledger)
 
@@ -179,7 +179,7 @@ def test_our_own_records_are_no_other_chain() -> None:
 
 
 def test_a_height_needs_its_rounds() -> None:
-    """A few entries, and then none, again and again."""
+    """The peer sends a few entries, and then none, again and again."""
     honest, given = answers(solo_chain().ledger), 0
 
     def liar(question: Question) -> Answer | None:
@@ -207,7 +207,7 @@ class _Read(list[Decided]):
 
 
 def test_an_answer_is_read_as_far_as_it_was_asked_for() -> None:
-    """All entries where 64 were wanted: each costs several checks of signatures."""
+    """All entries where 64 were requested: each costs several signature checks."""
     chain, given = solo_chain().ledger, []
 
     def long(question: Question) -> Answer | None:
@@ -223,7 +223,7 @@ def test_an_answer_is_read_as_far_as_it_was_asked_for() -> None:
 
 
 def test_up_to_a_checkpoint_all_is_fetched() -> None:
-    """Nobody can tell before whose chain it is: ours was forged."""
+    """A shorter part may be of either chain: ours was forged."""
     true = solo_chain()
     at = Checkpoint(60, true.ledger.parent(61))
     ours = Ledger(true.manifest, checkpoint=at)
@@ -258,7 +258,7 @@ def test_who_lies_rests() -> None:
 
 
 def test_nobody_rests_for_ever() -> None:
-    """Who is of no use today may be tomorrow."""
+    """A peer that is of no use today may be useful tomorrow."""
     peer, rests = identity(3).peer, Rests()
     for _ in range(20):
         rests.failed(peer, 0.0)
@@ -266,11 +266,11 @@ def test_nobody_rests_for_ever() -> None:
     assert not rests.rests(peer, 161.0)
 
 
-# What came meanwhile
+# Changes during a comparison
 
 
 def _found(ours: Chain, theirs: Chain) -> Comparison:
-    """A look at theirs that has come to an end, at a copy of ours."""
+    """Return a finished comparison with `theirs`, made with a copy of ours."""
     ours.ledger.binding = True
     me, peer = ours.membership.peers[0], ours.manifest.founder
     seen = ours.ledger.truncated(ours.round)
@@ -283,7 +283,7 @@ def _found(ours: Chain, theirs: Chain) -> Comparison:
 
 
 def _parted(theirs: int, rounds: int) -> tuple[Chain, Comparison]:
-    """So many of five have gone on with another chain, which was found to be better."""
+    """Let `theirs` of five members continue with another chain, which was preferred."""
     chain = Chain(5).grow_until(3)
     peers = chain.membership.peers
     ours = carried_on(chain, peers[: 5 - theirs])
@@ -291,14 +291,14 @@ def _parted(theirs: int, rounds: int) -> tuple[Chain, Comparison]:
 
 
 def _together_again(ours: Chain, rounds: int) -> None:
-    """The others come to our chain while we look."""
+    """Let the others return to our chain during the comparison."""
     away = [who for who in range(5) if identity(who).peer not in ours.membership]
     ours.grow(admitted=[ours.admission(who) for who in away])
     ours.grow_until(ours.round + rounds)
 
 
 def test_what_became_final_meanwhile_stays() -> None:
-    """Though there is a final record on the other chain as well."""
+    """Our chain stays although there is a final record on the other chain as well."""
     ours, machine = _parted(4, 4)
     _together_again(ours, 4)
     assert ours.ledger.final_round >= 3

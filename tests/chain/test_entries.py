@@ -1,4 +1,4 @@
-"""Ledger entries lie in a spill file, and nothing about the ledger tells the difference."""
+"""Ledger entries in a spill file: the ledger behaves as with entries in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROUNDS = 2 * AT_HAND + 40
 
 
 class Drawer:
-    """A spill file that can be counted."""
+    """A spill file that counts its entries."""
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []
@@ -27,7 +27,7 @@ class Drawer:
 
 @pytest.fixture(scope="module")
 def chain() -> Chain:
-    """Long enough, with a member that comes late and one that leaves early."""
+    """Long enough, with a member that joins late and one that leaves early."""
     chain = Chain(3, snapshot_interval=50)
     for round_ in range(1, ROUNDS):
         if round_ == 5:
@@ -96,7 +96,7 @@ def test_parts_are_as_without_a_spill_file(
 
 
 def test_a_quiet_round_has_the_membership_of_the_one_before(chain: Chain) -> None:
-    """The same object: a ledger remembers the memberships of all rounds."""
+    """The same object: a ledger keeps the memberships of all rounds."""
     memberships = {id(chain.ledger.membership(round_)) for round_ in range(ROUNDS)}
     assert len(memberships) <= 5
 

@@ -1,4 +1,5 @@
-"""The final prefix of one chain: what becomes final, by whom, and what nobody can bring about."""
+"""The final prefix of one chain: what becomes final, by whose statements, and what no member can
+cause."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def test_a_minority_decides_and_makes_nothing_final() -> None:
     assert len(chain.membership) == 3
     assert finals(chain, 30)[-1] <= before + 2
     assert chain.ledger.finality_set == set(peers)
-    # Those who are called silent belong to the finality set still: when they return it goes on.
+    # Silent members remain in the finality set: when they return, finality advances.
     returned = [i for i in range(6) if identity(i).peer in peers[3:5]]
     chain.grow(admitted=[chain.admission(i) for i in returned])
     assert finals(chain, 6)[-1] >= chain.round - 4
@@ -63,14 +64,14 @@ def test_who_takes_leave_is_not_waited_for() -> None:
     chain.grow(departed=[chain.leave(gone)])
     assert gone not in chain.ledger.finality_set
     assert finals(chain, 6)[-1] >= chain.round - 4
-    # Nor a founder that goes before anything is final.
+    # Nor for a founder that leaves before any record is final.
     alone = Chain(3)
     alone.grow(departed=[alone.leave(alone.manifest.founder)])
     assert finals(alone, 6)[-1] >= alone.round - 4
 
 
 def test_what_one_who_left_had_shown_is_known_to_those_who_stay() -> None:
-    """The heirs support less than it did for a while; what was justified before stays known."""
+    """The heirs support less than it did for a while; records justified before stay justified."""
     chain = Chain(1, fault_model="crash")
     oracle = Chains(chain.manifest, RealKeys())
     founder = chain.manifest.founder
@@ -91,7 +92,7 @@ def test_what_one_who_left_had_shown_is_known_to_those_who_stay() -> None:
 
 
 def test_whose_updates_are_always_late_counts_by_its_finalizes() -> None:
-    """A third and more may be too slow for the collect deadline, and vote all the same."""
+    """A third or more may be too slow for the collect deadline, and still vote."""
     chain = Chain(6)
     finals(chain, 4)
     slow = chain.membership.peers[:3]
@@ -126,8 +127,8 @@ def test_witnesses_are_checked() -> None:
 
 
 def test_a_crowd_of_the_moment_is_not_asked_alone() -> None:
-    """The set before has a say as well: else two sides, of which only one knows that a common record is
-    final, could each make another one final."""
+    """The previous set counts as well: otherwise two sides, of which only one knows that a common
+    record is final, could each make another one final."""
     chain = Chain(6)
     finals(chain, 3)
     old = chain.membership.peers
@@ -147,7 +148,7 @@ def test_after_the_lease_those_who_are_left_move_on() -> None:
     chain.grow(silent=peers[2:], signers=peers[:2], departed=[chain.silence(p) for p in peers[2:]])
     still = finals(chain, 10)[-1]
     there = frozenset(peers[:2])
-    # Whoever is still there counts: of three, two are no quorum.
+    # A member that is still present counts: of three, two are no quorum.
     assert not chain.ledger.move_finality_on(chain.round - 2, there | {peers[2]})
     assert chain.ledger.move_finality_on(chain.round - 2, there)
     assert chain.ledger.final_round == chain.round - 2 > still
@@ -157,8 +158,8 @@ def test_after_the_lease_those_who_are_left_move_on() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_it_is_what_the_definitions_say(seed: int) -> None:
-    """Against the oracle's own reading, with members that come, go, fall silent and are late; and a part
-    of the chain has what it had when it was all."""
+    """Compared with the oracle's own implementation, with members that join, leave, fall silent and are
+    late; a part of the chain has the same finality as when it was the whole."""
     chance = random.Random(seed)
     chain = Chain(chance.randrange(1, 6), fault_model=chance.choice(("byzantine", "crash")))
     oracle = Chains(chain.manifest, RealKeys())
@@ -192,7 +193,7 @@ def test_it_is_what_the_definitions_say(seed: int) -> None:
 
 
 def test_a_chain_of_which_nothing_is_final_takes_little_memory() -> None:
-    """As it was: all who said something in each round, 22 kB of 256 members."""
+    """Regression: the supporters of each round took 22 kB with 256 members."""
     peers = [PeerId(content_id(number.to_bytes(4, "big"))) for number in range(256)]
     memberships = [Membership(since=dict.fromkeys(peers, 0))]
     finality = Finality("byzantine", memberships[0])
@@ -200,7 +201,7 @@ def test_a_chain_of_which_nothing_is_final_takes_little_memory() -> None:
     try:
         start, _ = tracemalloc.get_traced_memory()
         for round_ in range(1000):
-            # Another hundred of 150 in each round, with bytes of their own as they come from a decoder.
+            # Another hundred of 150 in each round, with distinct byte objects as from a decoder.
             said = sorted(PeerId(bytes(bytearray(peers[(round_ + n) % 150]))) for n in range(100))
             update = content_id(b"update")
             entries = tuple(UpdateEntry(peer, update, 1, 1, 0.0, bytes(64)) for peer in said)

@@ -1,4 +1,4 @@
-"""Rules of the final prefix: what is counted, whose word counts, and from when on."""
+"""Rules of the final prefix: which statements count, and from when on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_leavers_are_not_asked() -> None:
 
 
 def test_heirs_take_over() -> None:
-    """The founder, the whole set, leaves before anything is final."""
+    """The founder, the whole set, leaves before any record is final."""
     chain = Chain(3)
     chain.grow(departed=[chain.leave(chain.manifest.founder)])
     chain.grow_until(chain.round + 6)
@@ -82,7 +82,7 @@ def test_what_a_leaver_had_shown_stays_known() -> None:
 
 
 def test_the_expelled_are_not_asked() -> None:
-    """Of three, all are a quorum."""
+    """Of three members, all would be needed for a quorum."""
     chain = Chain(3).grow_until(5)
     chain.grow(evidence=(chain.evidence(chain.membership.peers[0]),))
     assert len(chain.membership) == 2
@@ -100,8 +100,8 @@ def _witnesses(chain: Chain, *who: PeerId) -> tuple[WitnessEntry, ...]:
 
 
 def test_witnesses_count_for_the_round_before() -> None:
-    """Three of six finalize each round, and their updates are always late: it is as the definitions
-    say."""
+    """Three of six finalize each round, and their updates are always late: the result equals the
+    oracle's."""
     chain = Chain(6).grow_until(5)
     oracle = Chains(chain.manifest, RealKeys())
     for round_ in range(chain.round):
@@ -146,7 +146,7 @@ def test_witnesses_have_signed() -> None:
 
 
 def test_nobody_is_its_own_witness() -> None:
-    """Its update says as much, and records must stay short."""
+    """Its update is a statement already, and records must stay short."""
     chain, witness, _ = _witness_and_others()
     assert _refused(chain, witness)
 
@@ -167,7 +167,8 @@ def test_a_part_has_what_it_had() -> None:
 
 
 def _cut_off() -> tuple[Chain, frozenset[PeerId]]:
-    """Three of five, of whom one takes leave, long after the others fell silent; and who is left."""
+    """Return a chain of three of five, one of which leaves long after the other two fell silent; and
+    the remaining members."""
     chain = Chain(5).grow_until(6)
     here, gone = chain.membership.peers[:3], chain.membership.peers[3:]
     silences = [chain.silence(peer) for peer in gone]

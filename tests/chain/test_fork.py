@@ -1,4 +1,4 @@
-"""Fork choice: which chain is followed after a split, and who cannot bend it."""
+"""Fork choice: which chain a member follows after a split, and how attempts to bend it fail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simulation.swarm import Swarm, identity, toy_manifest
 
 
 def split(chain: Chain, here: Sequence[PeerId], rounds: int, **first: object) -> Chain:
-    """`chain` as the members `here` carry it on, hearing nobody else."""
+    """Return `chain` as continued by the members `here`, which hear no others."""
     side = chain.fork()
     for number in range(rounds):
         gone = [peer for peer in side.membership.peers if peer not in here]
@@ -42,12 +42,12 @@ def entries(chain: Chain, first: int = 0) -> list[Decided]:
 def choose(
     ours: Chain, theirs: Chain, who: int = 0, *, binding: bool = True, abandoned: bool = False
 ) -> Ledger | None:
-    """The choice of a node that has worked on `ours`, if it is `binding`."""
+    """Return the choice of a node that has worked on `ours`, if it is `binding`."""
     return compared(ours.ledger, theirs.ledger, who=who, binding=binding, abandoned=abandoned)
 
 
 def follows(ours: Chain, theirs: Chain) -> bool:
-    """Whether a node on `ours` changes to `theirs`; checks that it gets a part of it."""
+    """Whether a node on `ours` changes to `theirs`; checks that the chosen chain is a part of it."""
     better = choose(ours, theirs)
     if better is not None:
         assert better.head == theirs.ledger.parent(len(better))
@@ -78,8 +78,8 @@ def test_it_wins_however_slow_it_is(chain: Chain) -> None:
 
 
 def test_a_liar_gains_nothing_by_making_rounds_alone(chain: Chain) -> None:
-    """A member that calls all others silent needs nobody to make a long chain, whose rounds cost a
-    signature each: a hundred rounds against three."""
+    """A member that marks all others as silent can make a long chain alone, at one signature a round: a
+    hundred rounds against three."""
     peers = chain.membership.peers
     honest = split(chain, peers[1:], 3)
     alone = split(chain, peers[:1], 100)
@@ -89,22 +89,22 @@ def test_a_liar_gains_nothing_by_making_rounds_alone(chain: Chain) -> None:
 
 @pytest.mark.parametrize("rounds", [1, 2, 50])
 def test_nor_by_splitting_off_at_the_last_record(chain: Chain, rounds: int) -> None:
-    """When the chain has but one record since the fork, nothing in it shows yet who follows it."""
+    """With a single record since the fork, the chain does not show yet which members follow it."""
     peers = chain.membership.peers
     honest = split(chain, peers[1:], 1)
-    # The first record of the liar's chain may hold everybody's updates: they name no side.
+    # The first record of the byzantine member's chain may hold all updates: they name no side.
     everybody = [chain.update(peer) for peer in peers]
     alone = split(chain, peers[:1], rounds, departed=[], updates=everybody)
     while alone.ledger.head > honest.ledger.head and rounds == 1:
-        # The liar even tries until the tie is in its favour.
+        # The byzantine member even tries until the tie is in its favour.
         everybody.pop()
         alone = split(chain, peers[:1], rounds, departed=[], updates=everybody)
     assert not follows(honest, alone)
 
 
 def test_whom_liars_lead_astray_comes_back() -> None:
-    """Three liars of ten call six others silent: a certificate that accuses not the tenth binds it,
-    though it never signed. It follows them until it hears of the others."""
+    """Three byzantine members of ten mark six others as silent: a certificate that does not accuse the
+    tenth binds it, though it never signed. It follows them until it hears of the others."""
     chain = Chain(10)
     chain.grow()
     peers = chain.membership.peers
@@ -127,7 +127,7 @@ def test_whom_liars_lead_astray_comes_back() -> None:
 
 
 def test_a_majority_is_followed_at_once(chain: Chain) -> None:
-    """Who split off a moment ago need not wait to have a second record of its own."""
+    """A member that split off a moment ago need not wait for a second record of its own."""
     peers = chain.membership.peers
     assert follows(split(chain, peers[:1], 1), split(chain, peers[1:], 2))
 
@@ -166,7 +166,7 @@ def test_between_equal_sides_the_hash_decides_and_never_rounds(rounds: int) -> N
 
 @pytest.mark.parametrize("seed", range(30))
 def test_two_nodes_never_change_places(seed: int) -> None:
-    """Of two chains at most one side changes; exactly one once both have gone on for two rounds."""
+    """Of two chains at most one side changes; exactly one once both have continued for two rounds."""
     chance = random.Random(seed)
     chain = Chain(chance.randrange(2, 7))
     for _ in range(chance.randrange(3)):
@@ -188,7 +188,7 @@ def test_who_is_stranded_goes_by_the_hash_alone(chain: Chain) -> None:
     fork = len(chain.ledger)
     sides = split(chain, peers[:3], 3), split(chain, peers[3:], 2)
     low, high = sorted(sides, key=lambda side: side.ledger[fork].record.id)
-    # Each is a member still on the side that it left.
+    # Each is still a member on the side that it left.
     on_low, on_high = (
         next(i for i in range(5) if identity(i).peer in side.membership) for side in (low, high)
     )
@@ -199,8 +199,8 @@ def test_who_is_stranded_goes_by_the_hash_alone(chain: Chain) -> None:
 
 
 def test_who_is_a_member_on_neither_side_goes_where_most_are(chain: Chain) -> None:
-    """Seed 7562: a stranded node that went by the hash to a chain where nobody knows it had nobody left
-    on either."""
+    """Seed 7562: a stranded node that followed the hash to a chain where it was no member was alone on
+    both chains."""
     peers = chain.membership.peers
     large, small = split(chain, peers[:3], 3), split(chain, peers[3:], 2)
     assert choose(large, small, 40, abandoned=True) is None
@@ -228,7 +228,7 @@ def test_who_changed_sides_counts_where_it_was_admitted_last(chain: Chain, lower
 
 
 def test_a_crowd_of_newcomers_is_no_weight(chain: Chain) -> None:
-    """Not even where neither side has a quorum of the finality set."""
+    """This holds even where neither side has a quorum of the finality set."""
     peers = chain.membership.peers
     three = split(chain, peers[2:], 3)
     crowd = split(chain, peers[:2], 1, admitted=[chain.admission(i) for i in range(20, 40)])
@@ -243,7 +243,7 @@ def test_a_crowd_of_newcomers_is_no_weight(chain: Chain) -> None:
 
 
 def test_a_founder_that_left_rewrites_no_history() -> None:
-    """It was alone in round 0, and may sign another round 0 at any time, and whatever follows."""
+    """It was alone in round 0, and may sign another round 0 at any time, and any rounds after it."""
     true = Chain(10)
     founder = true.manifest.founder
     for _ in range(5):
@@ -259,7 +259,7 @@ def test_a_founder_that_left_rewrites_no_history() -> None:
     assert forged.ledger.membership(40).peers == (founder,)
     assert true.ledger.final_round > 6
     assert choose(true, forged) is None
-    # Nor does it convince a newcomer who has heard both, in whatever order; or has a checkpoint.
+    # Nor does it convince a newcomer that has heard both, in any order, or has a checkpoint.
     assert choose(true, forged, 40, binding=False) is None
     better = choose(forged, true, 40, binding=False)
     assert better is not None
@@ -274,7 +274,7 @@ def test_a_founder_that_left_rewrites_no_history() -> None:
 
 
 def test_nobody_goes_back_behind_what_is_final(chain: Chain) -> None:
-    """Not even when all others have: what is final was signed by more than two thirds."""
+    """The member stays even when all others have left: more than two thirds signed what is final."""
     early = chain.fork()
     for _ in range(4):
         chain.grow()
@@ -286,7 +286,7 @@ def test_nobody_goes_back_behind_what_is_final(chain: Chain) -> None:
 
 
 def test_nothing_before_the_last_final_record_is_asked_for(chain: Chain) -> None:
-    """Whoever has another record there is asked once, for ids alone, and blamed for nothing."""
+    """A peer with another record there is asked once, for ids alone, and not blamed."""
     early = chain.fork()
     for _ in range(6):
         chain.grow()
@@ -303,7 +303,7 @@ def test_nothing_before_the_last_final_record_is_asked_for(chain: Chain) -> None
 
 
 def test_what_became_final_meanwhile_is_kept(chain: Chain) -> None:
-    """Our chain grows while another is looked at."""
+    """Our chain grows while another is examined."""
     peers = chain.membership.peers
     ours, theirs = split(chain, peers[:2], 2), split(chain, peers[2:], 3)
     fork = len(chain.ledger)
@@ -340,7 +340,7 @@ def test_entries_of_another_round_than_was_asked_for_are_a_lie(chain: Chain) -> 
 
 
 def test_a_chain_with_a_final_record_wins_over_one_with_more_followers(chain: Chain) -> None:
-    """A crowd that was admitted after the last final record is no match for the members before."""
+    """A crowd that was admitted after the last final record does not outweigh the earlier members."""
     peers = chain.membership.peers
     chain.grow(admitted=[chain.admission(i) for i in range(20, 40)])
     old = split(chain, peers[:4], 4)
@@ -359,7 +359,7 @@ def test_nobody_goes_back_behind_what_is_justified_but_for_what_is_final(chain: 
     assert most.ledger.justified_round == fork
     assert most.ledger.final_round < fork
     lone = split(chain, peers[4:], 1)
-    # Those who are not on the other chain have come to this one since, all but one.
+    # All members but one that are not on the other chain move to this one.
     for who in range(5):
         if identity(who).peer not in lone.membership:
             lone.grow(admitted=[lone.admission(who)], updates=[lone.update(peers[4])])
@@ -371,7 +371,7 @@ def test_nobody_goes_back_behind_what_is_justified_but_for_what_is_final(chain: 
 
 
 def test_a_liar_on_both_sides_of_a_cut_gains_nothing_by_rounds() -> None:
-    """Two and two, of whom one signs on both sides: it counts where it was admitted last, once."""
+    """Two and two, one of which signs on both sides: it counts once, where it was admitted last."""
     chain = Chain(4)
     for _ in range(3):
         chain.grow()
@@ -385,7 +385,7 @@ def test_a_liar_on_both_sides_of_a_cut_gains_nothing_by_rounds() -> None:
         alone.grow()
     lower = alone.ledger[fork].record.id < honest.ledger[fork].record.id
     assert follows(honest, alone) == lower
-    # Admitted by the others, too, it is one of them, whatever it goes on to sign alone.
+    # Once admitted by the others, it is one of them, whatever it signs alone afterwards.
     honest.grow(admitted=[honest.admission(liar)])
     for _ in range(3):
         honest.grow()
@@ -405,7 +405,7 @@ def test_a_chain_that_only_goes_on_is_no_fork(chain: Chain) -> None:
 
 @pytest.mark.parametrize("ahead", [0, 7, 8, 9, 100, 1000])
 def test_a_heavier_chain_is_found_however_much_shorter_it_is(ahead: int) -> None:
-    """A member cut off ran ahead of the three others, which is no merit."""
+    """A member that was cut off ran ahead of the three others, which counts for nothing."""
     chain = Chain(4, schedule=ScheduleSpec(at_end="continue"))
     chain.grow()
     lone, *three = chain.membership.peers
@@ -426,8 +426,8 @@ def test_a_heavier_chain_is_found_however_much_shorter_it_is(ahead: int) -> None
 
 @pytest.mark.parametrize("ahead", [8, 100])
 def test_it_is_found_after_a_restart_too(ahead: int, tmp_path: Path) -> None:
-    """As it was: with its own chain from the disk it asked nobody below it, start after start. A chain
-    that was read from the disk binds as before, and what is final in it is known again."""
+    """Regression: with its own chain on disk a node asked no shorter peer, start after start. A chain
+    read from disk binds as before, and its final records are final again."""
     chain = Chain(4, schedule=ScheduleSpec(at_end="continue"))
     chain.grow()
     lone, *three = chain.membership.peers
@@ -444,7 +444,7 @@ def test_it_is_found_after_a_restart_too(ahead: int, tmp_path: Path) -> None:
     assert better.head == heavy.ledger.head
     again.keep_instead(better)
     again.write()
-    # And it stays so after one more, when what it left is offered to it.
+    # The same after one more restart, when the chain that it left is offered to it.
     once_more = SwarmStore(DataDir(tmp_path).swarm(chain.manifest.swarm), chain.manifest)
     ledger = once_more.load_ledger(checkpoint=once_more.final())
     assert ledger.head == heavy.ledger.head
@@ -452,7 +452,7 @@ def test_it_is_found_after_a_restart_too(ahead: int, tmp_path: Path) -> None:
 
 
 def test_to_learn_that_a_chain_is_ours_moves_no_entry(chain: Chain) -> None:
-    """What a liar can make everybody do with one message must be next to nothing."""
+    """The work that one message of a byzantine peer causes must be next to nothing."""
     for _ in range(40):
         chain.grow()
     questions: list[Question] = []
@@ -478,7 +478,7 @@ class Crowd:
         self.now = 0.0
 
     def run(self, answering: Callable[[Question], Answer | str | None], limit: float) -> None:
-        """Answer at once, or not at all where a string says so."""
+        """Answer at once, or not at all where the peer is a string."""
         while not self.comparison.done and self.now <= limit:
             for question in self.comparison.questions(self.now):
                 self.asked.append(question)
@@ -518,7 +518,7 @@ def test_not_everybody_is_asked_in_a_large_swarm() -> None:
 
 
 def test_what_one_peer_makes_us_fetch_is_bounded(chain: Chain) -> None:
-    """A liar that signs rounds alone, for ever."""
+    """A byzantine peer that signs rounds alone, for ever."""
     liar, *others = chain.membership.peers
     honest, forged = split(chain, others, 3), split(chain, [liar], 40)
     given = 0
@@ -541,7 +541,7 @@ def test_what_one_peer_makes_us_fetch_is_bounded(chain: Chain) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_answer_of_a_liar_raises_anything_else(chain: Chain, seed: int) -> None:
-    """Ids and heights that contradict each other end it; only what holds is followed."""
+    """Contradicting ids and heights end the comparison; only a valid chain is followed."""
     chance = random.Random(seed)
     peers = chain.membership.peers
     ours, theirs = split(chain, peers[:2], 30), split(chain, peers[2:], 30)
@@ -588,7 +588,7 @@ def test_every_entry_is_checked(chain: Chain) -> None:
 
 
 def agreed(swarm: Swarm, rounds: int) -> Callable[[], bool]:
-    """Everybody is a member of one chain, `rounds` long and more, with the same parameters."""
+    """Whether all are members of one chain, of at least `rounds` rounds, with the same parameters."""
 
     def done() -> bool:
         nodes = swarm.alive
@@ -607,7 +607,7 @@ def agreed(swarm: Swarm, rounds: int) -> Callable[[], bool]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("count", "cut"), [(5, 2), (6, 3), (4, 1)])
 def test_a_swarm_cut_in_two_is_one_again(count: int, cut: int, seed: int) -> None:
-    # Snapshots would mix the two sides' states; without, everybody replays from the start.
+    # Snapshots would mix the two sides' states; without, all members replay from the start.
     swarm = Swarm(toy_manifest(start_members=count, snapshot_interval=1000), seed)
     nodes = [swarm.add(index) for index in range(count)]
     swarm.run_until(agreed(swarm, 4), limit=60)

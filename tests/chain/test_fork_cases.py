@@ -24,7 +24,8 @@ from simulation.known_chains import (
 
 
 def test_justified_binds() -> None:
-    """Three of four make a record justified here; there, as many went on, and the hash is lower."""
+    """Three of four make a record justified on our chain; the other has as many followers, and the
+    lower hash."""
     ours, forked = sides(0, 1, 2, rounds=1).ledger, len(true_chain().ledger)
     ours.binding = True
     assert ours.final_round < forked <= ours.justified_round
@@ -39,7 +40,7 @@ def test_justified_binds() -> None:
 
 
 def test_rounds_weigh_nothing() -> None:
-    """One member's 30 rounds against three members' three."""
+    """One member's 30 rounds lose against three members' three."""
     assert compared(solo_chain(40).ledger, sides(0, 1, 2).ledger, who=3) is not None
 
 
@@ -49,20 +50,20 @@ def _five() -> Chain:
 
 
 FORK = 3
-"""Where chains that come of `_five` part."""
+"""The round in which chains derived from `_five` diverge."""
 
 
 def _changes(
     ours: Chain, theirs: Chain, *, me: PeerId | None = None, at: int = FORK, **options: Any
 ) -> bool:
-    """Whether a node on `ours`, which has worked on it unless `binding` says no, changes."""
+    """Whether a node on `ours`, which has worked on it unless `binding` is false, changes."""
     ours.ledger.binding = options.pop("binding", True)
     options.setdefault("abandoned", False)
     return fork.prefers(ours.ledger, theirs.ledger, at, me=me or ours.manifest.founder, **options)
 
 
 def test_nobody_goes_back_behind_the_floor() -> None:
-    """Though the others all have."""
+    """The member stays although all others have left."""
     chain = _five().fork().grow_until(FORK + 4)
     assert chain.ledger.final_round >= FORK
     other = carried_on(_five(), _five().membership.peers[1:], 5)
@@ -74,7 +75,7 @@ def test_a_chain_that_goes_on_is_no_fork() -> None:
 
 
 def _known(chain: Chain, rounds: int) -> Chain:
-    """A part of a chain, as who has a checkpoint of the true one takes it in."""
+    """Return a part of a chain, as a node with a checkpoint of the true chain accepts it."""
     part = chain.fork()
     part.ledger = Ledger(chain.manifest, checkpoint=checkpoint())
     for round_ in range(rounds):
@@ -83,7 +84,7 @@ def _known(chain: Chain, rounds: int) -> Chain:
 
 
 def test_a_checkpoint_decides() -> None:
-    """Before it nothing does: here, the greater number of contributors would."""
+    """Before the checkpoint, the greater number of contributors would decide wrongly."""
     forged, true = _known(forged_chain(), 6), _known(true_chain(), 12)
     early = _known(true_chain(), 6)
     assert _changes(forged, true, at=0, binding=False)
@@ -91,16 +92,16 @@ def test_a_checkpoint_decides() -> None:
 
 
 def test_a_newcomer_believes_the_many() -> None:
-    """In whatever order it hears of two chains, with final records both."""
+    """It does so in either order in which it hears of two chains, both with final records."""
     true, forged = true_chain(), forged_chain()
     assert _changes(forged, true, at=0, binding=False)
     assert not _changes(true, forged, at=0, binding=False)
 
 
 def test_a_newcomer_counts_who_went_on() -> None:
-    """Whoever goes on alone has all contributors from before as well: the hash would decide."""
+    """A member that continues alone has all earlier contributors as well, so the hash would decide."""
     right: list[bool] = []
-    # Several swarms, or the hashes of one might happen to decide rightly.
+    # Several swarms, because the hashes of one might happen to decide rightly.
     for seed in range(3):
         shared = Chain(5, seed=seed).grow_until(8)
         true = shared.fork().grow_until(12)
@@ -120,7 +121,8 @@ def test_a_newcomer_counts_who_went_on() -> None:
 
 
 def test_what_is_final_wins() -> None:
-    """Over what is justified, as those who went on with that have come over since, all but one."""
+    """It wins over a justified record, as all but one of that record's followers have come over
+    since."""
     peers = _five().membership.peers
     most, lone = carried_on(_five(), peers[:4]), carried_on(_five(), peers[4:], 1)
     for who in range(5):
@@ -135,7 +137,7 @@ def test_what_is_final_wins() -> None:
 
 @cache
 def _large_and_small() -> tuple[Chain, Chain]:
-    """Three and two of five, of whom the two have the lower hash."""
+    """Return chains of three and two of five members; that of the two has the lower hash."""
     peers = _five().membership.peers
     large = carried_on(_five(), peers[:3])
     small = lower(large, FORK, lambda n: carried_on(_five(), peers[3:], variant=n))
@@ -143,7 +145,8 @@ def _large_and_small() -> tuple[Chain, Chain]:
 
 
 def test_the_stranded_go_by_the_hash() -> None:
-    """Of both sides, so that they meet: one that all others have left counts for nothing."""
+    """They do so on both sides, so that they meet: a chain that all others have left counts for
+    nothing."""
     large, small = _large_and_small()
     here, there = (side.membership.peers[0] for side in (large, small))
     assert _changes(large, small, me=there, abandoned=True)
@@ -151,13 +154,13 @@ def test_the_stranded_go_by_the_hash() -> None:
 
 
 def test_the_stranded_go_where_they_are_known() -> None:
-    """Where nobody knows them, they would have nobody left on either side."""
+    """On a chain without their membership they would be alone."""
     large, small = _large_and_small()
     assert not _changes(large, small, me=identity(40).peer, abandoned=True)
 
 
 def test_the_finality_set_counts_first() -> None:
-    """Three of its five, and two with six that nobody but the last record knows."""
+    """Three of its members outweigh two with six that only the last record admitted."""
     chain, peers = _five().fork(), _five().membership.peers
     chain.grow(admitted=[chain.admission(who) for who in range(20, 26)])
     crowd = carried_on(chain, [*peers[3:], *(identity(who).peer for who in range(20, 26))])
@@ -167,7 +170,7 @@ def test_the_finality_set_counts_first() -> None:
 
 
 def test_then_all_members_count() -> None:
-    """As many of the finality set went with either; the hash prefers the fewer."""
+    """Equal numbers of the finality set follow each; the hash prefers the chain of the fewer members."""
     chain = true_chain().fork()
     chain.grow(admitted=[chain.admission(who) for who in range(20, 23)])
     peers, fork_ = true_chain().membership.peers, chain.round
@@ -199,7 +202,7 @@ def test_who_signs_goes_on_with_a_chain() -> None:
 
 
 def test_updates_of_before_prove_nothing() -> None:
-    """A liar alone makes a record of what all had announced before it split off."""
+    """A byzantine member alone makes a record of all announcements from before it split off."""
     liar, *others = _five().membership.peers
     alone = _five().fork()
     alone.grow(silent=others, signers=[liar])
@@ -207,7 +210,7 @@ def test_updates_of_before_prove_nothing() -> None:
 
 
 def test_so_many_rounds_are_compared() -> None:
-    """Who comes over after them is not seen."""
+    """Members that come over after the compared rounds are not seen."""
     peers = _five().membership.peers
     late = [who for who in range(5) if identity(who).peer in peers[2:]]
     ours, other = carried_on(_five(), peers[2:]), carried_on(_five(), peers[:2], 3)
@@ -233,16 +236,16 @@ def test_a_newcomer_hears_all_of_it() -> None:
 
 
 def test_the_stranded_hear_all_of_it() -> None:
-    """More went with the other chain; the hash, which counts for them, prefers ours."""
+    """The other chain has more followers; the hash, which decides for the stranded, prefers ours."""
     large, small = _large_and_small()
     assert not _early(small, large, FORK, abandoned=True)
 
 
-# What binds
+# Binding
 
 
 def test_what_was_final_on_a_left_chain_binds() -> None:
-    """By a lease, say: the records of the chain that is followed now do not show it."""
+    """A lease, for example, made it final: the records of the followed chain do not show it."""
     ours = true_chain().fork()
     ours.ledger.held = checkpoint()
     assert not _changes(ours, forged_chain(), at=0, binding=False)
@@ -250,7 +253,7 @@ def test_what_was_final_on_a_left_chain_binds() -> None:
 
 
 def test_a_change_of_chain_keeps_what_is_final() -> None:
-    """The other chain has the final record, and nothing that shows it to be final."""
+    """The other chain has the final record, but does not show it to be final."""
     member = true_chain().member(0)
     before = member.ledger.bound
     assert before is not None

@@ -1,4 +1,4 @@
-"""What is kept of snapshots and updates, and what may go."""
+"""Retention of snapshots and updates."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_the_two_newest_snapshots_stay() -> None:
     assert with_new([], 5, set()) == [5]
     assert with_new([5], 10, set()) == [5, 10]
     assert with_new([5, 10], 15, set()) == [10, 15]
-    # One that was fetched once more, and those of a future that is no more.
+    # One that was downloaded again, and snapshots of a chain end that was dropped.
     assert with_new([5, 10, 15], 10, set()) == [5, 10]
 
 
 @pytest.mark.parametrize("interval", [1, 3, 5, 17, 30, 39, 40, 50, 90])
 def test_where_work_is_checked_every_state_of_some_rounds_back_can_be_made(interval: int) -> None:
-    """And of few snapshots: one that is old enough, the next one to be, and the two newest."""
+    """With few snapshots: an old enough one, the next that will be, and the two newest."""
     manifest = replace(toy_manifest(snapshot_interval=interval), checks=ChecksSpec())
     back, most = looked_back(manifest), most_kept(manifest)
     assert back > FRESH + LASTS
@@ -81,7 +81,7 @@ def test_where_work_is_checked_every_state_of_some_rounds_back_can_be_made(inter
         if round_ % interval == 0:
             kept = kept_with(kept, State(round_), held=lambda _: False, most_held=0, back=back)
         assert len(kept) <= most
-        # Before the first that is as old, all can be made from the initial one.
+        # Before the first snapshot that is as old, the initial one suffices.
         oldest = kept[0].round if kept else 0
         assert oldest <= round_ - back or round_ - back < interval
 
@@ -98,7 +98,7 @@ def test_updates_stay_while_somebody_may_look_again() -> None:
     old: Any = _Rounds(manifest, 62)
     assert first_needed(old, 61) == 61 - looked_back(manifest)
     assert last_dispensable(old, [State(20), State(55), State(60, 1)], 62) == 20
-    # Who has come later has nothing older to begin from, and keeps no more for that.
+    # A node that joined later has no older state to begin from, and keeps no more for that.
     assert last_dispensable(old, [State(55), State(60, 1)], 62) == 55
 
 
@@ -128,7 +128,7 @@ def test_who_fetches_one_is_better_off_with_it_while_the_updates_since_are_less(
     since = UPDATE * MEMBERS * (ROUNDS - 11)
     assert worth_holding(chain.ledger, State(10, since))
     assert not worth_holding(chain.ledger, State(10, since - 1))
-    # Of a round that the ledger does not have.
+    # Of a round beyond the ledger.
     assert worth_holding(chain.ledger, State(ROUNDS + 5, 0))
 
 
@@ -138,7 +138,7 @@ def test_updates_before_the_older_snapshot_stay_while_they_are_less_than_a_snaps
     def last(size: int, height: int = ROUNDS) -> int:
         return last_dispensable(chain.ledger, [State(5), State(10, size)], height)
 
-    # Those since the older snapshot always stay.
+    # Updates since the older snapshot always stay.
     assert last(0) == 5
     assert last(UPDATE * MEMBERS * (ROUNDS - 6)) == 5
     assert last(UPDATE * MEMBERS * (ROUNDS - 4)) == 3
@@ -188,6 +188,6 @@ def test_snapshots_of_a_chain_that_was_left_are_put_aside() -> None:
     def aside(listed: list[State], certified: set[int]):
         return put_aside([ours], [before, shared], listed, lambda state: state.round in certified)
 
-    # Of those left before, the ones that the chain has certified: it is followed again.
+    # Of the snapshots set aside before, those that the chain has certified: it is followed again.
     assert aside([], {3}) == ([], [ours, shared], [before])
     assert aside([ours], set()) == ([ours], [], [before, shared])

@@ -1,4 +1,4 @@
-"""Rules of keeping: which snapshots, updates and own words stay, for oneself and for others."""
+"""Rules of retention: which snapshots, updates and own messages stay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_updates_since_a_snapshot_stay() -> None:
 
 
 def test_two_snapshots_stay() -> None:
-    """The newest may not be certified yet: a newcomer is sent to the one before."""
+    """The newest may not be certified yet: newcomers load the one before."""
     kept: list[SnapshotEntry] = []
     for round_ in (5, 10, 15):
         new = SnapshotEntry(round_, content_id(b"%d" % round_), 1)
@@ -36,13 +36,13 @@ def test_two_snapshots_stay() -> None:
 
 
 def test_a_left_chains_snapshots_stay() -> None:
-    """All may come back to it, and nobody else may have them."""
+    """All members may return to it, and no other node may have them."""
     own = SnapshotEntry(5, content_id(b"own"), 1)
     assert keeping.put_aside([own], [], [], lambda old: False)[1] == [own]
 
 
 def test_awaited_updates_stay() -> None:
-    """One that missed round 4 was announced for a round to come."""
+    """An update that missed round 4 was announced for a later round."""
     arrivals, update = keeping.Arrivals(), content_id(b"late")
     arrivals.note(4, update)
     arrivals.note(20, update)
@@ -52,14 +52,15 @@ def test_awaited_updates_stay() -> None:
 
 
 def test_updates_to_be_applied_stay() -> None:
-    """Who was away is told of many rounds at once, a snapshot among them, and has applied none."""
+    """A member that was away receives many rounds at once, a snapshot among them, and has applied
+    none."""
     chain = Chain(4, snapshot_interval=4).grow_until(12)
     first = keeping.first_needed(chain.ledger, 2)
     assert chain.ledger[3].record.updates[0].update in keeping.updates_from(chain.ledger, first)
 
 
 def test_words_stay_until_their_round_is_decided() -> None:
-    """What was said of a round to come, when the ledger's end was lost, stays as well."""
+    """Own messages of a later round stay as well, if the ledger's end was lost."""
     said: OwnWords[str] = OwnWords(1)
     said.note(4, "before", 1)
     said.note(5, "now", 1)

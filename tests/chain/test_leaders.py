@@ -1,4 +1,4 @@
-"""Who leads which slot, where members have different numbers of votes."""
+"""Leader schedule, where members have different numbers of votes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_even_slots_are_led_by_all_in_turns() -> None:
 
 
 def test_a_vote_more_or_less_draws_nothing_anew() -> None:
-    """Or the maker of a record would try which looks to put into it until it leads again."""
+    """Otherwise a leader would try which audits to record until it leads again."""
     changed = 0
     for more in range(1, 51):
         varied = Votes({**VOTES.by_peer, PEERS[1]: 300 + more % 10})
@@ -49,8 +49,8 @@ def test_a_vote_more_or_less_draws_nothing_anew() -> None:
 
 
 def test_no_identity_stands_where_many_points_fall() -> None:
-    """The order on the line is another one in each round: rounds with the same leader have others who
-    have as many votes, too."""
+    """The order on the line differs in each round: rounds with the same leader have other leaders with
+    as many votes, too."""
     votes = Votes(dict.fromkeys(PEERS, 10))
     led = Counter(Leaders(SWARM, round_, MEMBERS, votes)[1] for round_ in range(600))
     assert set(led) == set(PEERS)
@@ -58,7 +58,7 @@ def test_no_identity_stands_where_many_points_fall() -> None:
 
 
 def leads(*slots: int) -> LeadsByRound:
-    """After records from round 0 on that were proposed first in these slots."""
+    """Return the state after records from round 0 on that were first proposed in these slots."""
     found = LeadsByRound(SWARM)
     for round_, slot in enumerate(slots):
         record = Record(round_, RecordId(bytes(32)), 0, (), (), (), None, slot=slot)
@@ -67,7 +67,7 @@ def leads(*slots: int) -> LeadsByRound:
 
 
 def test_who_had_two_slots_skipped_in_a_row_is_passed_over_for_a_while() -> None:
-    """Twelve take turns: who leads the first slot of round 1 does so in round 13 as well."""
+    """Twelve members rotate: the leader of the first slot of round 1 leads that of round 13 as well."""
     slow = MEMBERS.circle(SWARM, 1)[0]
     wasted = [2 if round_ in (1, 13) else 1 for round_ in range(14)]
     assert leads(*wasted[:13]).passed_over(13, MEMBERS) == frozenset()
@@ -75,7 +75,7 @@ def test_who_had_two_slots_skipped_in_a_row_is_passed_over_for_a_while() -> None
     assert all(found.passed_over(round_, MEMBERS) == {slow} for round_ in range(14, 26))
     leaders = found.leaders(25, MEMBERS, MEMBERS.one_each)
     assert leaders[1] == MEMBERS.circle(SWARM, 26)[0]
-    # Once each of the others has led, it does as well.
+    # Once each of the others has led, the member that is passed over does as well.
     assert [leaders[slot] for slot in range(12, 24)] == [
         MEMBERS.circle(SWARM, 25)[turn % 12] for turn in range(11, 23)
     ]
@@ -89,7 +89,7 @@ def test_each_further_skipped_slot_doubles_that_up_to_a_bound_and_a_record_ends_
         waits.append(max(0, lead.back - 1))
     assert waits == [0, 12, 24, 48, 96, 96, 96, 96]
     slow = MEMBERS.circle(SWARM, 1)[0]
-    # In round 13 it leads to a record, so that what was skipped before counts no more.
+    # In round 13 its slot yields a record, which clears the earlier skipped slots.
     assert (
         leads(*[2 if round_ in (1, 25) else 1 for round_ in range(27)]).passed_over(26, MEMBERS)
         == frozenset()
@@ -97,7 +97,7 @@ def test_each_further_skipped_slot_doubles_that_up_to_a_bound_and_a_record_ends_
 
 
 def test_no_more_than_a_third_are_passed_over() -> None:
-    """However many slots come to nothing: in a bad time, or since liars see to it."""
+    """The bound holds however many slots fail: in bad conditions, or through byzantine members."""
     found = leads(1, *[10] * 40)
     assert len(found.passed_over(41, MEMBERS)) == 3
     assert all(len(found.passed_over(round_, MEMBERS)) <= 3 for round_ in range(41))
@@ -107,7 +107,7 @@ def test_where_votes_differ_who_is_passed_over_draws_no_slot() -> None:
     leaders = Leaders(SWARM, 3, MEMBERS, VOTES, {PEERS[0]})
     assert {leaders[slot] for slot in range(1, 23, 2)} <= {PEERS[1], PEERS[2]}
     assert PEERS[0] not in [leaders[slot] for slot in range(2, 23, 2)]
-    # Unless nobody else has votes.
+    # Unless no other member has votes.
     assert Leaders(SWARM, 3, MEMBERS, Votes({PEERS[0]: 5}), {PEERS[0]})[1] == PEERS[0]
     assert PEERS[0] in [leaders[slot] for slot in range(25, 90, 2)]
 

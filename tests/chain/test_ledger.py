@@ -1,4 +1,4 @@
-"""The ledger: every check of a record can fail, and nobody is admitted or sent off by old words."""
+"""The ledger: every check of a record can fail, and old messages neither admit nor remove a member."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def peer(index: int) -> PeerId:
 
 
 def problem(chain: Chain, record: Record) -> str:
-    """Why `record` may not follow `chain`, although a quorum signed for it."""
+    """Return why `record` may not follow `chain`, although a quorum signed it."""
     with pytest.raises(ProtocolError) as caught:
         chain.ledger.append(chain.decide(record))
     assert caught.value.reason == "record"
@@ -155,7 +155,7 @@ def test_an_update_counts_once(chain: Chain) -> None:
 def test_the_silent_have_no_updates(chain: Chain) -> None:
     record = chain.record(updates=[chain.update(1)], departed=[chain.silence(1)])
     assert "no member" in problem(chain, record)
-    # Whoever takes leave may take its last update with it into the record.
+    # A leaving member may have its last update in the record.
     chain.grow(updates=[chain.update(1)], departed=[chain.leave(1)])
 
 
@@ -228,7 +228,7 @@ def test_leaves_are_good_for_a_while(chain: Chain) -> None:
 
 
 def test_a_leave_is_taken_back_by_the_return() -> None:
-    """Its member was here again before any record had it, and trained on: nobody can use it later."""
+    """The member trained again before any record held its leave: the leave can no longer be used."""
     chain = Chain(4)
     chain.grow()
     word = chain.leave(2)
@@ -248,7 +248,7 @@ def test_an_old_leave_does_not_end_a_new_membership(chain: Chain) -> None:
     chain.grow(admitted=[chain.admission(1)])
     assert peer(1) in chain.membership
     assert "too old" in problem(chain, chain.record(departed=[said]))
-    # Even one for the round that brought it back is older than the membership.
+    # Even a leave for the round that readmitted it is older than the membership.
     assert "too old" in problem(chain, chain.record(departed=[chain.leave(1, chain.round - 1)]))
     chain.grow(departed=[chain.leave(1)])
 
@@ -298,7 +298,7 @@ def test_an_old_request_does_not_bring_back_who_departed(chain: Chain) -> None:
     chain.grow(departed=[chain.silence(9)])
     record = chain.record(admitted=[asked])
     assert "older than the peer's departure" in problem(chain, record)
-    # Nor one of the round in which it departed: it did not know yet.
+    # Nor a request from the round of its departure, which it did not know yet.
     record = chain.record(admitted=[chain.admission(9, chain.round - 1)])
     assert "older than the peer's departure" in problem(chain, record)
     chain.grow(admitted=[chain.admission(9)])
@@ -316,7 +316,7 @@ def test_training_begins_with_so_many_members() -> None:
     chain = Chain(0, start_members=3)
     assert "so few" in problem(chain, chain.record(admitted=[chain.admission(1)]))
     chain.grow(admitted=[chain.admission(1), chain.admission(2)])
-    # Later any number goes on.
+    # Later rounds have no minimum.
     chain.grow(departed=[chain.silence(1), chain.silence(2)], silent=[peer(1), peer(2)])
     assert len(chain.membership) == 1
 
@@ -338,7 +338,7 @@ def test_who_contradicted_itself_is_out_for_good(chain: Chain) -> None:
     for _ in range(REQUEST_WINDOW + 2):
         chain.grow()
     assert "expelled" in problem(chain, chain.record(admitted=[chain.admission(2)]))
-    # Whoever replays the chain knows it, too.
+    # A replay of the chain gives the same.
     again = Ledger(chain.manifest)
     for round_ in range(len(chain.ledger)):
         again.append(chain.ledger[round_])
@@ -373,7 +373,7 @@ def test_evidence_that_proves_nothing(chain: Chain) -> None:
         ),
         dataclasses.replace(proof, first=skip, second=vote),
         dataclasses.replace(proof, first=vote, second=skip),
-        # Another order would be another spelling.
+        # Another order would be a second encoding.
         dataclasses.replace(proof, first=second, second=first),
         dataclasses.replace(proof, first=dataclasses.replace(first, signature=bytes(64))),
         dataclasses.replace(proof, second=dataclasses.replace(second, kind="finalize")),
@@ -387,7 +387,8 @@ def test_evidence_that_proves_nothing(chain: Chain) -> None:
 
 
 def two_announcements(chain: Chain, **changes: object) -> Evidence:
-    """Of member 2: one as usual, one with these changes, or with another signature."""
+    """Return two announcements of member 2: a usual one, and one with these changes or another
+    signature."""
     one, other = chain.announcement(2), chain.announcement(2, **changes)
     said = SignedAnnouncement(one, chain.signature(2, "announcement", one))
     again = SignedAnnouncement(other, chain.signature(2, "announcement", other))
@@ -408,12 +409,12 @@ def test_announcements_that_prove_nothing(chain: Chain) -> None:
     for wrong in (
         dataclasses.replace(proof, announcements=(one,)),
         dataclasses.replace(proof, announcements=(one, one)),
-        # Another order, or another slot, would be another spelling.
+        # Another order, or another slot, would be a second encoding.
         dataclasses.replace(proof, announcements=(other, one)),
         dataclasses.replace(proof, slot=2),
         dataclasses.replace(proof, first=ballots.first, second=ballots.second),
         dataclasses.replace(proof, announcements=()),
-        # Not signed, or by somebody else; of different rounds or chains.
+        # Not signed, or by another member; of different rounds or chains.
         dataclasses.replace(
             proof, announcements=(dataclasses.replace(one, signature=bytes(64)), other)
         ),
@@ -507,7 +508,8 @@ def test_truncated_is_the_ledger_of_before() -> None:
 
 
 def test_any_record_that_a_quorum_signs(chain: Chain) -> None:
-    """An entry, changed anywhere and signed by everybody, is added or refused: nothing else."""
+    """A record, changed anywhere and signed by all, is either added or refused with a
+    `ProtocolError`."""
     full = chain.record(
         admitted=[chain.admission(8), chain.admission(9)],
         departed=[chain.leave(1), chain.silence(2)],
@@ -527,7 +529,7 @@ def test_any_record_that_a_quorum_signs(chain: Chain) -> None:
         except ProtocolError as error:
             if error.reason not in ("record", "certificate", "wrong_parent"):
                 raise
-    # To leave out an update, an admission or a departure is a leader's right.
+    # A leader may leave out an update, an admission or a departure.
     assert added > 0
 
 
@@ -553,7 +555,7 @@ def test_any_certificate(chain: Chain) -> None:
             if error.reason not in ("certificate", "invalid"):
                 raise
         else:
-            # The only harmless change: one signer less of four is still a quorum.
+            # The only harmless change: three of four signers are still a quorum.
             assert len(certificate.ballots) == 3
     assert decoded > 20
 

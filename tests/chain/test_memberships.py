@@ -1,4 +1,4 @@
-"""The memberships of a chain: those of every round, in little memory."""
+"""Memberships of a chain: those of every round, in little memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def peer(number: int) -> PeerId:
 
 
 class Story:
-    """Changes, one a round; handed over in the place of records."""
+    """Changes, one per round, passed in the place of records."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -63,7 +63,7 @@ def test_every_round_has_its_own_and_so_has_a_copy(
     for length in (1, 2, 60, 150, 151):
         copy = made.before(length)
         assert list(copy) == plain[:length]
-        # The copy goes on by itself.
+        # The copy is extended independently.
         story = Story(seed + 100)
         change = story.after(plain[length - 1], length - 1)
         copy.follow(change)  # type: ignore[arg-type]
@@ -84,7 +84,8 @@ def test_rounds_without_a_change_have_the_very_same() -> None:
 
 @pytest.mark.usefixtures("follow")
 def test_a_chain_that_changes_its_members_in_each_round_takes_little_memory() -> None:
-    """As it was: 23 kB a round of 256 members, so 1.4 GB in the 65,536 that a newcomer may be shown."""
+    """Regression: 23 kB a round with 256 members, so 1.4 GB in the 65,536 rounds that a newcomer may be
+    sent."""
     peers = [peer(number) for number in range(256 + 2000)]
     made = Memberships(Membership(since=dict.fromkeys(peers[:256], 0)))
     tracemalloc.start()
@@ -96,5 +97,5 @@ def test_a_chain_that_changes_its_members_in_each_round_takes_little_memory() ->
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # A few MB for the latest, whatever the length.
+    # A few MB for the latest rounds, whatever the length.
     assert after - before < 6 << 20

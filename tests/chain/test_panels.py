@@ -1,4 +1,5 @@
-"""Panels: everybody in one, nothing said by a lone liar, and liars drawn less and less."""
+"""Committees: every member in one, no effect of a single byzantine member, and rarer draws of byzantine
+ones."""
 
 from __future__ import annotations
 
@@ -45,19 +46,19 @@ def test_another_seed_draws_others_and_the_order_of_members_makes_no_difference(
     [
         ({A: TRUE, B: TRUE, C: TRUE}, {A, B, C}, True),
         ({A: TRUE, B: TRUE}, {A, B, C}, True),
-        # One alone, while others could speak.
+        # One alone, while other members could aggregate.
         ({A: TRUE}, {A, B, C}, False),
         ({A: TRUE}, {A, B}, False),
-        # The others of its panel are gone: nobody is left to contradict it.
+        # The others of its committee are gone: none is left to contradict it.
         ({A: TRUE}, {A, D}, False),
         # One alone in the swarm.
         ({A: TRUE}, {A}, True),
-        # Nobody overrules anybody.
+        # A majority does not overrule a minority.
         ({A: TRUE, B: TRUE, C: FALSE}, {A, B, C}, False),
         ({A: TRUE, B: FALSE}, {A, B, C}, False),
         ({}, {A, B, C}, False),
         ({}, {D}, False),
-        # What somebody else says is nothing.
+        # Aggregates of other members do not matter.
         ({A: TRUE, D: TRUE}, {A, B, C, D}, False),
         ({A: TRUE, B: TRUE, D: FALSE}, {A, B, C, D}, True),
     ],
@@ -74,7 +75,7 @@ def test_a_tally_counts_that_two_say_and_nobody_denies(said, present, counts):
         ({A: TRUE}, set()),
         ({}, set()),
         ({A: TRUE, B: TRUE, C: FALSE}, {C}),
-        # Nobody can tell who is right.
+        # It is unknown which one is right.
         ({A: TRUE, B: FALSE}, {A, B}),
         ({A: TRUE, B: FALSE, C: OTHER}, {A, B, C}),
         ({A: TRUE, B: TRUE, D: FALSE}, set()),
@@ -119,7 +120,8 @@ def test_who_is_new_waits_and_who_is_back_waits_no_less_than_before():
 
 @pytest.mark.parametrize("share", [4, 3])
 def test_liars_are_soon_hardly_ever_drawn(share):
-    """A quarter, or a third, of 36 members agree on what they lie, in every panel and step."""
+    """A quarter, or a third, of 36 members announce the same false aggregate, in every committee and
+    step."""
     members = PEERS[:36]
     liars = set(members[: len(members) // share])
     standings: dict[PeerId, Standing] = {}

@@ -1,5 +1,5 @@
-"""Machines that say whom to ask what come to an end, and are called again when there is something to do
-then: who calls them would go round in a circle otherwise."""
+"""Sync state machines finish, and their deadlines lie where there is something to do: otherwise their
+callers would loop without progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PEERS = [identity(index).peer for index in range(4)]
 
 @pytest.mark.parametrize("began", [0.0, 12.089, 22.169, 54.141])
 def test_whoever_does_not_answer_is_given_up_at_the_very_time(began: float) -> None:
-    """Sums of floats are rounded: ten seconds after a time may be less than ten seconds later."""
+    """Float sums are rounded: ten seconds after a time may be less than ten seconds later."""
     ledger = Chain(4).ledger
     comparison = Comparison(ledger, PEERS[1:2], Rests(), me=PEERS[0], abandoned=False)
     catching_up = CatchingUp(ledger)
@@ -28,7 +28,7 @@ def test_whoever_does_not_answer_is_given_up_at_the_very_time(began: float) -> N
 
 
 def test_who_was_asked_later_is_waited_for_without_a_circle() -> None:
-    """One has answered, one dawdles, and one was asked in the place of one that is gone."""
+    """One has answered, one is slow, and one was asked in the place of one that is gone."""
     ledger = Chain(4).ledger
     catching_up = CatchingUp(ledger)
     answered, slow, gone, later = PEERS
@@ -44,7 +44,7 @@ def test_who_was_asked_later_is_waited_for_without_a_circle() -> None:
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
 def test_one_that_is_ahead_with_proof_is_followed_to_its_end(ahead: int) -> None:
-    """One round ahead, too: its last certificate is asked for, and then that round."""
+    """Also one round ahead: its last certificate is requested, and then that round."""
     chain = Chain(4)
     while len(chain.ledger) < 8:
         chain.grow()

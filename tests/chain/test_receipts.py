@@ -1,4 +1,4 @@
-"""Records that certify everybody's contributions, and receipts: what is wrong in any part is found."""
+"""Certified contributions, and receipts: an error in any part is found."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROUND = 36
 
 @cache
 def chain() -> VouchedChain:
-    """The last record that certifies something is that of round 36."""
+    """The last record that certifies contributions is that of round 36."""
     return VouchedChain(4).grow_until(40)
 
 
@@ -91,7 +91,7 @@ def test_where_no_work_is_checked_there_is_none_and_the_bytes_are_as_ever() -> N
     check_record(record, plain.ledger)
     with pytest.raises(ProtocolError, match="where none is due"):
         check_record(replace(record, contributions=bytes(32)), plain.ledger)
-    # Nothing of the additions is written.
+    # None of the later fields is encoded.
     assert encode(record)[0] == 0x90 | 9
     decided = plain.decide(record)
     plain.ledger.append(decided)
@@ -107,7 +107,7 @@ def test_it_is_the_same_after_truncating_and_replaying() -> None:
         assert cut.work is not None
         assert again.work is not None
         assert again.work.contributions.root == cut.work.contributions.root
-    # A chain that parts counts its own.
+    # A diverged chain counts its own contributions.
     other = VouchedChain(4).grow_until(20)
     other.ledger = ledger.truncated(20)
     other.grow(updates=[])
@@ -175,7 +175,7 @@ def test_a_claim_is_its_peers_own_word() -> None:
     forged = [
         with_claim(written, 5_000, identity(2).sign),
         replace(claiming, claim=replace(claiming.claim, bytes=5_001)),
-        # Of another round, or in another swarm.
+        # For another round, or in another swarm.
         replace(_at(31), claim=claiming.claim),
         replace(written, claim=with_claim(_elsewhere(), 5_000, mine.sign).claim),
     ]
@@ -236,11 +236,11 @@ def _with(written: Receipt, **changes: Any) -> Receipt:
     return replace(written, decided=replace(written.decided, **changes))
 
 
-# What a file alone cannot tell
+# What the file alone does not show
 
 
 def made_up() -> Receipt:
-    """Strangers' keys, and a record of theirs in the name of the swarm: all of it signed."""
+    """Return a receipt with a forged record of the swarm, signed by strangers' keys."""
     forger = VouchedChain(1).grow_until(ROUND)
     forger.ledger = chain().ledger.truncated(ROUND)
     record = replace(forger.record(), fingerprint=666, looks=())
@@ -257,7 +257,7 @@ def test_made_up_signers_are_found_with_the_chain_or_a_named_record_alone() -> N
         against_chain(forged, chain().ledger)
     with pytest.raises(ProtocolError, match="another record"):
         against_checkpoint(forged, swarm, receipt().anchor)
-    # The chain ends before this round: it knows the members, and so that these are none.
+    # The chain ends before this round: it shows the members, and that the signers are none.
     with pytest.raises(ProtocolError, match="no member"):
         against_chain(forged, chain().ledger.truncated(ROUND))
 

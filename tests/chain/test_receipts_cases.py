@@ -1,4 +1,4 @@
-"""Rules of what records certify of everybody's work, and of what a receipt may say."""
+"""Rules of certified contributions, and of the content of a receipt."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_who_looks_vouches() -> None:
 def test_what_is_shared_is_not_copied() -> None:
     many = Contributions().after({_peer(number): 1 for number in range(80)}, {})
     later = many.after({_peer(0): 1}, {})
-    # What two values share is no promise to anybody.
+    # The shared part of two values is an implementation detail.
     assert later._settled is many._settled
     assert later[_peer(0)].updates == 2
 
@@ -92,7 +92,7 @@ def _peer(number: int) -> Any:
 
 
 def test_a_tree_has_one_size() -> None:
-    """Whoever is last of three moves up as it is: in a list of two it would stand a step higher."""
+    """The last of three leaves moves up unchanged: in a tree of two it would be a level higher."""
     items = [b"a", b"b", b"c"]
     steps = merkle.path(items, 2)
     tree = merkle.tree_hash(items)
@@ -141,7 +141,7 @@ def test_a_link_is_to_this_swarm() -> None:
 
 
 def test_a_chain_takes_the_certificate() -> None:
-    """Whoever has votes must have signed it, though the record is the chain's."""
+    """A quorum of votes must have signed it, although the record is the chain's."""
     certificate = _receipt().decided.certificate
     few = replace(certificate, ballots=())
     decided = replace(_receipt().decided, certificate=few)

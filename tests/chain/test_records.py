@@ -1,4 +1,4 @@
-"""Rules of what a leader puts into a record, and of what may still be said by then."""
+"""Rules of what a leader puts into a record, and of how long messages remain valid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _letter(number: int, size: int, sender: PeerId = MEMBER) -> Envelope:
 
 @cache
 def _crowd() -> Chain:
-    """Seventy members, who have done nothing yet."""
+    """Seventy members, which have done nothing yet."""
     chain = Chain(70)
     chain.grow(updates=[])
     chain.grow(updates=[])
@@ -87,7 +87,7 @@ def test_so_many_are_expelled_at_once() -> None:
 
 
 def test_who_is_behind_is_not_admitted() -> None:
-    """It asked three rounds ago, and could not train."""
+    """It sent its request three rounds ago, and could not train."""
     chain, joins = Chain(2).grow_until(5), JoinRequests()
     for who, round_ in ((20, 2), (21, 3)):
         entry = chain.admission(who, round_)
@@ -97,7 +97,7 @@ def test_who_is_behind_is_not_admitted() -> None:
 
 
 def test_a_leader_accuses_later_than_others_agree() -> None:
-    """Their clocks need not match; a lease is 20 seconds."""
+    """The members' clocks need not agree; a lease is 20 seconds."""
     silent = [len(_proposed(_chain(), now=now).departed) for now in (22.0, 26.0)]
     assert silent == [0, 3]
 
@@ -121,7 +121,7 @@ def test_old_leaves_are_replays() -> None:
 
 
 def test_a_leave_of_before_is_a_replay() -> None:
-    """Said in an earlier membership: whoever repeats it would count out who came back."""
+    """From an earlier membership: replayed, it would remove a member that came back."""
     members = _chain().membership
     since = members.since[MEMBER]
     found = [ledger.leave_is_current(said, MEMBER, 5, members) for said in (since, since + 1)]

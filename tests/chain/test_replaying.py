@@ -1,4 +1,4 @@
-"""Rules of replaying: from which state a node goes on, and what it must not hope for."""
+"""Rules of replay: from which state a node continues, and what it cannot rely on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ INTERVAL = 5
 
 @cache
 def _chain(size: int = 1000) -> Ledger:
-    """Rounds of one member with updates of so many bytes; the newest certified snapshot is of 20."""
+    """Return the ledger of one member with updates of `size` bytes; the newest certified snapshot is of
+    round 20."""
     chain = Chain(1, snapshot_interval=INTERVAL)
     while chain.round < 23:
         chain.grow(updates=[chain.update(identity(0).peer, size=size)] if chain.round else [])
@@ -28,19 +29,19 @@ def test_without_a_snapshot_all_is_replayed() -> None:
 
 
 def test_nobody_goes_back_to_an_older_snapshot() -> None:
-    """Though the updates since the own state come to more than a snapshot."""
+    """It replays although the updates since its own state total more than a snapshot."""
     assert replaying.worth_replaying(_chain(), 21, 0)
 
 
 def test_what_nobody_keeps_is_not_replayed() -> None:
-    """Members keep what came after the older of two snapshots, and some rounds before."""
+    """Members keep the updates since the older of two snapshots, and of some rounds before."""
     with patch.object(replaying, "KEPT_ROUNDS", 3):
         worth = [replaying.worth_replaying(_chain(), round_, 1 << 40) for round_ in (11, 12)]
     assert worth == [False, True]
 
 
 def test_no_more_is_replayed_than_a_snapshot() -> None:
-    """The updates of twelve rounds."""
+    """The updates of the twelve rounds since total 12,000 bytes."""
     assert [replaying.worth_replaying(_chain(), 10, size) for size in (11_999, 12_000)] == [
         False,
         True,
@@ -48,7 +49,7 @@ def test_no_more_is_replayed_than_a_snapshot() -> None:
 
 
 def test_a_state_that_is_too_old_is_not_loaded() -> None:
-    """Neither the newest of them nor one before it."""
+    """Neither its newest state nor an older one is loaded."""
     with patch.object(replaying, "KEPT_ROUNDS", 3):
         assert replaying.choose_state([-1, 1, 11], _chain()) is None
 

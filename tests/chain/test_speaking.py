@@ -1,4 +1,5 @@
-"""Panels on a chain: who is due when, which tallies count, and what a shorter chain knows of it."""
+"""Committees on a chain: when members are due, which aggregates count, and the state of a shorter
+chain."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ def test_a_liar_silences_its_panel_and_is_not_drawn_for_two_terms(chain: Spoken)
     chain.grow()
     chain.lying = set()
     chain.grow_until(5)
-    # The term of the rounds 1 to 4 is over.
+    # The epoch of the rounds 1 to 4 is over.
     assert chain.speaking.term(5).standings == {liar: Standing().struck(0)}
     drawn = []
     for term in range(1, 4):
@@ -117,7 +118,7 @@ def test_a_liar_silences_its_panel_and_is_not_drawn_for_two_terms(chain: Spoken)
         drawn.append(chain.speaking.term(chain.round).section_of(liar) is not None)
     assert drawn == [False, False, True]
     chain.grow_until(1 + 4 * 4)
-    # It has spoken for a term and was not struck.
+    # It has served an epoch without a penalty.
     assert liar not in {
         p for p, s in chain.speaking.term(chain.round).standings.items() if s.strikes
     }
@@ -133,9 +134,9 @@ def test_who_comes_later_waits_and_who_was_there_when_training_began_does_not() 
         if not chain.manifest.speaks(chain.round):
             section = chain.speaking.term(chain.round).section_of(newcomer)
             first = chain.round if section is not None else None
-    # Admitted in the term of the rounds 1 and 2; the sixth begins with round 11.
+    # Admitted in the epoch of the rounds 1 and 2; the sixth begins with round 11.
     assert first == 11
-    # From then on it is like everybody else, and nothing is kept of it: identities cost nothing.
+    # From then on it is a member like others, and its entry is dropped: identities cost nothing.
     assert newcomer not in chain.speaking.term(first).standings
     assert newcomer in chain.speaking.term(first - 2).standings
 
@@ -205,7 +206,8 @@ def test_what_does_not_go_with_speakers(changes: dict[str, Any], problem: str) -
 
 
 def test_what_a_panel_holds_comes_of_what_counted_since_it_began() -> None:
-    """A step without a tally is a beginning, and so is a term; a shorter chain knows the same."""
+    """A step without an aggregate restarts the committee, and so does an epoch; a shorter chain has the
+    same state."""
     long = Spoken(term=4)
     lengths: list[list[int]] = []
     for step in range(6):
@@ -213,11 +215,11 @@ def test_what_a_panel_holds_comes_of_what_counted_since_it_began() -> None:
         assert [len(long.speaking.agreed(section)) for section in (0, 1)] == (
             lengths[-1] if lengths and step % 4 else [0, 0]
         )
-        # In the third step one of the first panel says something else.
+        # In the third step one of the first committee announces another aggregate.
         long.lying = {long.speaking.panel(long.round, 0)[0]} if step == 2 else set()
         long.grow()
         lengths.append([len(long.speaking.agreed(section)) for section in (0, 1)])
-    # After the fourth a term is over. Those who may be drawn make one panel then.
+    # After the fourth an epoch is over. The members that may be drawn make one committee then.
     assert lengths == [[1, 1], [2, 2], [0, 3], [0, 0], [1, 0], [2, 0]]
     assert long.speaking.agreed(0)[-1] == long.speaking.tallies(long.ledger[12].record)[0]
     shorter = long.ledger.truncated(7).speaking
@@ -237,7 +239,7 @@ def test_who_says_nothing_is_not_waited_for_and_contradicts_nobody() -> None:
     assert None not in chain.speaking.tallies(record)
     assert {entry.peer for entry in record.updates if entry.update == SAID_NOTHING} == {quiet}
     assert quiet not in chain.speaking.counted(record)
-    # All but one, or all: one alone is too few, and that nothing is said is no tally.
+    # All but one, or all: one alone is too few, and an abstention is no aggregate.
     for silent in (others, [quiet, *others]):
         chain.grow()
         panel = chain.speaking.panel(chain.round, 0)
@@ -257,7 +259,7 @@ def test_a_manifest_with_speakers_comes_back(chain: Spoken) -> None:
 
 
 def test_a_sheet_has_to_fit_into_one_blob() -> None:
-    """As long as there is one panel, it has one part."""
+    """While there is one committee, a sign vote has one part."""
     speakers = SpeakersSpec(one_of=8)
     told = {"checked": False, "private": False, "overlap": False, "audit": False, "rounds": 2}
     speakers.check(**told, elements=1_000_000_000)

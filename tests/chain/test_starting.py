@@ -1,4 +1,4 @@
-"""Starting: which record counts, and when a chain is good enough to take part."""
+"""Start policy: which record the chain must have, and when it suffices to take part."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_link_that_contradicts_the_ledger_is_refused(chain: Chain, other: Chai
         checkpoint_of(point(other, 4), None, chain.ledger)
     with pytest.raises(ProtocolError, match="round 4"):
         check_point(chain.ledger, point(other, 4))
-    # What is not there yet contradicts nothing.
+    # A ledger that does not reach the record does not contradict it.
     ahead = point(other, 15)
     assert checkpoint_of(ahead, None, chain.ledger) == ahead
     check_point(chain.ledger, ahead)
@@ -64,7 +64,7 @@ def test_who_has_a_chain_or_founds_one_could_start_alone(chain: Chain) -> None:
     assert has_begun(nothing, founder)
     assert not has_begun(nothing, stranger)
     assert has_begun(chain.ledger, stranger)
-    # Not even the founder if it knows of a record that it has not.
+    # Not even the founder, if it knows of a record that it lacks.
     held = Ledger(chain.manifest, checkpoint=point(chain, 4))
     assert not has_begun(held, founder)
 

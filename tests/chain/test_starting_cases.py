@@ -1,4 +1,4 @@
-"""Rules of starting: which record a chain has to have, and who may begin without others."""
+"""Rules of starting: which record a chain must have, and when a node may begin alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it takes to make the step of a record: all updates, or one of each tally that counts."""
+"""Inputs of a record's step: all updates, or one for each aggregate that counts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_tally_that_does_not_count_is_not_needed() -> None:
 
 
 def test_a_panel_speaks_for_its_own_section_alone() -> None:
-    """Or two liars in one panel could undo what another panel says."""
+    """Otherwise two byzantine members in one committee could undo another's aggregate."""
     chain = Spoken()
     optimizer = chain.manifest.optimizer
     layout = update_layout(chain.manifest.parameters, optimizer.chunk, optimizer.top_k)

@@ -1,4 +1,4 @@
-"""Which version of the protocol a swarm speaks follows from its chain, and few can change nothing."""
+"""The protocol version of a swarm follows from its chain, and few members cannot change it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTICE = 20
 
 
 def newer(count: int = 4, **changes: int) -> Chain:
-    """A chain on the disk of somebody who speaks the next version."""
+    """Return a chain as stored by a program that supports the next version."""
     chain = Chain(count, version_notice=NOTICE, **changes)
     chain.ledger.versions.speaks = NEXT
     return chain
@@ -40,7 +40,7 @@ def go_on(chain: Chain, speaks: Mapping[PeerId, int], rounds: int) -> None:
 
 
 def by(chain: Chain, count: int, version: int = NEXT) -> dict[PeerId, int]:
-    """The first members speak this version."""
+    """Return the version that each of the first `count` members announces."""
     return dict.fromkeys(chain.membership.peers[:count], version)
 
 
@@ -56,7 +56,7 @@ def test_once_a_quorum_speaks_it_the_round_is_known_to_all() -> None:
     assert chain.round == change.round
     versions = {round_: chain.ledger.versions[round_].now for round_ in range(chain.round + 1)}
     assert {r for r, version in versions.items() if version == NEXT} == {change.round}
-    # Nothing is left of it, and the next one is counted anew.
+    # No state of the change is left, and counting restarts for the next one.
     assert chain.ledger.versions.change is None
     go_on(chain, by(chain, 3), 2 * READY_ROUNDS)
     assert chain.ledger.versions.change is None
@@ -67,7 +67,7 @@ def test_few_bring_nothing_about_and_keep_nothing_from_coming(liars: int) -> Non
     chain = newer(3 * liars + 1)
     go_on(chain, by(chain, liars, 1 << 16), READY_ROUNDS + 5)
     assert chain.ledger.versions.change is None
-    # The others do it without them, and one step at a time.
+    # The others cause the change without them, one version at a time.
     honest = dict.fromkeys(chain.membership.peers[liars:], NEXT)
     go_on(chain, honest, READY_ROUNDS)
     assert chain.ledger.versions.change is not None
@@ -109,7 +109,7 @@ def test_who_has_an_update_in_some_rounds_only_counts_for_a_while() -> None:
     for _ in range(READY_ROUNDS - 2):
         chain.grow(updates=updates(chain, speaks, others))
     chain.grow(departed=[chain.leave(first)], updates=updates(chain, speaks, others))
-    # Of the three that are left a quorum is all, and one of them does not speak it.
+    # Three members are left and all are needed for a quorum, but one does not support it.
     for _ in range(READY_ROUNDS):
         go_on(chain, speaks, 1)
     assert chain.ledger.versions.change is None

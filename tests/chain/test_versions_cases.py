@@ -1,4 +1,4 @@
-"""Rules of the change to a newer version: who brings it about, and when those go who do not speak it."""
+"""Rules of the change to a newer version: what causes it, and when members without support leave."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _READY = 16
 
 
 def _chain(said: list[int], speakers: int = 3, speaks: int = _NEXT) -> Chain:
-    """Of four members, of which so many say in rounds with a 1 that they speak the next version, and
-    nobody has an update in those with a -1."""
+    """Return a chain of four members. In rounds with a 1, `speakers` of them announce the next version;
+    in rounds with a -1, no member has an update."""
     chain = Chain(4, version_notice=_NOTICE)
     chain.ledger.versions.speaks = speaks
     for each in said:
@@ -49,7 +49,7 @@ def test_what_was_said_is_not_good_for_ever() -> None:
     peers = chain.membership.peers
     for round_ in range(90):
         speakers = peers[:3] if round_ == 0 else peers[1:3]
-        # One of the three has said it once, and nothing since.
+        # One of the three has announced it once, and nothing since.
         chain.grow(updates=[chain.update(peer, speaks=_NEXT) for peer in speakers])
     # It counted long enough for the change to be scheduled, and no longer.
     assert not chain.ledger.versions._spoken.is_quorum(
@@ -84,4 +84,4 @@ def test_nobody_follows_what_it_cannot_read() -> None:
     assert ours.versions.outdated
 
 
-# Private here: `_spoken`: whose word counts is told by its consequence alone, long after.
+# Private here: `_spoken`: which announcements count is otherwise visible only by a much later effect.

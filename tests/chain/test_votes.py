@@ -1,5 +1,5 @@
-"""Rules of votes: what they count for where members have different numbers of them, and what those who
-have none can do."""
+"""Rules of votes: their effect where members have different numbers of them, and the rights of members
+without votes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from distro_node.protocol.wire.messages import Decided, Heartbeat, RecordId, Sig
 from simulation.chain import Chain, identity, update_of, voting
 from simulation.known_chains import carried_on
 
-# Private here: `_current`, `_listening`: what a member would follow, and that it was there all the time.
+# Private here: `_current`, `_listening`: which decision a member would follow, and that it was present
+# all the time.
 
 FOUNDER = identity(0).peer
 PEERS = sorted(identity(number).peer for number in range(7))
@@ -31,7 +32,7 @@ SWARM = bytes(32)
 
 
 def _where(votes: dict[PeerId, int]) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """The case happens in a swarm with these votes."""
+    """Run the case in a swarm with these votes."""
 
     def case(holds: Callable[[], None]) -> Callable[[], None]:
         @wraps(holds)
@@ -45,7 +46,7 @@ def _where(votes: dict[PeerId, int]) -> Callable[[Callable[[], None]], Callable[
 
 
 def _append(signers: Iterable[int], silent: Iterable[int] = ()) -> bool:
-    """Whether a ledger of four members takes what these sign."""
+    """Whether a ledger of four members accepts an entry signed by these."""
     chain = Chain(4)
     record = chain.record()
     try:
@@ -69,7 +70,7 @@ def test_votes_decide() -> None:
 
 @_where({FOUNDER: 9})
 def test_who_has_none_signs_nothing() -> None:
-    """Or its mask would keep somebody in the count."""
+    """Otherwise its mask would keep a member in the count."""
     assert _append([0])
     assert not _append([0, 1])
 
@@ -81,7 +82,7 @@ def test_heirs_count_by_heads() -> None:
 
 
 def test_heirs_call_all_silent_who_have_votes() -> None:
-    """Two of seven who do so with half of them are nobody."""
+    """Two of seven are no quorum if they mark only half of the voters as silent."""
     a, b, *_, c, d = PEERS
     mask = MEMBERS.mask({*PEERS} - {b, c, d})
     ballots = {peer: [SignedBallot(peer, mask, bytes(64))] for peer in (c, d)}
@@ -91,7 +92,7 @@ def test_heirs_call_all_silent_who_have_votes() -> None:
 
 @_where({FOUNDER: 9})
 def test_what_heirs_decide_is_doubted() -> None:
-    """By whoever has not signed it, however many they are."""
+    """Every member that has not signed it doubts it, however many heirs there are."""
     chain = Chain(7)
     *heirs, other = (identity(who).peer for who in range(1, 7))
     seen = Agreement(
@@ -117,7 +118,7 @@ def test_heirs_lead_too() -> None:
 
 
 def test_nothing_is_drawn_anew() -> None:
-    """A look more or less in a record names hardly ever another leader."""
+    """One audit more or less in a record hardly ever changes the leader."""
     changed = sum(
         Leaders(SWARM, round_, MEMBERS, Votes({PEERS[0]: 500, PEERS[1]: 500}))[1]
         != Leaders(SWARM, round_, MEMBERS, Votes({PEERS[0]: 500, PEERS[1]: 501}))[1]
@@ -136,7 +137,7 @@ def test_votes_make_final() -> None:
 
 @_where({FOUNDER: 9})
 def test_votes_choose_the_chain() -> None:
-    """The founder's, alone, before that of a crowd."""
+    """The chain of the founder alone wins against that of a crowd."""
     chain = Chain(5).grow_until(3)
     crowd = [identity(who).peer for who in range(1, 5)]
     alone, many = carried_on(chain, [FOUNDER], 3), carried_on(chain, crowd, 3)
@@ -170,14 +171,14 @@ def test_a_crowd_has_nobody_load_parameters() -> None:
 
 
 class _Founder:
-    """It alone has votes, and was just started. Its lease is six seconds."""
+    """A founder that alone has votes and was just started. Its lease is six seconds."""
 
     def __init__(self) -> None:
         self.chain = Chain(4).grow_until(2)
         self.member: Member = self.chain.member(FOUNDER)
         self.start = self.chain.round
         self.others = [peer for peer in self.chain.membership.peers if peer != FOUNDER]
-        # All updates are there: nothing else is waited for.
+        # All updates have arrived, so the round waits for nothing else.
         update = update_of(FOUNDER, self.start)
         self.member.handle(Trained(self.start, self.start, update, 1000, 500, 2.5), 0.0)
         for peer in self.others:
@@ -186,7 +187,8 @@ class _Founder:
             self.member.handle(UpdateHeld(said.update), 0.0)
 
     def until(self, seconds: float, *company: PeerId, since: float = 0.0) -> int:
-        """The round that it has come to by then, while these are at work on its first one."""
+        """Return how many rounds it has advanced by then, while the members of `company` work on its
+        first round."""
         now = since
         while now < seconds:
             now += 0.5
@@ -197,10 +199,10 @@ class _Founder:
         return self.member.round - self.start
 
     def learns(self, now: float) -> Decided:
-        """The others have gone on without it."""
+        """Let the founder learn of a decision that the others made without it."""
         record = self.chain.record(departed=[self.chain.silence(FOUNDER)])
         decided = self.chain.decide(record, signers=self.others, silent=[FOUNDER])
-        # It does not bind yet, which its peer is told.
+        # It does not bind yet, which the sender learns as an error.
         with suppress(ProtocolError):
             self.member.handle(Learned(decided), now)
         return decided
@@ -222,7 +224,7 @@ def test_who_has_listened_decides() -> None:
 
 @_where({FOUNDER: 9})
 def test_who_was_away_follows_heirs() -> None:
-    """It learns of it while it listens, and is told no second time."""
+    """It learns of the decision while it listens, and is not told again."""
     founder = _Founder()
     decided = founder.learns(3.0)
     early = founder.until(5.5)
@@ -233,7 +235,7 @@ def test_who_was_away_follows_heirs() -> None:
 
 @_where({FOUNDER: 9})
 def test_who_is_not_left_alone_follows_no_crowd() -> None:
-    """One is at work on the same round: nobody has missed the founder for a lease."""
+    """One member is at work on the same round: it has not missed the founder for a lease."""
     founder = _Founder()
     waits, *crowd = founder.others
     founder.others = crowd
@@ -245,7 +247,7 @@ def test_who_is_not_left_alone_follows_no_crowd() -> None:
 
 @_where({FOUNDER: 9})
 def test_who_was_there_follows_no_heirs() -> None:
-    """They have not missed it, whatever they say; it goes on by itself."""
+    """They have not missed it, whatever they claim; it continues alone."""
     founder = _Founder()
     founder.member._listening.decided(beyond_doubt=True, listens=False, now=0.0)
     record = founder.chain.record(departed=[founder.chain.silence(FOUNDER)])
