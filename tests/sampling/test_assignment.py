@@ -1,4 +1,4 @@
-"""Shares are disjoint and cover the round, in proportion to weights, and a member keeps its lanes."""
+"""Shares are disjoint and cover the round, in proportion to weights, and members keep their streams."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def lanes_in(runs: Iterable[range]) -> list[int]:
 
 
 def lanes_of(assignment: Assignment) -> Counter[int]:
-    """How often each lane is dealt."""
+    """Count how often each stream is assigned."""
     lanes = Counter(lane for own in assignment.runs.values() for run in own for lane in run)
     lanes.update(work.lane for work in assignment.works)
     return lanes
@@ -103,7 +103,7 @@ def test_every_lane_is_dealt_once_whatever_the_weights(
     busy = data.draw(st.sets(st.sampled_from(everybody.peers)))
     assignment = assigned(order, everybody, round_, values, max_share=max_share, busy=busy)
     assert lanes_of(assignment) == Counter(range(lanes))
-    # Nobody has both, nobody more than is allowed, and nobody who is at work has more to do.
+    # No member has both kinds, none has more than allowed, and no busy member gets more.
     free = [peer for peer in everybody.peers if peer not in busy] or list(everybody.peers)
     late = [work.peer for work in assignment.works]
     assert len(set(late)) == len(late)
@@ -118,7 +118,8 @@ def test_every_lane_is_dealt_once_whatever_the_weights(
 
 @given(st.integers(1, 60), st.lists(st.integers(1, 50), min_size=1, max_size=8))
 def test_nobody_could_be_done_sooner(lanes: int, values: list[int]) -> None:
-    """Giving one by one, from nothing on, comes to the same; and no lane moved makes the last sooner."""
+    """Assigning one by one from zero gives the same, and moving any stream never makes the slowest
+    sooner."""
     most = most_lanes(lanes, len(values), 1 / 3)
     given = apportion(lanes, tuple(values), most)
     slow = [0] * len(values)
@@ -138,7 +139,7 @@ def test_twice_as_fast_is_twice_as_much() -> None:
 
 
 def test_nobody_has_more_than_a_third_unless_they_are_too_few() -> None:
-    """Then twice an equal share, or nobody could have less than that."""
+    """Otherwise twice an equal share, or no member could have less than that."""
     order = Order(1, 10_000, 60, 10, 10)
     for count, most in ((1, 60), (3, 40), (4, 30), (5, 24), (6, 20), (12, 20)):
         everybody = members(count)
@@ -147,14 +148,14 @@ def test_nobody_has_more_than_a_third_unless_they_are_too_few() -> None:
         assert sum(counts) == 60
     two = members(2)
     assert sizes(two, assigned(order, two, 1, [90, 10])) == [54, 6]
-    # All have the same where the manifest says so.
+    # All have the same where the manifest requires it.
     three = members(3)
     assert sizes(three, assigned(order, three, 1, [90, 9, 1], max_share=0.0)) == [20, 20, 20]
 
 
 def test_who_is_slower_than_a_sequence_a_round_has_several_rounds_time() -> None:
-    """Eight lanes, speeds 4 : 4 : 4 : 1: a round takes the time of three lanes of the fast, in which the
-    slow one does three quarters of a lane."""
+    """Eight streams, speeds 4 : 4 : 4 : 1: a round takes the time of three streams of a fast member, in
+    which the slow one computes three quarters of a stream."""
     order, everybody = Order(1, 10_000, 8, 10, 10), members(4)
     values = [4, 4, 4, 1]
     slow = everybody.peers[3]
@@ -162,14 +163,14 @@ def test_who_is_slower_than_a_sequence_a_round_has_several_rounds_time() -> None
     (work,) = first.works
     assert (work.peer, work.dealt, work.due) == (slow, 5, 6)
     assert sizes(everybody, first) == [2, 3, 2, 1]
-    # Meanwhile the others have its lane, which was the last of one of them.
+    # Meanwhile the others have its stream, which was the last of one of them.
     second = assigned(order, everybody, 6, values, max_share=0.5, busy=[slow])
     assert not second.works
     assert sizes(everybody, second) == [3, 3, 2, 0]
-    # Nobody else's lanes move.
+    # No other member's streams move.
     for peer in everybody.peers[:3]:
         assert set(lanes_in(first.runs[peer])) <= set(lanes_in(second.runs[peer]))
-    # In the last rounds of a run nothing is dealt that would be due after the end.
+    # In the last rounds of a run, no assignment would be due after the end.
     last = assigned(order, everybody, 5, values, max_share=0.5, trains=lambda round_: round_ <= 5)
     assert not last.works
     assert sizes(everybody, last) == [3, 3, 2, 0]
@@ -227,14 +228,14 @@ def test_a_member_trains_on_its_part_of_a_large_corpus() -> None:
 
 
 def moved(before: Assignment, after: Assignment) -> int:
-    """How many lanes have changed hands."""
+    """Return how many streams have moved to another member."""
     had = {peer: set(lanes_in(own)) for peer, own in before.runs.items()}
     return sum(len(set(lanes_in(own)) - had.get(peer, set())) for peer, own in after.runs.items())
 
 
 def test_a_weight_that_changes_moves_no_more_lanes_than_it_must() -> None:
-    """One of sixteen shrinks by half: eight of its lanes go to others, and no other lane changes hands.
-    Each one that does costs a chunk."""
+    """One of sixteen shrinks by half: eight of its streams go to others, and no other stream moves.
+    Each move costs a chunk."""
     order, everybody = Order(1, 100_000, 256, 100, 10), members(16)
     values = [100] * 16
     for index in range(16):
@@ -242,7 +243,7 @@ def test_a_weight_that_changes_moves_no_more_lanes_than_it_must() -> None:
         whole = assigned(order, everybody, 1, values)
         shrunk = assigned(order, everybody, 2, smaller, before=whole)
         assert moved(whole, shrunk) == 8
-        # And back; then the span ends, and everybody has other lanes.
+        # And back; then the span ends, and all have other streams.
         again = assigned(order, everybody, 3, values, before=shrunk)
         assert moved(shrunk, again) == 8
         assert moved(again, assigned(order, everybody, 101, values, before=again)) >= 240

@@ -1,4 +1,4 @@
-"""What a round leaves untrained is dealt again: no row of a lane is lost, none is trained twice."""
+"""Untrained samples are assigned again: no row of a stream is lost, none is trained twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distro_node.protocol.wire.membership import Membership
 from simulation.chain import Chain
 from simulation.swarm import identity
 
-# Private here: `_deals`: what is kept shows nowhere else.
+# Private here: `_deals`: which objects are kept is not visible otherwise.
 
 EVERYBODY = [identity(index).peer for index in range(40)]
 
@@ -23,8 +23,8 @@ EVERYBODY = [identity(index).peer for index in range(40)]
 @pytest.mark.parametrize("ahead", [False, True], ids=["plain", "overlap"])
 @pytest.mark.parametrize("seed", range(12))
 def test_every_row_of_a_lane_is_trained_once_with_churn(seed: int, ahead: bool) -> None:
-    """Members come, go and fail at random; some rounds count nobody's update, some have fewer lanes than
-    members. Then the failures stop: every row dealt so far was trained once, in each lane."""
+    """Members join, leave and fail at random; some rounds count no update, some have fewer streams than
+    members. Then the failures stop: every row assigned so far was trained once, in each stream."""
     chance = random.Random(seed)
     lanes = chance.choice([1, 5, 16, 32, 61])
     order = Order(7, 1000, lanes, chance.choice([1, 7, 16]), 16)
@@ -46,7 +46,7 @@ def test_every_row_of_a_lane_is_trained_once_with_churn(seed: int, ahead: bool) 
             trained.update((lane, rows[lane]) for run in runs.get(peer, ()) for lane in run)
         lost = [run for peer, own in runs.items() if peer not in counted for run in own]
         deals.append((deals[-1] if deals else deal).then(deal, lost, lanes))
-        # Dealt is trained or under way, at any time.
+        # An assigned sample is trained or in progress, at any time.
         under_way = {
             (lane, row) for each in deals for lane, row in enumerate(each.rows(lanes).tolist())
         }
@@ -74,7 +74,7 @@ def test_a_lane_that_lost_a_sample_is_behind_from_then_on() -> None:
     assert second.rows(4).tolist() == [1, 0, 0, 1]
     third = second.then(second, [], 4)
     assert third.rows(4).tolist() == [2, 1, 1, 2]
-    # It costs memory once.
+    # Equal states share memory.
     assert third.behind is second.behind is second.waiting is third.waiting
     fourth = third.then(third, [range(2, 4)], 4)
     assert fourth.rows(4).tolist() == [3, 2, 1, 2]
@@ -88,7 +88,7 @@ def test_a_round_ahead_a_lost_sample_is_dealt_two_rounds_later() -> None:
     assert [deal.rows(2).tolist() for deal in (first, second, third, fourth)] == [
         [0, 0], [1, 1], [0, 2], [2, 3],
     ]  # fmt: skip
-    # Lost once more, while others go on.
+    # Lost once more, while others succeed.
     fifth = fourth.then(third, [range(1)], 2)
     assert fifth.rows(2).tolist() == [0, 4]
     assert fifth.then(fourth, [], 2).rows(2).tolist() == [3, 5]
@@ -115,7 +115,7 @@ def test_the_ledger_knows_it_of_every_round(overlap: bool) -> None:
     expected = np.zeros(64, int)
     for lanes in lost:
         expected[lanes.start : lanes.stop] += 1
-    # Each of three lost samples was dealt again, or is now, so its lane is that far behind.
+    # Each of three lost samples was assigned again, or is now, so its stream is that far behind.
     assert (6 + overlap - last.fresh(64)).tolist() == expected.tolist()
     shorter = ledger.truncated(3)
     for number in range(1, 4 + overlap):
@@ -124,8 +124,8 @@ def test_the_ledger_knows_it_of_every_round(overlap: bool) -> None:
 
 
 def test_what_was_dealt_long_ago_is_given_as_soon_as_its_lane_can() -> None:
-    """Lane 1 lost the sample of row 0, which somebody had three rounds for, and in the same round
-    the one that it gave meanwhile: one after the other is given again."""
+    """Stream 1 lost the sample of row 0, which a member had three rounds for, and in the same round the
+    sample assigned meanwhile: both are assigned again, one after the other."""
     deals = [Deal(1)]
     for _ in range(2):
         deals.append(deals[-1].then(deals[-1], [], 2))
@@ -133,7 +133,7 @@ def test_what_was_dealt_long_ago_is_given_as_soon_as_its_lane_can() -> None:
     assert (fourth.rows(2).tolist(), fourth.owed) == ([3, 2], ((1, 0),))
     fifth = fourth.then(fourth, [], 2)
     assert (fifth.rows(2).tolist(), fifth.owed) == ([4, 0], ())
-    # Then it goes on with what was never dealt.
+    # Then it continues with samples that were never assigned.
     assert fifth.then(fifth, [], 2).rows(2).tolist() == [5, 3]
-    # Where nothing else was lost it is given at once.
+    # If no other sample was lost, it is assigned at once.
     assert deals[2].then(deals[2], [], 2, [(0, 0)]).rows(2).tolist() == [0, 3]

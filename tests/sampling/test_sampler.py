@@ -1,4 +1,4 @@
-"""The order of samples: each once an epoch, well mixed, and a lane reads piece by piece."""
+"""The sample order: each sample once an epoch, well mixed, and streams read neighbouring data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulation.toy import toy_manifest
 
 
 def first_places(order: Order, count: int) -> list[int]:
-    """The samples at the first `count` places of the endless sequence, epoch after epoch."""
+    """Return the samples at the first `count` places of the endless sequence, epoch after epoch."""
     window, inside = np.divmod(np.arange(count), order.lanes * order.span)
     lanes, row = np.divmod(inside, order.span)
     return order.samples_at(lanes, window * order.span + row)
@@ -55,7 +55,7 @@ def test_an_epoch_visits_every_sample_once(
 def test_rows_of_all_lanes_are_places_of_the_sequence(
     samples: int, lanes: int, rows: int, span: int
 ) -> None:
-    """Whole windows of rows are as many places from the first on, each once."""
+    """Whole windows of rows cover the first places of the sequence, each once."""
     order = Order(5, samples, lanes, min(span, samples), span)
     rows = -(-rows // order.span) * order.span
     row, lane = np.divmod(np.arange(rows * lanes), lanes)
@@ -75,12 +75,12 @@ def test_a_small_corpus_is_read_from_everywhere_in_random_order() -> None:
     order = order_of(corpus(10_000, lanes=16))
     assert (order.span, order.mixed) == (625, 625)
     rounds = [order.samples_at(np.arange(16), np.full(16, row)) for row in range(625)]
-    # A round has a sample of every sixteenth of the corpus, and what a lane reads jumps about in it.
+    # A round has a sample of every sixteenth of the corpus, and a stream's reads jump about in it.
     for samples in rounds:
         assert sorted(sample // 625 for sample in samples) == list(range(16))
     lane = [samples[3] % 625 for samples in rounds]
     assert sorted(lane) == list(range(625))
-    # Of a random order one expects 1 and 2, with a Poisson spread.
+    # A random order gives 1 and 2 in expectation, with a Poisson spread.
     assert sum(place == index for place, index in enumerate(lane)) < 10
     assert sum(abs(a - b) == 1 for a, b in pairwise(lane)) < 15
     # Each half of the rows draws evenly from each half of the span: 156 ± 6.
@@ -88,8 +88,8 @@ def test_a_small_corpus_is_read_from_everywhere_in_random_order() -> None:
 
 
 def test_a_lane_of_a_large_corpus_reads_chunk_by_chunk() -> None:
-    """Tens of gigabytes: a lane stays in one chunk and its neighbour for as many rounds as the chunk has
-    samples, and in a span for eight times as long."""
+    """Tens of gigabytes: a stream stays in one chunk and its neighbour for as many rounds as the chunk
+    has samples, and in a span for eight times as long."""
     length = 2048
     chunk = CHUNK_BYTES // (length * 2)
     order = order_of(corpus(20_000_000, lanes=64, length=length))
@@ -102,7 +102,7 @@ def test_a_lane_of_a_large_corpus_reads_chunk_by_chunk() -> None:
             assert (np.diff(part) != 1).mean() > 0.98
         for part in samples.reshape(-1, order.span):
             assert sorted(part) == list(range(part.min(), part.min() + order.span))
-    # All lanes are somewhere else, and nowhere in particular.
+    # All streams have moved, to arbitrary places.
     spans = np.array(order.samples_at(np.arange(64), np.zeros(64, int))) // order.span
     assert len(set(spans)) == 64
     assert 0.3 < spans.mean() / (order.samples / order.span) < 0.7
@@ -118,7 +118,7 @@ def test_a_large_corpus_costs_nothing() -> None:
     order = Order(3, 2**56, 1000, 8192, 1024)
     found = order.samples_at(np.arange(1000), np.full(1000, 2**40))
     assert len(set(found)) == 1000
-    # A quarter each, give or take: the whole range is used.
+    # About a quarter each: the whole range is used.
     assert 180 < sum(sample < 2**54 for sample in found) < 320
 
 

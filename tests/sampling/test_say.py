@@ -1,4 +1,4 @@
-"""How often updates count: by what was dealt, as the chain has it, wherever it is replayed."""
+"""Update weights: they follow from the assignments on the chain, wherever it is replayed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PEERS = [PeerId(bytes([number]) * 32) for number in range(8)]
 
 
 def said(*shares: int) -> list[int]:
-    """How often updates with these shares count."""
+    """Return the update weights of updates with these shares."""
     found = by_share(dict(zip(PEERS, shares, strict=False)))
     assert set(found) == set(PEERS[: len(shares)])
     return [found[peer] for peer in PEERS[: len(shares)]]
@@ -31,10 +31,10 @@ def said(*shares: int) -> list[int]:
         ((5,), (1,)),
         ((5, 5, 5), (1, 1, 1)),
         ((1, 2), (1, 2)),
-        # Three is the mean, and counts.
+        # Three is the mean, and suffices for weight 2.
         ((2, 3, 4), (1, 2, 2)),
         ((1, 1, 2, 2, 4, 4, 9, 9), (1, 1, 1, 1, 2, 2, 2, 2)),
-        # However much one has, it counts twice, and nobody below the mean does.
+        # However large a share is, its weight is 2, and below the mean it is 1.
         ((1, 1, 1, 10**6), (1, 1, 1, 2)),
         ((0, 0), (1, 1)),
     ],
@@ -47,7 +47,7 @@ def test_who_has_the_mean_share_counts_twice(
 
 
 def test_what_is_said_follows_the_shares_alone() -> None:
-    """Neither their unit nor their order, and never more than twice, never not at all."""
+    """They depend on neither the unit nor the order of shares, and are 1 or 2."""
     for shares in itertools.product(range(1, 5), repeat=4):
         counts = said(*shares)
         assert set(counts) <= {1, MOST}
@@ -61,7 +61,7 @@ def test_what_is_said_follows_the_shares_alone() -> None:
 
 @pytest.mark.parametrize("members", range(4, 100))
 def test_fewer_than_a_third_who_claim_everything_say_less_than_the_others(members: int) -> None:
-    """That is what `MOST` is for: of seven members two, each counting three times, would say more."""
+    """This is the reason for `MOST`: with weight 3, two of seven members would outweigh the others."""
     liars = (members - 1) // 3
     shares = {PeerId(n.to_bytes(32, "big")): 10**6 if n < liars else 1 for n in range(members)}
     counts = [*by_share(shares).values()]
@@ -69,7 +69,8 @@ def test_fewer_than_a_third_who_claim_everything_say_less_than_the_others(member
 
 
 def chain_of(say: Say, rounds: int = 40) -> Chain:
-    """Four members, of which one needs several rounds for a sequence, and one does twice what two do."""
+    """Return a chain of four members, one of which needs several rounds for a sequence, and one does
+    twice the work of the other two."""
     chain = Chain(4, sequences=16, max_share=0.5, optimizer=OptimizerSpec(say=say))
     slow, *_, fast = chain.membership.peers
     while chain.round < rounds:
@@ -107,8 +108,8 @@ def test_with_equal_say_all_count_once() -> None:
 
 
 def test_who_replays_comes_to_the_same() -> None:
-    """Whoever has followed the chain all along, and whoever had it cut back, with rounds that are not at
-    hand any more but made anew."""
+    """A ledger that grew with the chain, and one that was truncated, so that rounds dropped from memory
+    are recomputed."""
     chain = chain_of("share", 300)
     again = chain.ledger.truncated(150)
     for round_ in range(150, chain.round):
@@ -143,7 +144,7 @@ def test_those_without_votes_have_a_third_of_the_say_together() -> None:
         assert all(found[peer] == 2 for peer in voters)
         assert sum(found[peer] for peer in new) == 4
         heard |= {peer for peer in new if found[peer]}
-    # Each in its turn.
+    # Every newcomer counts in some round.
     assert heard == new
 
 

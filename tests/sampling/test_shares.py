@@ -1,4 +1,4 @@
-"""Rules of shares: what a claim gains, what lateness costs, and what becomes of a lane that was lent."""
+"""Rules of shares: the gain of a claim, the cost of lateness, and the fate of a lent stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTHING = Train(0, RecordId(bytes(32)), (), 0)
 
 
 def _record(stated: dict[PeerId, int], round_: int = 5) -> Record:
-    """In which these updates count, each with a capacity."""
+    """Return a record in which these updates count, each with a capacity."""
     updates = tuple(
         UpdateEntry(peer, ContentId(bytes([n]) * 32), 1, 1, 0.0, bytes(64), capacity)
         for n, (peer, capacity) in enumerate(sorted(stated.items()))
@@ -43,7 +43,7 @@ def _record(stated: dict[PeerId, int], round_: int = 5) -> Record:
 def _after(
     values: Sequence[int], stated: dict[PeerId, int], members: Sequence[PeerId] = ()
 ) -> list[int]:
-    """The weights of members that had these, after a round in which all were due."""
+    """Return the weights of members that had these, after a round in which all updates were due."""
     before = {peer: Weight(value) for peer, value in zip(PEERS, values, strict=False)}
     after = weights.next_weights(before, set(before), _record(stated), members or list(before), 64)
     return [after[peer].value for peer in members or before]
@@ -74,7 +74,7 @@ def test_a_newcomer_begins_modestly() -> None:
 
 
 def test_some_weight_is_left() -> None:
-    """However often it is late: else a member that was away would never show that it is back."""
+    """However often it is late: otherwise a member that was away could never show that it is back."""
     weight = Weight(6400)
     for _ in range(30):
         weight = weight.late(100)
@@ -84,8 +84,8 @@ def test_some_weight_is_left() -> None:
 
 
 def test_no_claim_grows_for_ever() -> None:
-    """Two of seven grow for a hundred rounds, each in what the other makes of it: a few late updates
-    bring them back all the same."""
+    """Two of seven grow for a hundred rounds, each within the bound that the other raises: a few late
+    updates still bring them back."""
     values = [100] * 7
     for _ in range(100):
         values = _after(values, dict.fromkeys(PEERS[:5], 100) | dict.fromkeys(PEERS[5:7], HUGE))
@@ -93,7 +93,7 @@ def test_no_claim_grows_for_ever() -> None:
 
 
 def test_who_came_late_grows_carefully() -> None:
-    """So a claim of too much costs a late update in a dozen, not every third."""
+    """So an excessive claim costs one late update in a dozen, not one in three."""
     values = [(weight := Weight(1600, HUGE).late(1)).value]
     for _ in range(2):
         weight = weight.counted(HUGE, HUGE)
@@ -102,14 +102,14 @@ def test_who_came_late_grows_carefully() -> None:
 
 
 def test_only_the_first_of_a_row_says_how_much_is_too_much() -> None:
-    """Who was away for a while is back soon."""
+    """A member that was away for a while is back soon."""
     weight = Weight(1600, 1600).late(1).late(1).late(1)
     grown = [(weight := weight.counted(1600, HUGE)).value for _ in range(4)]
     assert grown == [300, 450, 675, 800]
 
 
 def test_a_minority_does_not_set_the_scale() -> None:
-    """Neither that of a swarm that begins, nor what a newcomer or a floor is measured by."""
+    """It sets neither the scale of a new swarm, nor that of a newcomer's weight or the floor."""
     stated = {PEERS[0]: 100, PEERS[1]: 100, PEERS[2]: HUGE}
     first = _after([0, 0, 0], stated)
     then = _after([100, 100, HUGE], {PEERS[0]: 100, PEERS[1]: 100, PEERS[2]: HUGE}, PEERS[:4])
@@ -117,7 +117,7 @@ def test_a_minority_does_not_set_the_scale() -> None:
     assert then[3] == 25
 
 
-# Lanes
+# Streams
 
 
 def _terms(lanes: int, max_share: float = 0.5, trains: Callable[[int], bool] = bool) -> Terms:
@@ -136,7 +136,7 @@ def test_nobody_has_more_than_its_part() -> None:
 
 
 def test_a_slow_one_of_three_has_less() -> None:
-    """By default, with a third for each at most, all three would have the same for ever."""
+    """With a bound of one third for each, all three would have the same for ever."""
     runs = _assigned(_terms(30, 1 / 3), [100, 100, 50]).runs
     assert [sum(map(len, runs[peer])) for peer in PEERS[:3]] == [12, 12, 6]
 
@@ -178,7 +178,8 @@ def _flat(lanes: Sequence[range]) -> list[int]:
 
 
 def _swarm_with_a_slow_one(**changes: Any) -> tuple[Chain, PeerId]:
-    """Four members, of which one has stated a hundredth of what the others do, and a lane of 16."""
+    """Return a chain of four members, one of which has stated a hundredth of the others' capacity and
+    has one of 16 streams; and that member."""
     chain = Chain(4, sequences=16, max_share=0.5, **changes)
     slow = chain.membership.peers[-1]
     while not chain.ledger.dealing.shares(chain.round).works:
@@ -239,7 +240,7 @@ def test_what_is_lent_to_who_departs_is_dealt_again() -> None:
 
 
 def test_who_returns_computes_what_it_is_dealt_then() -> None:
-    """It was at work for several rounds when it fell out, and is back before that would be due."""
+    """It had a multi-round assignment when it fell out, and is back before that would be due."""
     chain, slow = _swarm_with_a_slow_one()
     member = chain.member(slow, load=False)
     first = _told(member.handle(Loaded(chain.round - 1, FINGERPRINT, None), 0.0))
@@ -267,13 +268,13 @@ def _made(told: Train) -> Trained:
 
 
 def _applies(member: Member, chain: Chain) -> list[Effect]:
-    """The last record is applied, with all its updates."""
+    """Apply the last record, with all its updates."""
     updates = chain.ledger[chain.round - 1].record.updates
     effects = [e for entry in updates for e in member.handle(UpdateHeld(entry.update), 0.0)]
     return effects + member.handle(Applied(chain.round - 1, FINGERPRINT, None), 0.0)
 
 
-# How often an update counts
+# Update weights
 
 
 def _said(*shares: int) -> list[int]:
@@ -281,7 +282,7 @@ def _said(*shares: int) -> list[int]:
 
 
 def test_a_claim_is_heard_twice_at_most() -> None:
-    """Of seven members two have all that there is, nearly, and still say less than the others."""
+    """Two of seven members have nearly everything, and still weigh less than the others."""
     counts = _said(HUGE, HUGE, 1, 1, 1, 1, 1)
     assert sum(counts[:2]) < sum(counts[2:])
 
@@ -291,12 +292,13 @@ def test_the_mean_share_counts_twice() -> None:
 
 
 def test_where_all_have_as_many_all_count_once() -> None:
-    """So that nothing is different from a swarm of equal say, not even how sums are added up."""
+    """So the result is the same as with equal update weights, down to the order of summation."""
     assert _said(3, 3, 3) == [1, 1, 1]
 
 
 def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId, int], PeerId]:
-    """What the record says in which an update of one sequence counts that took several rounds."""
+    """Return the update weights of the record in which a sequence over several rounds counts, and its
+    author."""
     chain, slow = _swarm_with_a_slow_one(optimizer=spec)
     (work,) = chain.ledger.dealing.shares(chain.round).works
     while chain.round <= work.due:
@@ -310,7 +312,7 @@ def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId,
 
 
 def test_a_sequence_over_several_rounds_is_one() -> None:
-    """The others have five each, and are heard for what stands behind this record."""
+    """The others have five each, and are weighted by the share behind this record."""
     counts, slow = _counts_when_the_slow_one_is_done(OptimizerSpec(say="share"))
     assert counts.pop(slow) == 1
     assert set(counts.values()) == {2}

@@ -1,5 +1,5 @@
-"""What members with all kinds of claims come to: rounds are played with the protocol's own deadlines,
-lanes and weights, where a member's update comes after as long as its lanes take it."""
+"""Shares of members with all kinds of claims: rounds are simulated with the protocol's own deadlines,
+streams and weights; a member's update arrives after the time that its streams take."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distro_node.protocol.wire.messages import Record, RecordId, UpdateEntry
 DAY = 86_400
 HUGE = 1 << 40
 Claim = Callable[[int, int], int]
-"""(round, true capacity) → what is stated."""
+"""(round, true capacity) → stated capacity."""
 
 
 def honest(round_: int, true: int) -> int:
@@ -48,23 +48,23 @@ def oscillates(round_: int, true: int) -> int:
 
 @dataclass
 class Played:
-    """What came of it, round by round."""
+    """Results, round by round."""
 
     seconds: list[float] = field(default_factory=list)
     lanes: list[dict[int, int]] = field(default_factory=list)
-    """Of which an update was due."""
+    """Streams by member whose update was due."""
     counted: list[dict[int, int]] = field(default_factory=list)
-    """Of which it counts."""
+    """Streams by member whose update counts."""
     deadlines: list[float] = field(default_factory=list)
 
     def part(self, *who: int, last: int = 100) -> float:
-        """Which part of the lanes these had of late."""
+        """Return the fraction of the streams that these members had in the last rounds."""
         lanes = self.lanes[-last:]
         dealt = sum(sum(each.values()) for each in lanes)
         return sum(each.get(number, 0) for each in lanes for number in who) / dealt
 
     def late(self, who: int, last: int = 100) -> float:
-        """Which part of its updates did not count."""
+        """Return the fraction of a member's updates that did not count in the last rounds."""
         pairs = list(zip(self.lanes[-last:], self.counted[-last:], strict=True))
         due = [pair for pair in pairs if who in pair[0]]
         return sum(who not in counted for _, counted in due) / len(due)
@@ -80,7 +80,8 @@ def play(
     later: Callable[[int], list[float]] | None = None,
     idle: tuple[int, ...] = (),
 ) -> Played:
-    """Members of these speeds, in sequences a second. Who is `idle` makes its updates up at once."""
+    """Simulate members of these speeds, in sequences a second. An `idle` member makes its updates up at
+    once."""
     peers = sorted(PeerId(bytes([n % 256, n // 256]) * 16) for n in range(len(speeds)))
     everybody = Membership(since=dict.fromkeys(peers, 0))
     spec = RoundSpec(sequences=lanes, max_share=max_share, collect_min_seconds=0.1)
@@ -148,7 +149,7 @@ def test_shares_come_to_be_as_speeds_are() -> None:
     for number, speed in enumerate(speeds):
         assert abs(played.part(number) - speed / sum(speeds)) < 0.02
         assert played.late(number) == 0
-    # With equal shares the slowest is the clock.
+    # With equal shares the slowest member sets the pace.
     assert of_late(play(speeds, max_share=0.0).seconds) > 4 * ideal
 
 
@@ -170,12 +171,12 @@ def test_shares_follow_speeds_that_change() -> None:
     played = play(later(1), max_share=0.6, later=later)
     assert played.part(0, last=50) > 0.45
     assert of_late(played.seconds) < 1.05 * 240 / 31
-    # What was far too much for the one that became slow is gone within a few rounds.
+    # The member that became slow loses its excess share within a few rounds.
     assert sum(4 not in counted for counted in played.counted[60:80]) <= 6
 
 
 def test_who_is_a_thousandth_as_fast_counts_now_and_then() -> None:
-    """Its update counts in the round for which the lane was dealt, and it is not late in any other."""
+    """Its update counts in the round for which the stream was lent, and it is late in no other."""
     played = play([10.0, 10.0, 10.0, 10.0, 0.05], rounds=600)
     assert of_late(played.seconds) < 1.1 * 240 / 40
     due = [4 in each for each in played.lanes[-300:]]
@@ -184,15 +185,15 @@ def test_who_is_a_thousandth_as_fast_counts_now_and_then() -> None:
 
 
 def test_a_boaster_gains_nothing() -> None:
-    """It can do as much as any of six, and claims all that can be claimed."""
+    """It has the capacity of any of six, and claims the largest possible one."""
     alike = play([4.0] * 6)
     boasted = play([4.0] * 6, {0: boasts})
     work = [sum(each.get(0, 0) for each in p.counted[-100:]) for p in (alike, boasted)]
-    # What counts of it is less than twice its part, for which it had to work; and it is late at times.
+    # Its counted work is less than twice its fair part, all of it computed; and it is late at times.
     assert work[1] < 2 * work[0]
     assert boasted.late(0) > 0.03
     assert boasted.late(0) < 0.15
-    # The others never are, and the deadline is what it was to a quarter.
+    # The others never are late, and the deadline changes by less than a quarter.
     assert all(boasted.late(n) == 0 for n in range(1, 6))
     assert of_late(boasted.deadlines) < 1.25 * of_late(alike.deadlines)
 
@@ -208,9 +209,9 @@ def test_who_claims_nothing_has_little_to_do_and_little_to_say() -> None:
     played = play([4.0] * 6, {0: is_modest}, rounds=300)
     assert played.part(0) < 0.01
     assert sum(0 in each for each in played.lanes[-64:]) <= 4
-    # The others go on as if it were not there.
+    # The others continue as if it were absent.
     assert of_late(played.seconds) < 1.1 * 240 / 20
-    # Who says nothing at all keeps what it began with.
+    # A member that states no capacity keeps its initial weight.
     assert abs(play([4.0] * 6, {0: says_nothing}).part(0) - 1 / 6) < 0.05
 
 
@@ -222,7 +223,7 @@ def test_one_that_oscillates_is_worse_off_than_one_that_does_not() -> None:
 
 
 def test_fewer_than_a_third_who_claim_everything() -> None:
-    """Nineteen of sixty, no faster than others: they come late, and the honest never do."""
+    """Nineteen of sixty, no faster than others: they are late, and honest members never are."""
     claims: dict[int, Claim] = dict.fromkeys(range(19), boasts)
     played = play([4.0] * 60, claims, lanes=600, rounds=150)
     assert all(played.late(n) == 0 for n in range(19, 60))
@@ -231,23 +232,23 @@ def test_fewer_than_a_third_who_claim_everything() -> None:
 
 
 def test_fifty_of_sixty_who_claim_everything_and_do_nothing() -> None:
-    """They grow step by step, none has more than a third, and all of a round is dealt."""
+    """They grow step by step, none has more than a third, and each round is assigned completely."""
     claims: dict[int, Claim] = dict.fromkeys(range(50), boasts)
     idle = tuple(range(50))
     played = play([4.0] * 60, claims, idle=idle, lanes=600, rounds=60)
     for before, each in pairwise(played.lanes):
         assert max(each.values()) <= 200
         assert all(lanes <= 1.5 * before.get(n, 600) + 1 for n, lanes in each.items())
-    # Five of sixty have a third at the most, each, and the honest all that is left.
+    # Five of sixty have at most a third each, and the honest members have the rest.
     few: dict[int, Claim] = dict.fromkeys(range(5), boasts)
     played = play([4.0] * 60, few, idle=tuple(range(5)), lanes=600, rounds=60)
     assert max(max(each.values()) for each in played.lanes) <= 200
-    # From one round to the next they are gone when they are found out: what they had is halved.
+    # If they compute honestly, they are late at once, and each late update halves their share.
     assert max(play([4.0] * 60, few, lanes=600, rounds=60).lanes[-1].values()) <= 40
 
 
 def after(weights: dict[PeerId, Weight], *counted: int) -> dict[PeerId, Weight]:
-    """The weights after a round in which the updates of all were due and these count."""
+    """Return the weights after a round in which the updates of all were due and these count."""
     peers = [*weights]
     updates = tuple(
         UpdateEntry(peers[n], ContentId(bytes(32)), 1, 1, 1.0, bytes(64), capacity=1000)
@@ -258,17 +259,17 @@ def after(weights: dict[PeerId, Weight], *counted: int) -> dict[PeerId, Weight]:
 
 
 def test_nobody_is_late_the_first_time_where_a_third_is_missing_at_once() -> None:
-    """It is the network, or a leader that names its own update alone; a member that is slow is still
-    so in the next round."""
+    """The cause is the network, or a leader that names its own update alone; a slow member is still
+    slow in the next round."""
     before = {PeerId(bytes([n]) * 32): Weight(1000, 1000) for n in range(6)}
     values = lambda weights: [weight.value for weight in weights.values()]  # noqa: E731
     assert values(after(before, 0, 1, 2, 3, 4)) == [1000] * 5 + [500]
     spared = after(before, 0, 1, 2, 3)
     assert values(spared) == [1000] * 6
-    # In the next round they are late, whether that lacks as much or less.
+    # In the next round they are late, whether it lacks as much or less.
     assert values(after(spared, 0, 1, 2, 3)) == [1000] * 4 + [500] * 2
     assert values(after(spared, 0, 1, 2, 3, 4)) == [1000] * 5 + [500]
-    # Who counts again has a clean record.
+    # A member whose update counts again has a clean record.
     assert values(after(after(spared, *range(6)), 0, 1)) == [1000] * 6
 
 
