@@ -1,4 +1,5 @@
-"""The audit: lies are found, silence cannot be imposed, and everybody comes to one verdict."""
+"""The outlier filter: false updates are found, honest ones cannot be excluded, and all get one
+result."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ LAYOUT = update_layout(
 def honest_updates(
     count: int, *, seed: int = 0, agreement: float = 0.9, layout: UpdateLayout = LAYOUT
 ) -> list[DecodedUpdate]:
-    """Updates of members that mostly find the same sign where they look at the same coefficient.
+    """Return updates of members that mostly agree on the sign where they send the same coefficient.
 
-    They look at low frequencies more often, so that a few coefficients are sent by several.
+    They choose low frequencies more often, so that several send some coefficients.
     """
     generator = np.random.default_rng(seed)
     updates = [DecodedUpdate([], []) for _ in range(count)]
@@ -52,7 +53,7 @@ def negated(update: DecodedUpdate) -> DecodedUpdate:
 
 
 def plainly(updates: Sequence[DecodedUpdate]) -> set[int]:
-    """The same verdict over all blocks, a coefficient at a time."""
+    """Return the same result over all blocks, computed one coefficient at a time."""
     said: list[dict[tuple[int, int, int], int]] = []
     for update in updates:
         words: dict[tuple[int, int, int], int] = {}
@@ -89,7 +90,7 @@ def test_whoever_sends_the_opposite_is_left_out(members: int) -> None:
 
 
 def test_nobody_is_left_out_where_nobody_lies() -> None:
-    """And seldom where members have nothing to do with each other, and agree by chance alone."""
+    """It seldom happens even where members are unrelated and agree by chance alone."""
     for seed in range(50):
         for members in (2, 3, 5, 9):
             assert contradicted(LAYOUT, honest_updates(members, seed=seed), 0) == set()
@@ -102,12 +103,12 @@ def test_nobody_is_left_out_where_nobody_lies() -> None:
 
 @pytest.mark.parametrize("members", [3, 4, 7, 8, 15])
 def test_fewer_than_half_silence_nobody(members: int) -> None:
-    """Though they see all other updates first and send the exact opposite of one of them."""
+    """They see all other updates first and send the exact opposite of one of them."""
     updates = honest_updates(members)
     liars = (members - 1) // 2
     said = [negated(updates[-1])] * liars + updates[liars:]
     assert members - 1 not in contradicted(LAYOUT, said, 0)
-    # With one more they would be half of all others and more.
+    # With one more they would be more than half of all others.
     said = [negated(updates[-1])] * (liars + 1) + updates[liars + 1 :]
     assert (members - 1 in contradicted(LAYOUT, said, 0)) == (2 * (liars + 1) > members - 1)
 
@@ -146,7 +147,7 @@ LARGE = update_layout(
 
 
 def sampled(layout: UpdateLayout, members: int, seed: int) -> list[int]:
-    """The sample's blocks, counted through all tensors."""
+    """Return the sample's blocks, counted through all tensors."""
     first, blocks = 0, []
     for index, drawn in audit.sample(layout, members, seed):
         assert all(0 <= block < layout.tensors[index].blocks for block in drawn)
@@ -158,7 +159,7 @@ def sampled(layout: UpdateLayout, members: int, seed: int) -> list[int]:
 def test_a_large_model_is_judged_by_blocks_that_are_drawn_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One of each stretch, across tensors; any two may come together or not."""
+    """One block of each stretch, across tensors; any two may occur together or not."""
     monkeypatch.setattr(audit, "_POSITIONS", 6 * 8 * 7)
     assert sampled(LARGE, 6, 1) != sampled(LARGE, 6, 2)
     seen = set()
@@ -168,7 +169,7 @@ def test_a_large_model_is_judged_by_blocks_that_are_drawn_one_by_one(
         assert [block // 8 for block in blocks] in ([0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5])
         seen |= {(blocks[0], blocks[1] - 8), (blocks[3] - 24, blocks[4] - 32)}
     assert len(seen) == 64
-    # And those are what is looked at.
+    # And exactly these are compared.
     updates = honest_updates(6, layout=LARGE)
     lie = negated(updates[0])
     for tensor, (index, drawn) in zip(LARGE.tensors, audit.sample(LARGE, 6, 3), strict=True):
@@ -195,12 +196,12 @@ def test_slabs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_whoever_announces_last_gains_nothing_by_trying_seeds() -> None:
-    """As it was: 14 tries until the sample was where a liar had told the truth."""
+    """Regression: 14 tries until the sample held only the truthful blocks of a false update."""
     layout = update_layout([ParameterSpec(name="w", shape=(1024, 1024))], 8, 8)
     updates = honest_updates(16, layout=layout)
     bodies = [encode_update(layout, update.positions, update.signs) for update in updates[1:]]
     lie = negated(updates[0])
-    # One block in eight tells the truth, and the last byte carries what is tried.
+    # One block in eight is truthful, and the last byte varies with each try.
     lie.signs[0][::8] *= -1
     seed = 0
     for _ in range(64):
@@ -213,7 +214,8 @@ def test_whoever_announces_last_gains_nothing_by_trying_seeds() -> None:
 
 
 def crowd_of_liars(updates: Sequence[DecodedUpdate], liars: int) -> list[DecodedUpdate]:
-    """They share the most used coefficients of each block and oppose the sum of all signs there."""
+    """Return false updates that share the most used coefficients of each block and oppose the sum of
+    signs there."""
     (first,) = LARGE_BLOCKS.tensors
     sums = np.zeros((first.blocks, first.elements), int)
     uses = np.zeros_like(sums)
@@ -235,7 +237,8 @@ LARGE_BLOCKS = update_layout([ParameterSpec(name="w", shape=(512, 512))], 64, 8)
 
 @pytest.mark.parametrize("liars", [1, 2, 3])
 def test_liars_lose_their_voice_before_they_silence_anybody(liars: int) -> None:
-    """As it was: with the few whom chance set against each other, they had honest members left out."""
+    """Regression: together with the few that oppose each other by chance, they had honest members left
+    out."""
     at_once = 0
     for seed in range(6):
         updates = honest_updates(10 - liars, seed=seed, agreement=0.6, layout=LARGE_BLOCKS)
@@ -250,7 +253,7 @@ def test_liars_lose_their_voice_before_they_silence_anybody(liars: int) -> None:
 def test_fewer_than_half_have_nobody_left_out_whom_no_other_contradicts(
     members: int, seed: int
 ) -> None:
-    """Whatever they send, and whoever else is contradicted by others as well."""
+    """This holds whatever they send, and whatever other members are contradicted as well."""
     generator = np.random.default_rng(seed)
     against = np.triu(generator.random((members, members)) < generator.random(), 1)
     against |= against.T
@@ -259,7 +262,7 @@ def test_fewer_than_half_have_nobody_left_out_whom_no_other_contradicts(
     against[spared, liars:] = against[liars:, spared] = False
     found = outvoted(against)
     assert spared not in found
-    # Nobody who is not outvoted by all at once, and in every order the same.
+    # Only members outvoted by all at once are left out, in every order the same.
     assert found <= set(np.flatnonzero(2 * against.sum(axis=1) > members - 1).tolist())
     order = generator.permutation(members)
     shuffled = outvoted(against[np.ix_(order, order)])
@@ -267,7 +270,8 @@ def test_fewer_than_half_have_nobody_left_out_whom_no_other_contradicts(
 
 
 def test_who_is_left_out_has_no_voice() -> None:
-    """Three liars contradict all seven others, two of whom chance has set against four of the rest."""
+    """Three byzantine members contradict all seven others; two of these are opposed by four of the rest
+    by chance."""
     against = np.zeros((10, 10), bool)
     against[:3, 3:] = True
     against[3, 5:7] = against[4, 7:9] = True
@@ -277,7 +281,8 @@ def test_who_is_left_out_has_no_voice() -> None:
 
 
 def test_many_coefficients_make_no_contradiction_of_chance() -> None:
-    """Of thousands of shared coefficients half and half is near, and a lie far away."""
+    """With thousands of shared coefficients chance is near one half, and a false update is far
+    from it."""
     layout = update_layout([ParameterSpec(name="w", shape=(1024, 1024))], 8, 8)
     nothing_in_common = honest_updates(8, agreement=0.5, layout=layout)
     assert not audit.contradictions(layout, nothing_in_common, 0).any()

@@ -1,4 +1,4 @@
-"""The integer cosine basis is the same everywhere, and float32 holds what it makes."""
+"""The integer cosine basis is the same on every platform, and float32 holds its results exactly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_entry_is_near_a_rounding_tie_but_the_exact_ones() -> None:
         fraction = np.abs(scaled_basis(side)) % 1.0
         near = np.argwhere(np.abs(fraction - 0.5) < 1e-6)
         ties.update((side, int(frequency)) for frequency, _ in near)
-        # Those that are near are exact ties, and all of them were rounded away from zero.
+        # Entries that are near are exact ties, and all of them were rounded away from zero.
         for frequency, place in near:
             value = scaled_basis(side)[frequency, place]
             assert abs(abs(value) - 63.5) < 1e-12

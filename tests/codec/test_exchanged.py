@@ -1,4 +1,4 @@
-"""What members exchange: as many bytes as the codec makes of it."""
+"""Bytes that members exchange: the figures equal what the codec produces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_panel_hears_one_part_of_each_sheet_and_all_hear_each_tally() -> None:
 
 
 def test_sheets_cost_about_the_same_however_many_members_there_are() -> None:
-    """But for what shows whose a part is, and as long as there are blocks for so many panels."""
+    """This holds up to the inclusion proofs, and while there are blocks for that many committees."""
     table = [ParameterSpec(name="weight", shape=(8192, 1024))]
     layout = update_layout(table, 64, 64)
     assert most_sections(layout) == 2048
@@ -62,8 +62,8 @@ def test_as_many_coefficients_as_can_be_sent_as_one(speakers: SpeakersSpec | Non
 
 @pytest.mark.parametrize("speakers", [None, SpeakersSpec(one_of=16)])
 def test_an_update_or_a_tally_has_to_fit_into_one_blob(speakers: SpeakersSpec | None) -> None:
-    """Or every member would end with the first that it makes: as long as members are few, one panel
-    speaks for everything."""
+    """Otherwise every member would fail with its first one: while members are few, one committee
+    aggregates the whole model."""
     most = largest_top_k(BILLION, 64, speakers, 1000)
     for top_k in (most, most + 1):
         manifest = Chain(

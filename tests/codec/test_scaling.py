@@ -1,4 +1,4 @@
-"""What a scaled step multiplies with: one float32 on every machine."""
+"""The factor of a scaled step: one float32 on every machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distro_node.protocol.codec.scaling import SMALLEST_FACTOR, step_factor
 from hypothesis import given
 from hypothesis import strategies as st
 
-# Frozen: another value here would tear a swarm apart.
+# Frozen: another value would split a swarm.
 GOLDEN = [
     ((2.0**-8, Fraction(512)), 0x32B7E19A),
     ((2.0**-8, Fraction(512, 7)), 0x33734086),

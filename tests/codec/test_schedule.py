@@ -12,7 +12,7 @@ from distro_node.protocol.wire.manifest import ScheduleSpec
 from hypothesis import given
 from hypothesis import strategies as st
 
-# Frozen: another value here would tear a swarm apart.
+# Frozen: another value would split a swarm.
 GOLDEN_COSINE = [970045207, 965951749, 942130605]
 SCHEDULE = ScheduleSpec(
     peak=2.0**-8, warmup_rounds=4, total_rounds=100, decay_rounds=10, final=0.25
@@ -49,7 +49,7 @@ def test_half_a_cosine_from_the_warm_up_on() -> None:
     rates = [learning_rate(half, r) for r in range(1, 8)]
     expected = [0.5, *((1 + math.cos(math.pi * i / 4)) / 2 for i in range(5)), 0.0]
     assert rates == pytest.approx(expected, abs=1e-7)
-    # In the middle to the bit.
+    # Exact to the bit in the middle.
     assert (rates[1], rates[3], rates[5], rates[6]) == (1.0, 0.5, 0.0, 0.0)
 
 
@@ -82,7 +82,7 @@ def test_rounds_count_from_one() -> None:
 
 
 def test_golden_values() -> None:
-    """Frozen bits: another value here would tear a swarm apart."""
+    """Frozen bits: another value would split a swarm."""
     schedule = ScheduleSpec(peak=4e-3, warmup_rounds=7, total_rounds=60, decay_rounds=13, final=0.1)
     bits = [
         int(np.float32(learning_rate(schedule, r)).view(np.uint32)) for r in (1, 6, 7, 50, 53, 60)

@@ -1,4 +1,4 @@
-"""Sections: each block in one of them, none empty, each about as long as the others."""
+"""Sections: each block in one of them, none empty, all of about the same length."""
 
 from __future__ import annotations
 

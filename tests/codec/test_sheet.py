@@ -1,4 +1,5 @@
-"""Sheets: all coefficients have their turn, what goes in comes out, all else is refused."""
+"""Sign votes: every coefficient is selected in rotation, decoding inverts encoding, other bytes are
+refused."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_every_coefficient_has_its_turn_once_in_a_cycle(elements, one_of, first)
 
 
 def test_turns_do_not_change():
-    # Members of two versions must tell of the same coefficients.
+    # Members of two versions must select the same coefficients.
     assert heard_in(4096, 4, 6)[:8].tolist() == heard_in(4096, 4, 2)[:8].tolist()
     assert heard_in(16, 4, 0).tolist() == [0, 3, 12, 15]
     assert int(heard_in(4096, 8, 3).sum()) == 1009009

@@ -1,4 +1,4 @@
-"""The name of a sheet: each part can be checked alone, and nothing else passes for it."""
+"""The id of a sign vote: each part can be checked alone, and no other bytes pass for it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def test_a_part_is_of_its_section_and_of_so_many(number, count):
 
 
 def test_a_node_is_no_part():
-    """Or who made the sheet could give one panel what another gets as part of its way."""
+    """Otherwise the author could send one committee as a part what another receives in its inclusion
+    proof."""
     _, ids = parts_of(2)
     two = sheet_id(ids)
     inner = b"\2" + ids[0] + ids[1]

@@ -1,4 +1,4 @@
-"""Speakers: they hold the same after each step, whichever sheets reached whom."""
+"""Aggregators: they have the same state after each step, whichever sign votes reached which of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def part(member: int, turn: int) -> bytes:
 
 
 def told(turn: int, *, without: int | None = None) -> list[tuple[bytes | None, int]]:
-    """Of five members, of whom one may not be heard; the second counts twice."""
+    """Return the parts of five members, one of which may be missing; the second has weight 2."""
     return [(None if m == without else part(m, turn), 1 + (m == 1)) for m in range(5)]
 
 
@@ -44,7 +44,7 @@ def test_speakers_of_the_same_sheets_say_the_same():
 
 
 def test_who_lacked_a_sheet_that_nobody_counted_goes_on_with_the_others():
-    """One of three had a sheet that the others had not: what they agreed on decides."""
+    """One of three had a sign vote that the others lacked: the agreed aggregate decides."""
     more, less = speaker(), speaker()
     agreed = less.say(0, told(0, without=3))
     assert more.say(0, told(0)) != agreed
@@ -74,7 +74,7 @@ def test_what_does_not_decode_tells_nothing():
 def test_an_honest_member_does_not_follow_a_panel_of_liars():
     honest, liar = speaker(), speaker()
     honest.say(0, told(0))
-    # It claims to have counted all, and has counted something else.
+    # It claims to have counted all, and has counted other parts.
     lie = liar.say(0, [(part(m, 7), 1) for m in range(5)])
 
     assert not honest.settle(lie)

@@ -1,4 +1,4 @@
-"""The numbers of sets of positions, beside a reference in Python's own whole numbers."""
+"""The numbering of position sets, compared with a reference in Python's own integers."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_any_number_gives_its_set_and_back(elements: int, top_k: int, data: st.D
 
 @pytest.mark.parametrize("top_k", [2, 7, 8, 33, 200])
 def test_numbers_that_float64_cannot_tell_apart(top_k: int) -> None:
-    """Around every C(p, k), where reading changes from one largest position to the next; with
-    k = 200 the smallest of them are below what a float64 can hold beside the largest."""
+    """Around every C(p, k), where decoding changes from one largest position to the next; with k = 200
+    the smallest of them are below the precision of a float64 beside the largest."""
     edges = [math.comb(p, top_k) for p in range(top_k, 4096, 13)]
     numbers = [n + d for n in edges for d in (-1, 0, 1)]
     sets = sets_of(numbers, 4096, top_k)

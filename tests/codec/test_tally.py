@@ -1,4 +1,4 @@
-"""Tallies: the strongest sums in whole numbers, the same whoever adds them up in whatever order."""
+"""Aggregates: the strongest sums in whole numbers, the same in every order of addition."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_order_of_sheets_makes_no_difference():
 
 
 def test_what_is_spoken_are_the_strongest_of_all_that_was_heard():
-    """Against the same in floating-point numbers, with nothing that could be rounded."""
+    """Compared with floating-point numbers, with values that need no rounding."""
     section = section_of()
     momentum, model = (
         Momentum(section),
@@ -96,7 +96,7 @@ def test_a_copy_goes_its_own_way():
     again = copied.speak(0)
     for one, other in zip(first.positions, again.positions, strict=True):
         assert np.array_equal(one, other)
-    # What was taken out of the one is not taken out of it again.
+    # A coefficient taken out of one is not taken out again.
     second = momentum.speak(1)
     assert not np.array_equal(second.positions[0], first.positions[0])
 

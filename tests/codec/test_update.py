@@ -1,4 +1,4 @@
-"""The update codec: what goes in comes out, all else is refused, and bodies are short."""
+"""The update codec: decoding inverts encoding, other bytes are refused, and bodies are short."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def layout_of(*shapes: tuple[int, ...], chunk: int = 64, top_k: int = 8) -> Upda
 def random_update(
     layout: UpdateLayout, generator: np.random.Generator, skew: float = 0.0
 ) -> DecodedUpdate:
-    """Positions drawn evenly, or towards low frequencies in both directions with a larger skew."""
+    """Draw positions uniformly, or with a larger skew towards low frequencies in both directions."""
     positions, signs = [], []
     for tensor in layout.tensors:
         rows, columns = np.divmod(np.arange(tensor.elements), tensor.block_columns)
@@ -122,7 +122,7 @@ def test_extreme_positions(place: str) -> None:
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 4, 5, 6, 7, 8, 10, 16, 32, 64])
 def test_a_body_is_as_short_as_the_number_of_updates_allows(top_k: int) -> None:
-    """log2 C(4096, k) bits a block and a sign each, and a quarter of a per cent at most."""
+    """log2 C(4096, k) bits and k signs a block, and a quarter of a per cent at most."""
     layout = layout_of((8192, 2048), top_k=top_k)
     bits = 128 * 32 * (math.log2(math.comb(4096, top_k)) + top_k)
     assert 0 <= layout.body_bytes * 8 / bits - 1 < 0.0025
@@ -147,7 +147,7 @@ def example_body(seed: int = 0, skew: float = 3.0) -> bytes:
 
 
 def decode_or_refuse(layout: UpdateLayout, body: bytes) -> bool:
-    """The decoder's whole promise: the one spelling of a valid update, or `ProtocolError`."""
+    """Check the decoder's contract: the unique encoding of a valid update, or `ProtocolError`."""
     try:
         update = decode_update(layout, body)
     except ProtocolError as error:
@@ -190,7 +190,7 @@ def test_what_no_update_spells_is_refused() -> None:
             decode_update(layout, body)
         assert caught.value.reason == "malformed", what
 
-    # Three blocks of 40 with one position each are a group below 40^3, in 16 bits.
+    # Three blocks of 40 with one position each make a group below 40^3, in 16 bits.
     layout = layout_of((120,), chunk=40, top_k=1)
     update = decode_update(layout, spelled(b"", f"{40**3 - 1:016b}" + 8 * "0"))
     assert (update.positions[0] == 39).all()
@@ -294,7 +294,7 @@ def test_golden_body() -> None:
 def verdict(
     check: Callable[[UpdateLayout, bytes], object], layout: UpdateLayout, body: bytes
 ) -> str:
-    """What is said of a body: why it is refused, or nothing."""
+    """Return why a body is refused; empty if it is accepted."""
     try:
         check(layout, body)
     except ProtocolError as error:
@@ -323,7 +323,7 @@ def test_a_body_is_refused_without_decoding_exactly_where_it_is_by_decoding(
 
 @pytest.mark.parametrize("over", [-1, 0, 1])
 def test_the_largest_number_of_a_set_is_the_last_that_is_taken(over: int) -> None:
-    """C(4096, 8) - 1 is a set's, C(4096, 8) is none's: at the very bound both ways agree."""
+    """C(4096, 8) - 1 belongs to a set, C(4096, 8) to none: both decoders agree on the exact bound."""
     layout = layout_of((64, 64))
     update = DecodedUpdate(
         [np.arange(4088, 4096, dtype=np.int32).reshape(1, 8)], [np.ones((1, 8), np.int8)]
