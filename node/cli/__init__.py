@@ -1,7 +1,7 @@
-"""The command `distro-node`: one module a command, and `main`, which nothing passes but exit codes.
+"""The command `distro-node`: one module per command, and `main`, which always ends with an exit code.
 
 Importing this loads neither libp2p nor torch: commands load what they need when they run, so that
-`distro-node --help` answers at once.
+`distro-node --help` is fast.
 """
 
 from .main import main

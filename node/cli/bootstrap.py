@@ -37,7 +37,7 @@ from .options import (
     relay_limits,
 )
 
-# A port of its own, so that a link with it outlives a restart; 4001 is the habit of libp2p.
+# Fixed ports, so that a link stays valid after a restart; 4001 is libp2p's usual one.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
 
@@ -121,7 +121,7 @@ def bootstrap(
             data_dir=data.root,
             bootstrap=invite.bootstrap,
             at=invite.at,
-            # The members of a swarm come to its bootstrap peer, whichever of them starts first.
+            # The members of a swarm connect to its bootstrap peer, whichever of them starts first.
             wait=True,
             serve_result=serve_result,
             upnp=False,
@@ -133,7 +133,7 @@ def bootstrap(
             screen=False,
         )
     passphrase = find_passphrase(data, passphrase_file)
-    # libp2p: only now, so that --help is quick.
+    # libp2p is imported only now, so that --help is fast.
     import trio
 
     from ..bootstrap import BootstrapSettings, run_bootstrap
@@ -143,8 +143,8 @@ def bootstrap(
     from ..telemetry.stalls import spare_what_stays
 
     async def stop_on_signal(scope: trio.CancelScope) -> None:
-        # A signal is how a bootstrap peer ends. While it closes, a second one ends it at once: the
-        # handlers are then the ordinary ones again.
+        # A bootstrap peer is ended by a signal. While it closes, a second signal ends it
+        # immediately: the handlers are the default ones again then.
         with trio.open_signal_receiver(*_ENDING) as signals:
             async for _ in signals:
                 scope.cancel()

@@ -1,4 +1,4 @@
-"""`distro-node create`: make a swarm of one's own."""
+"""`distro-node create`: create a swarm."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def create(
             "run `distro-node create --example > my-swarm.toml`, then "
             "`distro-node create my-swarm.toml --data TEXTS`",
         )
-    # trio, numpy and all: only now, so that --help is quick.
+    # trio, numpy and others are imported only now, so that --help is fast.
     import trio
 
     from ..create.files import HUB
@@ -177,14 +177,14 @@ def _example() -> str:
 
 @contextmanager
 def _progress() -> Iterator:
-    """A bar on stderr, which leaves stdout to the result."""
+    """Show a progress bar on stderr, which leaves stdout to the result."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     left = TimeRemainingColumn(elapsed_when_finished=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), left)
     console = Console(stderr=True)
-    # In a log file a bar is noise.
+    # In a log file a progress bar is noise.
     hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
         tasks = {}
@@ -192,7 +192,7 @@ def _progress() -> Iterator:
         def show(what: str, done: int, total: int) -> None:
             if what not in tasks:
                 tasks[what] = bars.add_task(what)
-            # Before the first step of a task of one step, a bar that moves says more than 0 %.
+            # Until a task of a single step is done, a moving bar is more informative than 0 %.
             bars.update(tasks[what], completed=done, total=None if total == 1 > done else total)
 
         yield show

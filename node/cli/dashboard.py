@@ -1,4 +1,4 @@
-"""`distro-node dashboard`: the page of the node that runs here, in a browser."""
+"""`distro-node dashboard`: open the local node's page in a browser."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def dashboard(
         typer.echo(dumps({"url": url, "link": link}))
         return
     typer.echo(f"To look: {url}")
-    # Through the page at a bootstrap peer nobody acts.
+    # The page at a bootstrap peer is read-only.
     if isinstance(link, str):
         typer.echo(f"To act, too: {link}")
     if open:
         import webbrowser
 
-        # Without the token: what a program is started with, every user of the machine can see.
+        # Without the token: all users of the machine can see a program's arguments.
         webbrowser.open(url)

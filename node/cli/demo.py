@@ -1,4 +1,4 @@
-"""`distro-node demo`: a whole swarm on this machine, with things going wrong."""
+"""`distro-node demo`: run a whole swarm with failures on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`distro-node doctor`: whether this computer can take part, and what is in the way."""
+"""`distro-node doctor`: check whether this computer can take part, and what prevents it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def doctor(
 
 
 def _work(data: DataDir, wanted: SwarmId | None) -> Workload | None:
-    """The model of the swarm that is meant, or the largest that is stored here; None: unknown."""
+    """Return the workload of the given swarm, or the largest one stored here; None: unknown."""
     from ..fitting import Workload
 
     manifests = [_manifest(data, swarm) for swarm in ([wanted] if wanted else _known(data))]
@@ -96,7 +96,7 @@ def _known(data: DataDir) -> list[SwarmId]:
     try:
         return data.known_swarms()
     except OSError:
-        # What is wrong with the directory is a finding of its own.
+        # A fault of the directory is reported as a separate finding.
         return []
 
 

@@ -1,4 +1,4 @@
-"""The options of `join` that are about what the work costs."""
+"""The options of `join` for energy: price, power limit and reasons to pause."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def energy_settings(
     every: float,
     polite: bool,
 ) -> EnergySettings:
-    """Check the options; `above` and `below` are where it pauses and where it resumes. Raises
+    """Check the options; `above` and `below` are each the bounds for pausing and resuming. Raises
     `UserError` (`USAGE`)."""
     for name, number in (
         ("--price", price),

@@ -1,4 +1,4 @@
-"""`distro-node export` and `verify`: take the trained model out of a swarm, and check one."""
+"""`distro-node export` and `verify`: export a swarm's trained model, and check an exported one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How an exception becomes what the user sees: one line, a remedy, an exit code.
+"""Mapping of an exception to the user's view: one line, a remedy, an exit code.
 
-The user's mistakes say what to do. Anything else is a bug of ours: the traceback goes into a file,
-and the line says where.
+For a user's mistake the message states what to do. Anything else is a bug of ours: the traceback
+goes into a file, and the message names it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ DEBUG_VARIABLE = "DISTRO_NODE_DEBUG"
 
 
 def explain(error: BaseException) -> int:
-    """Tell the user what went wrong, and return the exit code."""
+    """Print what went wrong, and return the exit code."""
     found = list(leaves(error))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in found):
         return ExitCode.INTERRUPTED
-    # The disk comes first: other faults beside it may be its doing.
+    # Disk errors come first: they may have caused the others.
     for fault in map(explain_disk, found):
         if fault is not None:
             return _tell(fault)
@@ -33,7 +33,7 @@ def explain(error: BaseException) -> int:
         if shortage is not None:
             return _tell(shortage)
     mistakes = [leaf for leaf in found if isinstance(leaf, UserError)]
-    # A bug beside a user's mistake would be lost if the mistake alone were told.
+    # If only the user's mistake were reported, a bug beside it would be lost.
     if mistakes and len(mistakes) == len(found):
         return _tell(mistakes[0])
     if os.environ.get(DEBUG_VARIABLE) == "1":
@@ -50,7 +50,7 @@ def _tell(error: UserError) -> int:
 def _tell_bug(error: BaseException, leaf: BaseException) -> int:
     summary = "".join(traceback.format_exception_only(leaf)).strip()
     try:
-        # mkstemp makes it readable by this user alone.
+        # mkstemp makes it readable for this user only.
         descriptor, path = tempfile.mkstemp(prefix="distro-node-bug-", suffix=".txt")
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"distro-node {' '.join(sys.argv[1:2])}\n")
@@ -67,7 +67,7 @@ def _one_line(text: str) -> str:
 
 
 def _write(text: str) -> None:
-    # The terminal may be gone; the exit code is not.
+    # The terminal may be gone; the exit code still counts.
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""`distro-node fit`: what this machine needs for a swarm, and which options make it fit."""
+"""`distro-node fit`: show what this machine needs for a swarm, and which options make it fit."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def fit(
         distro-node fit 'distro:swarm-…?bootstrap=…'
         distro-node fit llama-1.2b.toml --memory 12GB
     """
-    # Only now, so that --help is quick.
+    # Imported only now, so that --help is fast.
     import trio
 
     from ..fitting import Workload, ask, fit_workload
@@ -166,7 +166,7 @@ def _size(count: int) -> str:
 
 
 def _read(path: Path) -> Manifest:
-    """A manifest as it is stored in a data directory. Raises `UserError` (`MANIFEST`)."""
+    """Read a manifest in the form stored in a data directory. Raises `UserError` (`MANIFEST`)."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)
@@ -184,7 +184,7 @@ def _read(path: Path) -> Manifest:
 
 
 async def _find(target: str, bootstrap: list[str] | None, data: DataDir) -> Manifest:
-    """Of a swarm that is stored here, or else from its members. Raises `UserError`."""
+    """Return the manifest of a swarm, from this disk or else from its members. Raises `UserError`."""
     invite = parse_target(target)
     try:
         return decode_manifest(data.swarm(invite.swarm).manifest.read_bytes(), invite.swarm)

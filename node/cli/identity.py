@@ -1,4 +1,4 @@
-"""`distro-node id`: who this node is."""
+"""`distro-node id`: print the node's identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`distro-node invite`: a link to a swarm, with what is known to be final and the guest's ticket."""
+"""`distro-node invite`: print a link to a swarm, with its final record and the guest's ticket."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def invite(
             "this swarm takes guests only, and the link is for one of them",
             "name the guest: ask for what `distro-node id` prints there",
         )
-    # A node may be at work in this directory: the file is replaced whole.
+    # A node may be running in this directory: the file is replaced atomically.
     at, peers = read_final(directory.final), introducers(target, bootstrap)
     link = invite_text(
         Invite(swarm=target.swarm, bootstrap=peers, ticket=ticket, at=at or target.at)
@@ -105,7 +105,7 @@ def _guest(text: str) -> PeerId:
 
 
 def _ticket(manifest: Manifest, data: DataDir, guest: PeerId, passphrase_file: Path | None) -> str:
-    """The ticket that lets `guest` in, signed by the issuer, whose directory this must be."""
+    """Return a ticket for `guest`, signed by the issuer, whose data directory this must be."""
     identity = open_identity(data, find_passphrase(data, passphrase_file), create=False)
     if manifest.admission.issuer != identity.peer:
         raise UserError(

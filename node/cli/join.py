@@ -285,7 +285,7 @@ def join(
     if launch is not None and launch.rank:
         become_rank(directory.root, split, confined=sandbox)
     directory.create()
-    # libp2p: only now, so that --help is quick and a mistake above is told at once.
+    # libp2p is imported only now, so that --help is fast and a mistake above is reported at once.
     import trio
 
     from ..daemon import run_daemon

@@ -1,4 +1,4 @@
-"""The program `distro-node`: all commands, the options they share, and how it ends."""
+"""The program `distro-node`: all commands, their common options, and the exit code."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class _Commands(TyperGroup):
                 result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Whoever reads our output (`| head`) has seen enough: no error, and no second complaint
-            # when the interpreter flushes at its end.
+            # The reader of our output (`| head`) has closed the pipe: report no error, and prevent
+            # another one when the interpreter flushes at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return None
         return result
@@ -85,11 +85,12 @@ class _Commands(TyperGroup):
 
 @contextlib.contextmanager
 def _harmless_usage() -> Iterator[None]:
-    """The library repeats words that it does not understand: a link, perhaps, that somebody was sent."""
+    """Sanitise the library's usage errors: they repeat unknown words, which may come from a
+    stranger's link."""
     try:
         yield
     except Exception as error:
-        # Its own class for them is not to be had by a public name.
+        # The library's class for these errors has no public name.
         message = getattr(error, "message", None)
         if hasattr(error, "format_message") and isinstance(message, str):
             setattr(error, "message", harmless(message))  # noqa: B010  (not every exception has one)
@@ -115,9 +116,9 @@ app = typer.Typer(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit; the console entry of the package.
 
-    Every way out is an exit code of `ExitCode` and, if it isn't 0, one line on stderr that says
-    what is wrong and one that says what to do. With DISTRO_NODE_DEBUG=1 errors of ours show their
-    traceback instead of writing it to a file.
+    Every exit has a code of `ExitCode` and, if it isn't 0, one line on stderr that states what is
+    wrong and one that states what to do. With DISTRO_NODE_DEBUG=1 bugs of ours print their traceback
+    instead of writing it to a file.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -161,13 +162,14 @@ def _settings(
     of your own: `distro-node create --example`.
     """
     if not logging.getLogger().handlers:
-        # What a trainer says while a swarm is made or a model exported; nodes configure their own.
+        # For a trainer's log lines while a swarm is created or a model exported; nodes configure
+        # their own logging.
         configure_logging(level=LogLevel.WARNING)
     options = {name: command_options(command) for name, command in COMMANDS.items()}
     try:
         ctx.default_map = load_defaults(config, options, os.environ)
     except UserError:
-        # A broken configuration must not keep anybody from reading the help.
+        # The help must be readable even with a broken configuration.
         if not any(word in _HELP_OPTIONS for word in ctx.obj):
             raise
 

@@ -1,4 +1,4 @@
-"""The manual pages in docs/man/, made from the commands themselves: `make docs` writes them.
+"""Generator of the manual pages in docs/man/ from the commands themselves, run by `make docs`.
 
 `python -m distro_node.node.cli.man_pages FOLDER` writes a page for the program and one for each command.
 """
@@ -21,11 +21,12 @@ from .main import app
 PROGRAM = "distro-node"
 
 _LITERAL = "\b"
-"""The line that keeps what follows from being filled, as the library of commands has it."""
+"""The marker line that protects the following paragraph from rewrapping, as the command library
+defines it."""
 
 
 def pages() -> dict[str, str]:
-    """The text of each page by the name of its file."""
+    """Return the text of each page by its file name."""
     group: Any = get_command(app)
     made = {f"{PROGRAM}.1": "".join(_program(group))}
     for name, command in group.commands.items():
@@ -122,7 +123,7 @@ def _metavar(parameter: Any) -> str:
 
 
 def _text(words: str) -> str:
-    """Flowing text: what stands between backticks is shown in bold."""
+    """Return wrapped text with the parts between backticks in bold."""
     parts = words.split("`")
     return "".join(
         f"\\fB{_plain(part)}\\fR" if number % 2 else _plain(part)
@@ -131,13 +132,13 @@ def _text(words: str) -> str:
 
 
 def _plain(words: str) -> str:
-    """Text as it is: a hyphen can be copied as one, and no line is a command of the formatter."""
+    """Escape text, so that hyphens can be copied and no line is a formatter command."""
     escaped = words.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^([.'])", r"\\&\1", escaped)
 
 
 def main(folder: Path) -> None:
-    """Write all pages into a folder, and remove those of commands that are gone."""
+    """Write all pages into a folder, and remove those of commands that no longer exist."""
     folder.mkdir(exist_ok=True)
     made = pages()
     for path in folder.glob("*.1"):

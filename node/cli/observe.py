@@ -1,4 +1,4 @@
-"""`distro-node observe`: follow a swarm, and serve its page, without a part in it."""
+"""`distro-node observe`: follow a swarm and serve its page without being a member."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def observe(
         screen=screen and log_format is LogFormat.TEXT,
     )
     data.create()
-    # libp2p: only now, so that --help is quick and a mistake above is told at once.
+    # libp2p is imported only now, so that --help is fast and a mistake above is reported at once.
     import trio
 
     from ..observer import run_observer

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are checked."""
+"""Options that several commands share, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ..telemetry.logs import LogFormat, LogLevel, configure_logging
 
 PASSPHRASE_VARIABLE = "DISTRO_NODE_PASSPHRASE"
 
-# A passphrase of this length is a wrong file.
+# A longer first line means that the file is wrong.
 _MAX_PASSPHRASE_BYTES = 4096
 
 DataDirectory = Annotated[
@@ -42,7 +42,7 @@ DataDirectory = Annotated[
     typer.Option(
         "--data-dir",
         metavar="DIRECTORY",
-        readable=False,  # not checked here: whoever reads says which file, and ends with a code for it
+        readable=False,  # not checked here: the reader names the file, and has its own exit code for it
         help="Where this node keeps its identity and its swarms. "
         "[default: the system's place for your programs' data]",
     ),
@@ -249,7 +249,7 @@ DashboardPlain = Annotated[
 
 
 def data_directory(given: Path | None) -> DataDir:
-    """The data directory that was given, or the system's place."""
+    """Return the given data directory, or the system's default."""
     return DataDir((given or default_data_dir()).expanduser().absolute())
 
 
@@ -262,7 +262,7 @@ def bootstrap_addresses(given: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def relay_limits(relay: bool, memory: int) -> RelayLimits | None:
-    """What `--relay-updates` and `--relay-memory` allow."""
+    """Return the limits that `--relay-updates` and `--relay-memory` set; None: do not relay."""
     return RelayLimits(max_bytes=memory << 20) if relay else None
 
 
@@ -290,7 +290,7 @@ def parse_target(text: str) -> Invite:
 
 
 def which(round_: int | None, best: bool) -> Which:
-    """The state that is meant. Raises `UserError` (`USAGE`)."""
+    """Return the selected state. Raises `UserError` (`USAGE`)."""
     if round_ is not None and best:
         raise UserError(
             ExitCode.USAGE, "--round and --best name two states", "give one of them, or neither"
@@ -314,8 +314,8 @@ def joined_swarm(text: str, data: DataDir) -> SwarmId:
 
 
 def only_swarm(text: str | None, data: DataDir, how: str = "say which with --swarm") -> SwarmId:
-    """Likewise; without a text it is the only one that is stored here. `how` to say which of several.
-    Raises `UserError`."""
+    """Read the swarm like `joined_swarm`; without a text, take the only one stored here. `how` is
+    the remedy where there are several. Raises `UserError`."""
     if text is not None:
         return joined_swarm(text, data)
     known = data.known_swarms()
@@ -333,7 +333,7 @@ def only_swarm(text: str | None, data: DataDir, how: str = "say which with --swa
 
 
 def find_passphrase(data: DataDir, file: Path | None) -> str | None:
-    """The passphrase out of the file, the environment or, if the key needs one, the terminal.
+    """Return the passphrase from the file, the environment or, if the key needs one, the terminal.
 
     Raises `UserError` (`KEYSTORE`) if the file cannot be read.
     """
@@ -348,7 +348,7 @@ def find_passphrase(data: DataDir, file: Path | None) -> str | None:
         except keystore.PassphraseNeeded:
             return typer.prompt(f"Passphrase of {data.identity}", hide_input=True, err=True)
         except keystore.KeystoreError:
-            # The key's user says what is wrong with it.
+            # The code that opens the key reports what is wrong with it.
             return None
     return None
 
@@ -386,15 +386,15 @@ def _bad_address(error: SwarmIdError) -> UserError:
 
 
 def introducers(invite: Invite, named: Sequence[str] | None) -> tuple[str, ...]:
-    """The bootstrap peers of a link and of the command line: one mentioned in both is one, in the order
-    of mention."""
+    """Return the bootstrap peers of a link and of the command line, without duplicates, in the order
+    given."""
     return tuple(dict.fromkeys((*invite.bootstrap, *bootstrap_addresses(named))))
 
 
 def dashboard_settings(
     address: str, certificate: Path | None, key: Path | None, plain: bool, *, public: bool = False
 ) -> DashboardSettings | None:
-    """Where and how the page is served; None for `off`. Raises `UserError` (`BAD_ADDRESS`)."""
+    """Return where and how the page is served; None for `off`. Raises `UserError` (`BAD_ADDRESS`)."""
     parsed = parse_dashboard_address(address)
     if parsed is None:
         return None
@@ -406,12 +406,13 @@ def dashboard_settings(
 def prepare_to_run(
     settings: DaemonSettings, data: DataDir, form: LogFormat, level: LogLevel
 ) -> None:
-    """Have a program that runs for long log into its directory, and its screen drawn if there is one."""
+    """Configure logging and memory of a long-running program: log to its directory, and show the
+    screen if enabled."""
     from rich.console import Console
 
     from ..telemetry.stalls import spare_what_stays
 
-    # Where stderr is no terminal the screen is a line a round, and log lines may stand between.
+    # Where stderr is not a terminal the screen is a line per round, and log lines may appear between.
     drawn = settings.screen and Console(stderr=True).is_terminal
     configure_logging(form=form, level=level, folder=data.logs, screen=drawn)
     spare_what_stays()

@@ -1,4 +1,4 @@
-"""The options of `join` about data of one's own, and how their values are checked."""
+"""The options of `join` for a member's own data, and the checks of their values."""
 
 from __future__ import annotations
 

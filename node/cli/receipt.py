@@ -1,4 +1,5 @@
-"""`distro-node contributions`, `receipt` and `verify-receipt`: what members have done, and its proof."""
+"""`distro-node contributions`, `receipt` and `verify-receipt`: show what members have done, and
+prove it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _Swarm = Annotated[
         help="The swarm-id, or a link to the swarm; without it the only one that this node knows.",
     ),
 ]
-# As SWARM is given without an option.
+# These commands take SWARM as an argument, not as an option.
 _NAMED = "name one of them"
 
 
@@ -200,7 +201,7 @@ def verify_receipt(
 
 
 def _whose(text: str | None, data: DataDir) -> PeerId:
-    """The peer that a receipt is to be about. Raises `UserError` (`USAGE`, `KEYSTORE`)."""
+    """Return the peer for a receipt. Raises `UserError` (`USAGE`, `KEYSTORE`)."""
     if text is None:
         try:
             return keystore.read_peer(data.identity)
@@ -219,7 +220,7 @@ def _whose(text: str | None, data: DataDir) -> PeerId:
 
 
 def _own_peer(data: DataDir) -> str | None:
-    """Who this node is; None where there is no identity, which is no reason to say nothing."""
+    """Return this node's peer id; None where there is no identity, which is not an error here."""
     try:
         return peer_text(keystore.read_peer(data.identity))
     except keystore.KeystoreError:

@@ -19,12 +19,12 @@ from .options import Json, parse_target
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _COMMANDS = ("join", "bootstrap")
-# A system's service sees no home directory, where programs of one user lie.
+# A system service cannot access home directories, where a user's own programs are.
 _HOMES = ("/home", "/root", "/run/user")
 
 
 class Action(StrEnum):
-    """What is to be done with the service."""
+    """An action on the service."""
 
     INSTALL = "install"
     REMOVE = "remove"
@@ -125,7 +125,7 @@ def _install(ctx: typer.Context, what: Service, force: bool, show: bool, json: b
 
 
 def _printer(what: Service) -> ServiceManager:
-    """A manager that is asked for texts alone: systemd's where there is none."""
+    """Return a manager that only produces texts: systemd's where the system has none."""
     try:
         return this_manager(system=what.system)
     except UserError as error:
@@ -142,7 +142,7 @@ def _nothing(_: Any) -> Any:
 
 
 def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> Service:
-    """Check what is to run. Raises `UserError` and the library's own errors of usage."""
+    """Check the command to run. Raises `UserError` and the library's own usage errors."""
     if not words or words[0] not in _COMMANDS:
         raise UserError(
             ExitCode.USAGE,
@@ -156,7 +156,7 @@ def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> S
     if words[0] == "join":
         parse_target(given["target"])
         if not {"--wait", "--no-wait"} & set(words):
-            # At boot there may be no network yet; a service has time.
+            # At boot the network may not be up yet; a service can wait.
             words = [*words, "--wait"]
     if system:
         if given.get("data_dir") is not None:
@@ -176,7 +176,7 @@ def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> S
 
 
 def _parsed(ctx: typer.Context, words: list[str]) -> dict[str, Any]:
-    """The options of the command, as the program itself would take them."""
+    """Return the options of the command, parsed as the program itself would."""
     group: Any = ctx.find_root().command
     command = group.get_command(ctx, words[0])
     with command.make_context(words[0], words[1:], parent=ctx.find_root()) as inner:
@@ -184,7 +184,7 @@ def _parsed(ctx: typer.Context, words: list[str]) -> dict[str, Any]:
 
 
 def _program() -> tuple[str, ...]:
-    """How this very program is started again."""
+    """Return the command that starts this program again."""
     script = Path(sys.executable).parent / "distro-node"
     if script.is_file():
         return (str(script),)

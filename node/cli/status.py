@@ -1,4 +1,4 @@
-"""`distro-node status`, `pause`, `resume` and `leave`: see the node that runs here, and command it."""
+"""`distro-node status`, `pause`, `resume` and `leave`: show the local node, and control it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .options import DataDirectory, Json, data_directory
 if TYPE_CHECKING:
     from ..telemetry.status import BootstrapStatus, Status
 
-# The daemon answers between two rounds at once; on an overloaded machine it may take seconds.
+# The daemon answers immediately between two rounds; on an overloaded machine it may take seconds.
 _TIMEOUT_SECONDS = 10.0
 _EVENTS_SHOWN = 5
 _NAME_WIDTH = 15
@@ -91,7 +91,8 @@ def _show(status: Status | BootstrapStatus) -> None:
 
     console = Console()
     for row in rows(status):
-        # Text takes no markup; soft wrapping leaves ids and addresses in one piece, to be copied.
+        # Text accepts no markup; soft wrapping keeps ids and addresses in one piece, so they can be
+        # copied.
         value = harmless(row.value)
         line = Text(f"{row.name:<{_NAME_WIDTH}}", "bold").append(value, "not bold")
         if row.note:

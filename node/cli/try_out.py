@@ -1,4 +1,4 @@
-"""`distro-node generate` and `evaluate`: see what the model has learned so far."""
+"""`distro-node generate` and `evaluate`: try out and measure what the model has learned so far."""
 
 from __future__ import annotations
 
@@ -149,15 +149,15 @@ def generate(
                 try:
                     await writer.write(line, _show)
                 except UserError as error:
-                    # A beginning that is too long is no reason to end.
+                    # A prompt that is too long does not end the command.
                     typer.echo(f"{error.problem}; {error.remedy}", err=True)
             _show("\n")
 
     async def _ask() -> str | None:
         return await trio.to_thread.run_sync(
             _read_line,
-            # Ctrl-C does not wait for the end of a line. The stubs that libp2p brings along know trio
-            # before this was called so.
+            # With this Ctrl-C does not wait for the end of a line. The stubs bundled with libp2p
+            # know only an older trio without this name.
             abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
         )
 
@@ -272,7 +272,7 @@ def _draw(file: Path, **settings: Any) -> None:
 
 
 def _show(text: str) -> None:
-    # What a model writes may hold commands for a terminal.
+    # A model's text may contain control sequences for a terminal.
     shown = text if not sys.stdout.isatty() else harmless_piece(text)
     sys.stdout.write(shown)
     sys.stdout.flush()
