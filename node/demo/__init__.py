@@ -1,7 +1,7 @@
-"""The demo: a whole swarm on one machine, with a node killed, a newcomer, and no bootstrap peer left.
+"""The demo: a whole swarm on one machine, with a killed node, a newcomer, and finally no bootstrap peer.
 
-Every node is a process of its own, started as any user would. The demo checks what it promises, and says
-so with its exit code; however it ends, none of its processes stays behind.
+Every node is a process of its own, started as any user would. The demo checks its promises, and
+reports the result with its exit code; however it ends, none of its processes is left running.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["MIN_NODES", "MIN_ROUNDS", "run_demo"]
 def run_demo(nodes: int, rounds: int, out: Path, victim: int | None = None) -> int:
     """Run the demo and leave its results in `out`; return the exit code.
 
-    `victim` is the node to kill, counted from 1, the founder; the last one by default. The code is
-    `DEMO_FAILED` if anything did not come out as promised. Raises `UserError` if the demo cannot
-    begin, and `KeyboardInterrupt` on Ctrl-C, SIGTERM and SIGHUP, with every process ended.
+    `victim` is the node to kill, counted from 1, the founder; by default the last one. The code is
+    `DEMO_FAILED` if any promise was broken. Raises `UserError` if the demo cannot start, and
+    `KeyboardInterrupt` on Ctrl-C, SIGTERM and SIGHUP, with every process ended.
     """
     begun = time.monotonic()
     plan = Plan(nodes=nodes, rounds=rounds, victim=nodes if victim is None else victim)
@@ -48,7 +48,7 @@ def run_demo(nodes: int, rounds: int, out: Path, victim: int | None = None) -> i
                         director.run()
                     except DemoFailed as error:
                         failure = error
-                # Before the processes that still run are ended, so that it says which those were.
+                # Before the remaining processes are ended, so that the result names those still running.
                 run = director.result()
         except KeyboardInterrupt:
             _say(f"\nstopped; all processes have ended, their logs are in {folder.logs}")
@@ -97,7 +97,7 @@ def _plot(run: Run, folder: DemoFolder) -> None:
 
 
 def _json_text(facts: Mapping[str, Any]) -> str:
-    """JSON with a line for each key, and for each object in a list of them."""
+    """Return JSON with a line for each key, and for each object in a list of objects."""
     lines = []
     for key, value in facts.items():
         text = json.dumps(value)

@@ -1,6 +1,6 @@
-"""The demo itself: starts everything, watches, and lets things go wrong at their rounds.
+"""The demo itself: it starts everything, watches, and causes the failures at their rounds.
 
-It knows of the nodes only what any user could: their history files, what `distro-node status`
+It uses only what any user can see of the nodes: their history files, what `distro-node status`
 shows, and how their processes end.
 """
 
@@ -24,25 +24,25 @@ from .processes import Processes, Program
 from .view import NodeRow, Picture, View
 
 _TICK_SECONDS = 0.25
-# Ticks between two looks at which processes there are.
+# Ticks between two listings of the child processes.
 _CHILDREN_TICKS = 4
 
 # PyTorch loads in half a minute when five processes do it at once on two cores; a slow disk and a
-# busy machine may take a few times as long. Neither is a limit that a working demo comes near.
+# busy machine may take several times as long. A working demo comes near neither limit.
 _START_SECONDS = 180.0
 _ROUND_SECONDS = 120.0
-# What came out may not become final, since a member of the finality set was killed: then the others
-# part after a few leases, which grow with the rounds.
+# The result may not become final, since a member of the finality set was killed: then the others
+# exit after a few leases, which grow with the rounds.
 _END_SECONDS = 900.0
-# A trainer sees its parent's death at once, unless it has just begun to import PyTorch.
+# A trainer notices its parent's death at once, unless it has just begun to import PyTorch.
 _TRAINER_GONE_SECONDS = 15.0
 
-# States of a node in which it has met the others, and so needs nobody to introduce it.
+# States of a node that has met the others, and so no longer needs an introduction.
 _HAS_MET = ("joining", "waiting", "training")
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on. `words` are the last log lines of whatever is to blame."""
+    """The demo cannot go on. `words` are the last log lines of the failing program."""
 
     def __init__(self, problem: str, program: Program) -> None:
         super().__init__(problem)
@@ -51,7 +51,7 @@ class DemoFailed(Exception):
 
 
 class _Node:
-    """A node, whether it still runs or not."""
+    """A node, running or ended."""
 
     def __init__(self, number: int, program: Program, folder: DemoFolder, swarm: SwarmId) -> None:
         self.number = number
@@ -65,12 +65,12 @@ class _Node:
 
     @property
     def peer(self) -> str | None:
-        """Its peer id, as soon as it has one."""
+        """Its peer id; None until it has one."""
         if self._peer is None and self._identity.exists():
             try:
                 self._peer = peer_text(keystore.load_identity(self._identity, None).peer)
             except keystore.KeystoreError:
-                # The node is writing it this very moment.
+                # The node is writing it at this moment.
                 return None
         return self._peer
 
@@ -86,7 +86,7 @@ class _Node:
 
     @property
     def state(self) -> str:
-        """What it does, in a word."""
+        """Its current state, in a word."""
         if self.ending != "running":
             return self.ending if self.ending in ("killed", "left") else "failed"
         latest = self.poller.latest
@@ -94,7 +94,7 @@ class _Node:
 
 
 class Director:
-    """Runs one demo. The processes are the caller's to end."""
+    """Runs one demo. The caller must end the processes."""
 
     def __init__(
         self, plan: Plan, folder: DemoFolder, processes: Processes, view: View, begun: float
@@ -119,7 +119,7 @@ class Director:
         self._round_at = time.monotonic()
 
     def run(self) -> None:
-        """From the first process to the last node's end. Raises `DemoFailed`."""
+        """Run from the start of the first process to the end of the last node. Raises `DemoFailed`."""
         self._doing = "starting the bootstrap peer"
         self._bootstrap = bootstrap = self._processes.start(
             "bootstrap",
@@ -149,7 +149,7 @@ class Director:
         self._view.show(self._picture())
 
     def result(self) -> Run:
-        """What has come of it so far."""
+        """Return the results so far."""
         return Run(
             plan=self._plan,
             parameters=self._parameters,
@@ -162,7 +162,7 @@ class Director:
                 )
                 for node in self._nodes
             ],
-            # A node that starts has no key yet, and so no id, when its event is noted.
+            # A starting node has no key yet, and so no peer id, when its event is recorded.
             events=[
                 Event(kind=kind, round=round_, peer=node.peer if node is not None else None)
                 for kind, round_, node in self._events
@@ -171,17 +171,18 @@ class Director:
             seconds=time.monotonic() - self._begun,
         )
 
-    # What happens when
+    # The schedule of events
 
     def _direct(self, swarm: SwarmId, link: str) -> None:
-        """Do what is due after the rounds that are done."""
+        """Cause the events that are due after the completed rounds."""
         plan, done = self._plan, self._done_kinds()
         if "killed" not in done and self._round >= plan.kill_round:
             self._kill(self._nodes[plan.victim - 1])
         elif "started" not in done and self._round >= plan.join_round:
             newcomer = self._start_node(plan.newcomer, swarm, link)
             self._note("started", newcomer, f"node-{plan.newcomer} starts, with nothing but a link")
-        # It would cut off a newcomer that is still being introduced: that shows nothing.
+        # Killing it earlier would cut off a newcomer that is still being introduced, which
+        # demonstrates nothing.
         met = "started" in done and self._nodes[-1].state in _HAS_MET
         if "bootstrap_killed" not in done and met and self._round >= plan.bootstrap_round:
             self._kill_bootstrap()
@@ -234,7 +235,7 @@ class Director:
         self._nodes.append(node)
         return node
 
-    # Watching
+    # Observation
 
     def _wait(self, program: Program, answer: Callable[[], Any]) -> Any:
         """Wait until a program has printed its answer."""
@@ -250,7 +251,7 @@ class Director:
         return value
 
     def _tick(self) -> None:
-        """Wait a moment, look at everything, show it. Raises `DemoFailed`."""
+        """Wait a moment, observe everything, show it. Raises `DemoFailed`."""
         time.sleep(_TICK_SECONDS)
         self._ticks += 1
         if self._ticks % _CHILDREN_TICKS == 0:

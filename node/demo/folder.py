@@ -1,6 +1,6 @@
-"""The demo's output directory: made, taken over from an earlier demo, or politely refused.
+"""The demo's output directory: created, taken over from an earlier demo, or refused.
 
-Nothing that a demo has not written is ever removed.
+Only files that a demo has written are ever removed.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class DemoFolder:
         self.summary = root / "summary.json"
 
     def node(self, number: int) -> DataDir:
-        """The data directory of a node."""
+        """Return a node's data directory."""
         return DataDir(self.root / f"node-{number}")
 
 
 @contextlib.contextmanager
 def claim(root: Path) -> Iterator[DemoFolder]:
-    """Make the directory, or empty that of an earlier demo, and keep other demos out of it.
+    """Create the directory, or empty that of an earlier demo, and lock it against other demos.
 
-    Raises `UserError` (`DATA_DIR`) if it holds something else or cannot be used, and
-    (`DATA_DIR_LOCKED`) if a demo runs in it.
+    Raises `UserError` (`DATA_DIR`) if it contains something else or cannot be used, and
+    (`DATA_DIR_LOCKED`) if a demo is running in it.
     """
     folder = DemoFolder(root)
     with contextlib.ExitStack() as stack:
@@ -61,7 +61,7 @@ def claim(root: Path) -> Iterator[DemoFolder]:
             _remove_results(folder)
             folder.logs.mkdir()
             folder.text.mkdir()
-            # An empty one, in the place of the user's own: the demo is the same for everybody.
+            # An empty one, instead of the user's own: the demo is the same for every user.
             folder.config.write_text("")
         except PermissionError as error:
             raise UserError(

@@ -1,7 +1,7 @@
-"""Following a node from outside: its history file, read as it grows, and its status, asked for.
+"""Observation of a node from outside: its history file, read as it grows, and its status, polled.
 
-Both are what any user has: `history.jsonl` in the data directory, and what `distro-node status`
-shows.
+Both are available to any user: `history.jsonl` in the data directory, and the output of `distro-node
+status`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ RoundFacts = dict[str, Any]
 
 
 class History:
-    """What a history file says, by round; a round's later lines add to and correct earlier ones."""
+    """The contents of a history file, by round; a round's later lines extend and correct earlier
+    ones."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.rounds: dict[int, RoundFacts] = {}
@@ -33,7 +34,7 @@ class History:
         self._rest = b""
 
     def update(self) -> None:
-        """Read what has been written since the last time; there may be no file yet."""
+        """Read what has been written since the last call; the file need not exist yet."""
         if self._path is None or not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -44,7 +45,7 @@ class History:
         self.add(lines)
 
     def add(self, lines: Sequence[bytes]) -> None:
-        """Take lines in. One that a kill cut short is left out."""
+        """Add lines. One that a kill cut short is skipped."""
         for line in lines:
             try:
                 facts = json.loads(line)
@@ -55,29 +56,29 @@ class History:
 
     @property
     def last_round(self) -> int:
-        """The last round applied; 0 before the first."""
+        """The last applied round; 0 before the first."""
         return max((r for r, facts in self.rounds.items() if "fingerprint" in facts), default=0)
 
     def values(self, key: str) -> dict[int, Any]:
-        """What is known of `key`, by round, in the order of rounds."""
+        """Return the known values of `key`, by round, in the order of rounds."""
         found = {r: self.rounds[r].get(key) for r in sorted(self.rounds)}
         return {r: value for r, value in found.items() if value is not None}
 
 
 class StatusPoller:
-    """Asks a node for its status every second, in a thread of its own."""
+    """Polls a node's status every second, in a thread."""
 
     def __init__(self, socket: Path) -> None:
         self.latest: Status | None = None
         """The last answer."""
         self._socket = socket
         self._stop = threading.Event()
-        # A daemon thread: an answer that does not come must not hold up the end of the demo.
+        # A daemon thread: a missing answer must not delay the end of the demo.
         self._thread = threading.Thread(target=self._poll, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         self._stop.set()
 
     def _poll(self) -> None:
@@ -85,5 +86,5 @@ class StatusPoller:
             try:
                 self.latest = decode_status(ask(self._socket, "status", _ANSWER_SECONDS))
             except UserError:
-                # It starts, it is busy, or it is dead; whoever started it knows which.
+                # The node is starting, busy or dead; its starter knows which.
                 continue

@@ -1,7 +1,7 @@
-"""What a demo has shown: the figures of a run, and which promises they bear out.
+"""The outcome of a demo: the figures of a run, and whether they confirm the promises.
 
 Everything is computed from the nodes' own histories, and so can be checked against the files that
-the demo leaves behind.
+the demo leaves.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .history import History, RoundFacts
 from .plan import Plan
 
 DENSE_BYTES = 2
-"""Bytes a parameter that an all-reduce in bfloat16 moves, as the DisTrO report counts it."""
+"""Bytes per parameter that an all-reduce in bfloat16 moves, as the DisTrO report counts it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that the demo did, or saw, after `round` was done."""
+    """Something that the demo did or observed after `round` was done."""
 
     kind: str
     """`killed`, `started`, `joined` or `bootstrap_killed`."""
@@ -41,26 +41,26 @@ class NodeRun:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         return f"node-{self.number}"
 
     @property
     def counted(self) -> list[int]:
-        """The rounds in which its update counted, as it saw it itself."""
+        """The rounds in which its update counted, according to its own history."""
         counted = self.history.values("counted")
         return [round_ for round_, peers in counted.items() if self.peer in peers]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A whole demo, over or not."""
+    """A whole demo, finished or not."""
 
     plan: Plan
     parameters: int
     nodes: Sequence[NodeRun]
     events: Sequence[Event]
     trainer_gone_seconds: float | None
-    """How long the killed node's trainer outlived it; None if it was not seen to end."""
+    """How long the killed node's trainer outlived it; None if its end was not observed."""
     seconds: float
 
     @property
@@ -69,11 +69,11 @@ class Run:
         return [node for node in self.nodes if node.exit != "killed"]
 
     def event(self, kind: str) -> Event | None:
-        """The event of this kind, if it happened."""
+        """Return the event of this kind, or None if it did not happen."""
         return next((event for event in self.events if event.kind == kind), None)
 
     def rounds(self) -> dict[int, RoundFacts]:
-        """What is known of each round, from the first node, survivors first, that knows it."""
+        """Return the facts of each round, from the first node that has them, survivors first."""
         merged: dict[int, RoundFacts] = {}
         for node in sorted(self.nodes, key=lambda node: (node.exit == "killed", node.number)):
             for round_, facts in node.history.rounds.items():
@@ -81,14 +81,14 @@ class Run:
         return {round_: merged[round_] for round_ in sorted(merged)}
 
     def curve(self, key: str) -> list[tuple[int, float]]:
-        """(round, value) of `loss` or `heldout`."""
+        """Return (round, value) of `loss` or `heldout`."""
         rounds = self.rounds()
         return [(r, facts[key]) for r, facts in rounds.items() if facts.get(key) is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One promise, whether it was kept, and by which figures one can see it."""
+    """One promise, whether it was kept, and the figures that show it."""
 
     what: str
     passed: bool
@@ -96,7 +96,7 @@ class Check:
 
 
 def summarise(run: Run) -> dict[str, Any]:
-    """The content of `summary.json`, less the checks."""
+    """Return the contents of `summary.json`, without the checks."""
     rounds = {r: facts for r, facts in run.rounds().items() if facts.get("counted")}
     members = _usual_members(rounds)
     own = [
@@ -125,13 +125,13 @@ def summarise(run: Run) -> dict[str, Any]:
 
 
 def reduction(summary: Mapping[str, Any]) -> float | None:
-    """How many times as much a dense all-reduce would have moved."""
+    """Return how many times as many bytes a dense all-reduce would have moved."""
     received = summary["received_bytes_per_round"]
     return summary["dense_bytes_per_round"] / received if received else None
 
 
 def check(run: Run) -> list[Check]:
-    """All that the demo promises, in the order in which it happens."""
+    """Check everything that the demo promises, in the order in which it happens."""
     return [
         *_check_kill(run),
         _check_newcomer(run),
@@ -143,16 +143,17 @@ def check(run: Run) -> list[Check]:
 
 
 def _usual_members(rounds: Mapping[int, RoundFacts]) -> int:
-    """The number of members that most rounds had."""
+    """Return the most frequent number of members."""
     counts = Counter(facts["members"] for facts in rounds.values())
     return counts.most_common(1)[0][0] if counts else 0
 
 
 def _received(run: Run, members: int) -> float | None:
-    """Update bytes that a node received in a round with the usual number of members, on average.
+    """Return the mean number of update bytes that a node received in a round with the usual number
+    of members.
 
-    Only rounds in which all of them sent something count, so that a member that has just died does
-    not make the rest look thrifty; and for each node only those in which it took part itself.
+    Only rounds in which all of them sent an update count, so that a member that has just died does
+    not lower the figure; and for each node only those in which it took part itself.
     """
     received = [
         facts["received_bytes"]
@@ -231,8 +232,8 @@ def _check_end(run: Run) -> Check:
 
 
 def _check_identity(run: Run) -> Check:
-    """In every round, not only the last: two wrongs could cancel out only by a miracle, but then
-    who was killed is compared as well."""
+    """Compare the fingerprints in every round, not just the last: two errors that cancel out are
+    very unlikely, but this way the killed node is compared as well."""
     seen: dict[int, set[str]] = {}
     compared = 0
     for node in run.nodes:

@@ -1,6 +1,6 @@
-"""What the demo is going to do: which swarm, on which text, and what goes wrong when.
+"""The demo's plan: its swarm, its text, and the rounds of its failures.
 
-The same Python, nodes and rounds make the same swarm, but for the founder's key.
+The same Python, nodes and rounds make the same swarm, except for the founder's key.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from ..errors import ExitCode, UserError
 MIN_ROUNDS = 9
 MIN_NODES = 2
 
-# All rounds together read less than a tenth of this, so nobody sees a text twice; and a node has
-# fetched and checked it in a blink.
+# All rounds together read less than a tenth of this, so no text is seen twice; and a node fetches
+# and checks it in a moment.
 TEXT_BYTES = 4_000_000
-# Less would be a Python whose library is packed away, of which a few stray files are left.
+# With less, this Python has its library packed away, and only a few stray files are left.
 _MIN_TEXT_BYTES = 500_000
-# What is in lib/python3.x without being the library's own, and tests, which are half of it.
+# What lib/python3.x contains besides the library itself, and tests, which are half of it.
 _NOT_TEXT = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "idle_test"}
 
-# Sequences of 128 bytes that all rounds of the demo read together. A round's share is this by the
-# number of rounds, so that a shorter demo learns as much, in longer rounds, and a newcomer's start
-# (PyTorch takes ten seconds to load) takes about the same part of it.
+# Number of sequences of 128 bytes that all rounds of the demo read together. A round's share is this
+# divided by the number of rounds, so that a shorter demo learns as much, in longer rounds, and a
+# newcomer's start (PyTorch takes ten seconds to load) takes about the same part of it.
 _TOTAL_SEQUENCES = 60 * 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The demo's parts and the rounds in which something happens."""
+    """The demo's parts and the rounds of its events."""
 
     nodes: int
-    """How many begin; one more joins later."""
+    """How many start at the beginning; one more joins later."""
     rounds: int
     victim: int
-    """Which of the nodes is killed, counted from 1, the founder."""
+    """The node that is killed, counted from 1, the founder."""
 
     def __post_init__(self) -> None:
         if self.nodes < MIN_NODES or self.rounds < MIN_ROUNDS:
@@ -53,17 +53,17 @@ class Plan:
 
     @property
     def kill_round(self) -> int:
-        """Once this round is done, a node is killed."""
+        """The round after which a node is killed."""
         return self.rounds // 3
 
     @property
     def join_round(self) -> int:
-        """Once this round is done, the newcomer starts."""
+        """The round after which the newcomer starts."""
         return self.rounds // 2
 
     @property
     def bootstrap_round(self) -> int:
-        """Once this round is done, the bootstrap peer is killed."""
+        """The round after which the bootstrap peer is killed."""
         return 2 * self.rounds // 3
 
     @property
@@ -73,7 +73,7 @@ class Plan:
 
 
 def manifest_text(plan: Plan) -> str:
-    """The founder's manifest file."""
+    """Return the founder's manifest file."""
     return _MANIFEST.format(
         nodes=plan.nodes,
         rounds=plan.rounds,
@@ -85,7 +85,7 @@ def manifest_text(plan: Plan) -> str:
 
 
 def collect_text(to: Path) -> int:
-    """Copy some of this Python's standard library to `to`; return how many bytes.
+    """Copy some of this Python's standard library to `to`; return the number of bytes.
 
     Raises `UserError` (`DATA_MISSING`) if this Python comes without sources.
     """
@@ -109,7 +109,7 @@ def collect_text(to: Path) -> int:
 
 
 def _sources(library: Path) -> list[Path]:
-    """The library's source files: modules first, then packages, each in the order of names."""
+    """Return the library's source files: modules first, then packages, each sorted by name."""
     found = []
     for folder, folders, names in os.walk(library):
         folders[:] = sorted(set(folders) - _NOT_TEXT)

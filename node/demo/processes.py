@@ -1,8 +1,9 @@
-"""The demo's processes: started through the real command line, killed for real, never left behind.
+"""The demo's processes: started through the real command line, killed by real signals, never left
+running.
 
-Each runs in a process group of its own, so a Ctrl-C meant for the demo does not reach it. Trainers
-put themselves into further groups; they are remembered by process id and start time while their
-parents live, so that they can still be found afterwards.
+Each runs in its own process group, so a Ctrl-C meant for the demo does not reach it. Trainers form
+further groups; they are recorded by process id and start time while their parents live, so that they
+can still be found afterwards.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ import psutil
 from ..config import ENVIRONMENT_PREFIX
 from ..harmless import harmless
 
-# How long killed processes may take to be gone; a machine that swaps is slow at it.
+# How long killed processes may take to be gone; a swapping machine is slow at it.
 _GONE_SECONDS = 10.0
 _LOG_TAIL_BYTES = 16_384
 _LOG_TAIL_LINES = 8
 
 
 class Command:
-    """One running `distro-node` command, with its output in two files and all that it has started."""
+    """One running `distro-node` command, with its output in two files and all processes that it has
+    started."""
 
     def __init__(
         self,
@@ -41,15 +43,15 @@ class Command:
         prefix: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it: `out` is written anew, `log` goes on.
+        """Start it: `out` is overwritten, `log` is appended to.
 
-        `prefix` is put before the command, and must become the command itself (`exec`). Of our
-        environment it gets what does not change what it does, one thread for its mathematics, and
-        `variables`.
+        `prefix` is put before the command, and must become the command itself (`exec`). The
+        environment is ours without what would change the command's behaviour, with one thread for
+        mathematics, and `variables`.
         """
         with log.open("ab") as errors, out.open("wb") as answer:
             self._process = subprocess.Popen(
-                # -P: what lies in the working directory is none of ours.
+                # -P: nothing is imported from the working directory.
                 [*prefix, sys.executable, "-P", "-m", "distro_node.node", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=answer,
@@ -66,23 +68,24 @@ class Command:
         return self._process.poll()
 
     def remember_children(self) -> None:
-        """Note which processes it has started by now."""
+        """Record the processes that it has started so far."""
         # It may end at any instant, and its children with it.
         with contextlib.suppress(psutil.Error):
             self._family.update(psutil.Process(self.pid).children(recursive=True))
 
     def children(self) -> list[psutil.Process]:
-        """Those of its remembered children that still run."""
+        """Return its recorded children that still run."""
         return [process for process in self._family if is_running(process)]
 
     def kill(self) -> None:
-        """Kill -9 to its whole process group. What it started elsewhere is left alone."""
+        """Send SIGKILL to its whole process group. Processes it started in other groups are left
+        alone."""
         if self.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self, seconds: float) -> int:
-        """Wait until it has ended; its exit code. Raises `subprocess.TimeoutExpired`."""
+        """Wait until it has ended and return its exit code. Raises `subprocess.TimeoutExpired`."""
         return self._process.wait(seconds)
 
 
@@ -96,27 +99,27 @@ class Program(Command):
         super().__init__(["--config", str(config), *arguments], out=self.answer, log=self.log)
 
     def wait_gone(self) -> None:
-        """Wait until it has ended. Raises `RuntimeError` if it does not soon."""
+        """Wait until it has ended. Raises `RuntimeError` if that takes too long."""
         try:
             self.wait(_GONE_SECONDS)
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"process {self.pid} ({self.name}) goes on running") from None
 
     def last_words(self) -> list[str]:
-        """The last lines of its log, for people."""
+        """Return the last lines of its log, for people."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
         return [_readable(line) for line in lines[-_LOG_TAIL_LINES:]]
 
     def printed(self) -> dict[str, Any] | None:
-        """The JSON object it has printed; None if there is no whole one yet."""
+        """Return the JSON object it has printed; None if there is no complete one yet."""
         text = self.answer.read_text("utf-8")
         return json.loads(text) if text.endswith("\n") else None
 
 
 class Processes:
-    """All programs of a demo; on leaving the context every one of them is dead."""
+    """All programs of a demo; leaving the context kills every one of them."""
 
     def __init__(self, logs: Path, config: Path) -> None:
         self._logs = logs
@@ -130,7 +133,7 @@ class Processes:
         return program
 
     def remember_children(self) -> None:
-        """To be called every second or so while programs run."""
+        """Record the children of all running programs; call this every second or so."""
         for program in self._programs:
             if program.code is None:
                 program.remember_children()
@@ -139,7 +142,7 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A second Ctrl-C must not leave half of them running; this takes seconds at the most.
+        # A second Ctrl-C must not leave half of them running; this takes a few seconds at most.
         with _ignoring_interrupts():
             self.remember_children()
             for program in self._programs:
@@ -149,7 +152,7 @@ class Processes:
                 program.wait_gone()
 
     def _kill_rest(self) -> None:
-        """Trainers end by themselves when their parents do; those that do not are killed."""
+        """Kill trainers that have not ended after their parents."""
         deadline = time.monotonic() + _GONE_SECONDS
         while rest := [child for program in self._programs for child in program.children()]:
             for process in rest:
@@ -163,7 +166,7 @@ class Processes:
 
 @contextlib.contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, so that it cleans up."""
+    """Let SIGTERM and SIGHUP end the block like Ctrl-C, so that it cleans up."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -190,14 +193,14 @@ def _handlers(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours without what would change what the commands do."""
+    """Return our environment without variables that would change the commands' behaviour."""
     return {k: v for k, v in os.environ.items() if not k.startswith(f"{ENVIRONMENT_PREFIX}_")}
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether it runs. One that has ended and waits for its parent to ask does not."""
+    """Whether a process runs. One that has ended and was not yet reaped does not."""
     try:
-        # is_running() compares start times: a number that was given to another process is not it.
+        # is_running() compares start times, so a process id reused by another process does not count.
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False

@@ -1,7 +1,7 @@
-"""What the demo shows while it runs and when it is over.
+"""What the demo shows while it runs and at its end.
 
-A terminal gets a picture redrawn in place, anything else plain lines; both go to stderr. The results
-go to stdout.
+On a terminal a picture is redrawn in place, otherwise plain lines are printed; both go to stderr.
+The results go to stdout.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..telemetry.status import LineStatus
 from .outcome import Check, reduction
 
 _CURVE_WIDTH = 48
-# Between lines about the loss where there is no terminal.
+# Rounds between lines about the loss where there is no terminal.
 _LINE_ROUNDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRow:
-    """One node as the demo's screen shows it."""
+    """One node on the demo's screen."""
 
     name: str
     peer: str | None
@@ -39,12 +39,12 @@ class NodeRow:
     round: int
     contributed: int
     line: LineStatus | None
-    """None before it has said anything."""
+    """None before its first status."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """All that the demo's screen shows."""
+    """Everything that the demo's screen shows."""
 
     doing: str
     seconds: float
@@ -55,7 +55,7 @@ class Picture:
     bootstrap: str
     nodes: Sequence[NodeRow]
     happened: Sequence[tuple[float, str]]
-    """Seconds since the start, and what."""
+    """Seconds since the start, and the event."""
 
 
 class View(AbstractContextManager["View"]):
@@ -109,7 +109,7 @@ class View(AbstractContextManager["View"]):
 
 
 def picture_text(picture: Picture, width: int, height: int) -> Text:
-    """The picture in at most `height` - 1 lines; the oldest events make room."""
+    """Return the picture in at most `height` - 1 lines; the oldest events are dropped first."""
     top = [
         Text.assemble(("distro-node demo", "bold"), f"   {picture.seconds:.0f} s"),
         Text(f"now: {picture.doing}", "yellow"),
@@ -142,7 +142,7 @@ def picture_text(picture: Picture, width: int, height: int) -> Text:
 def print_results(
     summary: Mapping[str, Any], checks: Sequence[Check], files: Mapping[str, Path]
 ) -> None:
-    """The tables at the end, on stdout."""
+    """Print the tables at the end, on stdout."""
     console = Console(highlight=False)
     nodes = Table("node", "peer", "first", "last", "counted", "fingerprint", "end")
     for node in summary["nodes"]:
@@ -154,7 +154,7 @@ def print_results(
     results = Table("", "promise", "seen")
     for check in checks:
         mark = Text("✓", "bold green") if check.passed else Text("✗", "bold red")
-        # As texts: in a cell of its own, a table takes brackets for commands.
+        # As Text: a table interprets brackets in plain cells as markup.
         results.add_row(mark, Text(check.what), Text(harmless(check.seen)))
     console.print(results)
     for line in _figures(summary):

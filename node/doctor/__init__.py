@@ -1,1 +1,2 @@
-"""What `distro-node doctor` looks at: whether this computer can take part, and what is in the way."""
+"""The examinations of `distro-node doctor`: whether this computer can take part, and what prevents
+it."""

@@ -1,6 +1,7 @@
-"""The computer by itself: Python, PyTorch and the device, disk, memory, clock and ports.
+"""Examination of the computer itself: Python, PyTorch and the device, disk, memory, clock and ports.
 
-Nothing is made or changed, and PyTorch is loaded in a process of its own: here it would stay.
+Nothing is created or changed, and PyTorch is loaded in a process of its own: it could not be
+unloaded here.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
 _SANDBOX_SECONDS = 30.0
-# Of a parameter: three snapshots, as float32.
+# Bytes per parameter: three snapshots, as float32.
 _DISK_BYTES = 12
-# No clock shows an earlier day: this program did not exist.
+# The clock is wrong if it shows an earlier day: this program did not exist then.
 _EARLIEST = 1_735_689_600.0
 _SKEW_SECONDS = 60.0
 
@@ -58,7 +59,7 @@ print(json.dumps({
 
 
 def examine_computer(data: DataDir, work: Workload | None) -> Iterator[Finding]:
-    """All that can be told without the network; `work`: the largest that it is to train."""
+    """Yield every finding that needs no network; `work`: the largest workload to train."""
     yield good("python", f"Python {platform.python_version()} on {platform.platform(terse=True)}")
     yield from examine_trainer(ask_torch(), work)
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -71,7 +72,7 @@ def examine_computer(data: DataDir, work: Workload | None) -> Iterator[Finding]:
 
 
 def ask_torch() -> dict[str, Any] | str:
-    """What PyTorch says of itself and its devices, or why it does not."""
+    """Return PyTorch's description of itself and its devices, or the reason why there is none."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _ASK_TORCH],
@@ -92,8 +93,8 @@ def ask_torch() -> dict[str, Any] | str:
 
 
 def ask_sandbox() -> tuple[list[str], list[str]]:
-    """What of the trainer's sandbox this system enforces and what it does not; found out in a process
-    of its own, which is confined."""
+    """Return which parts of the trainer's sandbox this system enforces and which it does not, tested
+    in a separate process, which is then confined."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "distro_node.node.trainer.sandbox"],
@@ -110,7 +111,7 @@ def ask_sandbox() -> tuple[list[str], list[str]]:
 
 
 def examine_sandbox(held: list[str], missing: list[str], *, root: bool) -> Iterator[Finding]:
-    """What keeps a stranger's model from the rest of this computer, should a library have a fault."""
+    """Examine what protects this computer from a stranger's model if a library has a fault."""
     if not held:
         yield Finding(
             subject="sandbox",
@@ -137,7 +138,7 @@ def examine_sandbox(held: list[str], missing: list[str], *, root: bool) -> Itera
 
 
 def examine_energy(processor: Processor, *, has_nvidia: bool) -> Iterator[Finding]:
-    """Whether it can be told what training draws here; a node works without."""
+    """Examine whether the power that training draws can be measured here; a node works without."""
     why = processor.why_not()
     if has_nvidia and importlib.util.find_spec("pynvml") is None:
         yield Finding(
@@ -158,7 +159,7 @@ def examine_energy(processor: Processor, *, has_nvidia: bool) -> Iterator[Findin
 
 
 def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Iterator[Finding]:
-    """PyTorch, and what it computes on."""
+    """Examine PyTorch and the device that it computes on."""
     if isinstance(torch, str):
         missing = "No module named 'torch'" in torch
         yield Finding(
@@ -205,7 +206,8 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
 def _room(
     subject: Subject, what: str, work: Workload | None, kind: str, free: int, beside: int = 0
 ) -> Finding:
-    """Whether training fits, by the arithmetic by which a trainer chooses how to do it."""
+    """Examine whether training fits, by the same arithmetic by which a trainer chooses its memory
+    plan."""
     if work is None:
         return good(subject, what)
     device = Survey(kind=kind, device=what, free_bytes=free, host_bytes=beside, parameters=())
@@ -223,7 +225,7 @@ def _room(
 
 
 def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
-    """Whether the data directory can be used, and how much fits."""
+    """Examine whether the data directory can be used, and how much fits."""
     folder = data.root
     try:
         while not folder.exists():
@@ -246,7 +248,7 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
     yield good("data directory", f"{data.root} {there}")
     needed = MINIMUM_FREE_BYTES if parameters is None else _DISK_BYTES * parameters
     if free < max(needed, MINIMUM_FREE_BYTES):
-        # What the swarm has stored already is in there: less may do.
+        # The sum includes what the swarm has stored already, so less may suffice.
         severity = "stops" if free < MINIMUM_FREE_BYTES else "hurts"
         what = f"{_size(free)} are free, and a node needs about {_size(needed)} beside its training data"
         remedy = "free some space, or give a directory on a larger disk with --data-dir"
@@ -256,7 +258,7 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
 
 
 def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
-    """Whether the clock can be right, by what is known without asking anybody."""
+    """Examine whether the clock can be right, by what is known without the network."""
     remedy = "set it, and let the system keep it by the network (timedatectl set-ntp true)"
     latest = max(_EARLIEST, *(_written(path) for path in (data.identity, data.starts)))
     if now < latest - _SKEW_SECONDS:
@@ -284,7 +286,7 @@ def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
 
 
 def examine_ports(data: DataDir) -> Iterator[Finding]:
-    """Whether a node could listen: on a free port, and where its metrics are by default."""
+    """Examine whether a node could listen: on a free port, and at the default address of its metrics."""
     if data.lock_file.exists() and _is_locked(data.lock_file):
         yield good("ports", "a node runs in this data directory: `distro-node status`")
         return
@@ -311,7 +313,7 @@ def examine_ports(data: DataDir) -> Iterator[Finding]:
 
 
 def examine_open_files() -> Finding:
-    """Whether the system gives a node as many descriptors as its connections may take."""
+    """Examine whether the system allows a node as many descriptors as its connections may take."""
     wished = NetworkSettings().max_connections
     limit = raise_limit(wished + MAX_HANDSHAKES + RESERVED)
     room = room_under(limit, wished, MAX_HANDSHAKES)
@@ -351,7 +353,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _kept_by_network() -> bool | None:
-    """Whether the system's clock follows the network's; None where it does not say."""
+    """Return whether the system's clock is synchronised with the network; None if unknown."""
     if shutil.which("timedatectl") is None:
         return None
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):

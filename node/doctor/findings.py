@@ -1,4 +1,4 @@
-"""What an examination comes to: findings, each with what to do, in the order of how much they hurt."""
+"""Findings of an examination, each with a remedy, ordered by severity."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ _ORDER: tuple[Severity, ...] = ("stops", "hurts", "unknown", "good")
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one examination."""
 
     subject: Subject
-    """What it is about."""
+    """The part examined."""
     severity: Severity
     """`stops`: this computer cannot train; `hurts`: it can, but badly."""
     what: str
     """What was found, for people."""
     remedy: str
-    """What helps; empty where nothing has to."""
+    """What helps; empty where nothing is needed."""
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """What hurts most comes first; what hurts alike in the order in which it was found."""
+    """Sort by severity, the worst first; findings of equal severity stay in order."""
     return sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
 
 
 def fit(findings: Iterable[Finding]) -> bool:
-    """Whether nothing stops this computer."""
+    """Whether no finding stops this computer."""
     return all(finding.severity != "stops" for finding in findings)
 
 
 def good(subject: Subject, what: str) -> Finding:
-    """Nothing is to be done."""
+    """Return a finding that needs no action."""
     return Finding(subject=subject, severity="good", what=what, remedy="")

@@ -1,7 +1,8 @@
-"""The line: whether anybody of a swarm can be reached, reaches this computer, and how fast data comes.
+"""Examination of the network line: whether a swarm's members can be reached, can reach this
+computer, and how fast data arrives.
 
-It is asked under an identity that is made for the purpose: the node's own may be at work. Nothing is
-kept. What this computer can send nobody tells it; a node at work shows what it sent.
+It uses a throw-away identity: the node's own may be in use. Nothing is kept. The upload speed cannot
+be measured this way; a running node shows what it sent.
 """
 
 from __future__ import annotations
@@ -35,13 +36,12 @@ _MANIFEST_SECONDS = 20.0
 _SPEED_SECONDS = 10.0
 _MOST_CHUNKS = 8
 _POLL_SECONDS = 0.2
-# A round that takes longer than this for its updates alone is one that nobody enjoys.
+# A round that takes longer than this for its updates alone is too slow to be useful.
 _ROUND_SECONDS = 60.0
 
 
 async def examine_line(invite: Invite, listen: tuple[str, ...] = ()) -> list[Finding]:
-    """All that can be told of the way to this swarm. Raises `UserError` (`PORT_IN_USE`,
-    `BAD_ADDRESS`)."""
+    """Examine the way to this swarm. Raises `UserError` (`PORT_IN_USE`, `BAD_ADDRESS`)."""
     async with visit(invite.bootstrap, listen) as (network, identity):
         with tempfile.TemporaryDirectory(prefix="distro-node-doctor-") as folder:
             return await _examine(network, identity, invite, BlobStore(Path(folder)))
@@ -116,7 +116,7 @@ async def _manifest(network: Network, invite: Invite, store: BlobStore) -> Manif
 async def _speed(
     network: Network, introducer: Introducer, manifest: Manifest, store: BlobStore
 ) -> Finding:
-    """How fast members send, against what the updates of a round come to."""
+    """Compare the speed at which members send with the size of a round's updates."""
     fetcher = BlobFetcher(network, store)
     received, seconds = 0, 0.0
     # Members keep the first parameters for as long as they are the newest, and the held-out text always.
@@ -153,8 +153,8 @@ async def _speed(
 async def _fetch_some(
     network: Network, fetcher: BlobFetcher, blobs: ContentId
 ) -> tuple[int, float]:
-    """Fetch a part of what a blob list names, one chunk at a time; bytes and seconds."""
-    # A node at work fetches several at once, and is no slower than this.
+    """Fetch a part of what a blob list names, one chunk at a time; return bytes and seconds."""
+    # A running node fetches several at once, and is no slower than this.
     received, started = 0, trio.current_time()
 
     async def fetch(cid: ContentId, most: int) -> bytes:

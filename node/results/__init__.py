@@ -1,1 +1,1 @@
-"""What comes out of a swarm: its model written to a directory, tried, measured and checked."""
+"""The results of a swarm: its model exported, tried, measured and verified."""

@@ -1,8 +1,7 @@
-"""What a swarm's members have done for it, as the chain on this disk says: the account that receipts are
-taken from.
+"""The contributions of a swarm's members, read from the chain on this disk: the source of receipts.
 
-All of it follows from the records, each of which is checked again as it is read. The node may be running
-or not; nothing of it is changed. No model is needed, and no PyTorch.
+Everything follows from the records, each of which is checked again as it is read. The node may be
+running or not; nothing of it is changed. It needs neither a model nor PyTorch.
 """
 
 from __future__ import annotations
@@ -24,43 +23,43 @@ from ..versions import explain_version
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What one peer has done."""
+    """The contributions of one peer."""
 
     peer: str
     updates: int
-    """How many of its updates counted."""
+    """Number of its updates that counted."""
     sequences: int
-    """That these were made of."""
+    """Number of sequences from which they were made."""
     tokens: int
-    """In these."""
+    """Number of tokens in these."""
     checked_tokens: int
-    """Of these: for how many somebody else has vouched."""
+    """Number of these tokens for which another member's audit has vouched."""
     member: bool
     """Whether it is a member now."""
     votes: int
-    """In the next round."""
+    """Its votes in the next round."""
     counts: bool
-    """Whether its updates are part of the step; else it was found out."""
+    """Whether its updates count in the step; if not, audits have found them false."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What everybody has done, whoever has the most checked tokens first."""
+    """The contributions of all peers, sorted by audited tokens, the most first."""
 
     swarm: str
     name: str
-    """The swarm's, for people."""
+    """The swarm's name, for people."""
     round: int
-    """The last one that it holds."""
+    """The last round that it includes."""
     peers: tuple[Row, ...]
     claimed_carried_bytes: int
-    """What this node has carried between others as a relay, of any swarm, by its own count: claimed,
-    not proved."""
+    """Bytes that this node has carried between others as a relay, for any swarm, by its own count:
+    claimed, not proved."""
 
 
 def read_account(data: DataDir, swarm: SwarmId) -> Account:
-    """What the chain on this disk says of everybody's work. Raises `UserError`: `NOTHING_TO_EXPORT`
-    where there is none, or no work is checked, and `VERSION`."""
+    """Return the contributions of all peers by the chain on this disk. Raises `UserError`:
+    `NOTHING_TO_EXPORT` where there is no chain, or the swarm audits no work, and `VERSION`."""
     ledger = read_ledger(data, swarm)
     work = checked_work_of(ledger)
     now, length = work.contributions, ledger.manifest.data.sequence_length
@@ -89,8 +88,8 @@ def read_account(data: DataDir, swarm: SwarmId) -> Account:
 
 
 def checked_work_of(ledger: Ledger) -> CheckedWork:
-    """What is known of work in a swarm that checks it. Raises `UserError` (`NOTHING_TO_EXPORT`) for
-    another."""
+    """Return the audit state of a swarm that audits work. Raises `UserError` (`NOTHING_TO_EXPORT`)
+    for any other."""
     if ledger.work is None:
         raise UserError(
             ExitCode.NOTHING_TO_EXPORT,
@@ -102,7 +101,7 @@ def checked_work_of(ledger: Ledger) -> CheckedWork:
 
 
 def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:
-    """The chain of a swarm on this disk, with a record at least. Raises `UserError`
+    """Return the chain of a swarm on this disk, with at least one record. Raises `UserError`
     (`NOTHING_TO_EXPORT`, `VERSION`)."""
     store = SwarmStore(data.swarm(swarm), read_manifest(data, swarm))
     ledger = store.load_ledger(mend=False)
@@ -112,7 +111,7 @@ def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:
 
 
 def read_manifest(data: DataDir, swarm: SwarmId) -> Manifest:
-    """A swarm's description on this disk. Raises `UserError` likewise."""
+    """Return a swarm's manifest from this disk. Raises `UserError` as `read_ledger` does."""
     try:
         return decode_manifest(data.swarm(swarm).manifest.read_bytes(), swarm)
     except OtherVersion as error:

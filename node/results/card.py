@@ -1,7 +1,7 @@
-"""The model card: what a model is, where it comes from, and how anybody can check it.
+"""The model card: what a model is, its origin, and how to verify it.
 
-Everything in it follows from the manifest and the chain of records. Names are a stranger's and are
-written so that they stay text.
+Everything in it follows from the manifest and the chain of records. Names come from strangers and
+are escaped so that they stay text.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..trainer.task_names import DIFFUSION, MASKED_LM, SFT
 from .state import State, image_settings
 
 PROVENANCE_NAME = "distro-node.json"
-# Some hundred members make a page; the ledger has them all.
+# Some hundred members fill a page; the ledger has them all.
 _MEMBERS_SHOWN = 100
 _CLASSES_SHOWN = 100
 _SOURCES_SHOWN = 100
-# By task: the kind of model on Hugging Face's pages, what opens it, and what its loss is counted in.
+# By task: the kind of model on Hugging Face's pages, the class that opens it, and the unit of its loss.
 _OTHER = ("text-generation", "AutoModelForCausalLM", "nats a token")
 _KINDS = {
     SFT: (*_OTHER[:2], "nats a token of the assistant's"),
@@ -36,7 +36,8 @@ _KINDS = {
 
 
 def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
-    """What the card says, for programs; `heldout`: the loss that this node measured of this state."""
+    """Return the card's facts, for programs; `heldout`: the loss of this state that this node
+    measured."""
     manifest, ledger = state.known.manifest, state.known.ledger
     data, images = manifest.data, image_settings(manifest)
     return {
@@ -69,7 +70,8 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
 
 
 def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
-    """Tokens and rounds of every member up to round `last`, the most tokens first, as records say."""
+    """Return tokens and rounds of every member up to round `last`, the most tokens first, from the
+    records."""
     rounds: dict[PeerId, int] = {}
     tokens: dict[PeerId, int] = {}
     for round_ in range(1, last + 1):
@@ -87,8 +89,8 @@ def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
 
 
 def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) -> str:
-    """The card as Markdown, with the head that Hugging Face's pages read; `merged`: of adapters, that
-    they are in the weights."""
+    """Return the card as Markdown, with the metadata header for Hugging Face's pages; `merged`: the
+    adapters are merged into the weights."""
     whole = merged or facts["adapter"] is None
     name, swarm = _plain(facts["name"]), facts["swarm"]
     trained, data = facts["trained"], facts["data"]
@@ -163,7 +165,7 @@ def _data_words(facts: dict[str, Any]) -> str:
     data = facts["data"]
     shards = f"{data['shards']:,} {'shard' if data['shards'] == 1 else 'shards'}"
     if facts["task"] == DIFFUSION:
-        # Behind the last image of a shard stands one byte more.
+        # After the last image of a shard comes one more byte.
         trained, held = (
             (data[key] - count) // data["sequence_length"]
             for key, count in (("tokens", data["shards"]), ("heldout_tokens", 1))
@@ -189,7 +191,7 @@ def _data_words(facts: dict[str, Any]) -> str:
 
 
 def _sources(sources: list[dict[str, Any]], images: bool) -> list[str]:
-    """A row for each, and an empty line behind."""
+    """Return a table with a row per source, followed by an empty line."""
     if not sources:
         return []
     what, unit = ("images", "values") if images else ("documents", "tokens")
@@ -220,7 +222,8 @@ def _where(mirrors: list[str], images: bool) -> str:
 
 
 def _opened_images(images: dict[str, Any]) -> list[str]:
-    """How a model of images is opened: as a pipeline, or its parts where it asks for a class."""
+    """Return the code that opens a model of images: as a pipeline, or its parts where it takes a
+    class."""
     if not images["classes"]:
         return [
             "```python",
@@ -249,7 +252,7 @@ def _opened_images(images: dict[str, Any]) -> list[str]:
 
 
 def _opened(opener: str, whole: bool) -> list[str]:
-    """How a model is opened; of adapters that are not in one, how they are put beside their base."""
+    """Return the code that opens a model; for adapters that are not merged, with their base."""
     place = "." if whole else "path of the base"
     named = "model" if whole else "base"
     return [
@@ -296,13 +299,13 @@ def _adapter(manifest: Manifest) -> dict[str, Any] | None:
 
 
 def provenance_bytes(facts: dict[str, Any]) -> bytes:
-    """The file for programs. All of it is ASCII: it holds a stranger's words, and people show it in a
-    terminal."""
+    """Return the file for programs. It is pure ASCII: it contains a stranger's text, and people
+    display it in a terminal."""
     return (json.dumps(facts, indent=2) + "\n").encode("ascii")
 
 
 def _snapshot(ledger: Ledger, round_: int) -> str | None:
-    """The content id of the state's snapshot, where the next record certifies one."""
+    """Return the content id of the state's snapshot, where the next record certifies one."""
     if round_ + 1 >= len(ledger):
         return None
     entry = ledger[round_ + 1].record.snapshot
@@ -310,7 +313,7 @@ def _snapshot(ledger: Ledger, round_: int) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Without what Markdown or a terminal would take for more than text."""
+    """Remove or escape what Markdown or a terminal would take for more than text."""
     shown = "".join(c if c.isprintable() else " " for c in text)
-    # Addresses too, of which many pages make links by themselves.
+    # Addresses too, which many pages turn into links by themselves.
     return re.sub(r"([\\`*_{}\[\]<>()#|!&~:@]|(?<=www)\.)", r"\\\1", " ".join(shown.split()))

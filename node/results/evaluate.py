@@ -1,7 +1,7 @@
-"""How well a state of the model does at lm-eval's tasks, and keeping that with the state it is about.
+"""Evaluation of a model state on lm-eval's tasks, and storage of the scores with that state.
 
-The state is made again and written to a folder of its own, measured there by another process
-(`evaluation_worker`), and what was found is put into the swarm's history under round and record id.
+The state is reconstructed and written to a temporary folder, measured there by another process
+(`evaluation_worker`), and the scores are added to the swarm's history under round and record id.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .state import made_again, read_swarm
 
 GPT4ALL = (*("arc_challenge", "arc_easy", "hellaswag", "openbookqa", "piqa", "winogrande"),)
 PRESETS: dict[str, tuple[str, ...]] = {"gpt4all": GPT4ALL}
-"""Names for several tasks, all without examples in front."""
+"""Names for sets of tasks, all without few-shot examples."""
 
 MAX_TASKS = 64
 _NICE = 10
@@ -42,19 +42,19 @@ _TELL_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSettings:
-    """What `evaluate_swarm` needs to know."""
+    """The arguments of `evaluate_swarm`."""
 
     swarm: SwarmId
     data_dir: Path
     tasks: tuple[str, ...]
-    """Names of lm-eval's, presets, and files of tasks (.yaml)."""
+    """Names of lm-eval's tasks, presets, and files of tasks (.yaml)."""
     which: Which = NEWEST
     limit: int | None = None
-    """So many questions of each task; None: all."""
+    """Number of questions of each task; None: all."""
     fewshot: int | None = None
-    """Examples in front of each question; None: as the task says."""
+    """Examples before each question; None: the task's default."""
     chat: bool | None = None
-    """Whether questions go through the chat template; None: where it learns from conversations."""
+    """Whether questions go through the chat template; None: if the swarm learns from conversations."""
     batch_size: int = 1
     device: str = "cpu"
     threads: int | None = None
@@ -62,7 +62,7 @@ class EvaluateSettings:
 
 
 async def evaluate_swarm(settings: EvaluateSettings) -> Scores:
-    """Measure a state, keep what was found in the history, and tell the node if it runs.
+    """Measure a state, add the scores to the history, and send them to the node if it runs.
 
     Raises `UserError`: `EVALUATION` for tasks that cannot be measured, `HUB` for those that need the
     internet where there is none, and what `made_again` raises.
@@ -92,7 +92,7 @@ async def evaluate_swarm(settings: EvaluateSettings) -> Scores:
                 "record": state.record.hex(),
                 "fingerprint": f"{state.fingerprint:016x}",
             }
-        # The trainer's memory is free again: the model is not in it twice.
+        # The trainer's memory is free again, so the model is not in memory twice.
         request = {
             "model": str(model),
             "tasks": list(tasks),
@@ -116,7 +116,7 @@ async def evaluate_swarm(settings: EvaluateSettings) -> Scores:
 
 
 def chosen_tasks(given: tuple[str, ...]) -> tuple[str, ...]:
-    """The tasks that are meant, each once; files by their whole path.
+    """Return the selected tasks without duplicates; files by their absolute path.
 
     Raises `UserError` (`EVALUATION`).
     """
@@ -137,8 +137,8 @@ def chosen_tasks(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def asks_by_template(wanted: bool | None, task: str, model: Path) -> bool:
-    """Whether questions are put as a user's, which the assistant answers. Raises `UserError`
-    (`EVALUATION`) where that is wanted and the model has no template."""
+    """Return whether questions are put as a user's messages, which the assistant answers. Raises
+    `UserError` (`EVALUATION`) where that is wanted and the model has no template."""
     has = (model / CHAT_TEMPLATE_NAME).exists()
     if wanted and not has:
         raise _unmeasured(
@@ -199,7 +199,7 @@ def _explained(kind: str, message: str) -> UserError:
 
 def _keep(history: Path, scores: Scores) -> None:
     line = {"round": scores.round, "time": scores.time, "scores": to_plain(scores, named=True)}
-    # In one piece: the node may be writing its own lines.
+    # In one write: the node may be adding its own lines.
     with history.open("ab", buffering=0) as file:
         file.write(json.dumps(line).encode() + b"\n")
 
@@ -208,7 +208,7 @@ def _tell(data: DataDir, scores: Scores) -> None:
     try:
         ask(data.socket, "scored", _TELL_SECONDS, scores=to_plain(scores, named=True))
     except UserError:
-        # No node runs here, or one of another swarm or version: the history has it.
+        # No node runs here, or one of another swarm or version: the history has the scores.
         return
 
 

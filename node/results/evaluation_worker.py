@@ -1,7 +1,7 @@
-"""The process that measures a model by lm-eval's tasks: one request in a file, one answer in another.
+"""The process that measures a model on lm-eval's tasks: one request in a file, one answer in another.
 
-It is apart because lm-eval brings torch and a good part of the world along, which the node's own process
-never loads. It is told what to measure as JSON, and answers with numbers or with what went wrong.
+It is separate because lm-eval imports torch and many other packages, which the node's own process
+never loads. The request is JSON; the answer has the scores or the failure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 
 _REACH_SECONDS = 5.0
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-# Classes of hub, datasets and the HTTP libraries that say that something is not to be had from here.
+# Classes of the hub, of datasets and of the HTTP libraries which mean that something cannot be
+# fetched from here.
 _OFFLINE = (
     *("OfflineModeIsEnabled", "LocalEntryNotFoundError", "ConnectError", "ConnectTimeout"),
     *("ConnectionError", "OfflineError", "HfHubHTTPError", "DatasetNotFoundError", "ProxyError"),
@@ -36,7 +37,7 @@ def main() -> None:
     arguments = parser.parse_args()
     request = json.loads(arguments.request.read_text())
     os.nice(request["nice"])
-    # What lm-eval prints is for people; standard output is the command's own.
+    # lm-eval's output is for people; standard output belongs to the command.
     os.dup2(2, 1)
     try:
         answer = measure(request)
@@ -48,14 +49,14 @@ def main() -> None:
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
-    """The scores of one model. Raises whatever the libraries raise."""
+    """Return the scores of one model. Raises whatever the libraries raise."""
     files = [Path(name) for name in request["tasks"] if _is_file(name)]
     named = [name for name in request["tasks"] if not _is_file(name)]
     if not named or not _hub_answers():
-        # Before the libraries are loaded, which read it then. Their caches still serve.
+        # Before the libraries are loaded, which read it at import. Their caches still work.
         os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     try:
-        # By name: type checkers run where it is not installed, too.
+        # By name: type checkers also run where it is not installed.
         evaluator = import_module("lm_eval.evaluator")
         task_manager = import_module("lm_eval.tasks").TaskManager
         import_module("lm_eval.models.huggingface")
@@ -90,18 +91,18 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         torch_random_seed=request["seed"],
         fewshot_random_seed=request["seed"],
     )
-    assert found is not None  # only ranks other than the first get nothing
+    assert found is not None  # only ranks other than the first get None
     return {"tasks": scores(found), "lm_eval": metadata.version("lm-eval")}
 
 
 def scores(found: Any) -> list[dict[str, Any]]:
-    """Every number that was measured, a row for each task and metric."""
+    """Return every measured number, a row for each task and metric."""
     rows = []
     for task, measured in found["results"].items():
         counted = found.get("n-samples", {}).get(task, {}).get("effective")
         for key, value in measured.items():
             metric, _, _ = key.partition(",")
-            # Newer releases count the questions among what they measured.
+            # Newer releases list the number of questions among the scores.
             if metric.endswith("_stderr") or metric.startswith("sample_"):
                 continue
             if type(value) not in (int, float):
@@ -120,7 +121,7 @@ def scores(found: Any) -> list[dict[str, Any]]:
 
 
 def failure(error: BaseException) -> str:
-    """What kind of failure it is: `missing`, `task`, `offline` or `failed`."""
+    """Return the kind of a failure: `missing`, `task`, `offline` or `failed`."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, _Missing):
@@ -135,7 +136,7 @@ def failure(error: BaseException) -> str:
 
 
 class _Missing(Exception):
-    """lm-eval, or something that it needs, is not installed."""
+    """lm-eval, or a package that it needs, is not installed."""
 
 
 class _Unknown(Exception):
@@ -147,7 +148,7 @@ def _is_file(name: str) -> bool:
 
 
 def _task_in(path: Path) -> str:
-    # Not read as YAML: these files name Python to be run, and that is lm-eval's to decide.
+    # Not parsed as YAML: these files name Python code to run, which only lm-eval may decide to do.
     found = _TASK_NAME.search(path.read_text(encoding="utf-8"))
     if found is None:
         raise _Unknown(f"{path} (it has no line 'task: NAME')")
@@ -155,8 +156,8 @@ def _task_in(path: Path) -> str:
 
 
 def _beginning(model: Path) -> dict[str, int]:
-    """The token before a text's first one, for a tokenizer that has none for it, such as that of bytes:
-    the zero, which is in no text."""
+    """Return the token before a text's first one, for a tokenizer without such a token, such as that
+    of bytes: zero, which occurs in no text."""
     table = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
     named = table.get("bos_token") or table.get("eos_token")
     return {} if named else {"prefix_token_id": 0}
@@ -181,6 +182,6 @@ def _first_line(error: BaseException) -> str:
 
 if __name__ == "__main__":
     main()
-    # Threads of the libraries may hang in an orderly exit; there is nothing left to save.
+    # Threads of the libraries may hang in an orderly exit; nothing is left to save.
     sys.stderr.flush()
     os._exit(0)

@@ -1,6 +1,6 @@
-"""Taking the trained model out: a state of it as a checkpoint that other programs open as it is.
+"""Export of the trained model: one of its states as a checkpoint that other programs can open.
 
-It is written aside and put in its place when it is whole; a failure leaves nothing behind.
+It is written beside its destination and moved there when complete; a failure leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .state import State, heldout_losses, made_again, read_swarm
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSettings:
-    """What `export_swarm` needs to know."""
+    """The arguments of `export_swarm`."""
 
     swarm: SwarmId
     data_dir: Path
     to: Path
     which: Which = NEWEST
     merged: bool = False
-    """Of a swarm that trains adapters: the whole model with them, and not them alone."""
+    """For a swarm that trains adapters: export the whole model with them, and not the adapters alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What `export_swarm` wrote."""
+    """The result of `export_swarm`."""
 
     directory: Path
     round: int
@@ -71,7 +71,7 @@ async def export_swarm(settings: ExportSettings) -> Exported:
 
 
 async def write_model(state: State, directory: Path, *, merged: bool) -> None:
-    """Write the checkpoint and its card into a directory; adapters alone, unless they are `merged`.
+    """Write the checkpoint and its card into a directory; the adapters alone, unless `merged`.
     Raises `TrainerFailed` and `OSError`."""
     await state.trainer.export(directory, merged=merged)
     known = state.known
@@ -89,7 +89,7 @@ async def write_model(state: State, directory: Path, *, merged: bool) -> None:
 def check_target(directory: Path) -> None:
     """Raise `UserError` (`USAGE`) unless `directory` is new, or an empty directory."""
     try:
-        # A link that leads nowhere is there, too.
+        # A broken link counts as existing, too.
         taken = os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir()))
     except OSError as error:
         raise not_writable(error, directory, "--to") from None
@@ -103,12 +103,12 @@ def check_target(directory: Path) -> None:
 
 @contextlib.contextmanager
 def written_aside(directory: Path) -> Iterator[Path]:
-    """A new directory beside `directory`, which takes its place at the end; nothing stays of it if that
-    is not reached. Raises `UserError` (`NOT_WRITABLE`, `DISK_FULL`) for a place that takes nothing."""
+    """Yield a new directory beside `directory`, which replaces it at the end, or is removed after a
+    failure. Raises `UserError` (`NOT_WRITABLE`, `DISK_FULL`) for a place that cannot be written."""
     made: list[Path] = []
     aside: Path | None = None
     try:
-        # Into an empty one that is there already (a mounted disk, say) things are moved.
+        # If the destination exists and is empty (a mounted disk, for example), files are moved into it.
         inside = directory.is_dir()
         for parent in reversed(directory.parents):
             if not inside and not parent.exists():
@@ -119,7 +119,7 @@ def written_aside(directory: Path) -> Iterator[Path]:
         aside.mkdir()
         yield aside
         for path in aside.rglob("*"):
-            # A disk or a server may tell only now that there is no room.
+            # A disk or a server may report only now that it is full.
             sync(path)
         if inside:
             for path in aside.iterdir():

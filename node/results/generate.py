@@ -1,7 +1,7 @@
-"""Trying the model: what it writes after a beginning, from a state made again in a process of its own.
+"""Text generation from a state of the model, reconstructed in a process of its own.
 
-The node may train meanwhile. Nothing of it is asked or changed: the state comes from the disk, and the
-process that writes has one thread unless told otherwise and steps back behind others.
+The node may train meanwhile. It is neither queried nor changed: the state comes from the disk, and
+the generating process has one thread by default and runs at a lower priority.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .state import State, made_again, read_swarm
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateSettings:
-    """What is written, and from which state."""
+    """What to write, and from which state."""
 
     swarm: SwarmId
     data_dir: Path
@@ -36,21 +36,21 @@ class GenerateSettings:
 
 
 class Writer:
-    """A state of the model that writes."""
+    """A state of the model that generates text."""
 
     def __init__(self, state: State, settings: GenerateSettings) -> None:
         self.round = state.round
         manifest = state.known.manifest
         self.goes_on = not manifest.data.marked and manifest.task != MASKED_LM
-        """Whether what it writes goes on from the beginning: it is an answer otherwise."""
+        """Whether its text continues the prompt; otherwise it is an answer."""
         self._trainer = state.trainer
         self._settings = settings
 
     async def write(self, prompt: str, show: Callable[[str], None]) -> None:
-        """Hand `show` what comes after `prompt`, as it comes.
+        """Pass the text after `prompt` to `show`, piece by piece.
 
-        Raises `UserError` (`USAGE`) for a beginning that the model cannot take; it can be given another
-        one then.
+        Raises `UserError` (`USAGE`) for a prompt that the model cannot take; another one can be
+        tried then.
         """
         settings = self._settings
         try:
@@ -70,7 +70,7 @@ class Writer:
 
 @asynccontextmanager
 async def open_writer(settings: GenerateSettings) -> AsyncIterator[Writer]:
-    """Make the state again and keep it ready. Raises `UserError`."""
+    """Reconstruct the state and keep it ready. Raises `UserError`."""
     known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
     if known.manifest.task == DIFFUSION:
         raise UserError(

@@ -1,7 +1,6 @@
-"""A sheet of images from the model, as one PNG file.
+"""A grid of images from the model, as one PNG file.
 
-As with text, the state is made again in a process of its own, and a node that trains goes on
-undisturbed.
+As for text, the state is reconstructed in a process of its own, and a training node is not disturbed.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from ..storage.disk_faults import not_writable
 from ..trainer.task_names import DIFFUSION, ImageSettings, require_task
 from .state import image_settings, made_again, read_swarm
 
-# Beside each other; more classes are not told by their columns any more.
+# Images per row; with more classes the columns no longer show the class.
 _MOST_COLUMNS = 16
-# Between two images, and around all.
+# Pixels between two images, and around all.
 _GAP = 2
 _GAP_SHADE = 128
-# Small images are shown this large, each pixel as a square of some.
+# Small images are enlarged to at least this size by repeating pixels.
 _SHOWN_SIZE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridSettings:
-    """What is drawn, from which state, and where it is put."""
+    """What to draw, from which state, and where to write it."""
 
     swarm: SwarmId
     data_dir: Path
@@ -49,19 +48,19 @@ class GridSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What came of it."""
+    """The result of `draw_grid`."""
 
     round: int
     columns: int
     classes: tuple[str, ...]
-    """What is in each column; none where there are no classes, or more than columns."""
+    """The class in each column; empty where there are no classes, or more than columns."""
 
 
 async def draw_grid(settings: GridSettings) -> Drawn:
-    """Draw images and put them into a file.
+    """Draw images and write them to a file.
 
-    Raises `UserError`: `USAGE` where the swarm does not learn from images, `NOT_WRITABLE` or `DISK_FULL`
-    for a place that takes nothing, and what `made_again` raises.
+    Raises `UserError`: `USAGE` where the swarm does not learn from images, `NOT_WRITABLE` or
+    `DISK_FULL` for a place that cannot be written, and what `made_again` raises.
     """
     known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
     images = image_settings(known.manifest)
@@ -72,7 +71,7 @@ async def draw_grid(settings: GridSettings) -> Drawn:
             "leave --grid out",
         )
     require_task(DIFFUSION)
-    # Drawing takes minutes: what can be known of the place is found out before.
+    # Drawing takes minutes: the destination is checked before.
     if settings.to.is_dir() or not settings.to.parent.is_dir():
         problem = "is a directory" if settings.to.is_dir() else "lies in no directory that is there"
         raise UserError(ExitCode.USAGE, f"{settings.to} {problem}", "name a file with --grid")
@@ -95,14 +94,14 @@ async def draw_grid(settings: GridSettings) -> Drawn:
 
 
 def columns_for(count: int, settings: ImageSettings) -> int:
-    """How many images stand beside each other: one for each class, if they are few; else a square."""
+    """Return the number of images per row: one for each class, if these are few; else a square."""
     if 1 < len(settings.classes) <= _MOST_COLUMNS:
         return len(settings.classes)
     return min(_MOST_COLUMNS, math.ceil(math.sqrt(count)))
 
 
 def png(images: list[bytes], settings: ImageSettings, columns: int) -> bytes:
-    """Images of size × size × channels bytes on a sheet, row by row, as a PNG file."""
+    """Return images of size × size × channels bytes on a grid, row by row, as a PNG file."""
     image: Any = _library()
     mode = "L" if settings.channels == 1 else "RGB"
     times = max(1, _SHOWN_SIZE // settings.size)

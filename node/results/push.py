@@ -1,4 +1,5 @@
-"""Putting an exported model on the Hugging Face hub, where the machine has the internet and a token."""
+"""Upload of an exported model to the Hugging Face hub, where the machine has internet access and a
+token."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from ..errors import ExitCode, UserError
 
 
 def push(directory: Path, name: str) -> str:
-    """Make `name` ("owner/model") if it is not there and put all of `directory` into it.
+    """Create `name` ("owner/model") if it does not exist and upload all of `directory` to it.
 
-    Returns its URL. Raises `UserError` (`HUB`).
+    Return its URL. Raises `UserError` (`HUB`).
     """
     try:
         from huggingface_hub import HfApi
@@ -26,7 +27,7 @@ def push(directory: Path, name: str) -> str:
             "what speaks to it is not installed (huggingface_hub)",
             "install it with: pip install 'distro-node[train]'",
         ) from None
-    # Its own words about retries would stand between ours.
+    # Its messages about retries would appear between ours.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     api = HfApi()
     try:
@@ -42,7 +43,7 @@ def push(directory: Path, name: str) -> str:
             _first_line(error),
             "log in with `hf auth login` as somebody who may write there",
         ) from None
-    # Each of the libraries below has its own for a line that is down.
+    # Each library below has its own exception for a missing connection.
     except Exception as error:
         raise _refused(
             name,

@@ -1,7 +1,8 @@
-"""Receipts on the disk: taken from the chain of a node, and checked against a chain, a link or nothing.
+"""Receipts on disk: made from a node's chain, and verified against a chain, a link or nothing.
 
-What is read is somebody's file: it is bounded, decoded strictly, and everything it says is checked. How
-much then is proved depends on what it could be held against, and is told as plainly.
+The input is a stranger's file: it is bounded, decoded strictly, and every statement in it is
+checked. How much is proved then depends on what it could be compared with, and the result states
+that.
 """
 
 from __future__ import annotations
@@ -37,48 +38,48 @@ from ..versions import explain_version
 from .account import checked_work_of, read_ledger
 
 Proof = Literal["chain", "link", "signatures"]
-"""What a receipt was held against: the chain from its beginning, the word of a link, or nothing."""
+"""What a receipt was verified against: the chain from its beginning, a link's checkpoint, or only
+its signatures."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a receipt says."""
+    """The statements of a receipt."""
 
     swarm: str
     name: str
-    """The swarm's, for people."""
+    """The swarm's name, for people."""
     peer: str
     round: int
-    """The last one that is counted."""
+    """The last round that is counted."""
     updates: int
-    """How many of the peer's updates counted."""
+    """Number of the peer's updates that counted."""
     sequences: int
     tokens: int
     checked_tokens: int
     record: str
-    """The id of the record that certifies it, in hex: that of the round behind `round`."""
+    """The id of the record that certifies it, in hex: the record of the round after `round`."""
     signers: tuple[str, ...]
-    """Who signed the record's certificate."""
+    """The peers that signed the record's certificate."""
     founder_signed: bool
     claimed_carried_bytes: int | None
-    """What the peer says that it has carried between others: claimed, not proved. None: it says
-    nothing."""
+    """Bytes that the peer claims to have carried between others: claimed, not proved. None: no claim."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came of a receipt that holds as far as could be told."""
+    """The result for a receipt that holds as far as could be verified."""
 
     facts: Facts
     proof: Proof
     final: bool
-    """Whether the chain that it was held against says that its record is final."""
+    """Whether its record is final in the chain that it was compared with."""
     missing: str = ""
-    """Why there is no more of a proof; empty with one."""
+    """Why the proof is not stronger; empty for a full proof."""
 
 
 def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, Facts]:
-    """The newest receipt of a peer that the chain on this disk has: of a record that is final.
+    """Return the newest receipt of a peer in the chain on this disk, certified by a final record.
 
     Raises `UserError`: `NOTHING_TO_EXPORT` where there is none yet, `FINAL`, `VERSION`.
     """
@@ -105,7 +106,7 @@ def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, 
 
 
 def claim_carried(receipt: Receipt, data: DataDir, identity: Identity) -> tuple[Receipt, Facts]:
-    """The same receipt of this node's, with its own count of what it has carried between others."""
+    """Return this node's own receipt with its own count of relayed bytes added."""
     claiming = with_claim(receipt, read_carried(data.carried), identity.sign)
     return claiming, _facts(claiming, examine(claiming))
 
@@ -119,10 +120,10 @@ def save_receipt(receipt: Receipt, file: Path) -> None:
 
 
 def verify_receipt(file: Path, ledger: Path | None, link: Invite | None) -> Verdict:
-    """Check a receipt, against a data directory and a link where they are given.
+    """Verify a receipt, against a data directory and a link where given.
 
-    Raises `UserError`: `FALSE_RECEIPT` for what does not hold, `USAGE` for a file that cannot be read,
-    and what reading the data directory raises.
+    Raises `UserError`: `FALSE_RECEIPT` for one that does not hold, `USAGE` for a file that cannot be
+    read, and what reading the data directory raises.
     """
     receipt = _read(file)
     try:
@@ -173,7 +174,7 @@ def _false(file: Path, error: ProtocolError) -> UserError:
 
 
 def _final_round(data: DataDir, ledger: Ledger) -> int:
-    """The last round that is final: as the records show, or as the node remembers. Raises `UserError`
+    """Return the last final round, from the records or from the node's memory. Raises `UserError`
     (`FINAL`)."""
     known = read_final(data.swarm(ledger.swarm).final)
     remembered = known is not None and known.round < len(ledger)

@@ -1,7 +1,7 @@
-"""A state of the swarm's model, made again from what this disk has, in a trainer process of its own.
+"""Reconstruction of a state of the swarm's model from this disk, in a trainer process of its own.
 
-It starts from a snapshot at hand and replays the rounds after it, each held against the fingerprint that
-the swarm agreed on. The node may be running or not; nothing of it is changed, and it is not waited for.
+It starts from a local snapshot and replays the rounds after it, each compared with the fingerprint
+that the swarm agreed on. The node may be running or not; it is neither changed nor waited for.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from ..trainer.replay import NotKept, Past, replay
 from ..trainer.task_names import DIFFUSION, ImageSettings, built_in_settings
 from ..versions import explain_version
 
-# Below what the owner's own work, and the node that trains, get.
+# Below the priority of the owner's own work and of the node's training.
 _NICE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Past):
-    """A swarm as this disk knows it."""
+    """What this disk has of a swarm."""
 
     snapshots: tuple[LocalSnapshot, ...]
-    """Those that are whole, the oldest first; the initial one has the round -1."""
+    """The complete snapshots, sorted from the oldest; the initial one has the round -1."""
     directory: SwarmDir
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A state that was made again, and the trainer that holds it."""
+    """A reconstructed state, and the trainer that holds it."""
 
     known: Known
     trainer: TrainerClient
@@ -60,13 +60,12 @@ class State:
 
     @property
     def agreed(self) -> bool:
-        """Whether the record that follows says that these are the parameters."""
+        """Whether the next record confirms these parameters."""
         return self.round + 1 < len(self.known.ledger)
 
 
 async def read_swarm(data: DataDir, swarm: SwarmId) -> Known:
-    """What this disk knows of a swarm. Raises `UserError` (`NOTHING_TO_EXPORT`,
-    `VERSION`)."""
+    """Return what this disk has of a swarm. Raises `UserError` (`NOTHING_TO_EXPORT`, `VERSION`)."""
     directory = data.swarm(swarm)
     try:
         manifest = decode_manifest(directory.manifest.read_bytes(), swarm)
@@ -115,7 +114,7 @@ async def made_again(
     threads: int | None = None,
     device: str = "cpu",
 ) -> AsyncIterator[State]:
-    """A trainer process, out of the way of others, that holds the state. Raises `UserError`."""
+    """Start a low-priority trainer process that holds the reconstructed state. Raises `UserError`."""
     start, end = await trio.to_thread.run_sync(_plan, known, which)
     spec = TrainerSpec(
         manifest=known.manifest.encode(),
@@ -141,7 +140,7 @@ async def made_again(
 
 
 def _plan(known: Known, which: Which) -> tuple[LocalSnapshot, int | None]:
-    """From which snapshot to start, and up to which round; None: as far as it goes."""
+    """Return the snapshot to start from and the round to replay to; None: as far as possible."""
     if which.best:
         end = _best_round(known)
     elif which.round is not None:
@@ -171,7 +170,7 @@ def _spans(known: Known) -> str:
 
 
 def _best_round(known: Known) -> int:
-    """The round with the lowest held-out loss among those that can be made again."""
+    """Return the round with the lowest held-out loss among those that can be reconstructed."""
     within = [(max(0, each.round), known.reach(each.round)) for each in known.snapshots]
     measured = {
         round_: loss
@@ -187,7 +186,7 @@ def _best_round(known: Known) -> int:
 
 
 def heldout_losses(history: Path) -> Iterator[tuple[int, float]]:
-    """Rounds and their held-out losses out of a history, in the order in which they were measured."""
+    """Yield rounds and their held-out losses from a history, in the order of measurement."""
     with suppress(OSError), history.open("rb") as file:
         for line in file:
             with suppress(ValueError, KeyError, TypeError, RecursionError):
@@ -198,8 +197,8 @@ def heldout_losses(history: Path) -> Iterator[tuple[int, float]]:
 
 
 def image_settings(manifest: Manifest) -> ImageSettings | None:
-    """What a swarm says of its images; None if it does not learn from any. Raises `UserError`
-    (`NOTHING_TO_EXPORT`) for what no member could use."""
+    """Return the image settings of a swarm; None if it does not learn from images. Raises
+    `UserError` (`NOTHING_TO_EXPORT`) for settings that no member could use."""
     if manifest.task != DIFFUSION:
         return None
     try:
@@ -212,7 +211,7 @@ def image_settings(manifest: Manifest) -> ImageSettings | None:
 def nothing(
     problem: str, remedy: str = "join the swarm first and let the node reach the state 'training'"
 ) -> UserError:
-    """The error where no state of the model can be had."""
+    """Return the error for a swarm without an available state of the model."""
     return UserError(
         ExitCode.NOTHING_TO_EXPORT,
         f"there is no model to take: {problem}",

@@ -1,8 +1,8 @@
-"""Whether an exported model is what the swarm agreed on.
+"""Verification that an exported model is what the swarm agreed on.
 
-The weights in the directory are read into the manifest's own model, and their fingerprint and content id
-are looked for in the chain of records on this disk, each signed for by a quorum. The directory's own
-words count for nothing but the round that it claims.
+The weights in the directory are read into the manifest's own model, and their fingerprint and
+content id are looked up in the chain of records on this disk, each certified by a quorum. Of the
+directory's own statements only the claimed round is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_PROVENANCE_BYTES = 16 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class VerifySettings:
-    """What `verify_model` needs to know."""
+    """The arguments of `verify_model`."""
 
     directory: Path
     swarm: SwarmId
@@ -37,21 +37,22 @@ class VerifySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What a model turned out to be."""
+    """The result of a verification."""
 
     round: int
     record: str
     fingerprint: str
     proof: Literal["content", "fingerprint"]
-    """`content`: a certified content id, which nobody can forge. `fingerprint`: 64 bits in the record,
-    which find every accident, while somebody with time could make other parameters that have them."""
+    """`content`: a certified content id, which cannot be forged. `fingerprint`: the 64 bits in the
+    record, which detect every accident, but an attacker with time could construct other parameters
+    with the same ones."""
 
 
 async def verify_model(settings: VerifySettings) -> Verified:
-    """Find out which round of the swarm a directory's model is of.
+    """Find the round of the swarm that a directory's model comes from.
 
-    Raises `UserError`: `NOT_THE_SWARMS` for a model that is of none, or not what it claims to be,
-    `NOTHING_TO_EXPORT` without the swarm's ledger.
+    Raises `UserError`: `NOT_THE_SWARMS` for a model that comes from none, or not from the claimed
+    one, `NOTHING_TO_EXPORT` without the swarm's ledger.
     """
     directory = settings.directory
     if not directory.is_dir():
@@ -98,9 +99,9 @@ async def verify_model(settings: VerifySettings) -> Verified:
             directory,
             f"no record on this disk has the fingerprint of its parameters, {found.fingerprint:016x}",
         )
-    # The step of a round may change nothing: the last one will do as well.
+    # A round's step may change nothing, so several rounds may match: the last one will do.
     round_ = rounds[-1] if claimed is None else claimed
-    # A record certifies the state before it, if any.
+    # A record may certify the state before it.
     entry = known.ledger[round_ + 1].record.snapshot
     if entry is not None and entry.blob != content_id(found.blob_list):
         raise _differs(directory, f"its parameters are not those that round {round_:,} certified")
@@ -113,7 +114,7 @@ async def verify_model(settings: VerifySettings) -> Verified:
 
 
 def _rounds(known: Known, fingerprint: int) -> list[int]:
-    """The rounds after which the swarm's parameters had this fingerprint."""
+    """Return the rounds after which the swarm's parameters had this fingerprint."""
     ledger, closing = known.ledger, known.manifest.schedule.closing_round
     return [
         round_ - 1
@@ -123,7 +124,7 @@ def _rounds(known: Known, fingerprint: int) -> list[int]:
 
 
 def _claims(directory: Path, known: Known) -> int | None:
-    """The round that the directory says it is of; None if it does not say. Raises `UserError`."""
+    """Return the round that the directory claims; None if it claims none. Raises `UserError`."""
     facts: Any = None
     with (
         suppress(OSError, ValueError, RecursionError),
