@@ -1,1 +1,1 @@
-"""What lies on the disk: the data directory, blobs, and what a node remembers of a swarm."""
+"""Everything on the disk: the data directory, blobs, and the stored state of each swarm."""

@@ -1,8 +1,8 @@
-"""Files in one directory, each named by a content id, and judged whenever it is read.
+"""Files in one directory, each named by a content id and verified whenever it is read.
 
-All that `get` returns is what its id stands for, even after bit rot, a power cut or a full disk; a file
-is either there whole or not at all. Several processes may share one directory. What an id stands for is
-said by a subclass.
+`get` returns only content that matches its id, even after bit rot, a power cut or a full disk; a file is
+there completely or not at all. Several processes may share one directory. A subclass defines which
+content matches an id.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from .atomic_write import write_atomically
 _log = logging.getLogger(__name__)
 
 _TEMPORARY = ".temporary-"
-# A write of 16 MiB takes seconds; a temporary file that is older belongs to a process that died.
+# Writing 16 MiB takes seconds; an older temporary file belongs to a process that died.
 _TEMPORARY_LIFETIME_SECONDS = 3600.0
 
 
 class DiskFull(OSError):
-    """The disk, or the user's quota on it, has no room for a blob; nothing of it is left behind."""
+    """The disk, or the user's quota on it, has no room for a blob; no part of it is left on the disk."""
 
 
 class BlobFiles(ABC):
-    """The files below `root`, a directory that is created if it is missing. Raises `OSError` where the
-    disk does."""
+    """The files in the directory `root`, which is created if missing. Raises `OSError` on disk
+    errors."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -44,25 +44,27 @@ class BlobFiles(ABC):
 
     @abstractmethod
     def keep(self, cid: ContentId, data: bytes) -> bool:
-        """Store what somebody gave for an id, if it is that. Raises `DiskFull`."""
+        """Store content received for an id, if it matches. Raises `DiskFull`."""
 
     @abstractmethod
     def _sound(self, data: bytes, cid: ContentId) -> bool:
-        """Whether these are bytes that an id stands for."""
+        """Whether the content matches the id."""
 
     def path(self, cid: ContentId) -> Path:
-        """Where this blob lies, whether or not it is there. Nobody may write to it."""
+        """Return the path of this blob, whether or not it exists. Read only: no caller may write to
+        it."""
         return self.root / content_text(cid)
 
     def get(self, cid: ContentId) -> bytes | None:
-        """The bytes of a blob, or None if it is not here. A corrupt file is removed, and that said."""
+        """Return a blob's content, or None if it is not here. A corrupt file is removed with a
+        warning."""
         path = self.path(cid)
         try:
             data = self._read(path)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            # The disk has lost a piece of it: a new copy lands elsewhere.
+            # Part of the file is unreadable; a new copy will occupy other sectors.
             _log.warning(
                 "a blob cannot be read, and is dropped: %s (%s)", path.name, error.strerror
             )
@@ -73,24 +75,25 @@ class BlobFiles(ABC):
         return self._take_out(path, cid)
 
     def has(self, cid: ContentId) -> bool:
-        """Whether a file for this blob is there; only `get` checks what is in it."""
+        """Whether a file for this blob exists; only `get` verifies its content."""
         return self.path(cid).is_file()
 
     def size(self, cid: ContentId) -> int | None:
-        """The bytes of a blob, None if it is not here."""
+        """Return the size of a blob in bytes, None if it is not here."""
         try:
             return self.path(cid).stat().st_size
         except FileNotFoundError:
             return None
 
     def remove(self, cid: ContentId) -> bool:
-        """Remove a blob. False if it was not there."""
+        """Remove a blob. Return whether it was there."""
         files = self.set_aside([cid])
         self.free(files)
         return bool(files)
 
     def set_aside(self, cids: Iterable[ContentId]) -> list[Path]:
-        """Take blobs out of the store at once, for `free` to remove: large files take their time."""
+        """Take blobs out of the store at once, for `free` to delete: deleting large files takes a
+        while."""
         files = []
         for cid in cids:
             with contextlib.suppress(FileNotFoundError):
@@ -99,23 +102,23 @@ class BlobFiles(ABC):
 
     @staticmethod
     def free(files: Iterable[Path]) -> None:
-        """Remove what was set aside, in any thread."""
+        """Delete files that were set aside, in any thread."""
         for path in files:
             path.unlink(missing_ok=True)
 
     def ids(self) -> Iterator[ContentId]:
-        """The ids of all blobs, in no order."""
+        """Yield the ids of all blobs, in no particular order."""
         with os.scandir(self.root) as entries:
             for entry in entries:
-                # Files that are not ours are left alone and not reported.
+                # Foreign files are left alone and skipped.
                 with contextlib.suppress(ValueError):
                     yield content_from_text(entry.name)
 
     def _read(self, path: Path) -> bytes | None:
         try:
             with path.open("rb") as file:
-                # So many bytes are taken from memory at once, however small the file is. One more than
-                # allowed is enough to see that it is not one of ours.
+                # `read` allocates the requested size, however small the file is. One byte more than
+                # allowed is enough to detect a file that is too large.
                 size = os.fstat(file.fileno()).st_size
                 return file.read(min(size, MAX_BLOB_BYTES) + 1)
         except FileNotFoundError:
@@ -123,7 +126,7 @@ class BlobFiles(ABC):
 
     def _write(self, path: Path, data: bytes | memoryview) -> None:
         try:
-            # Under a name of its own: another process may be writing the same blob.
+            # Under a unique temporary name, since another process may be writing the same blob.
             write_atomically(path, data, self._temporary_path())
         except OSError as error:
             if error.errno in FULL:
@@ -133,10 +136,10 @@ class BlobFiles(ABC):
             raise
 
     def _take_out(self, path: Path, cid: ContentId) -> bytes | None:
-        """Remove a file that was found corrupt; return its bytes if it turns out to be sound.
+        """Remove a file that was found corrupt; return its content if it turns out to be sound.
 
-        Another process may have put a sound copy in its place since it was read, so the file is
-        moved aside first and judged once more where nobody else touches it.
+        Another process may have replaced it by a sound copy since it was read, so the file is moved
+        aside first and verified once more where no other process touches it.
         """
         aside = self._temporary_path()
         try:

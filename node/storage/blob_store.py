@@ -1,4 +1,4 @@
-"""Blobs on disk: one file a blob, named by its content id, to which its bytes hash."""
+"""Blobs on disk: one file per blob, named by its content id, the hash of its bytes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from .blob_files import BlobFiles
 
 
 class BlobStore(BlobFiles):
-    """The blobs below `root`. Raises nothing but what its base does, and `ValueError` for a blob that is
-    too large."""
+    """The blobs in the directory `root`. Raises what its base class raises, and `ValueError` for a blob
+    that is too large."""
 
     def put(self, data: bytes | memoryview) -> ContentId:
-        """Store a blob durably and return its id; storing it again costs a read, no more.
+        """Store a blob durably and return its id; storing it again costs only a read.
 
         Raises `DiskFull`, and `ValueError` for more than `MAX_BLOB_BYTES`.
         """
         if len(data) > MAX_BLOB_BYTES:
             raise ValueError(f"a blob has at most {MAX_BLOB_BYTES} bytes, not {len(data)}")
         cid = content_id(data)
-        # Compared rather than trusted: putting a blob again mends a copy that has rotted.
+        # Compared instead of assumed: storing a blob again repairs a corrupt copy.
         if self._read(self.path(cid)) != data:
             self._write(self.path(cid), data)
         return cid
 
     def keep(self, cid: ContentId, data: bytes) -> bool:
-        """Store what somebody gave for an id, if it is that. Raises `DiskFull`."""
+        """Store content received for an id, if it matches. Raises `DiskFull`."""
         if not self._sound(data, cid):
             return False
         self.put(data)

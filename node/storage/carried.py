@@ -1,8 +1,8 @@
-"""How many bytes a peer has carried between others, over all its starts: its own count, which nobody
-can check.
+"""The count of bytes that a peer has relayed between others, over all its starts: its own, unverified
+count.
 
-A file of one number, replaced whole. Where it cannot be read the count begins again; where it cannot be
-written it goes on in memory alone. Neither is a reason to carry nothing.
+A file with one number, replaced atomically. If it cannot be read the count restarts at zero; if it
+cannot be written the count continues in memory. Neither keeps the node from relaying.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from .atomic_write import write_atomically
 
 _log = logging.getLogger(__name__)
 
-# Beyond what any line brings together, and within 63 bits.
+# More than any line ever transfers, and within 63 bits.
 _LARGEST = 1 << 62
-# As many digits, and a line's end.
+# The digits of that number and a line break.
 _MOST_BYTES = 20
 
 
 class Carried:
-    """The count of one start on top of those before. `total` is it as far as it was told."""
+    """The count of this start on top of earlier ones. `total` is the sum as of the last `note`."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Without a `path` nothing outlasts it."""
+        """Without a `path` nothing is stored."""
         self._path = path
         self._before = self._kept = self.total = 0 if path is None else read_carried(path)
 
     def note(self, since_start: int) -> None:
-        """So many bytes were carried since this start."""
+        """Set the bytes relayed since this start."""
         self.total = min(self._before + since_start, _LARGEST)
 
     def keep(self) -> None:
-        """Put the count on the disk, unless it is there. By one thread at a time."""
+        """Store the count if it has changed. Call it from one thread at a time."""
         total = self.total
         if self._path is None or total == self._kept:
             return
@@ -45,7 +45,7 @@ class Carried:
 
 
 def read_carried(path: Path) -> int:
-    """What the file says; 0 if there is none, or none that makes sense."""
+    """Return the number in the file; 0 if the file is missing or invalid."""
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES + 1).decode("ascii").rstrip("\n")

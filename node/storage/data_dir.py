@@ -1,7 +1,7 @@
-"""The data directory: where everything lies, who may use it, and whether there is room.
+"""The data directory: its files, its lock, its permissions and its free space.
 
-One process at a time works in a data directory; a second one is told which process has it. The
-directory is made readable by its owner alone, since the peer's secret key lies in it.
+One process at a time works in a data directory; a second one gets an error that names the first. Only
+the owner can read the directory, because it contains the peer's secret key.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ..system_errors import FULL
 from .atomic_write import sync
 from .disk_faults import disk_full
 
-# Enough for records, logs and a few updates; what a command will need on top it asks for by name.
+# Enough for records, logs and a few updates; commands request further space explicitly.
 MINIMUM_FREE_BYTES = 64 << 20
 
 
 def default_data_dir() -> Path:
-    """The place the operating system has for a program's data of this user."""
+    """Return the operating system's default place for a program's data of this user."""
     return Path(platformdirs.user_data_dir("distro-node", appauthor=False))
 
 
 class SwarmDir:
-    """The files of one swarm below the data directory. Nothing is created by naming it."""
+    """The files of one swarm below the data directory. Constructing it creates nothing."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -67,12 +67,12 @@ class DataDir:
         self.making = root / "create"
 
     def swarm(self, swarm: SwarmId) -> SwarmDir:
-        """The files of one swarm."""
+        """Return the files of one swarm."""
         return SwarmDir(self.swarms / swarm_text(swarm))
 
     def known_swarms(self) -> list[SwarmId]:
-        """The swarms whose manifest is here, in the order of their ids. Raises `OSError` where one may
-        not look."""
+        """Return the swarms whose manifest is here, in the order of their ids. Raises `OSError` for
+        unreadable directories."""
         found = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for name in sorted(os.listdir(self.swarms)):
@@ -83,12 +83,12 @@ class DataDir:
         return found
 
     def create(self) -> None:
-        """Create the directory and its parts, mode 0700, and check that one can write there.
+        """Create the directory and its parents, mode 0700, and check that it is writable.
 
-        A directory that is there keeps its mode: the home directory given by mistake must not be
-        closed to others. What lies in it has a mode of its own.
+        An existing directory keeps its mode: a home directory given by mistake must not be closed to
+        others. Its content has modes of its own.
 
-        Raises `UserError` (`DATA_DIR`, also for one of another user, or `DISK_FULL` with less than
+        Raises `UserError` (`DATA_DIR`, also for another user's directory, or `DISK_FULL` with less than
         `MINIMUM_FREE_BYTES` free).
         """
         try:
@@ -97,7 +97,7 @@ class DataDir:
             for part in (self.blobs, self.swarms, self.logs):
                 part.mkdir(exist_ok=True, mode=0o700)
                 _check_owner(part)
-            # What is durably in a part is lost with the part's own name.
+            # Durable content of a subdirectory is lost if the subdirectory's own entry is.
             sync(self.root)
             if not os.access(self.root, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.root))
@@ -112,7 +112,7 @@ class DataDir:
         self.require_free(MINIMUM_FREE_BYTES)
 
     def free(self) -> int:
-        """Bytes that may still be written."""
+        """Return the bytes that may still be written."""
         return shutil.disk_usage(self.root).free
 
     def require_free(self, needed: int, what: str = "the node's own files") -> None:
@@ -127,7 +127,7 @@ class DataDir:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory for this process; released when it ends, however it ends.
+        """Lock the directory for this process; released when the process ends, even by a crash.
 
         Raises `UserError` (`DATA_DIR_LOCKED`) naming the process that holds it.
         """
@@ -150,12 +150,12 @@ class DataDir:
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             yield
         finally:
-            # Closing releases the lock. The file stays: removing it would let two processes hold
-            # locks on two files of one name.
+            # Closing releases the lock. The file stays: if it were removed, two processes could hold
+            # locks on two files of the same name.
             os.close(descriptor)
 
     def _locked(self, descriptor: int) -> UserError:
-        # The number is a hint for people; a holder that has not written it yet leaves it empty.
+        # The number is a hint for people; it is empty until the holder has written it.
         holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
         who = f"process {holder}" if holder.isdigit() else "another process"
         return UserError(
@@ -168,7 +168,7 @@ class DataDir:
 def _check_owner(folder: Path) -> None:
     """Raise `UserError` (`DATA_DIR`) for a folder whose owner is neither this user nor root.
 
-    Its owner may replace every file in it, the node's key included. Root may do so anywhere, and owns
+    Its owner may replace every file in it, the node's key included. Root can do so anywhere, and owns
     the volumes of many containers.
     """
     owner = folder.stat().st_uid
@@ -189,7 +189,7 @@ def _user_name(number: int) -> str:
 
 
 def open_identity(data: DataDir, passphrase: str | None, *, create: bool = True) -> Identity:
-    """Load the peer's identity, and make one if there is none and `create` says so.
+    """Load the peer's identity, or create one if there is none and `create` is true.
 
     Raises `UserError` (`WRONG_PASSPHRASE` if one is missing or wrong, `KEYSTORE` otherwise).
     """

@@ -1,7 +1,7 @@
-"""What a disk that is full, broken, read-only or somebody else's means to the user.
+"""User errors for a disk that is full, broken, read-only or owned by another user.
 
-Many modules write files; if one of them cannot be, the error travels up as it is and is
-explained here, at the end of a command. Everything stored before stays good.
+Many modules write files; if a write fails, the error propagates unchanged and is explained here, at the
+end of a command. Everything stored before stays valid.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from ..errors import ExitCode, UserError
 from ..system_errors import FULL, is_broken_disk
 
-# How libraries written in Rust pass on what the system said.
+# How libraries written in Rust quote the system's error number.
 _RUST = re.compile(r"\(os error (\d+)\)")
 
 
 def explain_disk(error: BaseException) -> UserError | None:
-    """What to tell the user of an `OSError` that is the disk's, or None if it is not."""
+    """Return the user error for an `OSError` of the disk, or None for any other error."""
     if not isinstance(error, OSError):
         return None
     if error.errno in FULL:
@@ -28,7 +28,7 @@ def explain_disk(error: BaseException) -> UserError | None:
 
 
 def disk_full(path: Path | str | None) -> UserError:
-    """The error for a disk, or a quota on it, without room."""
+    """Return the error for a full disk, or an exhausted quota on it."""
     where = f" for {path}" if path else ""
     return UserError(
         ExitCode.DISK_FULL,
@@ -38,7 +38,7 @@ def disk_full(path: Path | str | None) -> UserError:
 
 
 def disk_broken(problem: str, path: Path | str | None) -> UserError:
-    """The error for a disk that does not do what it is asked to; `problem` is the system's word."""
+    """Return the error for a failing disk; `problem` is the system's message."""
     what = f"{path} cannot be used" if path else "the disk cannot be used"
     return UserError(
         ExitCode.DATA_DIR,
@@ -49,7 +49,7 @@ def disk_broken(problem: str, path: Path | str | None) -> UserError:
 
 
 def not_writable(error: OSError, path: Path, option: str) -> UserError:
-    """What to tell the user whose `path`, given with `option`, could not be written."""
+    """Return the error for a `path`, given with `option`, that could not be written."""
     if error.errno in FULL:
         return disk_full(path)
     return UserError(
@@ -60,7 +60,7 @@ def not_writable(error: OSError, path: Path, option: str) -> UserError:
 
 
 def error_number(error: BaseException) -> int | None:
-    """The system's number of what went wrong, also where a library only quotes it."""
+    """Return the system's error number, also if a library only quotes it."""
     if isinstance(error, OSError):
         return error.errno
     quoted = _RUST.search(str(error))

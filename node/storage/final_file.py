@@ -1,6 +1,6 @@
-"""The file that says which record of a swarm's chain a node last knew to be final, written as in links.
+"""The file with the last record of a swarm's chain that this node knew to be final, spelled as in links.
 
-It is replaced whole or not at all and carries a checksum: it is right, missing or found to be damaged.
+It is replaced atomically and has a checksum: it is correct, missing, or recognisably damaged.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from ...protocol.wire.swarm_id import checkpoint_from_text, checkpoint_text
 from ..errors import ExitCode, UserError
 from .atomic_write import write_atomically
 
-# More than a checkpoint has: anything behind it makes the file a damaged one.
+# More than a checkpoint has, so that trailing bytes are detected as damage.
 _MOST_BYTES = 128
 
 
 def read_final(path: Path) -> Checkpoint | None:
-    """What `write_final` wrote; None if there is no such file. Raises `UserError` (`FINAL`)."""
+    """Return what `write_final` wrote; None if there is no such file. Raises `UserError` (`FINAL`)."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES)
@@ -33,5 +33,5 @@ def read_final(path: Path) -> Checkpoint | None:
 
 
 def write_final(path: Path, checkpoint: Checkpoint) -> None:
-    """Make `checkpoint` what the file says, durably. Raises `OSError` as files do."""
+    """Durably store `checkpoint` in the file. Raises `OSError` as files do."""
     write_atomically(path, f"{checkpoint_text(checkpoint)}\n".encode())

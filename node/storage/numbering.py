@@ -1,9 +1,9 @@
-"""Numbers that must grow from one start of a peer to the next, over clocks that were once wrong.
+"""Numbers that increase from one start of a peer to the next, even if its clock was wrong.
 
-Others keep a peer's newest word about itself and refuse words with a smaller number. Numbers from
-the wall clock would lock out a peer whose clock was ahead for a minute, for as long as it was ahead. So
-the number of the last start is on disk, and each start has a larger one. Where the disk is lost, the
-clock is the best guess; if it is too small, others show what they know (`beyond`).
+Peers keep the newest record or heartbeat of a peer and refuse smaller numbers. Numbers from the wall
+clock would lock out a peer whose clock was ahead for a minute, for as long as it was ahead. So the
+number of the last start is on disk, and each start has a larger one. If the disk is lost, the clock is
+the best guess; if that is too small, other peers report the number that they know (`beyond`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .atomic_write import write_atomically
 
 log = logging.getLogger(__name__)
 
-# So many peer records or heartbeats of one start have numbers of their own: one a second for twelve
-# days; those after that run into the next start's, which does no harm while this one lasts.
+# Records and heartbeats of one start have numbers of their own: at one a second, enough for twelve days.
+# Later ones overlap with the next start's numbers, which does no harm during this start.
 _BITS = 20
-# No clock says so much for some 34,000 years, and all numbers stay below 2^63.
+# No clock reaches this for some 34,000 years, and all numbers stay below 2^63.
 _LARGEST = 1 << 40
 
 
 class Numbering:
-    """The numbers of one start. Without a `path` nothing outlasts it."""
+    """The numbers of one start. Without a `path` nothing is stored."""
 
     def __init__(self, path: Path | None = None, *, clock: float = 0.0) -> None:
         """`clock` is the wall clock, in seconds since 1970."""
@@ -39,12 +39,13 @@ class Numbering:
         return self._start_number
 
     def next(self) -> int:
-        """A number larger than all before."""
+        """Return a number larger than all before."""
         self._last += 1
         return self._last
 
     def beyond(self, number: int) -> bool:
-        """Somebody knows `number` as one of ours: go on after it. Returns whether that is news."""
+        """Continue after `number`, which another peer knows as ours. Return whether it was larger than
+        ours."""
         if number <= self._last:
             return False
         self._begin(min((number >> _BITS) + 1, _LARGEST))
@@ -55,7 +56,7 @@ class Numbering:
         self._last = start_number << _BITS
 
     def keep(self) -> None:
-        """Put the number of this start on the disk, unless it is there. By one thread at a time."""
+        """Store the number of this start if it has changed. Call it from one thread at a time."""
         start_number = self._start_number
         if self._path is None or self._kept == start_number:
             return
@@ -63,7 +64,7 @@ class Numbering:
             write_atomically(self._path, b"%d\n" % start_number)
             self._kept = start_number
         except OSError as error:
-            # Without it the clock has to do, and what the others know.
+            # Without the file, the clock and other peers' knowledge have to do.
             log.warning("the number in %s cannot be kept: %s", self._path, error)
 
     def _stored(self) -> int:

@@ -1,9 +1,9 @@
-"""Parts of sheets on disk: one file a part, under the name that it is asked for by.
+"""Parts of sign votes on disk: one file per part, under the name by which it is requested.
 
-Nothing hashes to a name; a rule says which bytes it stands for. So parts lie in a directory of their
-own, and no content id, whoever says it, ever leads to one. A rule is known to the process that gave it,
-for as long as it runs; what is stored under a name is there again for the next process that gives the
-same.
+A name is not a hash of content; a predicate decides which content it stands for. So parts have a
+directory of their own, and a request by content id never finds one. A predicate is known only to the
+process that registered it; stored content becomes available again when the next process registers the
+same name.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from .blob_files import BlobFiles
 
 
 class PartStore(BlobFiles):
-    """The parts below `root`. Only those are given out of whose names this process knows the rules."""
+    """The parts in the directory `root`. Only parts whose names this process has registered are
+    returned."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self._fits: dict[ContentId, Callable[[bytes], bool]] = {}
 
     def name(self, name: ContentId, fits: Callable[[bytes], bool]) -> None:
-        """From now on `name` stands for the first bytes that fit, which may be there already; until it
-        is removed. A name says all that its rule depends on."""
+        """Register `name` until it is removed: it stands for the first content that fits, which may be
+        on the disk already. A name must determine everything that its predicate depends on."""
         self._fits.setdefault(name, fits)
 
     def keep(self, cid: ContentId, data: bytes) -> bool:
-        """Store what somebody gave for a name, if it is that and nothing is there. Raises `DiskFull`."""
+        """Store content received for a name, if it fits and nothing is stored. Raises `DiskFull`."""
         if not self._sound(data, cid):
             return False
         if not self.has(cid):
@@ -37,11 +38,11 @@ class PartStore(BlobFiles):
         return True
 
     def get(self, cid: ContentId) -> bytes | None:
-        """The bytes of a part, or None if it is not here, or was never named."""
+        """Return a part, or None if it is not here or its name is not registered."""
         return super().get(cid) if cid in self._fits else None
 
     def set_aside(self, cids: Iterable[ContentId]) -> list[Path]:
-        """Take parts out of the store at once, and forget their names."""
+        """Take parts out of the store at once, and unregister their names."""
         cids = list(cids)
         files = super().set_aside(cids)
         for cid in cids:
@@ -49,9 +50,9 @@ class PartStore(BlobFiles):
         return files
 
     def remove_nameless(self) -> None:
-        """Remove what earlier processes had names for, and this one has not given any."""
+        """Remove parts of earlier processes whose names this one has not registered."""
         for cid in list(self.ids()):
-            # Asked for each: a name may be given, and its part written, meanwhile.
+            # Checked for each one, since a name may be registered and its part written meanwhile.
             if cid not in self._fits:
                 self.path(cid).unlink(missing_ok=True)
 

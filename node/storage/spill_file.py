@@ -1,7 +1,7 @@
-"""Older ledger entries on disk, out of memory.
+"""Older ledger entries on disk, to save memory.
 
-A file without a name, which is gone with the process: a restart reads the ledger's own file, and entries
-in this one may belong to a chain that was dropped.
+An unnamed file that disappears with the process: a restart reads the ledger's own file, and entries in
+this one may belong to an abandoned chain.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _LENGTH_BYTES = 4
 class SpillFile:
     """A spill file for `protocol.chain.entries`, in `folder`.
 
-    Raises `OSError` where no file can be made, and when one cannot be read; an entry that cannot be
-    written (a full disk) stays in memory.
+    Raises `OSError` if the file cannot be created or read; an entry that cannot be written (a full disk)
+    stays in memory.
     """
 
     def __init__(self, folder: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  (closes with us)
         self._end = 0
-        # Chains are compared in a thread, and put their entries here, too.
+        # A thread that compares chains puts entries here, too.
         self._putting = threading.Lock()
-        # By offsets before the file's beginning.
+        # By negative offset.
         self._unwritten: dict[int, bytes] = {}
 
     def put(self, entry: bytes) -> int:
-        """Keep `entry`; returns its offset."""
+        """Store `entry` and return its offset."""
         framed = len(entry).to_bytes(_LENGTH_BYTES, "big") + entry
         with self._putting:
             return self._put(entry, framed)
 
     def _put(self, entry: bytes, framed: bytes) -> int:
         try:
-            # A short write is a full disk; the next entry overwrites what it left.
+            # A short write means a full disk; the next entry overwrites the remains.
             whole = os.pwrite(self._file.fileno(), framed, self._end) == len(framed)
         except OSError:
             whole = False
@@ -55,7 +55,7 @@ class SpillFile:
         return offset
 
     def get(self, offset: int) -> bytes:
-        """The entry at `offset`."""
+        """Return the entry at `offset`."""
         if offset < 0:
             return self._unwritten[offset]
         file = self._file.fileno()

@@ -1,12 +1,12 @@
-"""What a node remembers of a swarm between two starts.
+"""A node's stored state of a swarm, from one start to the next.
 
-Two append-only files of length-prefixed entries (the ledger, and what this node has signed), and two
-small files that say which record is the last final one and which snapshots are on disk. A write that
-was cut off by a crash is found when the file is next read, and dropped; all before it stands.
+Two append-only files of length-prefixed entries (the ledger, and the messages that this node has
+signed), and two small files with the last final record and the list of snapshots on disk. A write cut
+off by a crash is detected when the file is next read, and dropped; the entries before it stay valid.
 
-A thread writes what is handed over, in that order, while the event loop goes on; many entries share one
-fsync. Before the world is told of something, `written` is waited for, so a crash at any moment looks to
-all others like one before.
+A thread writes the queued changes in order while the event loop goes on; many entries share one fsync.
+Before anything is sent to peers, `written` is awaited, so a crash at any moment looks to all others like
+a crash before the message.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _LENGTH_BYTES = 4
 
 
 class EntryFile:
-    """An append-only file of byte strings, each behind its 4-byte big-endian length.
+    """An append-only file of byte strings, each preceded by its length in 4 bytes, big-endian.
 
-    Raises `OSError` as files do; an append that fails leaves the entries before it whole.
+    Raises `OSError` as files do; a failed append leaves the entries before it intact.
     """
 
     def __init__(self, path: Path, max_entry: int) -> None:
@@ -53,10 +53,10 @@ class EntryFile:
         self._durable = 0
 
     def read(self, *, mend: bool) -> Iterator[bytes]:
-        """All whole entries in order.
+        """Yield all complete entries in order.
 
-        `mend`: cut a torn end off, so that appending can go on. Not for a reader beside the process
-        that writes, to which an entry that is just being written looks torn.
+        `mend`: cut off an incomplete end, so that appending can continue. Not for a reader in parallel
+        to the writing process, to which an entry being written looks incomplete.
         """
         if not self.path.exists():
             return
@@ -82,7 +82,7 @@ class EntryFile:
             os.truncate(self.path, good)
 
     def append(self, entry: bytes) -> None:
-        """Add an entry, which is on the disk after the next `sync`."""
+        """Append an entry, which is on the disk after the next `sync`."""
         file = self._open()
         try:
             rest = memoryview(len(entry).to_bytes(_LENGTH_BYTES, "big") + entry)
@@ -104,7 +104,7 @@ class EntryFile:
         self._durable = self._file.tell()
 
     def replace(self, entries: Iterable[bytes]) -> None:
-        """Put these entries in the place of all there were, whole or not at all, on the disk."""
+        """Durably and atomically replace all entries by these."""
         self.close()
         with replacing(self.path) as aside, aside.open("wb") as file:
             for entry in entries:
@@ -118,15 +118,15 @@ class EntryFile:
 
     def _open(self) -> FileIO:
         if self._file is None:
-            # Unbuffered: a failed write leaves nothing behind that a later close would retry.
+            # Unbuffered, so that a failed write leaves nothing that a later close would retry.
             self._file = self.path.open("ab", buffering=0)
             self._durable = self._file.tell()
-            # It may be new.
+            # The file may be new.
             sync(self.path.parent)
         return self._file
 
     def _take_back(self) -> None:
-        """After a full disk: remove what is torn or not certain, as far as that still works."""
+        """Truncate the file to its durable part after a failed write, as far as that still works."""
         self.close()
         os.truncate(self.path, self._durable)
 
@@ -140,15 +140,15 @@ class LocalSnapshot:
     """Content id of the blob list, in hex."""
     size: int
     whole: bool = True
-    """Whether all of it is there; else it was being fetched."""
+    """Whether it is complete; otherwise its download was under way."""
 
 
 class SwarmStore:
-    """The remembered state of one swarm.
+    """The stored state of one swarm.
 
-    `keep`, `keep_instead`, `sign`, `forget_signed` and `keep_snapshots` hand something over; it is on
-    the disk once `written` returns. That raises `OSError`, and does so from then on: what follows a gap
-    would be worth nothing.
+    `keep`, `keep_instead`, `sign`, `forget_signed` and `keep_snapshots` queue a change, which is on the
+    disk once `written` returns. `written` raises `OSError`, and from then on always does: entries after
+    a gap would be worthless.
     """
 
     def __init__(self, directory: SwarmDir, manifest: Manifest) -> None:
@@ -171,15 +171,15 @@ class SwarmStore:
         self._broken: OSError | None = None
 
     async def written(self) -> None:
-        """Wait until everything that was handed over before is on the disk."""
+        """Wait until every change queued before is on the disk."""
         wanted = self._handed_over
         async with self._writing:
-            # The task that had the lock before may have written ours with its own.
+            # The task that held the lock before may have written our changes with its own.
             if self._done < wanted:
                 await trio.to_thread.run_sync(self.write)
 
     def write(self) -> None:
-        """Write all that was handed over; by one thread at a time."""
+        """Write all queued changes; call it from one thread at a time."""
         if self._broken is not None:
             raise self._broken
         done = self._done
@@ -187,10 +187,12 @@ class SwarmStore:
             while self._jobs:
                 self._jobs.popleft()()
                 done += 1
-            # The ledger first: what others signed in a round lies there, and is not signed again.
+            # The ledger first: it contains the other members' signatures of a round, for which ours are
+            # dropped.
             self._ledger.sync()
             self._votes.sync()
-            # And last what is final: else a node that trains alone could wait for entries that it lost.
+            # The final record last: otherwise a node that trains alone could wait for entries that it
+            # has lost.
             final, self._unwritten_final = self._unwritten_final, None
             if final is not None:
                 write_final(self._final, final)
@@ -204,24 +206,24 @@ class SwarmStore:
         self._handed_over += 1
 
     def load_ledger(self, *, mend: bool = True, checkpoint: Checkpoint | None = None) -> Ledger:
-        """The ledger on disk, checked again up to the first bad entry, or the first in a version of the
-        protocol that this program does not speak.
+        """Load the ledger from disk and verify it, up to the first bad entry or the first of a protocol
+        version that this program lacks.
 
-        `mend`: drop what follows it. Not beside a running node. Raises `ProtocolError` (`checkpoint`) if
-        it is a chain without the record of the `checkpoint`.
+        `mend`: drop the entries after a bad one. Not in parallel to a running node. Raises
+        `ProtocolError` (`checkpoint`) for a chain without the record of the `checkpoint`.
         """
         if mend:
             for path in (self._ledger.path, self._votes.path, self._snapshots):
-                # Left from a file that was to be replaced when the process was killed.
+                # Left by a process that was killed while replacing a file.
                 aside_of(path).unlink(missing_ok=True)
-        # A process that only looks may not be allowed to write here.
+        # A process that only reads may lack write permission here.
         spill = SpillFile(self._root) if mend else None
         ledger = Ledger(self._manifest, spill=spill, checkpoint=checkpoint)
         entries: list[bytes] = []
         damaged = False
         for entry in self._ledger.read(mend=mend):
             if ledger.versions.outdated:
-                # A newer program was here. What it wrote is good, and not for this one to read.
+                # A newer program has run here. Its entries are valid, but not for this version to read.
                 break
             try:
                 ledger.append(decode_decided(entry))
@@ -238,18 +240,18 @@ class SwarmStore:
         return ledger
 
     def drop_ledger(self) -> None:
-        """Forget a chain that is not the swarm's, and what belongs to it."""
+        """Drop a chain that is not the swarm's, and the list of its snapshots."""
         self._ledger.replace([])
         write_atomically(self._snapshots, _listing([]))
         self._listed = None
 
     def final(self) -> Checkpoint | None:
-        """The last record that this node knew to be final. Raises `UserError` (`FINAL`) if the file that
-        says so is damaged."""
+        """Return the last record that this node knew to be final. Raises `UserError` (`FINAL`) if its
+        file is damaged."""
         return read_final(self._final)
 
     def keep_final(self, checkpoint: Checkpoint) -> None:
-        """Remember that a record is final; of several at a time the last."""
+        """Queue a final record for storage; of several, the last is stored."""
         self._hand_over(partial(setattr, self, "_unwritten_final", checkpoint))
 
     def keep(self, entry: bytes) -> None:
@@ -257,14 +259,14 @@ class SwarmStore:
         self._hand_over(partial(self._ledger.append, entry))
 
     def keep_instead(self, ledger: Ledger) -> None:
-        """Change to another chain."""
-        # A copy: the ledger grows while this is being written.
+        """Replace the chain by another one."""
+        # A copy, because the ledger grows while this is being written.
         chain = ledger.truncated(len(ledger))
         self._hand_over(lambda: self._ledger.replace(map(chain.raw, range(len(chain)))))
         self.keep_snapshots([])
 
     def signed(self) -> list[Envelope]:
-        """What this node has signed and a restart must not contradict."""
+        """Return the signed messages that this node must not contradict after a restart."""
         envelopes, lost = [], 0
         for entry in self._votes.read(mend=True):
             try:
@@ -280,17 +282,17 @@ class SwarmStore:
         return envelopes
 
     def sign(self, envelope: bytes) -> None:
-        """Remember something signed."""
+        """Append a signed message."""
         self._hand_over(partial(self._votes.append, envelope))
 
     def forget_signed(self, envelopes: Sequence[bytes]) -> None:
-        """Drop what was signed in rounds that are decided, but for `envelopes`."""
-        # Not before it is certain that they are decided.
+        """Drop the signed messages of decided rounds, keeping `envelopes`."""
+        # Only after the records that decide them are durable.
         self._hand_over(self._ledger.sync)
         self._hand_over(partial(self._votes.replace, envelopes))
 
     def snapshots(self) -> list[LocalSnapshot]:
-        """The snapshots on disk, oldest first; one that is not whole comes last."""
+        """Return the snapshots on disk, oldest first; an incomplete one comes last."""
         if self._listed is None:
             self._listed = self._read_snapshots()
         return self._listed
@@ -338,10 +340,10 @@ def _listing(snapshots: Sequence[LocalSnapshot]) -> bytes:
 
 
 def _check(rows: object) -> str:
-    """A hash, so that a byte that has changed is not taken for another round or another snapshot."""
+    """Return a hash, so that a changed byte is not read as another round or another snapshot."""
     return content_id(json.dumps(rows).encode()).hex()
 
 
 def blob_of(snapshot: LocalSnapshot) -> ContentId:
-    """The content id of a snapshot's blob list."""
+    """Return the content id of a snapshot's blob list."""
     return ContentId(bytes.fromhex(snapshot.blob))
