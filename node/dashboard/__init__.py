@@ -1,1 +1,1 @@
-"""The node's page: what it does, what it has added and what the swarm has learned, in a browser."""
+"""The node's page in a browser: its state, its contributions and the swarm's progress."""

@@ -1,4 +1,4 @@
-"""Where the page is served: the sockets, the certificate, and the link that lets its owner act."""
+"""The page's address: bound sockets, TLS certificate, and the link that gives its owner control."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BACKLOG = 64
 
 @dataclass(frozen=True)
 class Address:
-    """A place to serve at, already bound, so that its port is known."""
+    """An address to serve at, already bound, so that its port is known."""
 
     url: str
     guard: Guard
@@ -35,26 +35,25 @@ class Address:
 
     @property
     def link(self) -> str:
-        """The link that lets its owner act. What stands behind # no browser sends to anybody."""
+        """The link that gives its owner control. Browsers do not send the part after # to any server."""
         return f"{self.url}#token={self.guard.token}"
 
     def close(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         for listener in self.listeners:
             listener.socket.close()
 
 
 def link_of(address: Address | None) -> dict[str, Any]:
-    """What the owner of the data directory is told of the page."""
+    """Return the page's URL and link, for the owner of the data directory."""
     return {"url": address and address.url, "link": address and address.link}
 
 
 def open_address(settings: DashboardSettings) -> Address:
-    """Bind the page's address; where its port is taken, say so and take another one.
+    """Bind the page's address; if its port is taken, log that and bind another one.
 
-    Raises `UserError`: `ADDRESS_MISSING` for an address that is none of this machine's,
-    `BAD_ADDRESS` for one that others reach without `plain` or a certificate, and for a certificate that
-    cannot be used.
+    Raises `UserError`: `ADDRESS_MISSING` for an address that this machine does not have, `BAD_ADDRESS`
+    for one that others can reach without `plain` or a certificate, and for an unusable certificate.
     """
     host, port = settings.address
     tls = _context(settings)
@@ -96,7 +95,7 @@ def open_address(settings: DashboardSettings) -> Address:
 
 
 def _bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets at every address that the host means, all at one port. Raises `OSError`."""
+    """Return sockets bound to every address of the host, all at one port. Raises `OSError`."""
     kinds = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     found: list[socket.socket] = []
     try:
@@ -128,7 +127,7 @@ def _context(settings: DashboardSettings) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # With a password, so that a sealed key is an error and no question in the middle of nowhere.
+        # The password makes an encrypted key an error instead of a prompt on the terminal.
         context.load_cert_chain(settings.certificate, settings.key, password="")
     except (OSError, ssl.SSLError) as error:
         raise _unusable(settings.certificate, settings.key, error) from error

@@ -1,13 +1,12 @@
-"""What the swarm has done so far, round by round, out of the ledger and the history on this disk.
+"""The swarm's history by round, read from the ledger and the history file on this disk.
 
-The ledger has every round since the founding: who was a member, whose update counted, at which loss,
-with how many bytes. The history has what only this node knows: when, how long each phase took, what was
-measured on held-out text. Both files grow while they are read; a `Chronicle` takes in what is new, a
-bounded piece at a time, in whatever thread it is asked to. Old rounds are merged, so that a run of any
-length is some thousand rows.
+The ledger has every round since the founding: the members, and the updates that counted, with loss and
+bytes. The history has what only this node knows: times, durations of the phases, held-out losses. Both
+files grow while they are read; a `Chronicle` reads the new part, a bounded piece at a time, in whatever
+thread calls it. Old rounds are merged, so a run of any length has a few thousand rows.
 
-The ledger was checked when the running node took it in, and is not checked again here: a reader of its
-own disk decodes strictly, and stops at the first entry that is none.
+The running node verified the ledger when it received it, and it is not verified again here: entries are
+decoded strictly, and reading stops at the first invalid one.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ from ..telemetry.history import MAX_SAMPLE_CHARACTERS
 T = TypeVar("T")
 
 MAX_ROWS = 4096
-"""Rounds, or rounds merged, that are kept: more than a screen has pixels."""
+"""Rows to keep, each one or several merged rounds: more than a screen has pixels."""
 RECENT_ROWS = 1024
-"""The last ones, which are never merged."""
+"""The newest rows, which are never merged."""
 MAX_PEERS = 4096
-"""Peers that are told apart; in a swarm that anybody may enter there may be more in time."""
+"""Limit on distinct peers; an open swarm may see more of them over time."""
 RECENT_ROUNDS = 64
-"""What is said of a member's work of late is about so many rounds."""
+"""The number of rounds over which a member's recent contributions are counted."""
 PHASES = ("compute", "encode", "transfer", "agree", "apply")
 
 _PHASES_KEPT = 64
-# With each news; more than these come in no second.
+# Peers sent with each event; no second brings more new ones.
 _PEERS_AGAIN = 64
-# Of those who have gone, the last so many stand among the members.
+# Number of most recently departed peers listed among the members.
 _GONE_SHOWN = 64
 _MAX_HELDOUT = 4096
 _MAX_SAMPLES = 64
-# With each news; more are not written in a second.
+# Samples sent with each event; no second brings more.
 _SAMPLES_AGAIN = 2
-# A line of a thousand members has some 60 kB.
+# A line for a thousand members has some 60 kB.
 _MAX_LINE_BYTES = 1 << 20
-# Taken in at once, so that whoever waits for the first page sees something soon.
+# Read in one go, so that a client waiting for the first page soon sees something.
 _ENTRIES_AT_ONCE = 512
 _BYTES_AT_ONCE = 4 << 20
 _LENGTH_BYTES = 4
@@ -60,14 +59,14 @@ _LENGTH_BYTES = 4
 
 @dataclass
 class Row:
-    """A round, or several that were merged: what holds for the last of them, and sums over all."""
+    """One round or several merged rounds: values of the last one, and sums over all."""
 
     round: int
-    """The last of them."""
+    """The last round of the row."""
     rounds: int
-    """How many."""
+    """Number of rounds in the row."""
     loss: float | None
-    """Mean over the tokens, in nats a token; None: nobody trained."""
+    """Mean over the tokens, in nats per token; None: no member trained."""
     trained: int
     """Tokens of these rounds."""
     tokens: int
@@ -77,36 +76,36 @@ class Row:
     updates: int
     """Updates that counted in these rounds."""
     present: int
-    """Who was a member in the last of them, a bit for each peer."""
+    """Members in the last round, one bit per peer."""
     counted: int
-    """Whose update counted in the last of them, likewise."""
+    """Members whose update counted in the last round, one bit per peer."""
     time: float | None = None
-    """When this node applied the last of them, in seconds since 1970; None: it was not there."""
+    """When this node applied the last round, in seconds since 1970; None: it did not."""
 
 
 @dataclass
 class Account:
-    """What is known of a peer that is or was a member."""
+    """The contributions of a current or former member."""
 
     peer: str
     joined: int
-    """The round whose record admitted it last; the founder: 0."""
+    """The round whose record last admitted it; 0 for the founder."""
     left: int | None = None
-    """The round whose record says that it is gone."""
+    """The round whose record removed it."""
     why: str = ""
-    """`left`, `silent` or `expelled`, if it is gone."""
+    """`left`, `silent` or `expelled`, if it has been removed."""
     counted: int = 0
     tokens: int = 0
     last: int | None = None
     """The last round in which its update counted."""
     loss: float | None = None
-    """Of that update."""
+    """Loss of that update."""
     recent: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
-    """The last rounds in which it counted."""
+    """The last rounds in which its update counted."""
 
 
 class Chronicle:
-    """What the files say so far. One thread at a time."""
+    """The content of the files so far. Not thread-safe."""
 
     def __init__(self, founder: PeerId, me: str, ledger: Path, history: Path) -> None:
         self._founder = founder
@@ -114,7 +113,7 @@ class Chronicle:
         self._ledger = ledger
         self._history = history
         self.generation = 0
-        """Another one: what was said before does not hold any more (another chain is followed)."""
+        """Incremented when earlier content became invalid because the node changed to another chain."""
         self._forget()
 
     def _forget(self) -> None:
@@ -133,32 +132,32 @@ class Chronicle:
         self._admit(self._founder, 0)
 
     def refresh(self) -> bool:
-        """Take in some of what is new. Returns whether there may be more at once."""
+        """Read a piece of the new content. Return whether there may be more."""
         if self._was_replaced():
             self.generation += 1
             self._forget()
         more = self._read_ledger()
-        # What the history says is about rounds that the ledger has.
+        # The history refers to rounds of the ledger.
         return more or self._read_history()
 
     # As JSON
 
     def whole(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all rows and what belongs to them."""
         return self._said(self.rows, self.heldout, self.samples, 0)
 
     def latest(self, rows: int) -> dict[str, Any]:
-        """The last so many rows, with all that goes with them; they replace those that somebody has.
+        """Return the last `rows` rows and what belongs to them; they replace a client's copies.
 
-        Of the peers it names those that came last, who stand at `peers_at` and after it: who was ever
-        there may be thousands.
+        The peers are only the newest ones, from index `peers_at` on, since there may be thousands in
+        all.
         """
         known = max(0, len(self.accounts) - _PEERS_AGAIN)
         samples = self.samples[-_SAMPLES_AGAIN:]
         return self._said(self.rows[-rows:], self.heldout[-rows:], samples, known)
 
     def contributions(self) -> list[dict[str, Any]]:
-        """A row for everybody who was ever a member, in the order of coming."""
+        """Return one row per current or former member, in order of admission."""
         return [self._account(account) for account in self.accounts]
 
     def _said(
@@ -180,7 +179,7 @@ class Chronicle:
                 "bytes": [row.size for row in rows],
                 "updates": [row.updates for row in rows],
                 "time": [row.time for row in rows],
-                # In hex: JSON has no whole numbers of more than 53 bits everywhere.
+                # In hex: many JSON readers have no integers beyond 53 bits.
                 "present": [f"{row.present:x}" for row in rows],
                 "counted": [f"{row.counted:x}" for row in rows],
             },
@@ -191,7 +190,7 @@ class Chronicle:
         }
 
     def _of_now(self) -> list[Account]:
-        """Who is a member, who was one until lately, and this node."""
+        """Return the members, those that left recently, and this node."""
         gone = [each for each in self.accounts if each.left is not None and each.peer != self._me]
         gone.sort(key=lambda each: each.left or 0)
         old = {id(each) for each in gone[:-_GONE_SHOWN]}
@@ -245,7 +244,7 @@ class Chronicle:
                     if taken == _ENTRIES_AT_ONCE:
                         return True
         except (OSError, ProtocolError):
-            # Not there yet, or damaged: the node itself finds out and says so.
+            # Not there yet, or damaged: the node itself notices and reports it.
             return False
         return False
 
@@ -263,7 +262,7 @@ class Chronicle:
                 account.counted += 1
                 account.tokens += entry.tokens
                 account.last = record.round
-                # Who speaks for others has not trained for that.
+                # An aggregator's entry has no tokens, and so no loss.
                 account.loss = entry.loss if entry.tokens else account.loss
                 account.recent.append(record.round)
         before = self.rows[-1] if self.rows else None
@@ -321,7 +320,7 @@ class Chronicle:
             return False
         whole = data.rfind(b"\n") + 1
         if not whole and len(data) >= _MAX_LINE_BYTES:
-            # Nothing that this program wrote.
+            # Not written by this program.
             whole = len(data)
         self._history_at += whole
         for line in data[:whole].splitlines():
@@ -351,10 +350,10 @@ class Chronicle:
         if index < len(self.rows):
             self.rows[index].time = time
         elif time is not None and len(self._early) < RECENT_ROUNDS:
-            # It is in the parameters, and about to be on the disk.
+            # The parameters have this round already; its ledger entry is about to be written.
             self._early[round_] = time
         while self.phases and self.phases[-1]["round"] >= round_:
-            # The round was done again, on another chain.
+            # The round was repeated on another chain.
             self.phases.pop()
         self.phases.append(
             {"round": round_, "time": time, **{name: _number(seconds.get(name)) for name in PHASES}}
@@ -362,9 +361,9 @@ class Chronicle:
 
 
 def _with(known: list[tuple[int, T]], new: tuple[int, T], most: int) -> list[tuple[int, T]]:
-    """What was seen after rounds, and one more; of too many, every second of the older half goes."""
+    """Append an entry; beyond `most` entries, drop every other one of the older half."""
     while known and known[-1][0] >= new[0]:
-        # The round was done again, on another chain.
+        # The round was repeated on another chain.
         known.pop()
     known.append(new)
     half = most // 2
@@ -372,7 +371,7 @@ def _with(known: list[tuple[int, T]], new: tuple[int, T], most: int) -> list[tup
 
 
 def _merged(rows: list[Row]) -> list[Row]:
-    """The same rounds in fewer rows: of the older ones two by two."""
+    """Merge the older rows in pairs."""
     old, recent = rows[:-RECENT_ROWS], rows[-RECENT_ROWS:]
     return [*(_both(*old[at : at + 2]) for at in range(0, len(old), 2)), *recent]
 
@@ -397,7 +396,7 @@ def _both(first: Row, second: Row | None = None) -> Row:
 
 
 def _entries(file: Any) -> Iterator[bytes]:
-    """The whole entries from here on; the last may be one that is just being written."""
+    """Yield the complete entries from here on; the last one may still be being written."""
     while True:
         prefix = file.read(_LENGTH_BYTES)
         length = int.from_bytes(prefix, "big")
@@ -410,7 +409,7 @@ def _entries(file: Any) -> Iterator[bytes]:
 
 
 def _number(value: object) -> float | None:
-    """A number that is one; None for all else, what is not known included."""
+    """Return a finite number as a float; None for anything else, an unknown value included."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     number = float(value)

@@ -1,7 +1,7 @@
-"""What the page shows, made once for all who look: the status each second, the rounds as they come.
+"""The page's data, encoded once for all viewers: the status every second, and rounds as they arrive.
 
-It costs next to nothing while nobody looks. However many do, a status is encoded once, and the files are
-read once, in a thread.
+It costs next to nothing without viewers. For any number of viewers a status is encoded once, and the
+files are read once, in a thread.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .chronicle import Chronicle
 from .http import Send
 
 MAX_STREAMS = 64
-"""Pages that are kept up to date at once."""
+"""Maximum number of pages with a live stream."""
 
 _EVERY_SECONDS = 1.0
-# A stream on which nothing is sent looks dead to whatever stands between.
+# Proxies close a stream on which nothing is sent.
 _PING_SECONDS = 15.0
-# Rows that are said again with each news: what is told of a round comes in two parts, and a page that
-# was just loaded has not heard the last ones.
+# Rows repeated with each event: a round's row is completed later from the history, and a page that was
+# just loaded has missed the last events.
 _AGAIN_ROWS = 16
-# Whoever asks for all rounds again and again gets what was made this long ago.
+# Repeated requests for all rounds get the same response for this long.
 _FRESH_SECONDS = 1.0
 
 
 class Feed:
-    """The news of a node. `run` keeps it up while somebody looks."""
+    """The event stream of a node. `run` keeps it up to date while there are viewers."""
 
     def __init__(
         self, status: Callable[[], Status], chronicle: Callable[[], Chronicle | None]
@@ -45,7 +45,7 @@ class Feed:
         self._chronicle: Chronicle | None = None
         self._reading = trio.Lock()
         self.streams = 0
-        """How many look."""
+        """Number of open streams."""
         self._wanted = trio.Event()
         self._said = trio.Event()
         self._status_news = b""
@@ -53,14 +53,14 @@ class Feed:
         self._whole = b""
         self._whole_at = -math.inf
 
-    # What is asked for once
+    # Single requests
 
     def status(self) -> bytes:
-        """The status, and what follows from it, as JSON."""
+        """Return the status, with the verdict and texts derived from it, as JSON."""
         return _json(_told(self._status()))
 
     async def rounds(self) -> bytes:
-        """All rounds as JSON."""
+        """Return all rounds as JSON."""
         async with self._reading:
             if trio.current_time() - self._whole_at >= _FRESH_SECONDS:
                 self._whole = await trio.to_thread.run_sync(self._all_rounds)
@@ -68,19 +68,19 @@ class Feed:
             return self._whole
 
     async def contributions(self) -> list[dict[str, Any]]:
-        """Who has added what."""
+        """Return the contributions of all members."""
         async with self._reading:
             return await trio.to_thread.run_sync(self._contributions)
 
-    # What goes on
+    # The stream
 
     @property
     def full(self) -> bool:
-        """Whether as many look as are kept up to date."""
+        """Whether the maximum number of streams is open."""
         return self.streams >= MAX_STREAMS
 
     async def stream(self, send: Send) -> None:
-        """Send the news as server-sent events, until nobody reads them any more."""
+        """Send server-sent events until the client disconnects."""
         self.streams += 1
         self._wanted.set()
         self._wanted = trio.Event()
@@ -104,9 +104,9 @@ class Feed:
             self.streams -= 1
 
     async def run(self) -> None:
-        """Gather the news, for ever."""
+        """Gather the events, for ever."""
         async with trio.open_nursery() as nursery:
-            # A long run takes a while to read for the first time: the status does not wait for it.
+            # Reading a long run for the first time takes a while; the status does not wait for it.
             nursery.start_soon(self._again_and_again, self._gather_status)
             nursery.start_soon(self._again_and_again, self._gather_rounds)
 
@@ -149,7 +149,7 @@ class Feed:
         return [] if chronicle is None else chronicle.contributions()
 
     def _latest_rounds(self) -> bytes | None:
-        """What is new; None: nothing."""
+        """Return the latest rounds if anything changed; None if nothing did."""
         chronicle = self._refresh()
         if chronicle is None:
             return None
@@ -158,7 +158,7 @@ class Feed:
 
 
 def _told(status: Status) -> dict[str, Any]:
-    """The status, and what people are told of it. A stranger's words are made harmless."""
+    """Return the status and the texts derived from it. Untrusted text is sanitized."""
     how = verdict(status)
     return {
         "status": encode_status(status),
@@ -174,7 +174,7 @@ def _told(status: Status) -> dict[str, Any]:
 
 
 def _event(kind: str, data: bytes) -> bytes:
-    # JSON has no line breaks of its own here, and ASCII alone.
+    # This JSON is ASCII without line breaks, so it fits on one line.
     return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
 
 

@@ -1,10 +1,10 @@
-"""Who may read the page, and who may act through it.
+"""Access control of the page: who may read it, and who may act through it.
 
-A browser runs pages of strangers, and lets them send requests to this machine. Two ways lead from there
-to an answer, and both end here. *Rebinding*: a stranger's name that suddenly means 127.0.0.1 makes its
-page ours in the browser's eyes; but the request says that name in `Host`, and no name but ours is
-answered. *Forgery*: a request from a page elsewhere says so in `Origin` or `Sec-Fetch-Site`. Acting
-needs the token besides, which only the owner of the data directory can ask for.
+A browser runs pages of strangers and lets them send requests to this machine. There are two attacks, and
+both fail here. *Rebinding*: a stranger's name that suddenly resolves to 127.0.0.1 makes its page
+same-origin with ours; but the request carries that name in `Host`, and only our own names are answered.
+*Forgery*: a request from another page is marked as such in `Origin` or `Sec-Fetch-Site`. Actions also
+need the token, which only the owner of the data directory can obtain.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ TOKEN_HEADER = "x-distro-token"
 
 @dataclass(frozen=True, kw_only=True)
 class Guard:
-    """What is let in at an address that is served."""
+    """Access rules of one served address."""
 
     host: str
-    """As the owner named it: an address, or a name."""
+    """An address or a name, as the owner gave it."""
     token: str
-    """Whoever has it may act; and read, where reading is not free."""
+    """Its bearer may act, and read where reading needs it."""
     secure: bool
-    """Whether it is served over TLS."""
+    """Whether the page is served over TLS."""
     free_reading: bool
     """Whether reading needs no token."""
 
@@ -36,7 +36,7 @@ class Guard:
         return f"Guard(host={self.host!r})"
 
     def refusal(self, request: Request) -> Response | None:
-        """Why a request is not answered, whatever it is about; None if it is."""
+        """Return the refusal of a request from a foreign host or page; None if it may be answered."""
         host = request.headers.get("host", "")
         name = host_name(host)
         if name is None or not is_own_host(name, self.host):
@@ -47,17 +47,18 @@ class Guard:
         origin = request.headers.get("origin")
         if origin is not None and origin.lower() != f"{scheme}://{host.lower()}":
             return text_response(403, "another page may not ask this one")
-        # Of a link that leads here the browser says that it comes from elsewhere; not so of our script.
+        # Following a link to this page counts as cross-site in the browser; a request of our script does
+        # not.
         fetched = request.headers.get("sec-fetch-site", "none")
         if request.path.startswith("/api/") and fetched not in ("same-origin", "none"):
             return text_response(403, "another page may not ask this one")
         return None
 
     def may_read(self, request: Request) -> bool:
-        """Whether a request that was not refused may see what the node does."""
+        """Whether a request that passed `refusal` may read the node's state."""
         return self.free_reading or self.may_act(request)
 
     def may_act(self, request: Request) -> bool:
-        """Whether a request that was not refused has the token."""
+        """Whether a request that passed `refusal` has the token."""
         given = request.headers.get(TOKEN_HEADER, "")
         return hmac.compare_digest(given.encode("latin-1"), self.token.encode())

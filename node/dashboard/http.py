@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server on trio: h11 speaks the protocol; all buffers and waits here have a bound.
+"""A small HTTP/1.1 server on trio: h11 parses the protocol; all buffers and waits here are bounded.
 
-Whoever connects may be anybody: another user of this machine, a page in the owner's own browser. So
-few connections are open at once, a request has a short time and few bytes, and who reads an answer too
-slowly loses the connection. A connection on which nobody asks anything makes room for the next.
+Any process may connect: another user of this machine, a page in the owner's own browser. So few
+connections are open at once, a request is limited in time and bytes, and a client that reads too slowly
+is disconnected. An idle connection makes room for the next.
 """
 
 from __future__ import annotations
@@ -26,49 +26,49 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Sends a piece of an answer that goes on; raises as a stream does once nobody reads any more."""
+"""Sends a piece of a streamed response; raises as a stream does once the client has disconnected."""
 
 _READ_BYTES = 4 * 1024
-# Of an answer, at once: who takes it at less than this in `send_seconds` reads too slowly.
+# Bytes sent at once: a client that takes longer than `send_seconds` for this reads too slowly.
 _PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What strangers can take up."""
+    """Limits on the resources that strangers can use."""
 
     connections: int = 96
-    """Open at once; a page has up to six, a browser's own limit for a host."""
+    """Open at once; a page has up to six, a browser's own limit per host."""
     per_address: int = 24
-    """Of one address that is not this machine's own."""
+    """Per remote address, unless it is this machine's own."""
     head_bytes: int = 16 * 1024
-    """Of a request's first line and headers; browsers send about one."""
+    """Size of a request's first line and headers; browsers send about 1 KiB."""
     body_bytes: int = 4 * 1024
-    """Of what a request carries: a command and its few words."""
+    """Size of a request's body: a command with a few parameters."""
     request_seconds: float = 10.0
-    """From a request's first byte to its last; for the handshake of TLS, too."""
+    """From a request's first byte to its last; also for the TLS handshake."""
     idle_seconds: float = 30.0
     """Between two requests."""
     send_seconds: float = 20.0
-    """For each piece of an answer, 64 KiB at most."""
+    """For each piece of a response, at most 64 KiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request that came whole."""
+    """A complete request."""
 
     method: str
     path: str
-    """Without what follows a question mark."""
+    """The path without the query."""
     headers: Mapping[str, str]
-    """By names in small letters. One that was given twice is not here but in `doubled`."""
+    """By lower-case name. A header that occurs twice is in `doubled` instead."""
     doubled: frozenset[str] = frozenset()
     body: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """An answer: `body`, or what `stream` sends until it returns or nobody reads any more."""
+    """A response: `body`, or what `stream` sends until it returns or the client disconnects."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -80,21 +80,21 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 def text_response(status: int, text: str) -> Response:
-    """A line of text."""
+    """Return a response with a line of text."""
     headers = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
     return Response(status=status, headers=headers, body=f"{text}\n".encode())
 
 
 class _TooSlow(Exception):
-    """Somebody took longer than the bounds give."""
+    """The client took longer than the bounds allow."""
 
 
-# It hung up, it is no TLS that it speaks, or it does not keep to the bounds.
+# The client disconnected, does not speak TLS, or exceeds the bounds.
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, _TooSlow)
 
 
 class HttpServer:
-    """Answers requests with `answer`, over TLS if there is a context for it."""
+    """Answers requests with `answer`, over TLS if a context is given."""
 
     def __init__(
         self, answer: Answer, *, bounds: Bounds | None = None, tls: ssl.SSLContext | None = None
@@ -119,14 +119,14 @@ class HttpServer:
             task_status.started()
 
     async def attend(self, stream: trio.SocketStream) -> None:
-        """Answer who has connected, until it has had enough or did not keep to the bounds."""
+        """Serve one client until it disconnects or exceeds the bounds."""
         address = _address(stream)
         near = _is_this_machine(address)
         if self._open >= self._bounds.connections and self._idle:
             longest = next(iter(self._idle))
             del self._idle[longest]
             longest.cancel()
-            # Its task is woken by that, and has run after two rounds of the scheduler.
+            # The cancelled task gets scheduled, and has ended after two rounds of the scheduler.
             for _ in range(2):
                 await trio.lowlevel.checkpoint()
         full = self._open >= self._bounds.connections
@@ -139,7 +139,7 @@ class HttpServer:
             with contextlib.suppress(*_GONE):
                 await self.converse(stream)
         except Exception:
-            # What is wrong with one request must not end the node.
+            # A fault in one request must not end the node.
             _log.exception("a request to the page failed")
         finally:
             self._open -= 1
@@ -149,9 +149,9 @@ class HttpServer:
             await trio.aclose_forcefully(stream)
 
     async def converse(self, raw: trio.abc.Stream) -> None:
-        """Answer what is asked over a stream, as long as it keeps to the bounds.
+        """Answer the requests on a stream while they stay within the bounds.
 
-        Raises what streams raise once nobody is at the other end.
+        Raises what streams raise once the other end is gone.
         """
         stream = raw
         if self._tls is not None:
@@ -173,7 +173,7 @@ class HttpServer:
                 await self._reply(stream, connection, None, refusal)
 
     async def _read(self, stream: trio.abc.Stream, connection: h11.Connection) -> Request | None:
-        """The next request; None at the end of the connection."""
+        """Return the next request; None at the end of the connection."""
         head: h11.Request | None = None
         body = bytearray()
         with trio.move_on_after(self._bounds.idle_seconds) as waiting:
@@ -182,7 +182,7 @@ class HttpServer:
                 while (event := connection.next_event()) is h11.NEED_DATA:
                     received = await stream.receive_some(_READ_BYTES)
                     if waiting in self._idle:
-                        # It has begun: from here on it is in the middle of something.
+                        # A request has begun, so the connection is not idle any more.
                         del self._idle[waiting]
                         waiting.deadline = trio.current_time() + self._bounds.request_seconds
                     connection.receive_data(received)
@@ -205,12 +205,12 @@ class HttpServer:
                     event = connection.next_event()
             except h11.RemoteProtocolError:
                 if head is not None and head.method == b"HEAD":
-                    # Its answer has no body, so there is nothing to say why with.
+                    # The response to HEAD has no body in which to give a reason.
                     return None
                 raise
             finally:
                 self._idle.pop(waiting, None)
-        # Too late, or somebody else has its place.
+        # Timed out, or cancelled to make room for another connection.
         raise _TooSlow
 
     async def _reply(
@@ -240,7 +240,8 @@ class HttpServer:
             async with trio.open_nursery() as nursery:
 
                 async def watch() -> None:
-                    # Nobody has anything to say while a stream goes on: this is the hanging up.
+                    # The client sends nothing during a stream, so any result here means that it
+                    # disconnected.
                     with contextlib.suppress(*_GONE):
                         await stream.receive_some(1)
                     nursery.cancel_scope.cancel()
@@ -284,7 +285,7 @@ def _address(stream: trio.SocketStream) -> str:
     try:
         return str(stream.socket.getpeername()[0])
     except (OSError, IndexError):
-        # It has hung up already.
+        # It has disconnected already.
         return ""
 
 

@@ -1,6 +1,6 @@
-"""What is answered to which request: the page's own files, what it shows, and what it does.
+"""The page's routes: its static files, its data, and its commands.
 
-Nothing here takes a path from a request: the files are a fixed list, read once.
+No path is taken from a request: the files are a fixed list, read once.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _FILES = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 
-# Scripts and styles are files of this server alone; the page talks to nobody else, is in nobody's frame,
-# and is told to nobody when a link is followed.
+# Scripts and styles come from this server alone; the page contacts no other server, cannot be framed,
+# and sends no referrer.
 _GUARDING = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -53,12 +53,12 @@ _GUARDING = {
 
 _JSON = "application/json"
 _COLUMNS: tuple[str, ...] = ("peer", "joined", "left", "why", "counted", "tokens", "last", "loss")
-# Of what a command says back.
+# Response to a request without the token.
 _REFUSED = "open the link that `distro-node dashboard` prints: it lets you do this"
 
 
 class Pages:
-    """Answers requests."""
+    """Answers the page's requests."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class Pages:
         acts: Mapping[str, Handler],
         invitation: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`acts` must not block. `invitation` gives the link for everybody who looks, None if there is
-        none; it is called in a thread."""
+        """`acts` must not block. `invitation` returns the link shown to all viewers, or None; it is
+        called in a thread."""
         self._invitation = invitation
         self._guard = guard
         self._feed = feed
@@ -79,7 +79,7 @@ class Pages:
         }
 
     async def answer(self, request: Request) -> Response:
-        """The answer to a request, with what guards the page."""
+        """Return the response to a request, with the security headers."""
         response = self._guard.refusal(request) or await self._answer(request)
         return Response(
             status=response.status,
@@ -128,7 +128,7 @@ class Pages:
     def _act(self, request: Request) -> Response:
         if request.method != "POST":
             return text_response(405, "to act is to POST")
-        # Before the token: to a script elsewhere this answer says nothing.
+        # Checked before the token: scripts of other pages learn nothing from this response.
         if request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
             return text_response(415, "say it in JSON")
         if not self._guard.may_act(request):
@@ -141,12 +141,12 @@ class Pages:
             return text_response(400, "say it as a JSON object")
         answer = handler(words)
         _log.info("told by the page: %s", request.path.removeprefix("/api/act/"))
-        # What the node does not take ({"error"}) is its answer all the same.
+        # A rejection by the node ({"error"}) is a normal answer, too.
         return _json(json.dumps(answer).encode())
 
 
 def read_words(body: bytes) -> dict[str, Any] | None:
-    """The words that come with a command: a small JSON object, or nothing. None for all else."""
+    """Return a command's parameters, a small JSON object; None for anything that is not one."""
     if not body:
         return {}
     try:
@@ -161,9 +161,9 @@ def _json(body: bytes) -> Response:
 
 
 def _code(link: str) -> Response:
-    """A link as a QR code."""
+    """Return a link as a QR code."""
     image = io.BytesIO()
-    # On white in the dark as well: cameras look for dark on light.
+    # Black on white in dark mode as well: cameras expect that.
     segno.make_qr(link, error="L").save(image, kind="svg", scale=4, border=4, light="white")
     return Response(headers={"Content-Type": "image/svg+xml"}, body=image.getvalue())
 

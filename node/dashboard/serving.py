@@ -1,4 +1,4 @@
-"""The page put together: its address, the files that it reads, and the node that it speaks of."""
+"""Serving the page: its address, the files that it reads, and the node that it shows."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _log = logging.getLogger(__name__)
 
 
 class Node(Protocol):
-    """What a page speaks of: the supervisor."""
+    """The node that a page shows: the supervisor."""
 
     @property
     def acts(self) -> Mapping[str, Handler]:
-        """What its owner may tell it to do."""
+        """The commands that its owner may give."""
         ...
 
     def status(self) -> Status:
-        """What it says of itself; must not block."""
+        """Return the node's status; must not block."""
         ...
 
 
@@ -47,8 +47,8 @@ async def serve_dashboard(
     me: PeerId,
     invite: Callable[[Manifest], str | None],
 ) -> AsyncIterator[None]:
-    """Serve the page of a node while the context lasts, if it has an address. `invite` makes the link
-    that everybody who looks is shown."""
+    """Serve the page of a node inside the context, if it has an address. `invite` makes the link that is
+    shown to all viewers."""
     if address is None:
         yield
         return
@@ -57,7 +57,7 @@ async def serve_dashboard(
     def read_manifest() -> Manifest:
         return decode_manifest(files.manifest.read_bytes(), swarm)
 
-    # Before the description of the swarm is here, nothing is known of it.
+    # Without the manifest on the disk there is no history to show.
     def chronicle() -> Chronicle | None:
         with contextlib.suppress(OSError, ProtocolError):
             founder = read_manifest().founder
