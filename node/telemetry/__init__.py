@@ -1,1 +1,1 @@
-"""What a node tells of itself: status, events and history, metrics, logs, plots."""
+"""Reporting of a node's state: status, events and history, metrics, logs, plots."""

@@ -1,6 +1,6 @@
-"""What a bootstrap peer tells Prometheus: how busy it is, and what it had to refuse.
+"""Prometheus metrics of a bootstrap peer: its load, and the requests that it refused.
 
-As in `metrics`, label values come out of fixed sets: no swarm and no peer has a series of its own.
+As in `metrics`, label values come from fixed sets: no swarm and no peer has a series of its own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BootstrapMetrics:
         self._relayed_so_far = 0
 
     def update(self, network: Network, introduced: Registry) -> None:
-        """Bring all of them up to date."""
+        """Bring all metrics up to date."""
         self._peers.set(len(network.connected()))
         self._swarms.set(introduced.swarms())
         carrier = network.carrier

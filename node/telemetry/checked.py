@@ -1,4 +1,4 @@
-"""What a node says of checked work: that of the swarm, and what checks say of its own."""
+"""The audits in a node's status: those of the swarm, and the node's own results."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ Why = Literal["turned_away", "failed", "scores", "halves", "word", "unvouched"]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnChecks:
-    """What checks say of this node."""
+    """What audits have found about this node."""
 
     counts: bool
     """Whether its updates are part of the step."""
     votes: int
-    """How many of the swarm's votes it has in this round."""
+    """Its votes in this round."""
     checks: int
-    """How often somebody looked at its work."""
+    """How often its work was audited."""
     low: int
-    """How many of these looks found less in it than is usual."""
+    """Audits of its work with a low score."""
     failed: int
-    """How many of the low ones others confirmed, who looked again."""
+    """Low audits that re-audits confirmed."""
     looks: int
-    """How often it has looked at the work of others, as far as records hold it."""
+    """Audits of others' work by this node, as far as they are in records."""
     why: Why | None
-    """Why its updates do not count (`turned_away`, `failed`) or it has no votes, or none soon: its
-    scores are too low, only one half of each of its samples is in its updates (`halves`), its word is
-    contradicted, or too few vouch for its work; None: it has some."""
+    """Why its updates do not count (`turned_away`, `failed`) or it has no votes, or will soon have none:
+    low scores, only one half of each of its samples in its updates (`halves`), audits of its own that
+    others contradict (`word`), or too few members that vouch for its work (`unvouched`); None: it has
+    votes."""
     passes_until_back: int
-    """So many checks in a row have to pass before its updates count again; 0: they count."""
+    """Audits in a row that have to pass before its updates count again; 0: they count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,24 +41,24 @@ class LeftOut:
     peer: str
     """Its peer id."""
     why: str
-    """Why, for people."""
+    """The reason, for display."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChecksStatus:
-    """What came of checking work, as the chain says."""
+    """The results of the audits according to the chain."""
 
     looks: int
-    """At members' work, in the records since the founding."""
+    """Audits of members' work in the records since the founding."""
     low: int
-    """How many of these found less than is usual."""
+    """Those of them with a low score."""
     disputes: int
-    """Low looks that others look at again now."""
+    """Low audits that are being re-audited now."""
     votes: int
-    """Of all members, in this round."""
+    """Votes of all members in this round."""
     voters: int
-    """Members that have any."""
+    """Members with votes."""
     left_out: tuple[LeftOut, ...]
     """Members whose updates do not count."""
     own: OwnChecks | None
-    """None: this node only looks on."""
+    """None: this node is an observer."""

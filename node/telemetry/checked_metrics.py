@@ -1,5 +1,5 @@
-"""What a node tells Prometheus of checked work. Where work is not checked, its counters stay at zero,
-and its gauges have no number."""
+"""Prometheus metrics of the audits. In a swarm without audits the counters stay at zero, and the gauges
+have no number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Voters = Literal["own", "swarm", "other"]
 
 
 class CheckedMetrics(Maker):
-    """The metrics of checked work, in the registry of a node's others."""
+    """The audit metrics, in the registry of the node's other metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)

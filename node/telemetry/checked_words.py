@@ -1,4 +1,4 @@
-"""Checked work in words: whether a node's updates count, what its votes are, and what helps."""
+"""Texts about audits: whether a node's updates count, its votes, and remedies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LEFT_OUT_SHOWN = 4
 
 
 def own_words(own: OwnChecks) -> Words:
-    """Why this node stands as it does, and what helps."""
+    """Return the reason for this node's audit state, and the remedy."""
     match own.why:
         case "turned_away":
             return Words(
@@ -50,36 +50,36 @@ def own_words(own: OwnChecks) -> Words:
 
 
 def left_out_words(checks: int, failed: int) -> str:
-    """Why a member's updates do not count."""
+    """Return why a member's updates do not count."""
     return f"{_of(failed, checks)} of its work failed"
 
 
 def left_out_list(checks: ChecksStatus) -> str:
-    """Who is left out and why, the first of them."""
+    """Return the first of the members left out, each with the reason."""
     shown = [f"{short(each.peer)}: {each.why}" for each in checks.left_out[:_LEFT_OUT_SHOWN]]
     more = len(checks.left_out) - _LEFT_OUT_SHOWN
     return "; ".join(shown) + (f"; +{more}" if more > 0 else "")
 
 
 def votes_text(own: OwnChecks, checks: ChecksStatus) -> str:
-    """How many of all votes a node has."""
+    """Return a node's part of all votes."""
     if not own.votes:
         return "none yet" if own.why == "unvouched" else "none"
     return f"{own.votes:,} of {checks.votes:,}, {own.votes / checks.votes:.1%}"
 
 
 def looks_text(looks: int, low: int) -> str:
-    """How many looks there were, and how many were low."""
+    """Return the number of audits, and of those with a low score."""
     return f"{looks:,}, {low:,} low" if low else f"{looks:,}"
 
 
 def is_trouble(why: Why | None) -> bool:
-    """Whether there is something to look after."""
+    """Whether the owner has to look into it."""
     return why not in (None, "unvouched")
 
 
 def trouble_sentence(own: OwnChecks) -> str:
-    """What the trouble comes to, and why."""
+    """Return the consequence of the trouble, and its cause."""
     what = "your updates count, but give no votes" if own.counts else "your updates do not count"
     return f"{what}: {own_words(own).meaning}"
 

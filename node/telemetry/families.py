@@ -1,4 +1,4 @@
-"""How metrics are made: in a registry, with label values out of fixed sets."""
+"""Construction of metrics, with label values from fixed sets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
 class Family(Generic[Metric]):
-    """A metric with one label that takes few values: `metrics.sent["update"].inc(size)`.
+    """A metric with one label that has few values: `metrics.sent["update"].inc(size)`.
 
-    A value outside the set counts as `other`: what a peer makes us say must not make a series.
-    Every value has its series from the start, so that a rate sees the first event too.
+    A value outside the set counts as `other`, so that peers cannot create series. Every value has its
+    series from the start, so that a rate includes the first event.
     """
 
     def __init__(self, metric: Metric, values: Sequence[str]) -> None:
@@ -33,7 +33,7 @@ class Follower:
         self._seen: dict[str, float] = {}
 
     def update(self, totals: Mapping[str, float]) -> None:
-        """Add what has come on top since the last call. A total that shrank began anew at zero."""
+        """Add the increase since the last call. A total that shrank has restarted from zero."""
         for value, total in totals.items():
             seen = self._seen.get(value, 0)
             self._family[value].inc(total - seen if total >= seen else total)
@@ -41,13 +41,13 @@ class Follower:
 
 
 class Maker:
-    """Makes the metrics of a node in `registry`."""
+    """Base class that creates a node's metrics in `registry`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
 
     def _unknown(self, name: str, text: str) -> Gauge:
-        """A gauge that has no number before it is set: it is not zero."""
+        """Return a gauge that has no number, rather than zero, until it is set."""
         gauge = self._single(Gauge, name, text)
         gauge.set(math.nan)
         return gauge

@@ -1,4 +1,4 @@
-"""The history file: a line of JSON for each round, and for what was measured and written after it.
+"""The history file: one line of JSON per round, and one per evaluation and sample.
 
 It is a convenience for people and for the page; nothing depends on it.
 """
@@ -18,14 +18,15 @@ from .scores import Scores, read_scores
 _log = logging.getLogger(__name__)
 
 MAX_SAMPLE_CHARACTERS = 1000
-"""Of a text that the model wrote: what is longer is cut off, and not believed when it is read."""
+"""Length limit of a text that the model wrote: longer ones are cut when written, and ignored when
+read."""
 
-# Read from the history's end; some hundred members make a line of ten kilobytes.
+# Read from the end of the history; a hundred members make a line of ten kilobytes.
 _TAIL_BYTES = 8 << 20
 
 
 def write(history: Path, line: dict[str, Any]) -> None:
-    """Add a line. A full disk is noticed where it matters."""
+    """Append a line. A failure is only logged: a full disk is reported by more important writes."""
     try:
         _append(history, json.dumps(line).encode() + b"\n")
     except OSError as error:
@@ -33,7 +34,7 @@ def write(history: Path, line: dict[str, Any]) -> None:
 
 
 def last_rounds(history: Path, most: int) -> Iterator[tuple[int, int]]:
-    """The last rounds of a history, at most so many, and their fingerprints; other lines are skipped.
+    """Yield the last `most` rounds of a history with their fingerprints; other lines are skipped.
 
     A last line that a crash cut off is removed.
     """
@@ -53,12 +54,12 @@ def last_rounds(history: Path, most: int) -> Iterator[tuple[int, int]]:
 
 
 def last_scores(history: Path) -> Scores | None:
-    """What was measured last, by the end of a history."""
+    """Return the last scores in the final part of a history."""
     found = None
     with contextlib.suppress(OSError), history.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         for line in file:
-            # A word of JSON that no other line has: a history has a line for each round.
+            # This JSON key occurs in no other line, and a history has one line per round.
             if b'"scores"' in line:
                 with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
                     found = read_scores(json.loads(line)["scores"]) or found
@@ -66,7 +67,7 @@ def last_scores(history: Path) -> Scores | None:
 
 
 def _append(history: Path, line: bytes) -> None:
-    """Add a line, whole or not at all. Raises `OSError`."""
+    """Append a line, whole or not at all. Raises `OSError`."""
     with history.open("ab", buffering=0) as file:
         end = file.tell()
         try:

@@ -1,4 +1,4 @@
-"""What a network says of its line."""
+"""The network connection in the status."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from .status import LineStatus
 
 
 def line_status(network: Network, *, carried: int, bootstrap: bool) -> LineStatus:
-    """The line now; `carried`: bytes between others, `bootstrap`: whether it leads to a bootstrap
-    peer."""
+    """Return the state of the line; `carried`: bytes relayed between others, `bootstrap`: whether a
+    bootstrap peer is connected."""
     sent, received = network.wire_bytes()
     traffic = network.traffic
     return LineStatus(

@@ -1,7 +1,7 @@
 """Logging: lines for people or JSON for machines, on stderr and in a file of bounded size.
 
-Set up after libp2p has been imported: that import clears the handlers of its loggers and forces a
-level on one of them.
+Set up after libp2p has been imported: that import clears the handlers of its loggers and forces a level
+on one of them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ KEPT_LOG_FILES = 1
 
 LOG_FILE = "distro-node.log"
 
-# libp2p reports what is everyday life in a swarm of home computers (lines that break) as errors,
-# with tracebacks; the network module counts what matters itself. The others chat.
+# libp2p logs as errors, with tracebacks, what is normal in a swarm of home computers (lines that break);
+# the network module counts the relevant events itself. The others log too much.
 _QUIET_BELOW = {"libp2p": logging.CRITICAL, "multiaddr": logging.ERROR, "zeroconf": logging.ERROR}
 
 _LOUD_VARIABLE = "DISTRO_NODE_DEBUG"
 
 
 class LogFormat(StrEnum):
-    """How a log line is written."""
+    """The format of a log line."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class LogLevel(StrEnum):
-    """From which level on lines are written."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -56,8 +56,8 @@ def configure_logging(
 ) -> None:
     """Send all log records to stderr, unless a `screen` is drawn there, and to a file in `folder`.
 
-    Replaces whatever was configured before. The file is not opened before the first line, so a
-    node that finds its data directory in use leaves the other's log alone.
+    Replaces any earlier configuration. The file is opened with the first line, so a node that finds its
+    data directory in use does not touch the other node's log.
     """
     formatter = _JsonFormatter() if form is LogFormat.JSON else _TextFormatter()
     handlers: list[logging.Handler] = []
@@ -88,17 +88,18 @@ def configure_logging(
             # With levels of their own they would ignore the one set on their package.
             logging.getLogger(name).setLevel(logging.NOTSET)
     for name, lowest in _QUIET_BELOW.items():
-        # At level DEBUG nearly every line would be libp2p's: only who looks for faults wants those.
+        # At level DEBUG nearly every line would be libp2p's, so those need a variable as well.
         loud = level is LogLevel.DEBUG and os.environ.get(_LOUD_VARIABLE) == "1"
         logging.getLogger(name).setLevel(number if loud else lowest)
-    # A full disk or a closed terminal must not fill the other with tracebacks of the logger.
+    # A full disk or a closed terminal must not fill the other output with the logger's tracebacks.
     logging.raiseExceptions = False
-    # Else they go to stderr as they are: over the screen, with whatever a model's file made of them.
+    # Otherwise warnings go to stderr unsanitized, over the screen, with text from a model's file in
+    # them.
     logging.captureWarnings(True)
 
 
 class _TextFormatter(logging.Formatter):
-    """`2025-01-31T12:00:00Z INFO message`: UTC, as members of a swarm compare logs."""
+    """`2025-01-31T12:00:00Z INFO message`: UTC, because members of a swarm compare logs."""
 
     converter = time.gmtime
 
@@ -106,18 +107,18 @@ class _TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """One line, whatever a peer's text in it tries."""
+        """Return one sanitized line, whatever text of a peer is in it."""
         return harmless(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:
-        """Below its line and indented: what an exception says cannot pass for a line of the log."""
+        """Return the traceback indented, so that an exception's text cannot pass for a log line."""
         return "\n".join(
             f"    {harmless(line)}" for line in super().formatException(ei).split("\n")
         )
 
 
 class _JsonFormatter(logging.Formatter):
-    """One object a line: time (unix seconds), level, logger, message, and the traceback if any."""
+    """One object per line: time (unix seconds), level, logger, message, and the traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -128,5 +129,5 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        # Plain ASCII: a terminal that is shown the file obeys even characters that JSON leaves alone.
+        # Plain ASCII: terminals obey even characters that JSON would not escape.
         return json.dumps(line)

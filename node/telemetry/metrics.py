@@ -1,7 +1,7 @@
-"""What a node tells Prometheus: every metric, its meaning and the page that serves them.
+"""Prometheus metrics of a node: every metric, its meaning, and the page that serves them.
 
-Label values come out of fixed sets, so the number of series does not grow with the swarm, its age
-or the imagination of its peers. `docs/metrics.md` holds them as a table.
+Label values come from fixed sets, so the number of series does not grow with the swarm, its age or the
+imagination of its peers. `docs/metrics.md` lists them in a table.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Task = Literal[
 ]
 Owner = Literal["node", "trainer", "device", "other"]
 Part = Literal["gpu", "processor", "other"]
-# What envelopes, decoders and the checks of the protocol say of a message that they refuse.
+# The reasons for which envelopes, decoders and the protocol's checks refuse a message.
 Reason = Literal[
     "bad_hash",
     "bad_signature",
@@ -88,20 +88,20 @@ Reason = Literal[
     "other",
 ]
 
-# At the metrics page: a collector or two, and somebody who looks.
+# At the metrics page: a collector or two, and a person.
 _MAX_READERS = 8
 _READER_SECONDS = 5.0
 
-# A small model on a LAN computes in tens of milliseconds, and the manifest's default limit of a
-# collect phase is ten minutes; steps of about three tell a slow phase from a fast one.
+# A small model on a LAN computes in tens of milliseconds, and the manifest's default limit of a collect
+# phase is ten minutes; steps of about three tell a slow phase from a fast one.
 DURATION_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 600.0)
-# From what nobody notices to what others take for a broken line.
+# From imperceptible to what other peers take for a broken line.
 _STALL_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 def new_registry(version: str) -> CollectorRegistry:
-    """A registry with what every page says: which program this is, and how its process does."""
-    # Otherwise every counter drags a second series along that says when it was created.
+    """Return a registry with the metrics of every page: program version and process statistics."""
+    # Otherwise every counter gets a second series with the time of its creation.
     disable_created_metrics()
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -114,8 +114,8 @@ def new_registry(version: str) -> CollectorRegistry:
 class Metrics(Maker):
     """The metrics of one node, in a registry of their own.
 
-    libp2p puts counters labelled by peer, an unbounded set, into the client library's global
-    registry; hence the own one. All members may be set from any thread.
+    libp2p puts counters labelled by peer, an unbounded set, into the client library's global registry,
+    which is therefore not used. All members may be set from any thread.
     """
 
     def __init__(self, *, version: str) -> None:
@@ -188,7 +188,7 @@ class Metrics(Maker):
             "What this node's updates have told of one sequence of its own data, as the ε of "
             "differential privacy; no number: it does not keep to that.",
         )
-        # Not a loss of zero: nothing has been measured yet.
+        # A number would mean a loss; nothing has been measured yet.
         self.training_loss.set(math.nan)
         self.heldout_loss.set(math.nan)
         self.tokens = self._family(
@@ -246,7 +246,7 @@ class Metrics(Maker):
             Side,
         )
         self.checks = CheckedMetrics(self.registry)
-        """Of checked work."""
+        """Metrics of the audits."""
         self.members_expelled = self._single(
             Counter,
             "members_expelled_total",
@@ -312,49 +312,49 @@ class Metrics(Maker):
         )
 
     def set_state(self, state: State) -> None:
-        """Say which state the node is in, and so which ones it is not in."""
+        """Set the state that the node is in, and reset all others."""
         for known in get_args(StateLabel):
             self._state[known].set(0)
         self._state[state].set(1)
 
     def watch_disk(self, folder: Path) -> None:
-        """Tell how much room there is in this folder, whenever somebody asks."""
+        """Measure the free space of this folder whenever the metrics are read."""
 
         def free() -> float:
             try:
                 return shutil.disk_usage(folder).free
             except OSError:
-                # Not a full disk: nobody can say.
+                # Unknown, which is not the same as a full disk.
                 return math.nan
 
         self.disk_free.set_function(free)
 
     def serve(self, address: tuple[str, int]) -> MetricsPage:
-        """Serve the metrics over HTTP, at a host and port, from a thread of their own.
+        """Serve the metrics over HTTP at a host and port, from a thread.
 
-        Port 0 takes any free port. Raises `UserError`: `PORT_IN_USE` if somebody listens there
-        already, `ADDRESS_MISSING` if the address is none of this machine's, `BAD_ADDRESS` if it is none.
+        Port 0 takes any free port. Raises `UserError`: `PORT_IN_USE` if another program listens there,
+        `ADDRESS_MISSING` if this machine lacks the address, `BAD_ADDRESS` if it is invalid.
         """
         return serve_page(self.registry, address)
 
 
 @dataclass(frozen=True)
 class MetricsPage:
-    """The page while it is being served."""
+    """A metrics page that is being served."""
 
     url: str
     _server: WSGIServer
     _thread: Thread
 
     def close(self) -> None:
-        """Stop serving and give the port back."""
+        """Stop serving and release the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 def serve_page(registry: CollectorRegistry, address: tuple[str, int]) -> MetricsPage:
-    """Serve a registry over HTTP; as `Metrics.serve`."""
+    """Serve a registry over HTTP, as `Metrics.serve` does."""
     host, port = address
     name = f"[{host}]" if ":" in host else host
     try:
@@ -381,9 +381,10 @@ def serve_page(registry: CollectorRegistry, address: tuple[str, int]) -> Metrics
 
 
 def _answer_own_host(page: Any, served: str) -> Any:
-    """Wrap a WSGI application so that a stranger's name that was bound to our address gets no answer.
+    """Wrap a WSGI application so that it does not answer under a stranger's name (DNS rebinding).
 
-    A name without a dot is one of the owner's network, such as a container's: no stranger can bind it.
+    A name without a dot belongs to the owner's network, such as a container's: no stranger can register
+    it.
     """
 
     def answer(environ: dict[str, Any], start_response: Any) -> Any:
@@ -401,10 +402,10 @@ def _is_local_name(name: str, served: str) -> bool:
 
 
 def _limit(server: Any) -> None:
-    """Let nobody who connects to a page, and says nothing or hangs up, take up what is ours."""
+    """Bound the resources that clients can hold by sending nothing or disconnecting."""
     readers = BoundedSemaphore(_MAX_READERS)
     handle, close = server.process_request_thread, server.shutdown_request
-    # The handler gives its connection this patience.
+    # The handler sets this timeout on its connection.
     server.RequestHandlerClass.timeout = _READER_SECONDS
 
     def begin(request: Any, client: Any) -> None:
@@ -420,7 +421,7 @@ def _limit(server: Any) -> None:
             readers.release()
 
     def forget(request: Any, client: Any) -> None:
-        # The server would print a traceback for everybody who says nothing or hangs up early.
+        # The server would print a traceback for every client that sends nothing or disconnects early.
         _log.debug("%s read no metrics", client, exc_info=True)
 
     start_thread = server.process_request

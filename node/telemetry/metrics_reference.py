@@ -9,7 +9,7 @@ from .metrics import Metrics
 
 
 def reference() -> str:
-    """The tables of `docs/metrics.md`: name, type, label values and meaning of every metric."""
+    """Return the tables of `docs/metrics.md`: name, type, label values and meaning of every metric."""
     return (
         _table(Metrics(version="").registry)
         + "\nA bootstrap peer serves metrics only with `--metrics-addr`: these, and `process_…`:\n\n"
@@ -32,7 +32,7 @@ def _table(registry: CollectorRegistry) -> str:
             f"`{label}`" if family.type == "info" else f"`{label}`: {', '.join(of)}"
             for label, of in values.items()
         )
-        # Prometheus' text format, which the page speaks, knows no info type and calls it a gauge.
+        # Prometheus' text format, which the page uses, has no info type and calls it a gauge.
         shown = "gauge" if family.type == "info" else family.type
         lines.append(f"| `{name}` | {shown} | {labels} | {family.documentation} |")
     return "\n".join(lines) + "\n"

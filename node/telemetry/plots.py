@@ -1,4 +1,4 @@
-"""Pictures of a run. matplotlib is imported only when one is drawn, and needs no display."""
+"""Plots of a run. matplotlib is imported only when one is drawn, and needs no display."""
 
 from __future__ import annotations
 

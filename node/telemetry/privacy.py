@@ -1,4 +1,4 @@
-"""What a node says of the privacy of its own data."""
+"""The privacy of a node's own data in its status."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyStatus:
-    """What this node's updates tell of its own data, by the account of differential privacy."""
+    """What this node's updates reveal about its own data, by its differential privacy accountant."""
 
     epsilon: float
-    """What is spent so far; of one sequence among its data."""
+    """The ε spent so far, for one sequence of its data."""
     delta: float
     """The probability with which that bound may not hold."""
     limit: float
-    """What may be spent."""
+    """The ε that may be spent."""
     noise: float
-    """The deviation of the noise, over `clip`."""
+    """Standard deviation of the noise, divided by `clip`."""
     clip: float
-    """The longest that the gradient of a sequence may be."""
+    """Maximum norm of one sequence's gradient."""
     rounds: int
-    """For how many rounds something was spent."""
+    """Rounds in which some of it was spent."""
     spent: bool
-    """There is no room for another round: the node leaves."""
+    """Whether the budget allows no further round, so that the node leaves."""

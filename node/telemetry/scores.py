@@ -1,4 +1,4 @@
-"""What lm-eval measured of a state of the model, bound to the record that led to it."""
+"""Scores of a state of the model measured by lm-eval, bound to the record of that state."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from ...protocol.wire.structure import ADDITION, Length, Range, StructureError, 
 
 _Short = Annotated[str, Length(1, 128)]
 
-# The one number of a task that people compare, the first that it has.
+# The main number of a task: the first of these metrics that it has.
 _MAIN = ("acc_norm", "acc", "exact_match", "f1", "word_perplexity", "perplexity")
-# Published tables give it without the norm.
+# Published tables give the plain accuracy for these.
 _PLAIN = frozenset({"winogrande"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One number that was measured."""
+    """One measured number."""
 
     task: _Short
-    """As lm-eval calls it."""
+    """The task's name in lm-eval."""
     metric: _Short
-    """Likewise."""
+    """The metric's name in lm-eval."""
     value: float
-    """What was measured."""
+    """The measured value."""
     error: float | None
     """Its standard error."""
     samples: Annotated[int, Range(0, 2**40)] | None
-    """Questions that were asked."""
+    """Number of questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """How a state of the model did at tasks, by `distro-node evaluate`."""
+    """Scores of a state of the model at tasks, measured by `distro-node evaluate`."""
 
     swarm: _Short
     """The swarm-id."""
     round: Annotated[int, Range(0, 2**62)]
-    """The state after this round was measured."""
+    """The round after which the state was measured."""
     record: Annotated[str, Length(64, 64)]
     """The id of that round's record, in hex."""
     fingerprint: Annotated[str, Length(16, 16)]
-    """The measured parameters' fingerprint, in hex."""
+    """Fingerprint of the measured parameters, in hex."""
     time: float
     """Seconds since 1970."""
     fewshot: Annotated[int, Range(0, 1024)] | None
-    """Examples in front of each question; None: as each task says."""
+    """Examples before each question; None: each task's default."""
     limit: Annotated[int, Range(1, 2**40)] | None
-    """At most so many questions of a task; None: all."""
+    """Maximum number of questions per task; None: all."""
     lm_eval: _Short
     """The version of lm-eval."""
     tasks: Annotated[tuple[Score, ...], Length(0, 1024)]
-    """All that was measured."""
+    """All measured numbers."""
     chat: bool = field(default=False, metadata=ADDITION)
     """Whether questions were asked through the model's chat template."""
 
     def main(self) -> dict[str, Score]:
-        """The number of each task that people compare."""
+        """Return the main number of each task."""
         found: dict[str, Score] = {}
         for score in self.tasks:
             known = found.get(score.task)
@@ -72,7 +72,7 @@ def _rank(score: Score) -> int:
 
 
 def read_scores(plain: Any) -> Scores | None:
-    """Read what `to_plain` made; None for anything else."""
+    """Decode the output of `to_plain`; None for anything else."""
     try:
         return from_plain(Scores, plain, named=True)
     except StructureError:

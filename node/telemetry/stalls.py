@@ -1,8 +1,8 @@
-"""How long single steps of tasks hold the event loop, and so everybody who waits for this node.
+"""Event loop stalls: single steps of tasks that block every other task of the node.
 
 While a task computes or waits for a disk, no other task runs: heartbeats and votes are late, and the
-others' downloads stand still. A step is measured by the clock, so that it also counts while the machine
-gives the processor to somebody else.
+others' downloads stall. A step is measured in wall clock time, so it includes time in which the machine
+runs other programs.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ import trio
 _log = logging.getLogger(__name__)
 
 NOTED_SECONDS = 0.01
-"""Shorter steps are everyday life and are not noted."""
+"""Shorter steps are normal and are not recorded."""
 
 
 def spare_what_stays() -> None:
-    """Keep the garbage collector from looking through all that exists by now, time and again.
+    """Exempt all existing objects from garbage collection.
 
-    The modules alone are 110,000 objects: a pause of 70 ms, in which nothing else happens.
+    The modules alone are 110,000 objects: a pause of 70 ms in which nothing else runs.
     """
     gc.collect()
     gc.freeze()
 
 
 class StallMeter(trio.abc.Instrument):
-    """Tells `note` of every step of a task that took longer than `NOTED_SECONDS`, and the log whose."""
+    """Calls `note` for every task step longer than `NOTED_SECONDS`, and logs the task's name."""
 
     def __init__(self, note: Callable[[float], object]) -> None:
         self._note = note
-        # Installed in the middle of a step, whose beginning it has not seen.
+        # Infinite, because the meter is installed during a step whose start it has not seen.
         self._began = self._used = float("inf")
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A task goes on."""
+        """Record the start of a task's step."""
         self._used = time.thread_time()
         self._began = time.perf_counter()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """It waits for something, or has ended."""
+        """Measure the step, since the task waits for something or has ended."""
         seconds = time.perf_counter() - self._began
         if seconds > NOTED_SECONDS:
             self._note(seconds)

@@ -1,8 +1,8 @@
-"""What a node says of itself, as one frozen value: whatever shows a node reads this and nothing else.
+"""The status of a node as one frozen value, the only source of everything that displays a node.
 
-`None` stands for what is not known (yet), never a number that only looks like an answer. As JSON
-(`encode_status`) it has the same names; `decode_status` takes back exactly that. docs/status.md explains
-every field, and tests freeze them.
+`None` means unknown (yet), never a number that only looks like an answer. The JSON form
+(`encode_status`) has the same names; `decode_status` accepts exactly that. docs/status.md explains every
+field, and tests freeze them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ HoldKind = Literal["signal", "program", "person"]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """What holds from the start of the program to its end."""
+    """Facts that hold from the start of the program to its end."""
 
     version: str
-    """Of distro-node."""
+    """The version of distro-node."""
     peer: str
     """This node's peer id."""
     swarm: str
@@ -52,81 +52,81 @@ class NodeStatus:
     metrics: str | None
     """The URL for Prometheus."""
     dashboard: str | None
-    """The URL of its page."""
+    """The URL of the node's page."""
     until_round: int | None
-    """The node leaves after this round."""
+    """The round after which the node leaves."""
     observer: bool
-    """It follows the swarm and takes no part in it."""
+    """Whether it follows the swarm without being a member."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far something long is."""
+    """Progress of something that takes long."""
 
     what: str
-    """What it is about, for people."""
+    """What is in progress, for display."""
     done: int
-    """Bytes, rounds or entries."""
+    """Bytes, rounds or entries done so far."""
     total: int | None
-    """None: nobody can say how much it will be."""
+    """Bytes, rounds or entries in all; None: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """Why a node is not to work beside its hours."""
+    """A reason to pause, independent of the node's hours."""
 
     kind: HoldKind
-    """What `--pause-when` asks, another program on the GPU, or a person at the computer."""
+    """`--pause-when`, another program on the GPU, or a person at the computer."""
     text: str
-    """The cause, for people."""
+    """The cause, for display."""
     waived: bool
-    """The owner wants the node to work all the same, until this cause is over."""
+    """Whether the owner wants the node to work despite this cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftStatus:
-    """When the node works."""
+    """The node's working hours, and whether it works now."""
 
     at_work: bool
-    """Whether the node is to work now."""
+    """Whether the node is supposed to work now."""
     by_command: bool
-    """The owner has told it otherwise than its hours say."""
+    """Whether the owner has overridden its hours."""
     active: str | None
     """Its hours, as the owner wrote them; None: always."""
     until: str | None
-    """The time of day at which that changes."""
+    """The time of day at which `at_work` changes."""
     holds: tuple[Hold, ...]
-    """What else speaks against it now."""
+    """Reasons to pause at present."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Losses in nats a token."""
+    """Losses in nats per token."""
 
     training: float | None
     """Mean over the last round's tokens of all members."""
     heldout: float | None
-    """On text that nobody trains on."""
+    """Loss on text that no member trains on."""
     heldout_round: int | None
     """The round after which it was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnWork:
-    """What this node has added to the swarm since its start."""
+    """This node's contributions to the swarm since its start."""
 
     counted: int
     """Rounds in which its update counted."""
     tokens: int
-    """What its updates in these rounds were computed on."""
+    """Tokens of its updates in these rounds."""
     first_round: int | None
-    """The first of them."""
+    """The first of these rounds."""
     last_round: int | None
-    """The last of them."""
+    """The last of these rounds."""
     update_bytes: float | None
-    """The mean size of its updates."""
+    """Mean size of its updates."""
     bits_per_coefficient: float | None
-    """What a coefficient of an update costs on the line."""
+    """Bits on the line per coefficient of an update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,45 +134,45 @@ class TrainerStatus:
     """The trainer process."""
 
     device: str | None
-    """What it computes on."""
+    """The device on which it computes."""
     memory_use: str | None
-    """What it takes of the memory there, how it keeps its state and activations, and what that costs."""
+    """Its use of memory there, how it stores its state and activations, and the cost of that."""
     sandbox: tuple[str, ...] | None
-    """What its sandbox holds (operations.md); empty: nothing; None: it has not started."""
+    """The restrictions of its sandbox (operations.md); empty: none; None: it has not started."""
     restarts: int
-    """How often it had to be started again."""
+    """How often it was restarted."""
     idle: float | None
-    """Which part of the last rounds it had nothing to do, from 0 to 1."""
+    """Fraction of the last rounds in which it was idle, from 0 to 1."""
     tokens_per_second: float | None
-    """Tokens of own updates in the last rounds, over all the time that these took."""
+    """Tokens of own updates in the last rounds, divided by the whole duration of these rounds."""
     flops_per_second: float | None
     """Floating-point operations that the model needed for them; None: torch cannot count them."""
     utilisation: float | None
-    """The same over what a large matrix product reaches on the device, from 0 to 1: the model FLOPs
-    utilisation."""
+    """The same as a fraction of the device's speed in a large matrix product, from 0 to 1: the model
+    FLOPs utilisation."""
     process_bytes: int | None
-    """Main memory of its process, when it was last asked."""
+    """Main memory of its process, as last measured."""
     device_bytes: int | None
-    """Memory on the device, likewise; None on a processor, too."""
+    """Memory on the device, as last measured; None also for a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingStatus:
-    """How far the swarm's training is, as this node has applied it."""
+    """The swarm's training, as far as this node has applied it."""
 
     round: int | None
     """The last round in the parameters; None before they are loaded."""
     phase: Phase
-    """What is being done for the next round."""
+    """The current phase of the next round."""
     round_seconds: float | None
-    """What a round takes, by those of late; None before two were seen."""
+    """Mean duration of the last rounds; None before two were applied."""
     fingerprint: str | None
-    """Of the parameters, in hex; the same at every member."""
+    """Fingerprint of the parameters, in hex; the same at every member."""
     losses: Losses
     tokens: int
-    """What the swarm has trained on in the rounds since this node's start."""
+    """Tokens trained by the swarm in the rounds since this node's start."""
     received_bytes_per_round: float | None
-    """Updates of others, on average."""
+    """Bytes of other members' updates, on average."""
     own: OwnWork
     trainer: TrainerStatus
 
@@ -186,39 +186,39 @@ class MemberStatus:
     me: bool
     """Whether it is this node."""
     connected: bool
-    """Whether there is a connection to it; to oneself always."""
+    """Whether it is connected; always true for this node."""
     heard_seconds: float | None
-    """Since it was last heard; None: it is this node, or was never heard."""
+    """Seconds since its last message; None: it is this node, or sent none yet."""
     share: float | None = None
-    """Which part of the swarm's work it has, from 0 to 1."""
+    """Its fraction of the swarm's work, from 0 to 1."""
     capacity: int | None = None
-    """How many sequences a day it says that it can train; None: it has not said."""
+    """Sequences per day that it states it can train; None: it has not stated any."""
     why: str | None = None
-    """Why its share is smaller than that comes to, for people; None: it is not."""
+    """Why its share is smaller than its capacity would give, for display; None: it is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Awaited:
-    """A member whose update is still to come, and that may have gone."""
+    """A member whose update is due, and that may have gone."""
 
     peer: str
     """Its peer id."""
     silent_seconds: float
-    """How long nothing was heard of it."""
+    """Seconds since its last message."""
     lease_seconds: float
-    """After so many it counts as gone, and the others go on without it."""
+    """Seconds of silence after which it counts as gone, and the others go on without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeStatus:
-    """A change to a newer version of the protocol."""
+    """A scheduled change to a newer version of the protocol."""
 
     version: int
-    """The new one."""
+    """The new version."""
     round: int
-    """From this round on the swarm speaks it."""
+    """The first round with the new version."""
     spoken: bool
-    """Whether this node speaks it; else it leaves shortly before, and has to be updated."""
+    """Whether this node supports it; if not, it leaves shortly before, and has to be updated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,34 +226,34 @@ class SwarmStatus:
     """The swarm, as far as this node knows it."""
 
     name: str
-    """As its founder called it."""
+    """Its name, chosen by its founder."""
     parameters: int
-    """How many the model has."""
+    """Number of the model's parameters."""
     round: int | None
-    """The round that is being agreed on."""
+    """The round to be decided next."""
     last_round: int | None
-    """The last one in which anybody trains; None: the run has no end."""
+    """The last round with training; None: the run has no end."""
     final_round: int | None
-    """The last round that nobody goes back behind; null if there is none yet. Where members have gone
-    without a word it may stand still for days."""
+    """The last final round, which no member reverts; null if there is none yet. It may not advance for
+    days after members left without a goodbye."""
     members: tuple[MemberStatus, ...] | None
-    """None while this node does not take part."""
+    """The members; None while this node does not take part."""
     awaited: tuple[Awaited, ...]
-    """Members whose update is still to come, and that may have gone."""
+    """Members whose update is due, and that may have gone."""
     decided_seconds: float | None
-    """Since this node learned of the last round's record; None: it knows of none."""
+    """Seconds since this node learned of the last round's record; None: it knows of none."""
     apart: tuple[str, ...]
-    """Peer ids of those in reach, members here once or still, whose chain parts from this one before
+    """Peer ids of connected current or former members whose chain diverges from this one before
     `final_round`. Neither side follows the other by itself."""
     version: int | None
-    """Of the protocol, that the swarm speaks now; None: it is not known yet."""
+    """The swarm's protocol version; None: not known yet."""
     change: ChangeStatus | None
-    """What a quorum of the members has brought about by speaking a newer one; None: nothing."""
+    """The change scheduled because a quorum of the members supports a newer version; None: none."""
     hosted_round: int | None
-    """An observer keeps the parameters after this round for whoever asks; None: it keeps none, or this
+    """The round whose parameters an observer keeps and serves to any peer; None: it keeps none, or this
     is a member."""
     checks: ChecksStatus | None
-    """None: nobody's work is checked in this swarm."""
+    """None: the swarm has no audits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,21 +261,21 @@ class LineStatus:
     """The network connection."""
 
     sent_bytes: int
-    """Since the start of the program, all included."""
+    """Bytes sent since the start of the program, with protocol overhead."""
     received_bytes: int
-    """Likewise."""
+    """Bytes received since the start of the program, with protocol overhead."""
     carried_bytes: int
-    """Carried between others as a relay, since the node's first start, by its own count."""
+    """Bytes relayed between others since the node's first start, by its own count."""
     peers: int
-    """To how many peers it is connected."""
+    """Number of connected peers."""
     bootstrap: bool
-    """Whether one of them is a bootstrap peer."""
+    """Whether a bootstrap peer is among them."""
     addresses: tuple[str, ...]
-    """Where others reach it."""
+    """Addresses at which others reach it."""
     max_upload: float | None
-    """The most that it sends, in bytes a second; None: no limit."""
+    """Upload limit in bytes per second; None: unlimited."""
     max_download: float | None
-    """The most that it receives, likewise."""
+    """Download limit in bytes per second; None: unlimited."""
 
 
 NO_LINE = LineStatus(
@@ -292,74 +292,74 @@ NO_LINE = LineStatus(
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """A peer to which there is a connection."""
+    """A connected peer."""
 
     peer: str
     """Its peer id."""
     way: Way
-    """`relayed`: a relay carries it."""
+    """Whether the connection is direct, or `relayed` through another peer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReachStatus:
-    """How others reach this node. None stands for what nobody has told it yet."""
+    """How others reach this node. None means that no peer has reported it yet."""
 
     verdict: Verdict
-    """`local`: whoever shares its network can dial it; nobody else has tried."""
+    """`local`: peers in its own network can dial it; no others have tried."""
     observed: str | None
-    """The address that others see it at."""
+    """The address at which others see it."""
     port: int | None
     """The TCP port at which it was reached, else the one to open."""
     mapped: str | None
     """The address that the router opened for it."""
     relays: tuple[str, ...]
-    """The peers that carry connections to it."""
+    """The relays through which others connect to it."""
     connections: tuple[Connection, ...]
-    """The peers to which there is a connection now."""
+    """The peers connected now."""
 
     def count(self, way: Way) -> int:
-        """To how many peers it is connected in this way."""
+        """Return the number of peers connected in this way."""
         return sum(connection.way == way for connection in self.connections)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyPart:
-    """What one part of the computer takes. It is the whole part's: other programs' share is in it."""
+    """Energy of one part of the computer. It is that of the whole part, other programs included."""
 
     watts: float | None
-    """Drawn now; None: nobody can say."""
+    """Current power; None: unknown."""
     joules: float | None
-    """Measured while the node was at work, since its start; None: nothing was."""
+    """Energy measured while the node was at work, since its start; None: none was measured."""
     measured: float | None
-    """Of which part of that time it was measured, from 0 to 1; None: it has not worked yet."""
+    """Fraction of that time in which it was measured, from 0 to 1; None: it has not worked yet."""
     why: str | None
-    """Why it is not known now, for people."""
+    """Why the power is unknown now, for display."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyStatus:
-    """What the node's work costs. Sums are over the parts that could be measured, and no others."""
+    """The energy and cost of the node's work. Sums include only the parts that could be measured."""
 
     gpu: EnergyPart | None
     """None: the trainer computes on none, as far as is known."""
     processor: EnergyPart
-    """Its packages and, where it has a counter, the memory."""
+    """The CPU packages and, where it has a counter, the memory."""
     watts: float | None
-    """Drawn now by the parts that are known; None: none is."""
+    """Current power of the parts with known power; None: no part has."""
     kwh: float | None
-    """Since this node's start, while it was at work; None: nothing was measured."""
+    """Energy since this node's start, while it was at work; None: none was measured."""
     price: float | None
-    """Of a kWh, as the owner gave it."""
+    """Price of a kWh, set by the owner."""
     currency: str | None
-    """The price's, likewise."""
+    """Currency of the price, set by the owner."""
     cost: float | None
-    """Of `kwh`; None without a price, or where nothing was measured."""
+    """Cost of `kwh`; None without a price, or without measured energy."""
     joules_per_token: float | None
-    """Of all that was measured, over the tokens of own updates that counted."""
+    """All measured energy, divided by the tokens of own updates that counted."""
     power_limit: float | None
-    """Watts that the GPU was told to stay under; None: it was not, or refused."""
+    """Power limit of the GPU in watts; None: none was set, or it was refused."""
     signal: float | None
-    """The number that `--pause-when` was told last, while it holds."""
+    """The last number from `--pause-when`, while it is valid."""
 
 
 NO_ENERGY = EnergyStatus(
@@ -378,49 +378,49 @@ NO_ENERGY = EnergyStatus(
 
 @dataclass(frozen=True, kw_only=True)
 class EventStatus:
-    """Something that happened."""
+    """An event."""
 
     time: float
     """Seconds since 1970."""
     round: int
     """The round in which it happened."""
     kind: str
-    """What it was, for programs."""
+    """The kind of event, for programs."""
     peer: str | None
-    """Whom it is about."""
+    """The peer that it concerns."""
     text: str
-    """What it was, for people."""
+    """A sentence about it, for display."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """All of it."""
+    """The complete status."""
 
     node: NodeStatus
     state: State
-    """What it does; `distro-node status` says what that means."""
+    """The node's state; `distro-node status` explains it."""
     progress: Progress | None
     shift: ShiftStatus
     training: TrainingStatus
     swarm: SwarmStatus | None
     """None before its manifest is here."""
     seconds_left: float | None
-    """Until the run is over, at the pace of late; None: nobody can say, or it has no end."""
+    """Estimated time to the end of the run, at the recent pace; None: unknown, or the run has no end."""
     scores: Scores | None
-    """What `distro-node evaluate` measured last; None: nothing yet."""
+    """The last result of `distro-node evaluate`; None: none yet."""
     line: LineStatus
     reach: ReachStatus | None
     """None while this node is not connected."""
     energy: EnergyStatus
     privacy: PrivacyStatus | None
-    """None: it does not keep to differential privacy."""
+    """None: differential privacy is not used."""
     events: tuple[EventStatus, ...]
-    """The last ones, the newest last."""
+    """The last events, the newest last."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StayStatus:
-    """The parts of a status that hold for one stay in the swarm, between two pauses."""
+    """The parts of a status that belong to one session in the swarm, between two pauses."""
 
     swarm: SwarmStatus | None
     line: LineStatus
@@ -429,18 +429,18 @@ class StayStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapStatus:
-    """What a bootstrap peer says of itself."""
+    """The status of a bootstrap peer."""
 
     version: str
-    """Of distro-node."""
+    """The version of distro-node."""
     peer: str
     """Its peer id."""
     started: float
     """Seconds since 1970."""
     swarms: int
-    """To how many swarms it introduces peers now."""
+    """Number of swarms whose peers it introduces now."""
     observes: str | None
-    """The swarm-id of the swarm that it follows."""
+    """The swarm-id of the swarm that it observes."""
     dashboard: str | None
     """The URL of that swarm's page."""
     line: LineStatus
@@ -448,7 +448,7 @@ class BootstrapStatus:
 
 
 def seconds_left(training: TrainingStatus, swarm: SwarmStatus | None) -> float | None:
-    """How long the run takes from now on, at the pace of late; None: nobody can say."""
+    """Return the estimated time to the end of the run at the recent pace; None: unknown."""
     last = None if swarm is None else swarm.last_round
     if last is None or training.round is None or training.round_seconds is None:
         return None
@@ -456,25 +456,27 @@ def seconds_left(training: TrainingStatus, swarm: SwarmStatus | None) -> float |
 
 
 def is_over(training: TrainingStatus, swarm: SwarmStatus | None) -> bool:
-    """Whether all rounds in which anybody trains are behind this node."""
+    """Whether this node has applied all rounds with training."""
     last = None if swarm is None else swarm.last_round
     return last is not None and training.round is not None and training.round >= last
 
 
 def encode_status(status: Status | BootstrapStatus) -> dict[str, Any]:
-    """As a table for JSON. A number that is no number there (a loss that diverged) becomes null."""
+    """Return the status as a table for JSON. A number that is not finite (a loss that diverged) becomes
+    null."""
     plain = _plain(status)
-    assert isinstance(plain, dict)  # as a dataclass does
+    assert isinstance(plain, dict)  # a dataclass always gives a table
     return plain
 
 
 def decode_status(answer: object) -> Status:
-    """Read what `encode_status` wrote of a node. Raises `UserError` (`VERSION`) for anything else."""
+    """Decode the output of `encode_status` of a node. Raises `UserError` (`VERSION`) for anything
+    else."""
     return _decode(Status, answer)
 
 
 def decode_any_status(answer: object) -> Status | BootstrapStatus:
-    """Likewise, of a node or a bootstrap peer."""
+    """Decode the status of a node or of a bootstrap peer in the same way."""
     bootstrap = isinstance(answer, dict) and "swarms" in answer
     return _decode(BootstrapStatus if bootstrap else Status, answer)
 

@@ -16,7 +16,7 @@ _JSON = {str: "string", int: "whole number", float: "number", bool: "true or fal
 
 
 def reference() -> str:
-    """The tables: path, type and meaning of every field."""
+    """Return the tables: path, type and meaning of every field."""
     return _table(Status) + "\nA bootstrap peer says less:\n\n" + _table(BootstrapStatus)
 
 
@@ -41,9 +41,9 @@ def _fields(cls: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _kind(hint: Any) -> tuple[str, Any, bool]:
-    """A type's name in JSON, the dataclass in it if there is one, and whether there are many of it."""
+    """Return a type's name in JSON, the dataclass in it if there is one, and whether it is a list."""
     options = typing.get_args(hint)
-    # With bounds in it, the library makes the older kind of it.
+    # With bounds in it, `typing` creates the older kind of union.
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         kind, inner, many = _kind(next(each for each in options if each is not types.NoneType))
         return f"{kind}, or null", inner, many

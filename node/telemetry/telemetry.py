@@ -1,6 +1,6 @@
-"""What a node tells people about itself: status, events, history, metrics.
+"""The telemetry of a node: status, events, history, metrics.
 
-Everything that happens is told to the telemetry once; from there it goes to the screen, to
+Everything that happens is reported to the telemetry once; from there it goes to the screen, to
 `distro-node status`, to Prometheus and to `history.jsonl`. Nothing here influences the protocol.
 """
 
@@ -38,20 +38,20 @@ from .words import event_sentence
 _log = logging.getLogger(__name__)
 
 _EVENTS_KEPT = 50
-# A replay begins at a snapshot: more rounds than lie between the usual two.
+# A replay begins at a snapshot: more rounds than there usually are between two of them.
 _ROUNDS_REMEMBERED = 1024
 
 
 @dataclass
 class RoundTimes:
-    """When the phases of a round ended, in seconds of the event loop's clock; None: not yet."""
+    """The times at which the phases of a round ended, by the event loop's clock; None: not yet."""
 
     began: float | None = None
     compute: float | None = None
     encode: float | None = None
     trained: float | None = None
     announced: float | None = None
-    """With overlap its round may come long after it was trained."""
+    """With overlap, its round may follow long after it was trained."""
     collected: float | None = None
     decided: float | None = None
 
@@ -77,14 +77,14 @@ class _Totals:
     bits: list[int] = field(default_factory=lambda: [0, 0])
     received: list[int] = field(default_factory=lambda: [0, 0])
     idle: float = 0.0
-    """Seconds that the trainer had nothing to do."""
+    """Seconds in which the trainer was idle."""
     trained_tokens: int = 0
-    """In own updates, whether they counted or not."""
+    """Tokens of own updates, whether they counted or not."""
     trained_sequences: int = 0
 
 
 class Telemetry:
-    """The account of one node in one swarm."""
+    """The record of one node in one swarm."""
 
     def __init__(self, me: PeerId, metrics: Metrics) -> None:
         self.me = me
@@ -102,16 +102,16 @@ class Telemetry:
         self.device: str | None = None
         self.gpus: tuple[str, ...] = ()  # the UUIDs of this machine's cards
         self.memory_use: str | None = None
-        """How the trainer keeps its state and activations, for people."""
+        """How the trainer stores its state and activations, for display."""
         self.sandbox: tuple[str, ...] | None = None
-        """What the trainer has given up; None before it has started."""
+        """The restrictions of the trainer's sandbox; None before it has started."""
         self.recent = RecentRounds()
         self.memory: tuple[int, int | None] | None = None
         """Bytes of the trainer process, and on its device if that has memory of its own."""
         self.times: dict[int, RoundTimes] = {}
         self.own: dict[int, OwnUpdate] = {}
         self._history: Path | None = None
-        # The fingerprints of the rounds that have been told already.
+        # The fingerprints of the rounds that have been reported already.
         self._told: Bounded[int, int] = Bounded(_ROUNDS_REMEMBERED)
         self._received: dict[int, int] = {}
         self._events: deque[EventStatus] = deque(maxlen=_EVENTS_KEPT)
@@ -122,33 +122,34 @@ class Telemetry:
         self._learned: float | None = None
 
     def keep_history(self, path: Path) -> None:
-        """Write the history into this file, after what is there. Reads its end."""
+        """Append the history to this file. Reads the end of the file first."""
         self._history = path
         self._told.update(last_rounds(path, _ROUNDS_REMEMBERED))
         last = last_scores(path)
         if last is not None:
             self.scored(last)
 
-    # What happens
+    # Reports from the node
 
     def arrive(self, round: int) -> None:
-        """The node has caught up to `round`: what was decided before is history, not its time here."""
+        """Note that the node has caught up to `round`: earlier rounds are not counted as its own
+        time."""
         if self._since is None:
             self._since = round
 
     def enter(self, state: State) -> None:
-        """The node is in another state."""
+        """Set the node's state."""
         if state != self.state:
             _log.info("now %s", state)
         self.state = state
         self.metrics.set_state(state)
 
     def report(self, what: str, done: int, total: int) -> None:
-        """Progress of something long; a total of 0 is one that is not known."""
+        """Set the progress of something that takes long; a total of 0 means unknown."""
         self.progress = Progress(what=what, done=done, total=total or None)
 
     def event(self, kind: str, round: int, peer: PeerId | None = None, text: str = "") -> None:
-        """Something that people want to read."""
+        """Record an event for display, and count it in the metrics."""
         kind = "joined" if kind == "admitted" else kind
         name = peer_text(peer) if peer else None
         sentence = event_sentence(kind, round, name, peer == self.me, text)
@@ -172,44 +173,44 @@ class Telemetry:
             self.metrics.trainer_restarts.inc()
 
     def round_times(self, round: int) -> RoundTimes:
-        """The times of a round, to be filled in."""
+        """Return the times of a round, for the caller to fill in."""
         return self.times.setdefault(round, RoundTimes())
 
     def trained(self, round: int, update: OwnUpdate) -> None:
-        """Our update for `round` is ready."""
+        """Note that our update for `round` is ready."""
         self.own[round] = update
         self._totals.trained_tokens += update.tokens
         self._totals.trained_sequences += update.sequences
         self.metrics.update_bytes.set(update.size)
 
     def idle(self, seconds: float) -> None:
-        """The trainer had nothing to do for so long, or waited for its data."""
+        """Add seconds in which the trainer was idle, or waited for its data."""
         self._totals.idle += seconds
         self.metrics.trainer_idle.inc(seconds)
 
     def received(self, round: int, size: int) -> None:
-        """An update of `size` bytes for `round` came over the network."""
+        """Note that an update of `size` bytes for `round` arrived over the network."""
         self._received[round] = self._received.get(round, 0) + size
 
     def evaluated(self, round: int, loss: float) -> None:
-        """The held-out loss of the parameters after `round`."""
+        """Record the held-out loss of the parameters after `round`."""
         self.heldout = (round, loss)
         self.metrics.heldout_loss.set(loss)
-        # A model that diverged has none; Python's word for it would be no JSON.
+        # A model that diverged has none; Python's spelling of it would be invalid JSON.
         known = loss if math.isfinite(loss) else None
         self._write({"round": round, "time": time.time(), "heldout": known})
 
     def sampled(self, round: int, text: str) -> None:
-        """What the model wrote after `round`; a stranger's words."""
+        """Record the text that the model wrote after `round`; it is untrusted."""
         self._write({"round": round, "time": time.time(), "sample": text})
 
     def told(self, privacy: PrivacyStatus) -> None:
-        """What this node's updates have told of its own data by now."""
+        """Record how much this node's updates have revealed of its own data so far."""
         self.privacy = privacy
         self.metrics.privacy_epsilon.set(privacy.epsilon)
 
     def scored(self, scores: Scores) -> None:
-        """`distro-node evaluate` has measured a state of this swarm's model."""
+        """Record scores of this swarm's model, measured by `distro-node evaluate`."""
         self.scores = scores
         known = set(get_args(Task))
         others = []
@@ -222,16 +223,16 @@ class Telemetry:
             self.metrics.task_score["other"].set(sum(others) / len(others))
 
     def loaded(self, round: int, fingerprint: int) -> None:
-        """The parameters after `round` are loaded; -1 are the initial ones."""
+        """Note that the parameters after `round` are loaded; -1 are the initial ones."""
         self.round, self.fingerprint = max(0, round), fingerprint
 
     def applied(
         self, record: Record, members: int, fingerprint: int, seconds: float, now: float
     ) -> None:
-        """A record is in the parameters. Writes the round's line of the history.
+        """Note that a record is in the parameters, and write the round's line of the history.
 
-        A round that is only replayed, after a restart, is told and counted once; one from before the
-        node's time is told and not counted.
+        A round that is only replayed after a restart is reported and counted once; one from before the
+        node's time is reported but not counted.
         """
         round_ = record.round
         self.round, self.fingerprint, self._learned = round_, fingerprint, now
@@ -276,14 +277,14 @@ class Telemetry:
                 del table[old]
 
     def watched(self, record: Record, members: int, now: float) -> None:
-        """This node, which takes no part, has learned of a record. Writes a line of the history.
+        """Note a record that this node, an observer, has learned of, and write a line of the history.
 
         Its fingerprint is that of the parameters on which the round's updates were computed.
         """
         self.round, self.fingerprint, self._learned = record.round, record.fingerprint, now
         loss = self._note_loss(record)
         if self._since is None or record.round < self._since:
-            # It was decided long ago, nobody here knows when.
+            # Decided long ago, at a time that is unknown here.
             return
         tokens = sum(entry.tokens for entry in record.updates)
         size = sum(entry.size for entry in record.updates)
@@ -295,10 +296,11 @@ class Telemetry:
         self._count_metrics(False, None, tokens, now)
         self._write_round(record, members, record.fingerprint, loss=loss, received=size, seconds={})
 
-    # What people ask
+    # Queries
 
     def learned_seconds(self, now: float) -> float | None:
-        """Since this node learned of the last record, by the event loop's clock; None: of none yet."""
+        """Return the seconds since this node learned of the last record, by the event loop's clock;
+        None: none yet."""
         return None if self._learned is None else max(0.0, now - self._learned)
 
     @property
@@ -307,7 +309,7 @@ class Telemetry:
         return tuple(self._events)
 
     def status(self) -> TrainingStatus:
-        """How far the training is."""
+        """Return the state of the training."""
         totals = self._totals
         heldout_round, heldout = self.heldout or (None, None)
         process, device = self.memory or (None, None)
@@ -345,8 +347,8 @@ class Telemetry:
     # Private
 
     def _note_loss(self, record: Record) -> float | None:
-        """The mean over a record's tokens in nats a token, which is the swarm's from now on; None: there
-        were none."""
+        """Set the training loss to the mean over a record's tokens, in nats per token, and return it;
+        None: it has no tokens."""
         tokens = sum(entry.tokens for entry in record.updates)
         if not tokens:
             return None
@@ -365,7 +367,7 @@ class Telemetry:
         return "agree" if times.decided is None else "apply"
 
     def _reach(self, now: float) -> float:
-        """A round is over; returns for how many seconds of it the trainer had nothing to do."""
+        """Note the end of a round; return the seconds of it in which the trainer was idle."""
         totals = self._totals
         tokens, sequences = totals.trained_tokens, totals.trained_sequences
         waited = self.recent.add(now, totals.idle, tokens, sequences)
@@ -430,7 +432,7 @@ class Telemetry:
         seconds: Mapping[str, float | None],
         **own_work: float | None,
     ) -> None:
-        """A round's line of the history, and the metrics that say where the swarm is."""
+        """Write a round's line of the history, and set the metrics of the swarm's progress."""
         self.metrics.round.set(record.round)
         self.metrics.members.set(members)
         self._write(

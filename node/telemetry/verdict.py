@@ -1,7 +1,8 @@
-"""Whether a node does what its owner wants of it, in a sentence, with the cause and what helps if not.
+"""A node's verdict: one sentence on whether it does what its owner wants, with the cause and remedy if
+not.
 
-It is what a person asks first. Everything is read from the status, in the words that screen, page and
-`distro-node status` share.
+It is the first thing a person asks. It is derived from the status alone, in the terms that the screen,
+the page and `distro-node status` share.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ _TONES: dict[State, Tone] = {
     "paused": "rest",
     "leaving": "rest",
 }
-# So many rounds without a counted update are no bad luck any more.
+# After this many rounds without a counted update it is not bad luck any more.
 _ROUNDS_MISSED = 5
-# A swarm in which nothing is decided for so many rounds' time, and so long, stands still.
+# A swarm counts as stalled if nothing was decided for this many rounds' time and at least this long.
 _ROUNDS_OF_SILENCE = 10
 _LONG_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How it goes. `remedy` is empty where nothing has to be done."""
+    """How a node is doing. `remedy` is empty if nothing has to be done."""
 
     tone: Tone
     sentence: str
@@ -44,7 +45,7 @@ class Verdict:
 
 
 def verdict(status: Status) -> Verdict:
-    """How a node is doing."""
+    """Return the verdict on a node."""
     if status.state == "observing":
         return _observed(status)
     words, sentence = STATES[status.state], state_sentence(status)
@@ -93,7 +94,7 @@ def verdict(status: Status) -> Verdict:
 
 
 def _observed(status: Status) -> Verdict:
-    """How the swarm is doing, as whoever looks on sees it."""
+    """Return the verdict on the swarm, as seen by an observer."""
     sentence, swarm, training = state_sentence(status), status.swarm, status.training
     if not status.line.peers:
         return Verdict(

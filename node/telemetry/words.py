@@ -1,8 +1,8 @@
-"""What people are told of a node: the words for every state, its cause, what helps, and what happened.
+"""Texts for people: every state with its cause and remedy, and every event.
 
-The screen, `distro-node status`, the demo and the log take their sentences from here, so that a thing is
-called the same wherever it is seen. Text that comes from others stays as it is: the code that shows it
-makes it harmless.
+The screen, `distro-node status`, the demo and the log take their sentences from here, so that a thing
+has the same name everywhere. Untrusted text stays unchanged here: the code that displays it sanitizes
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .status import (
 
 @dataclass(frozen=True)
 class Words:
-    """What something means, and what helps if it stays; nothing has to where `remedy` is empty."""
+    """A meaning, and a remedy if it persists; an empty remedy means that nothing has to be done."""
 
     meaning: str
     remedy: str = ""
@@ -66,7 +66,7 @@ WEIGHTS: dict[str, str | None] = {
     "careful": "grows carefully: came late",
     "growing": "grows step by step",
 }
-"""Why a member's share is smaller than what it states comes to."""
+"""Why a member's share is smaller than its stated capacity would give."""
 
 _PHASES: dict[Phase, str] = {
     "idle": "round {round} is about to begin",
@@ -118,7 +118,7 @@ _EVENTS = {
     "votes_lost": "{who} has no votes any more: {detail}",
     "voters": "from now on {detail} members have votes, for work that others have checked",
 }
-# Of events whose detail is a word for programs: what it means.
+# Events whose detail is an identifier: its text.
 _DETAILS = {
     "left_out": {
         "failed": "they count again once enough checks pass",
@@ -136,7 +136,7 @@ _DETAILS = {
 
 
 def state_sentence(status: Status) -> str:
-    """What the node does now, and for whom or what it waits."""
+    """Return a sentence about what the node does now, and what it waits for."""
     if status.state == "observing":
         return _observed_sentence(status)
     if status.state == "paused" and (causes := hold_words(status.shift)):
@@ -156,7 +156,7 @@ def state_sentence(status: Status) -> str:
 
 
 def speed_words(trainer: TrainerStatus) -> str:
-    """What the trainer's speed comes to, beside what its device could do."""
+    """Return the trainer's speed compared to what its device can do."""
     if trainer.flops_per_second is None:
         return "that you train, over all the time of the last rounds"
     flops = _flops(trainer.flops_per_second)
@@ -186,7 +186,7 @@ def _observed_sentence(status: Status) -> str:
 
 
 def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:
-    """For whom the round waits: the one that is given the longest."""
+    """Return for which member the round waits: the one with the most time left."""
     last = max(awaited, key=lambda each: each.lease_seconds - each.silent_seconds)
     others = f" and {len(awaited) - 1} more" if len(awaited) > 1 else ""
     return (
@@ -196,14 +196,15 @@ def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:
 
 
 def event_sentence(kind: str, round: int, peer: str | None, me: bool, detail: str) -> str:
-    """What happened in a round, at or to a peer, if it was one; `me`: that peer is this node."""
+    """Return a sentence about an event in a round, concerning a peer if any; `me`: that peer is this
+    node."""
     who = "this node" if me else f"peer {short(peer)}" if peer else "a peer"
     detail = _DETAILS.get(kind, {}).get(detail, detail)
     return _EVENTS.get(kind, "{detail}").format(who=who, round=round, detail=detail)
 
 
 def reach_words(reach: ReachStatus) -> Words:
-    """Whether others reach the node, and what helps or lies behind it."""
+    """Return whether others can reach the node, with the remedy or the cause."""
     match reach.verdict:
         case "reachable":
             return Words("reachable from outside", "you also carry who is not")
@@ -219,18 +220,18 @@ def reach_words(reach: ReachStatus) -> Words:
 
 
 def shift_sentence(shift: ShiftStatus) -> str:
-    """Whether the node keeps to its hours."""
+    """Return whether the node keeps to its hours."""
     kept = "you have told it otherwise for now" if shift.by_command else "it keeps to them"
     return f"when it works; {kept}"
 
 
 def hold_words(shift: ShiftStatus) -> str:
-    """What keeps the node from work beside its hours; empty: nothing does."""
+    """Return the reasons to pause, other than its hours; empty if there are none."""
     return "; ".join(hold.text for hold in shift.holds if not hold.waived)
 
 
 def duration_words(seconds: float) -> str:
-    """About how long, in one unit."""
+    """Return an approximate duration in one unit."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -238,5 +239,5 @@ def duration_words(seconds: float) -> str:
 
 
 def short(peer: str) -> str:
-    """The end of a peer id, which tells peers apart; its beginning is the same for all."""
+    """Return the end of a peer id, which distinguishes peers; the beginning is the same for all."""
     return peer[-6:]
