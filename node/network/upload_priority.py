@@ -142,7 +142,7 @@ class _Patient(Priority):
         with trio.move_on_after(_LONGEST_WAIT_SECONDS):
             while (wait := self._wait(size)) is not None:
                 await wait()
-        # Bytes sent after the longest wait are deducted.
+        # May become negative: bytes sent after the longest wait are owed.
         priorities._saved = priorities._saved - size if priorities._is_busy() else 0.0
         await super().spend(size)
 

@@ -144,8 +144,7 @@ class Introducer:
         return result
 
     def word_about(self, peer: PeerId) -> Word | None:
-        """Return the source that vouches for a peer's addresses; None if we have been connected to
-        it."""
+        """Return the source of a peer's addresses, which limits their range; None: our own knowledge."""
         heard, told = self._heard.get(peer), None
         for record in self._registry.peer_records(self._swarm, trio.current_time()):
             if record.peer == peer:
