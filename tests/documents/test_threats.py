@@ -1,5 +1,5 @@
-"""docs/threats.md, and the table of simulations in docs/protocol.md: each row names the tests that show
-it, and these exist."""
+"""docs/threats.md, and the table of simulations in docs/protocol.md: each threat and row names the tests
+that show it, and these exist."""
 
 from __future__ import annotations
 
@@ -12,21 +12,15 @@ from pathlib import Path
 REFERENCE = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
-def rows(checkout: Path) -> list[list[str]]:
-    """The cells of the rows of all tables that have a column of tests."""
-    found: list[list[str]] = []
-    columns: list[str] = []
-    for line in (checkout / "docs" / "threats.md").read_text("utf-8").splitlines():
-        if not line.startswith("|"):
-            columns = []
-            continue
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if not columns:
-            columns = cells
-        elif columns[-1] in ("shown by", "test") and not set(line) <= set("|-"):
-            assert len(cells) == len(columns), line[:80]
-            found.append(cells)
-    return found
+def sections(checkout: Path) -> dict[str, str]:
+    """The text of each threat by its heading."""
+    text = (checkout / "docs" / "threats.md").read_text("utf-8")
+    parts = re.split(r"^(#{2,3}) (.*)$", text, flags=re.MULTILINE)
+    return {
+        heading: body
+        for level, heading, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
+        if level == "###"
+    }
 
 
 @cache
@@ -36,24 +30,22 @@ def functions(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
 
 
-def test_every_row_names_tests_that_exist(checkout: Path) -> None:
-    table = rows(checkout)
-    assert len(table) > 40
+def test_every_threat_names_tests_that_exist(checkout: Path) -> None:
+    threats = sections(checkout)
+    assert len(threats) > 30
     faults: list[str] = []
-    for cells in table:
-        named = REFERENCE.findall(cells[-1])
-        if not named:
-            faults.append(f"{cells[0]}: shown by nothing")
+    for threat, body in threats.items():
+        *_, last = body.strip().splitlines()
+        named = REFERENCE.findall(last)
+        if not named or not last.startswith("Tests: "):
+            faults.append(f"{threat}: shown by nothing")
+        if re.sub(r"[`,\s]", "", REFERENCE.sub("", last.removeprefix("Tests: "))):
+            faults.append(f"{threat}: its line of tests holds something else")
         for name, function in named:
             path = checkout / "tests" / name
             if not path.is_file() or function not in functions(path):
-                faults.append(f"{cells[0]}: there is no {name}::{function}")
+                faults.append(f"{threat}: there is no {name}::{function}")
     assert faults == []
-
-
-def test_nothing_else_stands_in_the_column_of_tests(checkout: Path) -> None:
-    for cells in rows(checkout):
-        assert re.sub(r"[`,\s]", "", REFERENCE.sub("", cells[-1])) == "", cells[0]
 
 
 # docs/protocol.md's table of what is simulated
