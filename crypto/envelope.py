@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from .identity import PEER_ID_BYTES, SIGNATURE_BYTES, Identity, PeerId, verify
 
 MAX_ENVELOPE_BYTES = 256 << 10
-"""Gossip silently loses what is over 1 MiB; a quarter of it leaves room for several in one RPC."""
+"""Gossip silently drops messages over 1 MiB; a quarter of it leaves room for several in one RPC."""
 
 SWARM_ID_BYTES = 32
 
@@ -44,7 +44,7 @@ _FIXED_BYTES = len(_HEAD) + 1 + SWARM_ID_BYTES + PEER_ID_BYTES + _LENGTH_BYTES +
 
 
 class EnvelopeError(Exception):
-    """Bytes are no envelope that may be believed: the peer's fault, never ours.
+    """Bytes that are not a valid envelope: the peer's fault, never ours.
 
     `reason` is `oversized`, `malformed`, `wrong_swarm` or `bad_signature`, fit for a metric label;
     the message is for people.
@@ -108,7 +108,7 @@ def sign(
 ) -> Envelope:
     """Sign `body`.
 
-    Raises `ValueError` if the envelope would be over `max_bytes` (nobody would open it), and what
+    Raises `ValueError` if the envelope would be over `max_bytes` (no peer would open it), and whatever
     `signing_bytes` raises.
     """
     signature = identity.sign(signing_bytes(kind, swarm, body))
@@ -126,7 +126,7 @@ def seal(
     *,
     max_bytes: int = MAX_ENVELOPE_BYTES,
 ) -> bytes:
-    """The bytes of a signed envelope around `body`. Raises what `sign` raises."""
+    """Return the bytes of a signed envelope around `body`. Raises what `sign` raises."""
     return sign(identity, kind, swarm, body, max_bytes=max_bytes).encode()
 
 
@@ -151,7 +151,7 @@ def open_envelope(data: bytes, *, swarm: bytes, max_bytes: int = MAX_ENVELOPE_BY
 
 
 def verify_detached(kind: str, swarm: bytes, sender: PeerId, body: bytes, signature: bytes) -> bool:
-    """Whether `signature` is what `sender` puts on an envelope of these fields.
+    """Whether `signature` is the one of `sender` for an envelope of these fields.
 
     For signatures kept without their envelope, as in certificates. Never raises: a kind or swarm-id
     that no envelope can hold is simply not signed.
@@ -168,7 +168,7 @@ def _parse(data: bytes) -> Envelope:
         raise EnvelopeError("malformed", f"not an envelope of version {_VERSION}")
     reader = io.BytesIO(data)
     reader.seek(len(_HEAD))
-    # Reading past the end gives fewer bytes; the check of the whole length below finds that out.
+    # Reading past the end gives fewer bytes; the check of the whole length below detects that.
     kind_length = int.from_bytes(reader.read(1), "big")
     # latin-1 gives every byte a character, so this cannot fail and the pattern decides.
     kind = reader.read(kind_length).decode("latin-1")

@@ -1,7 +1,7 @@
 """Content ids: BLAKE3-256. Equal ids mean equal bytes.
 
-A list of chunks is itself a blob (protocol/wire/blobs.py), so its content id stands for all of them:
-what a Merkle root would be, at the depth of two that snapshots and shards need.
+A list of chunks is itself a blob (protocol/wire/blobs.py), so its content id commits to all of them, as
+a Merkle root would at the depth of two that snapshots and shards need.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def content_text(cid: ContentId) -> str:
 
 
 def content_from_text(text: str) -> ContentId:
-    """Read what `content_text` wrote, and that spelling alone.
+    """Read a text of `content_text`, in that spelling only.
 
-    Raises `ValueError` for anything else: upper case, padding, another length, or set bits behind
+    Raises `ValueError` for anything else: upper case, padding, another length, or set bits after
     the 256th.
     """
     if len(text) != _TEXT_LENGTH:

@@ -1,6 +1,6 @@
-"""Who a peer is: an Ed25519 key pair, named by its public key and written as a libp2p PeerId.
+"""A peer's identity: an Ed25519 key pair, named by its public key and written as a libp2p PeerId.
 
-The secret key leaves an `Identity` only by its name, `seed`; it is in no `repr` and no error.
+The secret key leaves an `Identity` only through `seed`; it is in no `repr` and no error.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Identity:
 
     @property
     def seed(self) -> bytes:
-        """The secret: 32 bytes out of which the whole identity is derived."""
+        """The secret: 32 bytes from which the whole identity is derived."""
         return self._key.private_bytes_raw()
 
     def sign(self, message: bytes) -> bytes:
-        """Sign `message`: 64 bytes. Sign only what carries its domain (see `envelope`)."""
+        """Sign `message`: 64 bytes. Sign only messages that carry their domain (see `envelope`)."""
         return self._key.sign(message)
 
     def __repr__(self) -> str:
@@ -77,9 +77,9 @@ def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
     """Whether `signature` is `peer`'s over `message`. Never raises, whatever the bytes.
 
     The check is that of `cryptography`'s backend: the equation without cofactor, a scalar S below
-    the group's order, R compared by its encoding; so nobody without the key can turn a valid
-    signature into another one. The backend takes keys of small order, for which anybody can make
-    signatures (for the all-zero key: all zeros, on every other message or so); we don't.
+    the group's order, R compared by its encoding; so without the key a valid signature cannot be turned
+    into another one. The backend accepts keys of small order, for which anyone can make signatures (for
+    the all-zero key: all zeros, on every other message or so); we don't.
     """
     # The top bit is the sign of x.
     if int.from_bytes(peer, "little") % 2**255 in _SMALL_ORDER_Y:
@@ -99,7 +99,7 @@ def peer_text(peer: PeerId) -> str:
 
 
 def peer_from_text(text: str) -> PeerId:
-    """Read what `peer_text` wrote, and that spelling alone.
+    """Read a text of `peer_text`, in that spelling only.
 
     Raises `ValueError` for anything else, other kinds of libp2p PeerId (RSA, CIDv1) included.
     """
@@ -111,7 +111,7 @@ def peer_from_text(text: str) -> PeerId:
     except ValueError:
         raise ValueError("not a peer id: a character is not of base58") from None
     peer = PeerId(raw[len(_PEER_PREFIX) :])
-    # Writing it again checks the prefix too, and refuses what the decoder forgives.
+    # Writing it again checks the prefix too, and refuses everything that the decoder tolerates.
     if len(peer) != PEER_ID_BYTES or peer_text(peer) != text:
         raise ValueError("not the peer id of an Ed25519 key: it should begin with 12D3KooW")
     return peer

@@ -1,14 +1,14 @@
-"""The file that holds a peer's identity, optionally under a passphrase.
+"""Keystore: the file that holds a peer's identity, optionally under a passphrase.
 
-The file appears whole or not at all, readable by its owner alone, and is never overwritten but by
+The file is written whole or not at all, readable only by its owner, and never overwritten except with
 the same identity under a passphrase that costs more to guess. Reading it back gives the identity or a
-`KeystoreError` that says what to do, whatever is in it.
+`KeystoreError` that says what to do, whatever its content.
 
 It is a JSON object in one fixed spelling: `format`, `version`, `peer` (so that a peer's id is known
 without the passphrase), `key`, `checksum`. The key is either `{"kdf": "none", "seed"}`, where
 nothing but the file's mode protects it, or `{"kdf": "scrypt", "n", "r", "p", "salt", "nonce",
 "sealed"}`: the seed under ChaCha20-Poly1305, with every field before `sealed` as associated data.
-The checksum tells damage from a wrong passphrase and protects against nobody.
+The checksum distinguishes damage from a wrong passphrase and protects against no attacker.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ MAX_KEYSTORE_BYTES = 4096
 
 _FORMAT = "distro-node identity"
 _VERSION = 1
-# 128 MiB (128·n·r bytes) and some tenths of a second for each guess of a passphrase: what OWASP's
-# "Password Storage Cheat Sheet" asks for. A file may ask for no more, so that a hostile one costs
-# little to refuse, and for no less than 16 MiB; earlier versions wrote 32 MiB.
+# 128 MiB (128·n·r bytes) and some tenths of a second per guess of a passphrase: what OWASP's "Password
+# Storage Cheat Sheet" recommends. A file may not ask for more, so that a hostile one is cheap to refuse,
+# nor for less than 16 MiB; earlier versions wrote 32 MiB.
 _SCRYPT_DEFAULT_N = 2**17
 _SCRYPT_R = 8
 _SCRYPT_P = 1
@@ -49,7 +49,7 @@ _CHECKSUM_CONTEXT = "distro-node 2026 keystore v1 checksum"
 
 
 class KeystoreError(ValueError):
-    """The key file cannot be used: `problem` says why, `remedy` what the user can do about it."""
+    """Error of an unusable key file: `problem` says why, `remedy` what the user can do about it."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -58,24 +58,24 @@ class KeystoreError(ValueError):
 
 
 class KeystoreMissing(KeystoreError):
-    """There is no key file yet."""
+    """Error: there is no key file yet."""
 
 
 class WrongPassphrase(KeystoreError):
-    """The passphrase does not open the file."""
+    """Error: the passphrase does not open the file."""
 
 
 class PassphraseNeeded(KeystoreError):
-    """The file is under a passphrase and none was given."""
+    """Error: the file is under a passphrase and none was given."""
 
 
 def load_identity(path: str | Path, passphrase: str | None) -> Identity:
-    """Read the identity in `path`. Without one on the key, a passphrase given is not looked at.
+    """Read the identity in `path`. If the key has no passphrase, a given one is ignored.
 
-    A file whose passphrase is cheaper to guess than those written today is written anew, if it is ours
-    and there is room. Raises `KeystoreMissing`, `PassphraseNeeded`, `WrongPassphrase`, or plain
+    A file whose passphrase is cheaper to guess than those written today is rewritten, if it is ours and
+    there is space. Raises `KeystoreMissing`, `PassphraseNeeded`, `WrongPassphrase`, or plain
     `KeystoreError` if the file cannot be read, is damaged, too large, or open to others. Takes some
-    tenths of a second and 128 MiB where there is a passphrase.
+    tenths of a second and 128 MiB if there is a passphrase.
     """
     path = Path(path)
     content = _read(path)
@@ -100,16 +100,16 @@ def load_identity(path: str | Path, passphrase: str | None) -> Identity:
 def read_peer(path: str | Path) -> PeerId:
     """Read which peer `path` belongs to; needs no passphrase.
 
-    The answer is the file's word: only `load_identity` proves it. Raises `KeystoreError`.
+    The answer is the file's claim: only `load_identity` proves it. Raises `KeystoreError`.
     """
     return peer_from_text(_read(Path(path))["peer"])
 
 
 def create_identity(path: str | Path, passphrase: str | None) -> Identity:
-    """Make a new identity and write it to `path`, whose directory must exist.
+    """Create a new identity and write it to `path`, whose directory must exist.
 
     The key is on disk, and has been read back from there, when this returns. Raises `KeystoreError`
-    if there is a file already (it stays as it is), if the passphrase is empty, or if the file
+    if there is a file already (it is left unchanged), if the passphrase is empty, or if the file
     cannot be written.
     """
     path = Path(path)
@@ -131,15 +131,15 @@ def create_identity(path: str | Path, passphrase: str | None) -> Identity:
             f"the key file {path} could not be written: {error.strerror}",
             "make sure that its directory exists, is yours and has space left",
         ) from error
-    # A file system that forgets modes or bytes is found out now and not at the next start.
+    # Detects a file system that drops modes or bytes now and not at the next start.
     return load_identity(path, passphrase)
 
 
 def load_or_create(path: str | Path, passphrase: str | None) -> Identity:
     """Load the identity in `path`, or create it if there is no such file.
 
-    Raises what `load_identity` and `create_identity` raise: a file that is there but unusable is
-    never replaced.
+    Raises what `load_identity` and `create_identity` raise: an existing but unusable file is never
+    replaced.
     """
     try:
         return load_identity(path, passphrase)
@@ -155,7 +155,7 @@ def _damaged(path: Path, how: str) -> KeystoreError:
 
 
 def _spell(value: Any) -> bytes:
-    """Spell JSON in the one way that is read back."""
+    """Return the one JSON spelling that is accepted on reading."""
     return json.dumps(value, indent=2, ensure_ascii=True).encode("ascii") + b"\n"
 
 
@@ -171,7 +171,7 @@ def _associated_data(content: dict[str, Any]) -> bytes:
 
 def _stretch(passphrase: str, key: dict[str, Any]) -> ChaCha20Poly1305:
     # Composed form: keyboards and systems differ in how they send an accented letter.
-    # Lone surrogates are what Python makes of environment bytes that are no UTF-8; they may pass.
+    # Python represents environment bytes that are not UTF-8 as lone surrogates; they are allowed.
     secret = unicodedata.normalize("NFC", passphrase).encode("utf-8", "surrogatepass")
     salt = bytes.fromhex(key["salt"])
     scrypt = Scrypt(salt=salt, length=32, n=key["n"], r=key["r"], p=key["p"])
@@ -219,10 +219,10 @@ def _no_memory(path: Path, n: int) -> KeystoreError:
 
 
 def _strengthen(path: Path, identity: Identity, passphrase: str) -> None:
-    """Write the file anew under today's settings, or leave it as it is."""
+    """Rewrite the file under today's settings, or leave it unchanged."""
     path = path.resolve()
     temporary = _temporary(path)
-    # The file of another user would become one of ours.
+    # Replacing another user's file would make it ours.
     with contextlib.suppress(OSError, MemoryError):
         if path.stat().st_uid != os.geteuid():
             return
@@ -233,14 +233,14 @@ def _strengthen(path: Path, identity: Identity, passphrase: str) -> None:
                 os.replace(temporary, path)
                 _sync(path.parent)
         except KeystoreError:
-            # The new file does not read back as it was written: then the old one is worth more.
+            # The new file does not read back as written: the old one is worth more.
             return
         finally:
             temporary.unlink(missing_ok=True)
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    """Write a file that did not exist, whole or not at all; `FileExistsError` if it does.
+    """Write a new file, whole or not at all; raise `FileExistsError` if it exists.
 
     A process killed in between leaves a `.tmp` file with a key that nothing uses.
     """
@@ -249,7 +249,7 @@ def _write_new(path: Path, content: bytes) -> None:
         _write(temporary, content)
         _rename_new(temporary, path)
     finally:
-        # Gone after a rename; and a disk that took no file may not let one go, either.
+        # Already gone after a rename; and a disk that refused the file may refuse its removal, too.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     _sync(path.parent)
@@ -278,12 +278,12 @@ def _sync(folder: Path) -> None:
 def _rename_new(temporary: Path, path: Path) -> None:
     """Give a file its final name unless that is taken; the temporary name may remain."""
     try:
-        # A link, because a rename would replace a file that appeared meanwhile.
+        # A link, because a rename would replace a file created meanwhile.
         os.link(temporary, path)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
-        # No hard links here (FAT, some network file systems): look, then rename.
+        # No hard links here (FAT, some network file systems): check, then rename.
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
         os.rename(temporary, path)
@@ -299,7 +299,7 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Read and check all that can be checked without the passphrase."""
+    """Read the file and check everything that can be checked without the passphrase."""
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             status = os.fstat(file.fileno())
@@ -344,7 +344,7 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _problem(content: dict[str, Any], data: bytes) -> str | None:
-    """Say what is wrong with the fields, or None; after that every field may be relied on."""
+    """Return what is wrong with the fields, or None; after that every field is reliable."""
     if list(content) != ["format", "version", "peer", "key", "checksum"]:
         return "its fields are not those of a key file"
     if not isinstance(content["peer"], str) or not isinstance(content["key"], dict):
@@ -359,7 +359,7 @@ def _problem(content: dict[str, Any], data: bytes) -> str | None:
     fields = {name: value for name, value in content.items() if name != "checksum"}
     if content["checksum"] != _checksum(fields):
         return "its checksum does not fit"
-    # Repeated keys, other white space and other escapes are valid JSON and nothing we wrote.
+    # Repeated keys, other white space and other escapes are valid JSON, but not written by us.
     return None if _spell(content) == data else "it is not spelled as it was written"
 
 
