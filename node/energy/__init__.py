@@ -1,1 +1,1 @@
-"""What a node's work costs in energy and money, and what holds it back: prices, others."""
+"""Energy and cost of a node's work, and what pauses it: prices, other programs, people."""

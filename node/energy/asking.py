@@ -1,7 +1,7 @@
-"""Asks what `--pause-when` names, again and again, and decides by it whether the node is to pause.
+"""Poller of the `--pause-when` source, which decides whether the node pauses.
 
-Whoever is asked may be slow, silent or mad: each question has an end in time and in bytes, what is no
-number counts as no answer, and the last word holds only for so long (`threshold.KEEP_SECONDS`).
+The source may be slow, silent or nonsensical: each request is bounded in time and in bytes, anything but
+a number counts as no answer, and the last value expires (`threshold.KEEP_SECONDS`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .threshold import KEEP_SECONDS, Gate, Threshold, threshold_of
 _log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 20.0
-# What a shell says with its exit code.
+# Exit codes of a command.
 _PAUSE, _WORK = 0, 1
 _HALF = Threshold(pause=0.5, resume=0.5)
 
 
 class NotTold(Exception):
-    """No answer came, or none that says anything; the text says why, in part in others' words."""
+    """Error of a request without a usable answer; the text says why, in part in the source's words."""
 
 
 class Asker:
-    """Asks, and keeps what was decided. Times are trio's."""
+    """Poller that keeps the last decision. Times are trio's."""
 
     def __init__(
         self,
@@ -51,20 +51,20 @@ class Asker:
 
     @property
     def value(self) -> float | None:
-        """The number that was told last, while it holds; None without one, too."""
+        """The last number, while it is valid; None if there is none."""
         return self._gate.value if self._settings.pause is not None else None
 
     @property
     def sentence(self) -> str:
-        """What was decided, for people."""
+        """The decision, for people."""
         if self._settings.pause is None:
             return "the command of --pause-when says so"
-        # An address may hold a key, and a command a password: the host will do.
+        # A URL may hold a key, and a command a password: show only the host.
         host = urlsplit(self._settings.ask).hostname if self._settings.is_url else None
         return self._gate.sentence + (f" ({host})" if host else "")
 
     async def look(self) -> bool:
-        """Ask once; returns whether the node is to pause."""
+        """Ask once; return whether the node should pause."""
         try:
             value = await self.ask()
         except NotTold as problem:
@@ -86,7 +86,7 @@ class Asker:
         return self._gate.hear(value, trio.current_time())
 
     async def ask(self) -> float:
-        """The number, or 1 for a command's yes and 0 for its no. Raises `NotTold`."""
+        """Return the number, or 1 for a command's yes and 0 for its no. Raises `NotTold`."""
         try:
             with trio.move_on_after(self._seconds):
                 if self._web is not None:

@@ -1,7 +1,7 @@
-"""Commands of the owner's and of the system's that are asked something: bounded in time and in words.
+"""Commands of the owner or the system that answer a question, bounded in time and in output.
 
-A command that takes too long is killed with all that it started and did not hide; what it prints beyond
-the bound is not read.
+A command that takes too long is killed with every process of its group; output beyond the bound is not
+read.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _END_SECONDS = 2.0
 
 
 class CommandFailed(Exception):
-    """A command gave no answer; says why. It may hold the command's words."""
+    """Error of a command without an answer; says why. It may hold the command's words."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     text: str
 
 
 async def ask_command(command: str | Sequence[str], seconds: float) -> Answer:
-    """Run a command, a string through the shell, and return what it printed. Raises `CommandFailed`."""
+    """Run a command, a string through the shell, and return its output. Raises `CommandFailed`."""
     try:
         process = await trio.lowlevel.open_process(
             command,
@@ -40,7 +40,7 @@ async def ask_command(command: str | Sequence[str], seconds: float) -> Answer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # A group of its own, so that all of it can be ended.
+            # In a process group of its own, so that the whole group can be killed.
             start_new_session=True,
         )
     except (OSError, ValueError) as error:

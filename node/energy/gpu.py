@@ -1,8 +1,8 @@
-"""The GPU that the trainer computes on, as NVIDIA's driver tells of it (NVML, package nvidia-ml-py).
+"""The trainer's GPU, as reported by NVIDIA's driver (NVML, package nvidia-ml-py).
 
-Without the package, the driver or the card all is unknown; a card that falls off the bus in the middle
-is asked for again now and then. Every call blocks: call from a thread. None of these methods raises,
-except where it says so.
+Without the package, the driver or the card everything is unknown; a card that falls off the bus is
+retried from time to time. Every call blocks: call from a thread. Methods do not raise unless they say
+so.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from .arithmetic import Reading
 
 _log = logging.getLogger(__name__)
 
-# A driver that answers with an error is opened anew after this.
+# A driver that answers with an error is reopened after this time.
 _REST_SECONDS = 60.0
 _MILLIJOULES = 1e3
 _MILLIWATTS = 1e3
-# A desktop that draws its windows takes less, a program that computes more.
+# A desktop that draws its windows uses less, a program that computes more.
 BUSY_PERCENT = 15
 
 
 class LimitRefused(Exception):
-    """A power limit was not taken; says why, for people."""
+    """Error of a power limit that the card did not accept; says why, for people."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """How others use the card. None: nobody can say."""
+    """Use of the card by others. `others` is None if unknown."""
 
     others: bool | None
     program: str | None = None
-    """Its name, if it is known. A stranger's words."""
+    """The program's name, if known: untrusted text."""
 
 
 class Gpu:
-    """One card, found by its UUID. `library` is pynvml, or what stands in for it."""
+    """One card, found by its UUID. `library` loads pynvml, or a substitute."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class Gpu:
         self._handle: Any = None
         self._no_counter = False
         self._before: int | None = None
-        """What the limit was before it was changed, in mW."""
+        """The limit before it was changed, in mW."""
         self._seen = 0
         self.why: str | None = "no GPU has been looked for"
-        """Why nothing is known, for people; None: all is well."""
+        """Why nothing is known, for people; None if all is well."""
 
     def aim(self, uuid: str | None) -> None:
-        """From now on the card with this UUID is meant, with or without `GPU-` in front; None: none."""
+        """Select the card with this UUID, with or without the prefix `GPU-`; None for none."""
         if uuid is not None and not uuid.startswith(("GPU-", "MIG-")):
             uuid = f"GPU-{uuid}"
         if uuid != self._uuid:
@@ -70,7 +70,7 @@ class Gpu:
             self._rests_until = float("-inf")
 
     def read(self) -> Reading | None:
-        """What the card has taken so far, and takes now; None: unknown."""
+        """Return the card's energy so far and its current power; None if unknown."""
         handle = self._card()
         if handle is None:
             return None
@@ -86,12 +86,12 @@ class Gpu:
                 taken = library.nvmlDeviceGetTotalEnergyConsumption(handle)
                 counters = (("gpu", int(taken), None, _MILLIJOULES),)
             except library.NVMLError:
-                # Cards before Volta have none: the power is added up.
+                # Cards before Volta have no counter: power is integrated instead.
                 self._no_counter = True
         return Reading(at=self._clock(), counters=counters, watts=float(watts))
 
     def set_limit(self, watts: float) -> None:
-        """Let the card draw no more. Raises `LimitRefused`."""
+        """Set the card's power limit. Raises `LimitRefused`."""
         handle = self._card()
         if handle is None:
             raise LimitRefused(self.why or "there is no GPU")
@@ -114,11 +114,11 @@ class Gpu:
 
     @property
     def limited(self) -> bool:
-        """Whether a limit of ours holds."""
+        """Whether a limit of ours is in force."""
         return self._before is not None
 
     def put_back(self) -> bool:
-        """Give the card the limit that it had; False if the driver does not take it."""
+        """Restore the card's former limit; False if the driver refuses it."""
         if self._before is None:
             return True
         before, self._before = self._before, None
@@ -134,16 +134,16 @@ class Gpu:
         return True
 
     def close(self) -> None:
-        """Give the card its limit back, and let the driver go."""
+        """Restore the card's limit and close the driver."""
         self.put_back()
         self._shut()
 
     def use_by_others(self, ours: Collection[int]) -> Use:
-        """Whether a program that is none of `ours` (process ids) computes on the card.
+        """Return whether a program outside `ours` (process ids) computes on the card.
 
-        Where the driver counts for each process, whoever uses more than `BUSY_PERCENT` does. While none
-        of ours is there, all that the card does is others'. Else nobody can say: a container hides
-        which process is whose.
+        If the driver counts per process, a program above `BUSY_PERCENT` does. While none of ours is
+        there, all use of the card is by others. Otherwise it is unknown: a container hides which process
+        is whose.
         """
         handle = self._card()
         if handle is None:
@@ -170,7 +170,7 @@ class Gpu:
             samples = library.nvmlDeviceGetProcessUtilization(handle, self._seen)
             self._seen = max([self._seen, *(sample.timeStamp for sample in samples)])
         except library.NVMLError as error:
-            # It says so where nothing has been counted since the last time.
+            # The error when nothing was counted since the last call.
             if isinstance(error, _kind(library, "NVMLError_NotFound")):
                 return Use(False)
             return Use(None)
@@ -186,7 +186,7 @@ class Gpu:
         return text.split(" ")[0].rpartition("/")[2][:64] or None
 
     def _card(self) -> Any:
-        """The card's handle; None: it is not to be had at present, and `why` says why."""
+        """Return the card's handle; None if it is unavailable at present, with the reason in `why`."""
         if self._handle is not None:
             return self._handle
         if self._clock() < self._rests_until:
@@ -214,7 +214,7 @@ class Gpu:
         return self._handle
 
     def _lost(self, error: Exception) -> None:
-        """The driver or the card does not answer: it is opened anew later."""
+        """Note that the driver or the card does not answer: it is reopened later."""
         self.why = f"the driver says: {error}"
         _log.debug("NVML: %s", error)
         self._rests_until = self._clock() + _REST_SECONDS
@@ -231,5 +231,5 @@ class Gpu:
 
 
 def _kind(library: Any, name: str) -> type[Exception]:
-    """An error's class, which the library makes from the driver's numbers."""
+    """Return an error class, which the library creates from the driver's numbers."""
     return getattr(library, name, type("Never", (Exception,), {}))

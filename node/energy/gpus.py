@@ -1,5 +1,7 @@
-"""All the GPUs that a member computes on, on this machine, taken together. See `Gpu`: it is the same for
-one of them, and all of it blocks."""
+"""All GPUs of this machine that a member computes on, as one with the interface of `Gpu`.
+
+Every call blocks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from .gpu import Gpu, LimitRefused, Use
 
 
 class Gpus:
-    """Cards, found by their UUIDs. `make` makes one that is not aimed yet."""
+    """Cards, found by their UUIDs. `make` creates one without a UUID yet."""
 
     def __init__(self, make: Callable[[], Gpu] = Gpu) -> None:
         self._make = make
@@ -18,7 +20,7 @@ class Gpus:
         self.aim(())
 
     def aim(self, uuids: Sequence[str]) -> None:
-        """From now on the cards with these UUIDs are meant; one that is no more has its limit back."""
+        """Select the cards with these UUIDs; a card no longer selected gets its limit back."""
         wanted: Sequence[str | None] = uuids or (None,)
         for uuid in self._cards.keys() - set(wanted):
             self._cards.pop(uuid).close()
@@ -29,17 +31,17 @@ class Gpus:
 
     @property
     def why(self) -> str | None:
-        """Why not everything is known, for people; None: all is well."""
+        """Why something is unknown, for people; None if all is well."""
         return next((card.why for card in self._all if card.why is not None), None)
 
     def read(self) -> Reading | None:
-        """What they have taken so far, and take now; None: unknown, if only of one of them."""
+        """Return their total energy so far and current power; None if that of any card is unknown."""
         found = [card.read() for card in self._all]
         known = [reading for reading in found if reading is not None]
         if len(known) < len(found):
             return None
         watts = [reading.watts for reading in known if reading.watts is not None]
-        # A card without a counter has its power added up, and so have the others then.
+        # If one card has no counter, power is integrated for all.
         counters = [
             (f"{name} {index}", value, wraps_at, units)
             for index, reading in enumerate(known)
@@ -52,7 +54,7 @@ class Gpus:
         )
 
     def set_limit(self, watts: float) -> None:
-        """Let each of them draw no more. Raises `LimitRefused`, and then none of them is limited."""
+        """Set the limit of each card. Raises `LimitRefused`, and then none of them is limited."""
         try:
             for card in self._all:
                 card.set_limit(watts)
@@ -62,16 +64,16 @@ class Gpus:
 
     @property
     def limited(self) -> bool:
-        """Whether a limit of ours holds on one of them."""
+        """Whether a limit of ours is in force on any of them."""
         return any(card.limited for card in self._all)
 
     def put_back(self) -> bool:
-        """Give them the limits that they had; False if the driver does not take one."""
+        """Restore their former limits; False if the driver refuses one."""
         done = [card.put_back() for card in self._all]
         return all(done)
 
     def use_by_others(self, ours: Collection[int]) -> Use:
-        """Whether a program that is none of `ours` computes on one of them."""
+        """Return whether a program outside `ours` computes on any of them."""
         uses = [card.use_by_others(ours) for card in self._all]
         busy = [use for use in uses if use.others]
         unknown = [use for use in uses if use.others is None]
@@ -79,5 +81,5 @@ class Gpus:
 
     @property
     def _all(self) -> list[Gpu]:
-        # A thread that a driver holds up may still be at it when another one aims.
+        # A thread stuck in the driver may still iterate while another one calls `aim`.
         return list(self._cards.values())

@@ -1,7 +1,8 @@
-"""Keeps account of what the node's work costs, and holds it back when it costs too much or disturbs.
+"""Energy manager: measures what the node's work costs, and pauses the node when it costs too much or
+disturbs.
 
-It lasts as long as the program: the meters run on while the node pauses, though what is drawn then is
-not the swarm's and is not counted.
+It runs as long as the program: the meters continue while the node is paused, but energy used then is not
+the swarm's and is not counted.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 METER_SECONDS = 2.0
-"""A counter of 32 bits wraps twice a minute at most; power that is added up wants to be read often."""
+"""A 32-bit counter wraps twice a minute at most; integrating power needs frequent readings."""
 _POLITE_SECONDS = 2.0
-# A driver whose card has gone may never answer: the thread that asked is left to itself.
+# If the card is gone the driver may never answer: the thread that called it is abandoned.
 _READ_SECONDS = 10.0
 _PUT_BACK_SECONDS = 2.0
 _FOR_AS_LONG = f"until {QUIET_SECONDS / 60:g} min of quiet"
 
 
 class Holds(Protocol):
-    """What can be held back: the shifts."""
+    """Interface for pausing the node's work (`Shifts`)."""
 
     @property
     def at_work(self) -> bool:
@@ -50,16 +51,16 @@ class Holds(Protocol):
         ...
 
     def hold(self, kind: HoldKind, text: str) -> None:
-        """Something speaks against work."""
+        """Add a reason to pause."""
         ...
 
     def release(self, kind: HoldKind) -> None:
-        """It does not any more."""
+        """Remove a reason to pause."""
         ...
 
 
 class EnergyKeeper:
-    """Meters, limits and courtesy of one node. `run` keeps it up."""
+    """Meters, power limit and politeness of one node, served by `run`."""
 
     def __init__(
         self,
@@ -84,12 +85,12 @@ class EnergyKeeper:
         self._limited: float | None = None
         self._limit_tried = False
         self._uuids: tuple[str, ...] = ()
-        # One at a time: a driver that hangs takes one thread, not more and more of them.
+        # One at a time: a hanging driver blocks one thread, not more and more of them.
         self._meters = trio.CapacityLimiter(1)
         self._measured = Follower(telemetry.metrics.energy)
 
     async def run(self) -> None:
-        """For ever. Cancelled, it gives the GPU its own limit back."""
+        """Run until cancelled, then restore the GPU's own limit."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._measure)
@@ -105,15 +106,15 @@ class EnergyKeeper:
                     await self._in_thread(self._put_back)
 
     def put_back(self) -> None:
-        """Give the GPU its own limit back, before the program ends at once."""
+        """Restore the GPU's own limit, before the program ends at once."""
         if self._gpus.limited:
-            # A driver that hangs does not keep it from ending.
+            # A hanging driver must not keep it from ending.
             thread = Thread(target=self._put_back, daemon=True)
             thread.start()
             thread.join(_PUT_BACK_SECONDS)
 
     def status(self) -> EnergyStatus:
-        """What the node says of it."""
+        """Return the node's energy status."""
         gpu = self._gpu_part()
         processor = _part(self._processor_meter, self._processor.why)
         parts = [processor, *([] if gpu is None else [gpu])]
@@ -157,12 +158,12 @@ class EnergyKeeper:
     async def _aim(self) -> None:
         if self._telemetry.gpus != self._uuids:
             self._uuids = self._telemetry.gpus
-            # Those that were limited may be others than now.
+            # The limited cards may be others than now.
             self._limited, self._limit_tried = None, False
             await self._in_thread(functools.partial(self._gpus.aim, self._uuids))
 
     async def _limit(self, at_work: bool) -> None:
-        """Hold the card to `--power-limit` while the node works, and only then."""
+        """Set the card's `--power-limit` while the node works, and only then."""
         watts = self._settings.power_limit
         if watts is None:
             return
@@ -176,7 +177,7 @@ class EnergyKeeper:
         self._limit_tried = True
         try:
             with trio.fail_after(_READ_SECONDS) as scope:
-                # Once it is asked for, it is known whether there is something to put back.
+                # Not cancelled once called, so that it is known whether there is a limit to restore.
                 scope.shield = True
                 await _thread(functools.partial(self._gpus.set_limit, watts), self._meters)
         except (LimitRefused, trio.TooSlowError) as error:
@@ -211,7 +212,7 @@ class EnergyKeeper:
         metrics.joules_per_token.set(_or_nan(status.joules_per_token))
         metrics.pause_signal.set(_or_nan(status.signal))
 
-    # What holds the node back
+    # Reasons to pause
 
     async def _ask(self, asker: Asker) -> None:
         assert self._settings.pause_when is not None
@@ -242,7 +243,7 @@ class EnergyKeeper:
             )
 
     def _use_by_others(self) -> Use:
-        """In a thread: to look through all processes takes a while."""
+        """Call in a thread: scanning all processes takes a while."""
         ours = _family() if self._telemetry.state != "paused" else frozenset()
         return self._gpus.use_by_others(ours)
 
@@ -265,7 +266,7 @@ class EnergyKeeper:
             self._shifts.hold(kind, f"{words}, {_FOR_AS_LONG}")
 
     async def _in_thread(self, function: Callable[[], T]) -> T | None:
-        """What it gives; None if it takes too long, and then it is left to itself."""
+        """Return the function's result; None if it takes too long, and the thread is abandoned."""
         with trio.move_on_after(_READ_SECONDS):
             return await _thread(function, self._meters)
         return None
@@ -274,7 +275,7 @@ class EnergyKeeper:
 async def _thread(function: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
     return await trio.to_thread.run_sync(
         function,
-        # The stubs that libp2p brings along know trio before this was called so.
+        # The stubs that libp2p depends on know trio from before this parameter's name.
         abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
         limiter=limiter,
     )
@@ -291,7 +292,7 @@ def _part(meter: Meter, why: str | None) -> EnergyPart:
 
 
 def _family() -> frozenset[int]:
-    """This process and all that it started: the trainer is among them."""
+    """Return the ids of this process and all its descendants, the trainer included."""
     me = psutil.Process()
     return frozenset([me.pid, *(child.pid for child in me.children(recursive=True))])
 

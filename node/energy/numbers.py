@@ -1,7 +1,8 @@
-"""A number out of what a web server or a command says: pure. Whatever they say, it is one, or an error.
+"""Parsing a number from the answer of a web server or command. Pure; any answer gives a number or an
+error.
 
-A path such as `data.0.intensity.actual` leads through tables by name and through lists by number (from
-0; -1 is the last). `now` picks the one element of a list that holds now, by its own times, since a
+A path such as `data.0.intensity.actual` leads through tables by name and through lists by index (from
+0; -1 is the last). `now` selects the one element of a list that is valid now, by its own times, since a
 tariff is often a list of all of the day's prices.
 """
 
@@ -14,12 +15,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 MAX_BYTES = 1 << 18
-"""Two days of prices in quarters of an hour, with all that some write around each, are 40 kB."""
+"""Two days of quarter-hourly prices, with verbose fields around each, are 40 kB."""
 MAX_STEPS = 16
 
 _NUMBER = re.compile(r"[+-]?(\d{1,32}(\.\d{0,32})?|\.\d{1,32})([eE][+-]?\d{1,3})?", re.ASCII)
 _INDEX = re.compile(r"-?\d{1,6}", re.ASCII)
-# What such lists call their elements' times, as (from, to).
+# Names of the elements' times in such lists, as (from, to).
 _SPANS = (
     ("from", "to"),
     ("start", "end"),
@@ -34,11 +35,11 @@ _MAX_ELEMENTS = 10_000
 
 
 class NoNumber(Exception):
-    """What was said is no number; says why. It may hold the other side's words."""
+    """Error of an answer that is not a number; says why. It may hold the source's words."""
 
 
 def check_path(path: str) -> tuple[str, ...]:
-    """The steps of a path. Raises `ValueError`."""
+    """Return the steps of a path. Raises `ValueError`."""
     steps = tuple(path.split("."))
     if not all(steps) or len(steps) > MAX_STEPS or len(path) > 256:
         raise ValueError("a path is names and numbers with points between them")
@@ -46,7 +47,7 @@ def check_path(path: str) -> tuple[str, ...]:
 
 
 def number_in_json(body: bytes, steps: tuple[str, ...], now: datetime) -> float:
-    """The number to which `steps` lead. `now` has a time zone. Raises `NoNumber`."""
+    """Return the number at the path `steps`. `now` has a time zone. Raises `NoNumber`."""
     if len(body) > MAX_BYTES:
         raise NoNumber(f"it has more than {MAX_BYTES} bytes")
     try:
@@ -59,13 +60,13 @@ def number_in_json(body: bytes, steps: tuple[str, ...], now: datetime) -> float:
 
 
 def number_in_text(text: str) -> float:
-    """The number that is the first line. Raises `NoNumber`."""
+    """Return the number on the first line. Raises `NoNumber`."""
     line = text.lstrip().partition("\n")[0].strip()
     return as_number(line)
 
 
 def as_number(value: object) -> float:
-    """A finite number, also as the text of one. Raises `NoNumber`."""
+    """Return a finite number, also from its text. Raises `NoNumber`."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -98,7 +99,7 @@ def _step(value: Any, step: str, at: str, now: datetime) -> Any:
 
 
 def _current(elements: list[Any], at: str, now: datetime) -> Any:
-    """The element whose time it is. Where several overlap, the one that began last."""
+    """Return the element that is valid now; of several, the one that began last."""
     found: tuple[datetime, Any] | None = None
     for element in elements[:_MAX_ELEMENTS]:
         span = _span(element)
@@ -113,7 +114,7 @@ def _current(elements: list[Any], at: str, now: datetime) -> Any:
 
 
 def _span(element: Any) -> tuple[datetime, datetime | None] | None:
-    """From when until when an element holds; the end None: until another word."""
+    """Return the start and end of an element's validity; an end of None means until further notice."""
     if not isinstance(element, dict):
         return None
     for first, last in _SPANS:
@@ -128,7 +129,7 @@ def _span(element: Any) -> tuple[datetime, datetime | None] | None:
 
 
 def _time(value: object) -> datetime | None:
-    """A point in time out of ISO 8601 (without a zone: UTC), or seconds or ms since 1970."""
+    """Parse a point in time: ISO 8601 (UTC without a zone), or seconds or ms since 1970."""
     try:
         if isinstance(value, str):
             read = datetime.fromisoformat(value)

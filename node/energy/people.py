@@ -1,9 +1,9 @@
-"""Whether somebody sits at this computer: the time since a person last used it, where it can be known.
+"""User activity: the time since a person last used this computer, where it can be known.
 
-Linux: terminals tell when they were last typed into (what `w` shows), to whoever may list them; logind
-tells of graphical sessions, where the desktop tells logind. Desktops that never do (a session whose hint
-has never changed) say nothing, rather than that somebody is always there. macOS: the idle time of
-keyboard and mouse.
+Linux: terminals show when they were last typed into (as in `w`), to users that may list them; logind
+reports on graphical sessions, if the desktop reports to logind. Desktops that never do (a session whose
+hint has never changed) count as unknown, not as always in use. macOS: the idle time of keyboard and
+mouse.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import trio
 from .commands import CommandFailed, ask_command
 
 _SECONDS = 5.0
-# Two programs are started to ask logind; a terminal is only looked at.
+# Asking logind starts two programs; looking at a terminal is cheap.
 _DESKTOP_SECONDS = 10.0
 _MAX_SESSIONS = 64
 _MAX_TERMINALS = 1024
-# A clock that was set back makes a past hour a coming one.
+# After a clock was set back, a past hour looks like a future one.
 _FUTURE_SECONDS = 60.0
 _GRAPHICAL = ("x11", "wayland", "mir")
 _TERMINAL = re.compile(r"tty\d{1,3}|\d{1,6}")
@@ -34,7 +34,7 @@ _PROPERTIES = ("Class", "Type", "State", "IdleHint", "IdleSinceHint")
 
 
 class People:
-    """Asks this system."""
+    """Queries of this system for user activity."""
 
     def __init__(self, devices: Path = Path("/dev"), loginctl: str = "loginctl") -> None:
         self._devices = devices
@@ -42,7 +42,7 @@ class People:
         self._desktop: tuple[float, float | None] | None = None
 
     async def idle_seconds(self) -> float | None:
-        """Since somebody last used the computer; None: it cannot be known."""
+        """Return the seconds since the computer was last used; None if unknown."""
         if sys.platform == "darwin":
             return await _idle_of_mac()
         now = time.time()
@@ -53,7 +53,7 @@ class People:
         return min((idle for idle in known if idle is not None), default=None)
 
     async def _desktops_idle(self, now: float) -> float | None:
-        """As logind said not long ago, with what has passed since."""
+        """Return logind's recent answer, plus the time since."""
         if self._desktop is None or not 0 <= now - self._desktop[0] < _DESKTOP_SECONDS:
             self._desktop = now, await self._ask_logind(now)
         at, idle = self._desktop
@@ -72,14 +72,16 @@ class People:
 
 
 def terminals_idle(devices: Path, now: float) -> float | None:
-    """Since any terminal was last typed into; None: there is none to see."""
+    """Return the seconds since any terminal was last typed into; None if there is none."""
     idle = [max(0.0, now - when) for when in _typed(devices) if when <= now + _FUTURE_SECONDS]
     return min(idle, default=None)
 
 
 def sessions_idle(shown: str, now: float) -> float | None:
-    """Since any graphical session was last used, by what `loginctl show-session` says of several, which
-    stand between empty lines; None: none of them says."""
+    """Return the seconds since any graphical session was last used; None if none of them shows it.
+
+    `shown` is the output of `loginctl show-session` for several sessions, separated by empty lines.
+    """
     idle = []
     for block in shown.split("\n\n"):
         said = {name: value for name, _, value in (x.partition("=") for x in block.splitlines())}
@@ -97,13 +99,13 @@ def sessions_idle(shown: str, now: float) -> float | None:
 
 
 def hid_idle(shown: str) -> float | None:
-    """What `ioreg` says of keyboard and mouse, in seconds."""
+    """Return the idle time of keyboard and mouse in the output of `ioreg`, in seconds."""
     found = re.search(r'"HIDIdleTime" = (\d{1,20})\b', shown)
     return int(found[1]) / 1e9 if found else None
 
 
 def _typed(devices: Path) -> Iterator[float]:
-    """When terminals were last read from: by whoever types, through the program in it."""
+    """Yield when each terminal was last read from: by the program in it, when a person types."""
     for folder in (devices, devices / "pts"):
         try:
             with os.scandir(folder) as entries:

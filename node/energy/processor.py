@@ -1,9 +1,9 @@
-"""The processor's energy, as Linux tells it: the counters of RAPL under /sys/class/powercap.
+"""Energy of the processor on Linux: the RAPL counters under /sys/class/powercap.
 
-Intel and AMD both appear as `intel-rapl`. A package's counter has its cores in it but not the memory,
-which some have a counter of their own for (`dram`). They count for the whole computer: what other
-programs do is in it, too. Kernels since 5.10 let only root read them unless an administrator allows it;
-what cannot be read is unknown.
+Intel and AMD both appear as `intel-rapl`. A package's counter includes its cores but not the memory, for
+which some have a counter of its own (`dram`). They count for the whole computer, other programs
+included. Since Linux 5.10 only root may read them unless an administrator allows it; unreadable counters are
+unknown.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from .arithmetic import Reading
 
 POWERCAP = Path("/sys/class/powercap")
 
-# Two sockets with memory make four; a tree that somebody made up ends here.
+# Two sockets with memory make four; this bounds a fabricated tree.
 _MAX_ZONES = 64
 _MAX_BYTES = 64
 _MICROJOULES = 1e6
 
 
 class Processor:
-    """The counters that can be read."""
+    """Readable RAPL counters of this computer."""
 
     def __init__(self, root: Path = POWERCAP, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._clock = clock
         self.why: str | None = None
-        """Why the last reading had nothing, for people; None: it had."""
+        """Why the last reading failed, for people; None if it succeeded."""
 
     def read(self) -> Reading | None:
-        """What they say now; None if one that is there cannot be read, or there is none."""
+        """Return the current values; None if there are none, or an existing one cannot be read."""
         zones: list[Path] = []
         counters = []
         self.why = None
@@ -54,7 +54,7 @@ class Processor:
         return Reading(at=self._clock(), counters=tuple(counters))
 
     def why_not(self) -> str | None:
-        """Why the counters say nothing, for people; None: they do."""
+        """Return why the counters cannot be read, for people; None if they can."""
         self.read()
         return self.why
 
