@@ -1,1 +1,1 @@
-"""What the owner says and sees: commands to a running node, signals, hours of work, the screen."""
+"""The owner's interface to a node: commands to a running one, signals, hours of work, the screen."""

@@ -1,7 +1,8 @@
-"""How commands talk to the daemon beside them: JSON lines over a unix socket, for the owner alone.
+"""Command socket: JSON lines between commands and the running daemon over a unix socket, for the owner
+only.
 
-One line asks, one line answers. `serve_control` runs in the daemon and outlives whatever a client
-sends; `ask` is for commands and needs no event loop.
+One line of request, one line of response. `serve_control` runs in the daemon and survives whatever a
+client sends; `ask` is for commands and needs no event loop.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
     # `trio.TaskStatus`.
     from trio_typing import TaskStatus
 
-# Status with fifty events and the largest swarm stays far below.
+# A status with fifty events and the largest swarm is far smaller.
 MAX_LINE_BYTES = 1 << 20
 
 # struct sockaddr_un holds 108 bytes on Linux and 104 on the BSDs and macOS, the closing zero
 # included.
 MAX_SOCKET_PATH_BYTES = 100
 
-# A client that says nothing must not hold a task for ever.
+# A client that sends nothing must not hold a task for ever.
 _IDLE_SECONDS = 60.0
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
@@ -52,9 +53,9 @@ async def serve_control(
 ) -> None:
     """Answer requests at `path` until cancelled; started once `ask` gets through.
 
-    A request `{"command": name, …}` goes to `handlers[name]`, which must not block. Whoever calls
-    this holds the lock of the data directory, so a socket that is there is a dead process's and is
-    replaced. A handler that raises is a bug: it is logged, and the client gets `{"error"}`.
+    A request `{"command": name, …}` goes to `handlers[name]`, which must not block. The caller holds the
+    lock of the data directory, so an existing socket belongs to a dead process and is replaced. A
+    handler that raises is a bug: it is logged, and the client gets `{"error"}`.
     """
     with _bound(path) as server:
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(server))
@@ -70,8 +71,8 @@ async def serve_control(
 def ask(path: Path, command: str, timeout: float, **arguments: Any) -> dict[str, Any]:
     """Send one request to the daemon at `path` and return its answer; at most `timeout` seconds.
 
-    Raises `UserError`: `NOT_RUNNING` if nothing listens there or no answer comes, `DATA_DIR` where one
-    may not even look.
+    Raises `UserError`: `NOT_RUNNING` if nothing listens there or there is no answer, `DATA_DIR` if the
+    directory may not even be read.
     """
     request = json.dumps({"command": command, **arguments}).encode() + b"\n"
     deadline = time.monotonic() + timeout
@@ -130,7 +131,7 @@ def _read_line(client: socket.socket, deadline: float) -> bytes:
 
 
 async def _answer(stream: trio.SocketStream, handlers: Mapping[str, Handler]) -> None:
-    """Answer one client line by line until it hangs up, or says or takes nothing for a minute."""
+    """Answer one client line by line until it hangs up, or sends or reads nothing for a minute."""
     received = bytearray()
     with contextlib.suppress(trio.BrokenResourceError), trio.move_on_after(_IDLE_SECONDS) as idle:
         async with stream:
@@ -170,7 +171,7 @@ def _respond(line: bytes, handlers: Mapping[str, Handler]) -> dict[str, Any]:
 
 
 def _without_infinities(value: Any) -> Any:
-    """Replace what Python writes as NaN or Infinity, which is no JSON, by null."""
+    """Replace NaN and infinities, which Python would write although they are not JSON, by null."""
     if isinstance(value, Mapping):
         return {key: _without_infinities(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -182,16 +183,16 @@ def _without_infinities(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _bound(path: Path) -> Iterator[socket.socket]:
-    """A listening socket that `_address(path)` leads to; removed at the end.
+    """Return a listening socket that `_address(path)` leads to; removed at the end.
 
-    Where `path` is too long for a socket, the socket gets a directory of its own below the
-    temporary directory, and a file at `path` says where.
+    If `path` is too long for a socket, the socket gets a directory of its own below the temporary
+    directory, and a file at `path` names it.
     """
     with contextlib.ExitStack() as stack:
         if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
             bound = path
         else:
-            # mkdtemp makes it mode 0700 under a name nobody can foresee.
+            # mkdtemp makes it mode 0700 under an unpredictable name.
             folder = stack.enter_context(
                 tempfile.TemporaryDirectory(
                     prefix="distro-", dir=_short_folder(), ignore_cleanup_errors=True
@@ -203,10 +204,10 @@ def _bound(path: Path) -> Iterator[socket.socket]:
         try:
             server.bind(os.fspath(bound))
         except OSError as error:
-            # The system does not say which file it is about.
+            # The system's error does not name the file.
             raise OSError(error.errno, error.strerror, str(bound)) from None
         stack.callback(path.unlink, missing_ok=True)
-        # Before listen(), so that nobody else gets in between.
+        # Before listen(), so that no other user gets in between.
         bound.chmod(0o600)
         server.listen(16)
         if bound != path:
@@ -227,7 +228,7 @@ def _short_folder() -> str:
 
 
 def _address(path: Path) -> Path:
-    """Where the socket of `path` is: `path` itself, or what the file there says."""
+    """Return where the socket of `path` is: `path` itself, or the path in the file there."""
     if stat.S_ISREG(path.lstat().st_mode):
         with path.open("rb") as file:
             return Path(os.fsdecode(file.read(MAX_SOCKET_PATH_BYTES)))

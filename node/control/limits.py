@@ -1,4 +1,4 @@
-"""How much of the line the node may take, as its owner has said last: at its start, or since."""
+"""Bandwidth limits of the node, as its owner set them last: at its start, or since."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Limits:
-    """Bytes a second; None: what the line gives. They outlive the stays in the swarm."""
+    """Bytes per second; None for no limit. They outlive the sessions in the swarm."""
 
     upload: float | None = None
     download: float | None = None

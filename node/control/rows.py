@@ -1,7 +1,7 @@
-"""A status as rows of text: a name, a value, and a word on what it means.
+"""Status rows: a name, a value, and a note on what it means.
 
-`distro-node status` prints them all; the screen of `join` has room for some. A stranger's words (the
-swarm's name) are in them as they are: the code that shows them makes them harmless.
+`distro-node status` prints all of them; the screen of `join` has room for some. Untrusted text (the
+swarm's name) is in them unchanged: the code that shows them sanitizes it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _APART_SHOWN = 4
 # The first reading has none before it.
 _WHOLE = 0.95
 
-# The screens' colours. States that a node passes through are yellow; `killed` and `left` are the demo's.
+# Colours of the screens. Transient states are yellow; `killed` and `left` are the demo's.
 OTHER_COLOUR = "yellow"
 STATE_COLOURS = {
     "training": "green",
@@ -43,7 +43,7 @@ STATE_COLOURS = {
 }
 
 _DENSE_BYTES = 2
-"""Bytes a parameter that a dense all-reduce in bfloat16 moves, as the DisTrO report counts it."""
+"""Bytes per parameter that a dense all-reduce in bfloat16 moves, as the DisTrO report counts it."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Row:
 
 
 def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
-    """All rows, in the order in which people ask; what does not apply is left out."""
+    """Yield all rows, in the order in which people ask; those that do not apply are left out."""
     if isinstance(status, BootstrapStatus):
         yield Row("peer", status.peer, "a bootstrap peer: it introduces others")
         yield Row("swarms", _count(status.swarms), "whose members it introduces now")
@@ -145,7 +145,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
 
 
 def _observed(status: Status) -> Iterator[Row]:
-    """What whoever looks on has to tell: all of it is about the swarm."""
+    """Yield the rows of an observer: all of them are about the swarm."""
     training, swarm = status.training, status.swarm
     yield _swarm(status)
     yield Row("peer", status.node.peer, "an observer: it takes no part")
@@ -258,7 +258,7 @@ def _line(line: LineStatus) -> Iterator[Row]:
 
 
 def dense_bytes(status: Status) -> float | None:
-    """What one round of a dense all-reduce in bfloat16 would have brought to this member."""
+    """Return what one round of a dense all-reduce in bfloat16 would have brought to this member."""
     swarm = status.swarm
     if swarm is None or swarm.members is None or len(swarm.members) < 2:
         return None

@@ -1,7 +1,7 @@
-"""The screen of `distro-node join`: what this node does, told to somebody who has just come.
+"""The screen of `distro-node join`: what this node does, for people who have just come.
 
-Everything shown comes from the status that `distro-node status --json` prints, too. It is a picture in a
-terminal, redrawn in place; where there is none, the log tells of states and rounds.
+Everything shown comes from the status that `distro-node status --json` prints, too. It is redrawn in
+place in a terminal; without one, the log reports states and rounds.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _SHOWN = (
 
 
 async def show_screen(status: Callable[[], Status]) -> None:
-    """Show the node on stderr until cancelled, asking `status` (which must not block) for it.
+    """Show the node on stderr until cancelled, with status from `status`, which must not block.
 
-    Drawing happens in a thread: a terminal that is slow or stopped does not hold up the node. Returns
-    at once where stderr is no terminal.
+    Drawing happens in a thread: a slow or stopped terminal does not hold up the node. Returns at once if
+    stderr is not a terminal.
     """
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
@@ -71,7 +71,7 @@ async def show_screen(status: Callable[[], Status]) -> None:
             await _in_thread(draw, now)
             await trio.sleep(_REDRAW_SECONDS)
     except OSError as error:
-        # The terminal is gone; the node goes on, or leaves politely if it is told to.
+        # The terminal is gone; the node goes on, or leaves politely if told to.
         _log.info("the screen cannot be drawn any more: %s", error.strerror)
     finally:
         with trio.move_on_after(_RESTORE_SECONDS) as scope, contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ async def show_screen(status: Callable[[], Status]) -> None:
 
 
 class Curves:
-    """The losses seen since the screen began, for the curves."""
+    """Losses since the screen began, for the curves."""
 
     def __init__(self) -> None:
         self.training: deque[float] = deque(maxlen=_KEPT_LOSSES)
@@ -89,7 +89,7 @@ class Curves:
         self._heldout_round: int | None = None
 
     def take(self, status: Status) -> None:
-        """Note what is new in a status."""
+        """Add the new losses of a status."""
         training = status.training
         losses = training.losses
         if losses.training is not None and training.round != self._round:
@@ -101,7 +101,7 @@ class Curves:
 
 
 def screen_text(status: Status, curves: Curves, width: int, height: int) -> Text:
-    """The whole screen, in at most `height` - 1 lines of `width` characters (the cursor has one)."""
+    """Return the whole screen: at most `height` - 1 lines (one is the cursor's) of `width` characters."""
     top = [_title(status), _state(status), *_progress(status, width), Text()]
     middle = [*_facts(status, curves), Text(), *_members(status, width)]
     page = status.node.dashboard
@@ -118,11 +118,11 @@ def screen_text(status: Status, curves: Curves, width: int, height: int) -> Text
 
 
 async def _in_thread(function: Callable[..., object], *arguments: object) -> None:
-    """Run it in a thread that is left to itself if this is cancelled meanwhile."""
+    """Run a function in a thread that is abandoned if this is cancelled meanwhile."""
     await trio.to_thread.run_sync(
         function,
         *arguments,
-        # The stubs that libp2p brings along know trio before this was called so.
+        # The stubs that libp2p depends on know trio from before this parameter's name.
         abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
     )
 
@@ -160,7 +160,7 @@ def _facts(status: Status, curves: Curves) -> list[Text]:
     names = list(_SHOWN)
     if status.reach is not None and status.reach.verdict == "unreachable":
         names.insert(1, "reach")
-    # Where work is checked; the second where somebody has to do something about it.
+    # In swarms with audits; the second if the owner has to act.
     names += [name for name in ("checks", "your updates") if name in shown]
     lines = []
     for name in names:

@@ -1,10 +1,9 @@
-"""When a node is at work: at the hours its owner has set, unless something holds it, and at the owner's
-word.
+"""Schedule of a node's work: the hours that its owner has set, the owner's commands, and holds.
 
-A command holds until the hours change next; without hours, until the next command. Times of day are the
-computer's own, so summer time and a suspended laptop take care of themselves. A hold is a cause that
-comes and goes by itself (a price, another program, a person): the owner who resumes waives those that
-are there, each until it is over; a pause outlasts them all.
+A command is in force until the hours change next; without hours, until the next command. Times of day
+are the computer's own, so summer time and a suspended laptop need no special care. A hold is a cause
+that comes and goes by itself (a price, another program, a person): an owner who resumes waives the
+present ones, each until it is over; a pause outlasts them all.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _LOOK_SECONDS = 1.0
 
 
 class Shifts:
-    """Says whether the node is to be at work; kept up by `run`."""
+    """Whether the node should be at work, kept current by `run`."""
 
     def __init__(self, hours: Hours | None, now: Callable[[], datetime] = datetime.now) -> None:
         self._hours = hours
         self._now = now
         self._scheduled = self._is_scheduled()
-        # What the owner has said since the hours changed last.
+        # The owner's last command since the hours changed.
         self._order: bool | None = None
         self._holds: dict[HoldKind, str] = {}
         self._waived: set[HoldKind] = set()
@@ -35,41 +34,41 @@ class Shifts:
 
     @property
     def at_work(self) -> bool:
-        """Whether the node is to be at work now."""
+        """Whether the node should be at work now."""
         wanted = self._scheduled if self._order is None else self._order
         return wanted and self._holds.keys() <= self._waived
 
     def pause(self) -> None:
-        """The owner wants the computer back."""
+        """Pause: the owner wants the computer back."""
         self._order = False
         self._waived.clear()
         self._tell()
 
     def resume(self) -> None:
-        """The owner lends it again."""
+        """Resume: the owner lends it again."""
         self._order = True
         self._waived = {*self._holds}
         self._tell()
 
     def hold(self, kind: HoldKind, text: str) -> None:
-        """Something speaks against work, or still does; `text` says what, for people."""
+        """Add or update a hold; `text` says why, for people."""
         self._holds[kind] = text
         self._tell()
 
     def release(self, kind: HoldKind) -> None:
-        """It does not any more."""
+        """Remove a hold."""
         if self._holds.pop(kind, None) is not None:
             self._waived.discard(kind)
             self._tell()
 
     def keep(self, hours: Hours | None) -> None:
-        """The owner has set other hours; what was said before does not hold any more."""
+        """Set other hours; earlier commands are void."""
         self._hours = hours
         self._scheduled, self._order = self._is_scheduled(), None
         self._tell()
 
     def status(self) -> ShiftStatus:
-        """What the owner is told of it."""
+        """Return the status for the owner."""
         change = self._hours.next_change(self._minute()) if self._hours is not None else None
         return ShiftStatus(
             at_work=self.at_work,
@@ -84,7 +83,7 @@ class Shifts:
         )
 
     async def run(self) -> None:
-        """Follow the clock, for ever."""
+        """Follow the clock until cancelled."""
         while True:
             await trio.sleep(_LOOK_SECONDS)
             scheduled = self._is_scheduled()
@@ -93,7 +92,7 @@ class Shifts:
                 self._tell()
 
     async def wait(self, at_work: bool) -> None:
-        """Wait until the node is to be at work, or is not."""
+        """Wait until the node should be at work, or should not."""
         while self.at_work != at_work:
             await self._changed.wait()
 

@@ -1,8 +1,8 @@
-"""Where the owner of a node is served: commands, signals, the screen, and the hours of work.
+"""Supervisor of a node for its owner: commands, signals, the screen, and the hours of work.
 
-It outlives the node's stays in the swarm. A paused node has said goodbye, and its network and trainer
-are gone: the line, the processor and the device are the owner's. Its data stay on disk, and its next
-stay fetches only what it missed.
+It outlives the node's sessions in the swarm. A paused node has left the swarm, and its network and
+trainer are gone: the bandwidth, the processor and the device are the owner's. Its data stay on disk, and
+its next session fetches only what it missed.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stay(Protocol):
-    """A node's stay in the swarm, from joining to the goodbye."""
+    """Session of a node in the swarm, from joining to leaving."""
 
     def status(self) -> StayStatus:
-        """The parts of the status that hold for this stay."""
+        """Return the parts of the status that belong to this session."""
         ...
 
     def leave(self) -> None:
-        """Say goodbye and end."""
+        """Leave the swarm and end."""
         ...
 
     def keep_to(self, limits: Limits) -> None:
-        """Take no more of the line than that from now on."""
+        """Apply these bandwidth limits from now on."""
         ...
 
 
@@ -67,7 +67,7 @@ def whole_status(
     stay: StayStatus,
     energy: EnergyStatus = NO_ENERGY,
 ) -> Status:
-    """All that a node says of itself."""
+    """Return the node's whole status."""
     training = telemetry.status()
     return Status(
         node=node,
@@ -103,7 +103,7 @@ async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:
 
 
 class Supervisor:
-    """Answers the owner, and tells the stay to end when the owner or the hours say so."""
+    """Interface to the owner, which ends the session when the owner or the hours require it."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class Supervisor:
         energy: Callable[[], EnergyStatus] = lambda: NO_ENERGY,
         at_once: Callable[[], None] = lambda: None,
     ) -> None:
-        """`link` says where the page is, to whoever may ask; `energy`, what the work costs. `at_once` is
-        called before the program ends without ceremony; it must be quick."""
+        """`link` returns the page's address, for authorized clients; `energy` returns what the work
+        costs. `at_once` is called before the program ends immediately; it must be quick."""
         self._socket = socket
         self._shifts = shifts
         self._telemetry = telemetry
@@ -130,7 +130,7 @@ class Supervisor:
         self._node = node
         self._screen = screen
         self._stay: Stay | None = None
-        # What is left of the stays that are over: the swarm's name, and what their networks moved.
+        # What remains of earlier sessions: the swarm's name, and the traffic of their networks.
         self._before = StayStatus(swarm=None, line=NO_LINE, reach=None)
         self._leaving = trio.Event()
         self.acts: Mapping[str, Handler] = {
@@ -140,11 +140,11 @@ class Supervisor:
             "hours": self._keep_hours,
             "limits": self._keep_to,
         }
-        """What the owner may tell the node to do."""
+        """Commands that the owner may send."""
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Serve for as long as the context lasts; commands get through from its beginning on."""
+        """Serve while the context lasts; commands get through from its beginning on."""
         handlers = {
             **self.acts,
             "status": lambda _: encode_status(self.status()),
@@ -157,7 +157,7 @@ class Supervisor:
             nursery.start_soon(self._watch_shifts)
             await nursery.start(serve_control, self._socket, handlers)
             if self._screen:
-                # Only here: a screen needs modules that a node without one does not.
+                # Imported here: a screen needs modules that a node without one does not.
                 from .screen import show_screen
 
                 nursery.start_soon(show_screen, self.status)
@@ -165,8 +165,8 @@ class Supervisor:
             nursery.cancel_scope.cancel()
 
     async def next_stay(self, ready: Callable[[], Awaitable[object]] = _at_once) -> bool:
-        """Wait until it is time to be in the swarm and `ready` has returned; False once the owner wants
-        the program to end."""
+        """Wait until the node should be in the swarm and `ready` has returned; False once the owner
+        wants the program to end."""
         is_ready = False
 
         async def get_ready() -> None:
@@ -185,7 +185,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def serving(self, stay: Stay) -> Iterator[None]:
-        """Speak for this stay, and to it, while it lasts."""
+        """Connect this session with the owner's commands and status while it lasts."""
         self._stay = stay
         try:
             if self._leaving.is_set() or not self._shifts.at_work:
@@ -194,7 +194,7 @@ class Supervisor:
         finally:
             last = self._now()
             self._stay = None
-            # Whom it met and where it was no longer holds.
+            # Its peers and its reachability are no longer valid.
             self._before = StayStatus(
                 swarm=last.swarm and replace(last.swarm, round=None, members=None, awaited=()),
                 line=replace(
@@ -207,13 +207,13 @@ class Supervisor:
             )
 
     def status(self) -> Status:
-        """What the node says of itself."""
+        """Return the node's status."""
         return whole_status(
             self._node, self._shifts.status(), self._telemetry, self._now(), self._energy()
         )
 
     def _now(self) -> StayStatus:
-        """This stay; what its line moved comes on top of what those before it did."""
+        """Return this session's part, with the traffic of earlier sessions added."""
         if self._stay is None:
             limits = self._limits
             line = replace(
@@ -260,7 +260,7 @@ class Supervisor:
         return {"ok": True} | asdict(self._shifts.status())
 
     def _keep_to(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A direction that is not named stays as it is; null lifts its limit."""
+        """Set limits: a direction that is not named keeps its limit; null lifts it."""
         limits = replace(self._limits)
         try:
             for name in ("upload", "download"):
@@ -288,11 +288,11 @@ class Supervisor:
             _log.info("back at work")
 
     async def _watch_signals(self) -> None:
-        # A closed terminal says SIGHUP: it is no reason to leave the others waiting.
+        # A closed terminal sends SIGHUP: that is no reason to leave the others waiting.
         with trio.open_signal_receiver(*_ENDING) as signals:
             async for _ in signals:
                 if self._leaving.is_set():
-                    # The trainer ends with the pipe to it. Nothing is lost: all is on disk.
+                    # The trainer ends with the pipe to it. Nothing is lost: everything is on disk.
                     _log.warning("leaving at once")
                     self._at_once()
                     os._exit(ExitCode.INTERRUPTED)

@@ -1,6 +1,6 @@
-"""Small things for whoever draws in a terminal: sizes, and curves in one line.
+"""Helpers for terminal output: sizes, and curves in one line.
 
-All of it is pure, and takes whatever a status may hold.
+All are pure, and take whatever a status may hold.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def size_text(count: float) -> str:
-    """A number of bytes for people: three digits and a unit, `12.3 kB`."""
+    """Return a number of bytes for people: three digits and a unit, `12.3 kB`."""
     for unit in ("B", "kB", "MB", "GB"):
         # What rounds up to 1000 belongs to the next unit.
         if count < 999.5:
@@ -22,7 +22,7 @@ def size_text(count: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as a curve of at most `width` characters, from the lowest to the highest.
+    """Return the values as a curve of at most `width` characters, from the lowest to the highest.
 
     More values than characters are averaged in groups. Values that are not finite are left out.
     """
@@ -35,7 +35,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
         group = finite[index * len(finite) // count : (index + 1) * len(finite) // count]
         points.append(sum(group) / len(group))
     low, high = min(points), max(points)
-    # Values that do not differ are a line in the middle, not one at the bottom.
+    # Equal values are a line in the middle, not one at the bottom.
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     offset = 0.0 if scale else (len(_BARS) - 1) / 2
     return "".join(_BARS[round((point - low) * scale + offset)] for point in points)
