@@ -101,7 +101,7 @@ class Curves:
 
 
 def screen_text(status: Status, curves: Curves, width: int, height: int) -> Text:
-    """Return the whole screen: at most `height` - 1 lines (one is the cursor's) of `width` characters."""
+    """Return the screen: at most `height` - 1 lines of `width` characters (the cursor has one)."""
     top = [_title(status), _state(status), *_progress(status, width), Text()]
     middle = [*_facts(status, curves), Text(), *_members(status, width)]
     page = status.node.dashboard

@@ -2,8 +2,8 @@
 
 Intel and AMD both appear as `intel-rapl`. A package's counter includes its cores but not the memory, for
 which some have a counter of its own (`dram`). They count for the whole computer, other programs
-included. Since Linux 5.10 only root may read them unless an administrator allows it; unreadable counters are
-unknown.
+included. Since Linux 5.10 only root may read them unless an administrator allows it; unreadable counters
+are unknown.
 """
 
 from __future__ import annotations
