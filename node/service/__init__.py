@@ -1,1 +1,1 @@
-"""A node as a service of the system: started at boot, started again after a crash, its log kept."""
+"""System service for a node: started at boot, restarted after a crash, with its log kept."""

@@ -1,7 +1,7 @@
-"""Putting a node's service in, taking it out, and asking how it is: what `distro-node service` does.
+"""Installing, removing and querying a node's service: the work of `distro-node service`.
 
-A file that is there and is not as this program wrote it stays as it is, unless the owner says so; even
-then a copy of it is kept.
+An existing file that this program did not write, or that was edited, is left unchanged unless the owner
+forces it; even then a copy is kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 90.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command of the system ended, and the last line that it wrote."""
+    """Exit code of a system command, and the last line that it wrote."""
 
     code: int
     said: str
@@ -34,41 +34,41 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceStatus:
-    """What there is of a service."""
+    """State of a service."""
 
     file: str
     installed: bool
     edited: bool
-    """Whether the file is not as it was made."""
+    """Whether the file differs from how it was written."""
     state: str
-    """In the system's word, such as `active` or `failed`; `unknown` where it cannot be asked."""
+    """The system's word, such as `active` or `failed`; `unknown` if it cannot be queried."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceManager:
-    """The system's manager of services, for the whole system or for one user."""
+    """Service manager of the system, for the whole system or for one user."""
 
     kind: Manager
     system: bool
     folder: Path
-    """Where its files lie."""
+    """The folder of its files."""
     logs: Path
-    """Where launchd writes what a service says."""
+    """The folder in which launchd writes a service's output."""
     run: Run
 
     def file(self, name: str) -> Path:
-        """The file of the service with this name."""
+        """Return the path of the service's file."""
         ending = f"{name}.service" if self.kind == "systemd" else f"{label(name)}.plist"
         return self.folder / ending
 
     def content(self, service: Service) -> bytes:
-        """What that file is to hold."""
+        """Return the content for that file."""
         if self.kind == "systemd":
             return systemd_unit(service)
         return launchd_plist(service, self.logs / f"{label(service.name)}.log")
 
     def install(self, service: Service, *, force: bool) -> Path:
-        """Write the file and start the service, now and whenever the system, or its user, does.
+        """Write the file and start the service, now and whenever the system, or its user, starts.
 
         Raises `UserError` (`SERVICE`): the file was edited (without `force`), cannot be written, or the
         manager refuses.
@@ -80,7 +80,7 @@ class ServiceManager:
             if self.kind == "launchd":
                 self.logs.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
-            # The system's manager wants to read what it runs, whatever the mask of whoever installs.
+            # The system's manager must be able to read the file, whatever the installing user's umask.
             path.chmod(0o644)
         except OSError as error:
             raise self._not_written(path, error) from None
@@ -89,8 +89,8 @@ class ServiceManager:
         return path
 
     def remove(self, name: str, *, force: bool) -> Path:
-        """Stop the service and remove its file; what the node keeps stays. Raises `UserError`
-        (`SERVICE`), also where there is none."""
+        """Stop the service and remove its file; the node's data stays. Raises `UserError` (`SERVICE`),
+        also if there is no such service."""
         path = self.file(name)
         if not os.path.lexists(path):
             raise UserError(
@@ -103,7 +103,7 @@ class ServiceManager:
             self._keep_edited(path, force)
         except OSError as error:
             raise self._not_written(path, error) from None
-        # One that has failed, or was never started, may be taken out as well.
+        # A service that has failed, or was never started, can be removed as well.
         self.run(self._stopping(name))
         try:
             path.unlink()
@@ -114,7 +114,7 @@ class ServiceManager:
         return path
 
     def status(self, name: str) -> ServiceStatus:
-        """What there is of it. Raises `UserError` (`SERVICE`) where one may not look."""
+        """Return the service's state. Raises `UserError` (`SERVICE`) if reading it is not permitted."""
         path = self.file(name)
         try:
             content = _content(path)
@@ -152,10 +152,10 @@ class ServiceManager:
             return [
                 self._systemctl("daemon-reload"),
                 self._systemctl("enable", unit),
-                # One that runs already takes up what is new in the file.
+                # A running service is restarted with the new file.
                 self._systemctl("restart", unit),
             ]
-        # It refuses one that is there.
+        # launchd refuses to load a service twice.
         self.run(self._stopping(name))
         return [("launchctl", "bootstrap", self._domain(), str(self.file(name)))]
 
@@ -190,8 +190,7 @@ class ServiceManager:
 
 
 def this_manager(*, system: bool) -> ServiceManager:
-    """The manager of this computer. Raises `UserError` (`SERVICE`, `USAGE`) if there is none that is
-    known."""
+    """Return the manager of this computer. Raises `UserError` (`SERVICE`, `USAGE`) if none is supported."""
     if sys.platform == "darwin":
         if system:
             raise UserError(
@@ -225,7 +224,7 @@ def this_manager(*, system: bool) -> ServiceManager:
 
 
 def run_quietly(words: Sequence[str]) -> Outcome:
-    """Run a command of the system; one that is not there, or does not end, has failed."""
+    """Run a system command; one that is missing, or does not end, counts as failed."""
     try:
         done = subprocess.run(
             words,
@@ -252,5 +251,5 @@ def _content(path: Path) -> bytes | None:
 
 
 def _beside(path: Path) -> Path:
-    # Neither manager reads files with such an ending.
+    # Neither manager reads files with this suffix.
     return path.with_name(f"{path.name}.before")

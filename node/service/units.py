@@ -1,7 +1,7 @@
-"""What systemd and launchd are told of a node, as text: nothing here touches the system.
+"""Unit files of systemd and launchd for a node, as text: nothing here touches the system.
 
-The first lines of every file hold a digest of the rest, so that a file that somebody has edited is known
-for one and never written over.
+The first lines of each file hold a digest of the rest, so that an edited file is recognized and never
+overwritten.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..errors import ExitCode
 Manager = Literal["systemd", "launchd"]
 
 RESTART_SECONDS = 30
-# A polite leave takes seconds; a trainer in the middle of a step of a large model takes longer.
+# Leaving politely takes seconds; a trainer in the middle of a large model's step takes longer.
 STOP_SECONDS = 60
 
-# What a restart does not mend: somebody has to read the log first.
+# Errors that a restart does not fix: the log must be read first.
 LASTING = (
     *(ExitCode.USAGE, ExitCode.BAD_SWARM_ID, ExitCode.BAD_ADDRESS, ExitCode.NO_TICKET),
     *(ExitCode.KEYSTORE, ExitCode.WRONG_PASSPHRASE, ExitCode.EXPELLED, ExitCode.FINAL),
@@ -30,8 +30,8 @@ LASTING = (
     ExitCode.MODEL_TOO_LARGE,
 )
 
-# A node needs the network, its own folder, and threads. It is no `MemoryDenyWriteExecute`: PyTorch
-# writes kernels for this very processor, and runs them.
+# A node needs the network, its own folder, and threads. No `MemoryDenyWriteExecute`: PyTorch generates
+# kernels for the processor, and runs them.
 _SANDBOX = """\
 DynamicUser=yes
 StateDirectory={name}
@@ -62,7 +62,7 @@ SystemCallFilter=@system-service
 SystemCallFilter=seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self
 SystemCallFilter=~@privileged
 """
-# Whoever trains needs its GPU.
+# Only for nodes that do not train: training needs the GPU.
 _NO_DEVICES = "PrivateDevices=yes\n"
 
 _SYSTEMD = """\
@@ -89,19 +89,19 @@ _MARK = re.compile(rb"(?:# |<!-- )Made by `distro-node service`: ([0-9a-f]{16})(
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """What is to run: the program's words, with `join` or `bootstrap` among them as `command`."""
+    """Program to run as a service: its words, with `join` or `bootstrap` among them as `command`."""
 
     name: str
-    """Of the unit; in letters, digits and hyphens."""
+    """Name of the unit, of letters, digits and hyphens."""
     command: str
     words: tuple[str, ...]
     """The program's path and all its arguments."""
     system: bool = False
-    """Of the whole system, under a user of its own and in a sandbox; else of whoever installs it."""
+    """For the whole system, under its own user and in a sandbox; otherwise for the installing user."""
 
 
 def systemd_unit(service: Service) -> bytes:
-    """A unit for systemd 247 or newer."""
+    """Return a unit for systemd 247 or newer."""
     sandbox, after, target = "", "", "default.target"
     if service.system:
         sandbox = _SANDBOX.format(name=service.name)
@@ -123,7 +123,7 @@ def systemd_unit(service: Service) -> bytes:
 
 
 def launchd_plist(service: Service, log: Path) -> bytes:
-    """A property list for launchd, which writes what the node says into `log`."""
+    """Return a property list for launchd, which writes the node's output into `log`."""
     content = {
         "Label": label(service.name),
         "ProgramArguments": list(service.words),
@@ -135,18 +135,18 @@ def launchd_plist(service: Service, log: Path) -> bytes:
         "StandardOutPath": str(log),
         "StandardErrorPath": str(log),
     }
-    # A comment may stand only behind the line that says what the file is.
+    # In XML a comment may come only after the declaration line.
     head, line, rest = plistlib.dumps(content).partition(b"\n")
     return _marked(head + line, rest, b"<!-- %s -->\n")
 
 
 def label(name: str) -> str:
-    """What launchd calls the service."""
+    """Return launchd's label of the service."""
     return f"distro-node.{name}"
 
 
 def is_ours(content: bytes) -> bool:
-    """Whether a file is one that was made here, and as it was made."""
+    """Whether a file was made here and is unchanged."""
     found = _MARK.search(content)
     if found is None:
         return False
@@ -164,7 +164,7 @@ def _digest(content: bytes) -> bytes:
 
 
 def _quoted(word: str) -> str:
-    """A word of a command line as systemd reads it: nothing in it is a specifier or a variable."""
+    """Return a word quoted for a systemd command line: nothing in it is a specifier or a variable."""
     plain = word.replace("%", "%%").replace("$", "$$")
     if re.fullmatch(r"[\w@%+=:,./$-]+", plain, re.ASCII):
         return plain
@@ -173,7 +173,7 @@ def _quoted(word: str) -> str:
 
 
 def words_problem(words: Sequence[str]) -> str | None:
-    """Why these words cannot stand in a unit; None if they can."""
+    """Return why these words cannot be in a unit; None if they can."""
     if any(not word.isprintable() for word in words):
         return "a word of it holds a line break or another character that is none"
     return None
