@@ -1,1 +1,1 @@
-"""A member's own files in a swarm of private data: read here, trained on here, and told to nobody."""
+"""A member's own files in a swarm of private data: read and trained on here, and sent to no peer."""

@@ -1,8 +1,8 @@
-"""The reader process: reads a member's own files and tokenises them, and can do nothing else.
+"""Reader process: reads and tokenizes a member's own files, without any other rights.
 
-The tokenizer is a stranger's, and so is a chat template: like the trainer this process gives up the
-network, and all files but those it reads and the folder it writes, before it loads any library. It says
-on standard output, a line of JSON at a time, how far it is and what came of it.
+The tokenizer and the chat template are untrusted: like the trainer this process gives up the network,
+and all files except those it reads and the folder it writes, before it loads any library. It reports its
+progress and its result on standard output, one line of JSON each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOW_SECONDS = 0.2
 
 
 def main() -> None:
-    """Read what the command line names."""
+    """Read the files that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m distro_node.node.own_data")
     parser.add_argument("--manifest", type=Path, required=True)
     parser.add_argument("--blobs", type=Path, required=True)
@@ -86,7 +86,7 @@ def _say(what: dict[str, Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Nothing is ever said on standard input: it ends when the parent does."""
+    """Exit when standard input ends: nothing is sent on it, so it ends with the parent."""
     while os.read(0, 4096):
         pass
     os._exit(1)

@@ -1,7 +1,7 @@
-"""What a member has told of its own data, by the account of differential privacy, and what it still may.
+"""Budget of differential privacy: what a member has revealed of its own data, and what it still may.
 
-A round is put on the account before it is computed: whatever happens then, no more is spent than stands
-there. The account stays with the swarm's files for as long as they do, whichever limits it had.
+A round is charged before it is computed: whatever happens then, no more is spent than the account
+states. The account stays with the swarm's files as long as they do, whichever limits it had.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from ..telemetry.privacy import PrivacyStatus
 from .kept import read_state, write_state
 
 Epsilon = Callable[[Sequence[tuple[float, float, int]], float], Awaitable[float]]
-"""The ε of some rounds with a δ; a trainer can say it."""
+"""(rounds, δ) → their ε; computed by a trainer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Rounds of one kind."""
+    """Rounds of one kind, already charged."""
 
     rate: Annotated[float, Range(0.0, 1.0)]
-    """The probability with which each sequence was drawn."""
+    """Sampling probability of each sequence."""
     noise: Annotated[float, Range(0.0, 1e9)]
     rounds: Annotated[int, Range(1, 2**40)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What is kept on the disk."""
+    """Account as stored on disk."""
 
     epsilon: Annotated[float, Range(0.0, 1e6)]
-    """What may be spent in all."""
+    """Total ε that may be spent."""
     delta: Annotated[float, Range(0.0, 1.0)]
     clip: Annotated[float, Range(0.0, 1e9)]
     noise: Annotated[float, Range(0.0, 1e9)]
-    """Of the rounds to come."""
+    """Noise of the rounds to come."""
     sequences: Annotated[int, Range(1, 65_536)]
-    """The most that are expected in a round: it is by these that the noise was chosen."""
+    """Maximum number of sequences expected in a round, for which the noise was chosen."""
     samples: Annotated[int, Range(1, 2**62)]
-    """How many sequences there were when it was."""
+    """Number of sequences when it was chosen."""
     rounds: Annotated[int, Range(1, 2**40)]
-    """How many rounds it was to last for, from then on."""
+    """Number of rounds that it was to last from then on."""
     spent: Annotated[tuple[Spent, ...], Length(0, 100_000)] = ()
 
     @property
     def table(self) -> list[tuple[float, float, int]]:
-        """What was spent, as an accountant reads it."""
+        """The spent rounds, as an accountant takes them."""
         return [(each.rate, each.noise, each.rounds) for each in self.spent]
 
     def fits(self, epsilon: float, delta: float, clip: float, samples: int) -> bool:
-        """Whether it is for these limits, and data of this size."""
+        """Whether the account is for these limits, and data of this size."""
         wanted = (epsilon, delta, clip, samples)
         return wanted == (self.epsilon, self.delta, self.clip, self.samples)
 
     def with_round(self, rate: float) -> Account:
-        """With one more round, at this rate."""
+        """Return the account with one more round at this rate."""
         kinds = {(each.rate, each.noise): each.rounds for each in self.spent}
         kinds[rate, self.noise] = kinds.get((rate, self.noise), 0) + 1
         spent = tuple(Spent(rate=r, noise=n, rounds=rounds) for (r, n), rounds in kinds.items())
@@ -67,18 +67,18 @@ class Account:
 
 
 class Budget:
-    """An account in use."""
+    """Account in use."""
 
     def __init__(self, path: Path, account: Account, epsilon: float) -> None:
-        """`epsilon`: what the account comes to by now."""
+        """`epsilon`: the ε spent so far."""
         self.account = account
         self.epsilon = epsilon
         self.is_spent = False
-        """Whether there was no room for a round."""
+        """Whether a round was refused for lack of budget."""
         self._path = path
 
     def status(self) -> PrivacyStatus:
-        """What people are told of it."""
+        """Return the privacy status."""
         account = self.account
         return PrivacyStatus(
             epsilon=self.epsilon,
@@ -91,9 +91,10 @@ class Budget:
         )
 
     async def charge(self, rate: float, epsilon: Epsilon) -> bool:
-        """Put a round at this rate on the account; False, and nothing is, where it would be too much.
+        """Charge a round at this rate; return False, and charge nothing, if that would exceed the
+        budget.
 
-        Raises `OSError` where the account cannot be written: then the round must not be computed.
+        Raises `OSError` if the account cannot be written: then the round must not be computed.
         """
         account = self.account.with_round(rate)
         total = await epsilon(account.table, account.delta)
@@ -106,9 +107,9 @@ class Budget:
 
 
 def read_account(path: Path) -> Account | None:
-    """The account on the disk; None if there never was one.
+    """Return the account on disk; None if there never was one.
 
-    Raises `UserError` (`PRIVACY`) for a file that is damaged: what was spent would be forgotten.
+    Raises `UserError` (`PRIVACY`) for a damaged file: the spent budget would be forgotten.
     """
     account = read_state(Account, path)
     if account is None and path.exists():
@@ -122,7 +123,7 @@ def read_account(path: Path) -> Account | None:
 
 
 def spent_error(budget: Budget) -> UserError:
-    """That the account is full."""
+    """Return the error of a spent budget."""
     account = budget.account
     return UserError(
         ExitCode.PRIVACY,

@@ -1,7 +1,7 @@
-"""What of a member's own data lies on the disk, and where: below the swarm's folder, in a store apart.
+"""Store of a member's own data on disk: below the swarm's folder, separate from the shared stores.
 
-The node serves the blobs of `blobs/` to whoever asks for them. What is here is in none of its stores, so
-there is no request that could be answered with it.
+The node serves the blobs of `blobs/` to any peer. The data here is in none of its stores, so no request
+can be answered with it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _MAX_STATE_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class OwnData:
-    """A member's own files as tokens: what of them is where."""
+    """Index of a member's own files as tokens."""
 
     name: Annotated[str, Length(1, 64)]
-    """It would be another one with other files, with files that have changed, or read in another way."""
+    """Differs for other files, changed files, or another way of reading them."""
     shards: Annotated[tuple[ShardSpec, ...], Length(0, 65_536)]
     documents: Annotated[int, Range(0, 2**62)]
     bad: Annotated[int, Range(0, 2**62)]
-    """Rows that could not be used."""
+    """Number of unusable rows."""
 
     def samples(self, spec: DataSpec) -> int:
-        """How many sequences there are to train on."""
+        """Return the number of sequences to train on."""
         return sum(spec.samples_in(shard) for shard in self.shards)
 
 
 class OwnFolder:
-    """The files of a member's own data, below `root`. Nothing is created by naming it."""
+    """Paths of a member's own data, below `root`. The constructor creates nothing."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -52,13 +52,13 @@ class OwnFolder:
         self.words = root / "reader.log"
 
     def blobs(self, name: str) -> BlobStore:
-        """The store of what `OwnData` of this name has."""
+        """Return the blob store of the `OwnData` with this name."""
         return BlobStore(self.stores / name)
 
 
 def read_index(folder: OwnFolder, name: str | None = None) -> OwnData | None:
-    """What is known of the member's own data; None if nothing is, it is of another `name`, or something
-    of it is missing."""
+    """Return the index of the member's own data; None if there is none, it has another `name`, or a
+    shard is missing."""
     own = read_state(OwnData, folder.index, _MAX_INDEX_BYTES)
     if own is None or name not in (None, own.name):
         return None
@@ -67,7 +67,7 @@ def read_index(folder: OwnFolder, name: str | None = None) -> OwnData | None:
 
 
 def read_state(kind: type[T], path: Path, max_bytes: int = _MAX_STATE_BYTES) -> T | None:
-    """A value out of a small file; None if there is no such file, or something else is in it."""
+    """Return the value in a small file; None if there is no such file, or its content is invalid."""
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
@@ -77,5 +77,5 @@ def read_state(kind: type[T], path: Path, max_bytes: int = _MAX_STATE_BYTES) -> 
 
 
 def write_state(path: Path, value: object) -> None:
-    """Make the value a file's content, durably. Raises `OSError`."""
+    """Write the value to a file, durably. Raises `OSError`."""
     write_atomically(path, encode(value, named=True))

@@ -1,4 +1,4 @@
-"""A member of a swarm of private data: what it brings, what it trains, and when it must stop."""
+"""Training on a member's own data in a swarm of private data: preparation, sampling, and its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PRIVACY_REMEDY = "docs/private-data.md says what --epsilon and --delta mean"
 
 
 def check_choices(settings: DaemonSettings, manifest: Manifest) -> None:
-    """Whether what the owner brings goes with the swarm, before anything is fetched for it.
+    """Check that the owner's data and privacy settings fit the swarm, before anything is fetched for it.
 
     Raises `UserError`: `USAGE`, `DATA_MISSING`, `PRIVACY`, `TRAINER`.
     """
@@ -78,18 +78,18 @@ def check_choices(settings: DaemonSettings, manifest: Manifest) -> None:
 
 @dataclass
 class OwnTraining:
-    """What a member trains of its own data, for the trainer and its supervisor."""
+    """Training on a member's own data, for the trainer and its supervisor."""
 
     ways: OwnWays
     samples: int
-    """How many sequences there are."""
+    """Number of sequences."""
     walk: Walk
     budget: Budget | None
     told: Callable[[PrivacyStatus], None]
-    """Hears of the budget after each round."""
+    """Called with the budget's status after each round."""
 
     async def draw(self, trainer: TrainerClient, count: int) -> tuple[int, ...] | None:
-        """The sequences to train where `count` are dealt; None: the budget has no room for any.
+        """Return the sequences to train if `count` are assigned; None if the budget allows none.
 
         Raises `OSError`.
         """
@@ -117,9 +117,9 @@ async def prepare(
     report: Report,
     told: Callable[[PrivacyStatus], None],
 ) -> OwnTraining:
-    """Read the member's files, unless they are read, and open its account if it keeps one.
+    """Read the member's files, unless that is done, and open its privacy account if it keeps one.
 
-    `members`: how many the swarm has with this one; `round_`: the one it begins in. Raises `UserError`.
+    `members`: the swarm's size with this one; `round_`: the round it begins in. Raises `UserError`.
     """
     folder = OwnFolder(directory.private)
     own = await read_files(
@@ -169,7 +169,7 @@ async def _open_budget(
         if spec is not None and spec.max_delta is not None:
             delta = min(delta, spec.max_delta)
     try:
-        # A process without a model: the account is a matter of seconds.
+        # Without a model this process needs only seconds for the account.
         async with trainer_process(settings.threads, (), confined=settings.sandbox) as trainer:
             if account is None or not account.fits(privacy.epsilon, delta, privacy.clip, samples):
                 account = await _plan(
@@ -201,7 +201,7 @@ async def _plan(
     round_: int,
     before: Account | None,
 ) -> Account:
-    """An account whose noise lets the budget last to the end of the run, at an equal share."""
+    """Return an account whose noise lets the budget last to the end of the run, at an equal share."""
     rounds = max(1, manifest.schedule.total_rounds + 1 - max(1, round_))
     sequences = -(-manifest.rounds.sequences // max(manifest.rounds.start_members, members))
     table = [] if before is None else before.table

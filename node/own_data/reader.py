@@ -1,4 +1,4 @@
-"""The node's side of the reader process: start it, hear how far it is, and what came of it."""
+"""Client of the reader process: starts it, reports its progress, and returns its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .kept import OwnData, OwnFolder, read_index
 
 Report = Callable[[str, int, int], None]
 
-# A process that is killed is gone by then, or stuck in a file system.
+# A killed process is gone after this time, or stuck in a file system.
 _DEATH_SECONDS = 5.0
 # A line holds a sentence or two.
 _MAX_LINE_BYTES = 1 << 20
@@ -33,10 +33,10 @@ async def read_files(
     *,
     confined: bool = True,
 ) -> OwnData:
-    """Have the files at `paths` tokenised into `folder`, unless they are there as they are now.
+    """Tokenize the files at `paths` into `folder`, unless that is done and they are unchanged.
 
     `manifest` is the file with the swarm's description, `blobs` the folder of the store that has its
-    tokenizer. The process ends with the call, however that ends. Raises `UserError`.
+    tokenizer. The process ends with the call, whatever its outcome. Raises `UserError`.
     """
     folder.root.mkdir(parents=True, exist_ok=True, mode=0o700)
     with TemporaryDirectory(prefix="distro-reader-", ignore_cleanup_errors=True) as scratch:
@@ -81,7 +81,7 @@ async def read_files(
 
 
 async def _follow(process: trio.Process, report: Report) -> dict[str, Any]:
-    """What it says last: what was made, or what is in the way; empty if it says neither."""
+    """Return the final message, `made` or `error`; empty if there is none."""
     assert process.stdout is not None
     buffer = b""
     async for data in process.stdout:
@@ -92,7 +92,7 @@ async def _follow(process: trio.Process, report: Report) -> dict[str, Any]:
             except ValueError:
                 said = None
             if not isinstance(said, dict):
-                # A library's own words.
+                # Output of a library.
                 continue
             if "progress" in said:
                 report(*said["progress"])

@@ -1,7 +1,7 @@
-"""From a member's own files to tokens, by the schema in the swarm's description.
+"""Ingest of a member's own files: tokenized by the schema in the swarm's description.
 
-The same lines as in `create` find, read, check and tokenise; nothing is held out. It is the work of the
-reader process (`__main__`), since tokenizer and chat template are a stranger's.
+It finds, reads, checks and tokenizes them with the code of `create`; nothing is held out. This is the
+work of the reader process (`__main__`), since tokenizer and chat template are untrusted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..trainer.task_names import SFT
 from ..trainer.tokenizer_settings import decode_settings
 from .kept import OwnData, OwnFolder, read_index, write_state
 
-# A new number reads everybody's files anew.
+# Increase it to have all members' files read again.
 _FORMAT = 1
 _SCHEMA = Path("the swarm's description")
 
@@ -39,10 +39,10 @@ _SCHEMA = Path("the swarm's description")
 def read_own(
     manifest: Manifest, blobs: BlobStore, paths: Sequence[Path], root: Path, progress: Progress
 ) -> OwnData:
-    """Tokenise the files at `paths` into the folder `root`; what lies there already, and is of the same
-    files, is not made again. `blobs` has the swarm's tokenizer.
+    """Tokenize the files at `paths` into the folder `root`; an existing result of the same files is
+    reused. `blobs` has the swarm's tokenizer.
 
-    Raises `UserError`: `DATA_MISSING` for what is wrong with the files, `MANIFEST` for the schema.
+    Raises `UserError`: `DATA_MISSING` for problems of the files, `MANIFEST` for the schema.
     """
     spec, folder = manifest.data.private, OwnFolder(root)
     if spec is None:
@@ -64,13 +64,13 @@ def read_own(
         for each in (root, making.logs):
             each.mkdir(parents=True, exist_ok=True, mode=0o700)
         corpus = read_corpus(file, found, tokenizer, end, making, progress, spec.filler, "training")
-        # What was there is of other files.
+        # The previous data is of other files.
         shutil.rmtree(folder.stores, ignore_errors=True)
         shards, _ = corpus.store_wanted(folder.blobs(name), progress)
     except UserError as error:
         if error.code != ExitCode.DATA_MISSING:
             raise
-        # The founder's remedies are of a file that members do not write.
+        # The remedies for founders concern a file that members do not write.
         remedy = (
             "how members' files are read stands in the swarm's description: give others with --data"
         )
@@ -87,7 +87,7 @@ def read_own(
 
 
 def _as_file(manifest: Manifest, spec: PrivateSpec) -> ManifestFile:
-    """The founder's file, as far as reading goes by it."""
+    """Return the founder's file, as far as reading depends on it."""
     kind: Format | None = None
     if spec.format is not None:
         kind = next((each for each in get_args(Format) if each == spec.format), None)

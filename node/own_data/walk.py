@@ -1,9 +1,9 @@
-"""Which of its own sequences a member trains next: all of them, in an order that nobody else knows.
+"""Order in which a member trains on its own sequences: all of them, in a secret order.
 
-The order is drawn from a secret of the node's, and where it stands is on the disk before a round is
-computed: a node that comes back goes on behind what it has trained. A member that keeps to differential
-privacy draws instead, each sequence with one probability and apart from all others: that is what the
-account of its privacy is about.
+The order is drawn from a secret of the node, and the position in it is on disk before a round is
+computed: a restarted node goes on after what it has trained. A member that keeps to differential privacy
+samples instead, each sequence independently with the same probability: its privacy accounting assumes
+that.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from .kept import OwnData, read_state, write_state
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """How far a walk through some data has come."""
+    """Position in a walk through some data."""
 
     name: Annotated[str, Length(1, 64)]
-    """Of the data (`OwnData`)."""
+    """Name of the data (`OwnData`)."""
     seed: Annotated[int, Range(0, 2**63 - 1)]
     position: Annotated[int, Range(0, 2**60)]
-    """Sequences that were given out, epoch after epoch."""
+    """Number of sequences returned, over all epochs."""
 
 
 class Walk:
-    """The sequences of a member's own data, one after another."""
+    """Endless sequence of the samples of a member's own data."""
 
     def __init__(self, path: Path, own: OwnData, samples: int) -> None:
-        """`path`: where it is kept how far it is. `samples`: how many there are, at least one."""
+        """`path`: the file of the position. `samples`: their number, at least one."""
         self._path = path
         self._samples = samples
         place = read_state(Place, path)
@@ -45,7 +45,7 @@ class Walk:
         self._place = place
 
     def next(self, count: int) -> tuple[int, ...]:
-        """The next so many, or all there are if they are fewer: none comes twice in a round unless an
+        """Return the next `count` samples, or all if there are fewer: none twice in a round unless an
         epoch ends in it. Raises `OSError`."""
         count = min(count, self._samples)
         start = self._place.position
@@ -57,13 +57,13 @@ class Walk:
 
 
 def drawn(samples: int, rate: float) -> tuple[int, ...]:
-    """Each of so many sequences with the probability `rate`, by the operating system's chance."""
+    """Sample each sequence with the probability `rate`, with the operating system's randomness."""
     if rate >= 1.0:
         return tuple(range(samples))
     if rate <= 0.0:
         return ()
     chance, found = secrets.SystemRandom(), []
-    # From one that is drawn to the next: a geometric distribution.
+    # The gaps between drawn sequences have a geometric distribution.
     scale = math.log1p(-rate)
     position = -1
     while True:
