@@ -1,1 +1,1 @@
-"""What a node fetches and keeps: manifest, snapshots, tokenizer, the chunks of its training data."""
+"""Content that a node fetches and keeps: manifest, snapshots, tokenizer, chunks of training data."""

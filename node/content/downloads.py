@@ -1,8 +1,8 @@
-"""What a node must have on disk before it can train: parameters, tokenizer, lists of its data.
+"""Downloads that a node needs before it can train: parameters, tokenizer, lists of its data.
 
-Everything is named by content id and comes from any peer that has it; nothing that is here already is
-fetched again, so an interrupted join resumes where it was. If nobody has a thing at present, a node
-waits for a peer that does, and says so.
+Everything is named by content id and comes from any peer that has it; what is on disk already is not
+fetched again, so an interrupted join resumes where it was. If no peer has an item at present, the node
+waits for one that does, and reports it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..storage.blob_store import BlobStore
 
 _log = logging.getLogger(__name__)
 
-# For a list or the tokenizer, 16 MiB at the most: at 1 Mbit/s it takes 134 s.
+# For a list or the tokenizer, at most 16 MiB: at 1 Mbit/s it takes 134 s.
 _TIMEOUT_SECONDS = 300.0
 _PAUSE_SECONDS = 2.0
 
@@ -32,7 +32,7 @@ Report = Callable[[str, int, int], None]
 
 
 class Downloads:
-    """Fetches what is missing, and keeps fetching until it is there."""
+    """Downloader that keeps trying until an item is there."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Downloads:
         self._report = report
 
     async def blob(self, blob: ContentId, what: str) -> bytes:
-        """One blob's bytes. Raises `DiskFull`."""
+        """Return one blob's bytes. Raises `DiskFull`."""
         data = await self._blob(blob, what, lambda: True)
         assert data is not None  # it is wanted as long as it takes
         return data
@@ -62,20 +62,20 @@ class Downloads:
         what: str,
         wanted: Wanted = lambda: True,
     ) -> BlobList | None:
-        """A blob list with all of its chunks. Raises `DiskFull`.
+        """Return a blob list after fetching all of its chunks. Raises `DiskFull`.
 
-        None if nobody has it, and `wanted` says that there is no use in waiting for somebody.
+        None if no peer has it, and `wanted` returns False, so that there is no use in waiting for one.
 
-        Raises `ProtocolError` if the list is not what it should be, which no peer can cause: its
-        content id comes from the manifest or from a certified record.
+        Raises `ProtocolError` if the list is invalid, which no peer can cause: its content id comes from
+        the manifest or from a certified record.
         """
         if kind == "snapshot":
-            # Before the first byte: peers may not have it, and what was reported until now is over.
+            # Before the first byte: peers may not have it, and the last reported item is done.
             self._report(what, 0, size)
         data = await self._blob(blob, what, wanted)
         if data is None:
             return None
-        # The longest name 131,072 chunks.
+        # The longest lists name 131,072 chunks.
         blobs = await trio.to_thread.run_sync(decode_blob_list, data, kind, size)
 
         def progress(done: int, total: int) -> None:
@@ -115,7 +115,7 @@ class Downloads:
 def blob_list_at(
     store: BlobStore, kind: Literal["snapshot", "shard"], blob: ContentId, size: int
 ) -> BlobList | None:
-    """A blob list in the store, with all of its chunks at hand; None if anything is missing."""
+    """Return a blob list in the store, with all of its chunks there; None if anything is missing."""
     data = store.get(blob)
     if data is None:
         return None

@@ -1,7 +1,7 @@
-"""Finding somebody who knows the swarm: a newcomer has its name, some addresses, and no manifest.
+"""Search for a manifest: a newcomer has the swarm-id, some addresses, and no manifest yet.
 
-If there is nobody to ask, or nobody who knows it, the command ends, or waits if it is told to, for nodes
-that start at boot or before the swarm's founder.
+If no peer can be reached, or none knows the swarm, the command ends, or waits if it is told to, for
+nodes that start at boot or before the swarm's founder.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .search_failure import SearchResult, explain_search
 
 _log = logging.getLogger(__name__)
 
-# How long a newcomer looks for somebody who knows the swarm before it says that nobody does.
+# How long a newcomer looks for a peer that knows the swarm before it reports that there is none.
 _CONTACT_SECONDS = 30.0
 _UNKNOWN_SECONDS = 30.0
-# A waiting node asks again, calls the addresses all the time, and says so this often at most.
+# A waiting node asks again, dials the addresses all the time, and logs that at most this often.
 _AGAIN_SECONDS = 5.0
 _SAY_SECONDS = 60.0
 
 
 class Search:
-    """Asks everybody who can be reached for a manifest."""
+    """Search that asks all reachable peers for a manifest."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class Search:
         self._report = report
 
     async def manifest(self, swarm: SwarmId, *, wait: bool) -> bytes:
-        """The bytes of the manifest; they hash to the swarm-id.
+        """Return the bytes of the manifest; they hash to the swarm-id.
 
-        Raises `UserError` (`NO_BOOTSTRAP`, `VERSION`, and those of `search_failure`), unless it is to
-        `wait` for as long as it takes.
+        Raises `UserError` (`NO_BOOTSTRAP`, `VERSION`, and those of `search_failure`), unless `wait`
+        makes it search for as long as it takes.
         """
         self._report("looking for the swarm", 0, 0)
         said = float("-inf")

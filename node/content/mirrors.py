@@ -1,8 +1,8 @@
-"""Sources that are no peers and have blobs: a web server, a disk, another node's directory.
+"""Mirrors: sources of blobs other than peers, such as a web server, a disk, another node's directory.
 
-A mirror is a folder of files that are named by their content id, such as a data directory's `blobs/`.
-Nothing of it is believed: a blob is taken if it hashes to its id. A mirror that fails is left alone for
-a while, and blobs that no mirror has come from the peers.
+A mirror is a folder of files that are named by their content id, such as a data directory's `blobs/`. It
+is not trusted: a blob is accepted if it hashes to its id. A failing mirror pauses for a while, and blobs
+that no mirror has come from the peers.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ..storage.blob_store import BlobStore
 
 _log = logging.getLogger(__name__)
 
-# A mirror that failed three times in a row, or has not what is wanted, is asked again after this.
+# Pause of a mirror after three failures in a row, missing blobs included.
 _REST_SECONDS = 60.0
 _FAILURES = 3
-# No slower than 64 kbit/s, as with peers.
+# Minimum rate, 64 kbit/s, as with peers.
 _SLOWEST_BYTES_PER_SECOND = 8_000
 
 
 class Mirrors:
-    """Mirrors in the order of preference: the owner's, then those that the swarm's founder names.
+    """Mirrors in order of preference: the owner's, then those that the swarm's founder names.
 
-    The owner's are URLs that begin with http:// or https://, and paths. The founder's are URLs, and
-    lead to the public internet alone, also by their redirects: a stranger must not make a thousand
-    nodes ask somebody's router or printer.
+    The owner's are URLs that begin with http:// or https://, and paths. The founder's are URLs, which
+    may lead only to the public internet, also by their redirects: an untrusted founder must not make a
+    thousand nodes send requests to a victim's router or printer.
     """
 
     def __init__(self, own: Sequence[str], founders: Sequence[str] = ()) -> None:
@@ -49,7 +49,7 @@ class Mirrors:
         return bool(self._mirrors)
 
     async def get(self, cid: ContentId, max_bytes: int) -> bytes | None:
-        """A blob of at most `max_bytes`, checked; None if no mirror has it at present."""
+        """Return a blob of at most `max_bytes`, checked; None if no mirror has it at present."""
         for mirror in self._mirrors:
             if mirror.rests_until > trio.current_time():
                 continue
@@ -68,7 +68,7 @@ class Mirrors:
 
 
 class MirroredFetcher:
-    """A `BlobFetcher` that asks mirrors before it asks peers."""
+    """`BlobFetcher` that asks mirrors before peers."""
 
     def __init__(self, fetcher: BlobFetcher, store: BlobStore, mirrors: Mirrors) -> None:
         self._fetcher = fetcher
@@ -76,7 +76,7 @@ class MirroredFetcher:
         self._mirrors = mirrors
 
     async def fetch(self, cid: ContentId, *, max_bytes: int, **how: Any) -> bytes:
-        """As `BlobFetcher.fetch`."""
+        """Return the blob, as `BlobFetcher.fetch` does."""
         if self._mirrors and not self._store.has(cid):
             data = await self._mirrors.get(cid, max_bytes)
             if data is not None:
@@ -86,7 +86,7 @@ class MirroredFetcher:
 
 
 def is_url(mirror: str) -> bool:
-    """Whether a mirror is on the web, and not a path."""
+    """Whether a mirror is a URL, not a path."""
     return mirror.startswith(("http://", "https://"))
 
 

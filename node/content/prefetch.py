@@ -1,7 +1,7 @@
-"""Training data where and when it is needed: the chunks of a member's next samples before it trains.
+"""Prefetch of training data: the chunks of a member's next samples, before it trains on them.
 
 A node does not wait for a corpus. It fetches the chunks of its share of the next rounds, and no more
-unless the members are the corpus's one source: then it keeps copies of chunks that too few others have,
+unless the members are the corpus's only source: then it keeps copies of chunks that too few others have,
 while nothing is missing and the disk has room.
 """
 
@@ -32,12 +32,12 @@ from .downloads import Downloads
 
 _log = logging.getLogger(__name__)
 
-# How far ahead is fetched: a minute and more. All of a member's lanes come to new chunks in the same
-# rounds (`sampler`), and sixteen of 4 MiB take a minute at 10 Mbit/s.
+# How far ahead to fetch: a minute or more. All of a member's streams reach new chunks in the same rounds
+# (`sampler`), and sixteen of 4 MiB take a minute at 10 Mbit/s.
 _ROUNDS_AHEAD = 32
 _AT_ONCE = 4
-# All shards are looked at for scarce chunks, and then not for a minute, since others fetch some as well;
-# and so many of a shard are fetched before it is looked at again, since their owners may come back.
+# All shards are scanned for scarce chunks, and then not for a minute, since others fetch some as well;
+# and this many of a shard are fetched before it is scanned again, since their owners may come back.
 _LOOK_SECONDS = 60.0
 _SPARE_CHUNKS = 64
 _TIMEOUT_SECONDS = 600.0
@@ -45,22 +45,22 @@ _PAUSE_SECONDS = 1.0
 _FULL_SECONDS = 60.0
 # Updates, ledger, logs.
 _OTHER_BYTES = 256 << 20
-# A round's share and the next.
+# The shares of one round and the next.
 _LEAST_BYTES = 16 * CHUNK_BYTES
-# What an evaluation reads of the held-out part (`TrainerSupervisor`).
+# The part of the held-out data that an evaluation reads (`TrainerSupervisor`).
 _HELDOUT_SAMPLES = 128
 
 _Samples = Sequence[int] | npt.NDArray[np.int64]
 
 Upcoming = Callable[[int], Callable[[], Sequence[int]]]
-"""What computes, in a thread, the samples of so many next rounds, most likely."""
+"""(rounds) → a function that computes, in a thread, the most likely samples of that many next rounds."""
 
 Scarce = Callable[[ContentId, BlobList], Awaitable[Sequence[ContentId]]]
-"""Which chunks of a list too few peers have, the scarcest first (`Replication.scarce`)."""
+"""(list id, list) → its chunks that too few peers have, the scarcest first (`Replication.scarce`)."""
 
 
 class Prefetch:
-    """The training data of one swarm on this node's disk."""
+    """Training data of one swarm on this node's disk."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class Prefetch:
         budget: int | None,
         scarce: Scarce | None,
     ) -> None:
-        """`budget` is how many bytes of shards may be on the disk, if that is limited; `scarce` finds
-        out what others have too few copies of, and is None where that is no matter."""
+        """`budget` is the maximum number of bytes of shards on the disk, None if unlimited; `scarce`
+        finds chunks with too few copies, and is None if that does not matter."""
         self._data = data
         self._store = store
         self._downloads = downloads
@@ -82,33 +82,33 @@ class Prefetch:
         self._providers = providers
         self._budget = budget
         self._scarce = scarce
-        # ends[s] is the first sample behind shard s.
+        # ends[s] is the first sample after shard s.
         self._ends = np.cumsum([data.samples_in(shard) for shard in data.shards], dtype=np.int64)
         self._lists: dict[ContentId, BlobList] = {}
-        # Chunks to keep for others, the first one last; which shard is looked at next, and when at the
+        # Chunks to keep for others, the first one last; the shard to scan next, and when at the
         # earliest.
         self._spare: list[ContentId] = []
         self._next_look = 0
         self._rested = -math.inf
-        # Chunks on the disk, the one that was needed longest ago first.
+        # Chunks on the disk, the least recently needed first.
         self._held: dict[ContentId, None] = {}
-        # What stays: for the round that is being trained, for the next ones, and for evaluation.
+        # Chunks that stay: for the round being trained, for the next ones, and for evaluation.
         self._pinned: dict[ContentId, None] = {}
         self._ahead: dict[ContentId, None] = {}
         self._heldout: dict[ContentId, None] = {}
-        # What a look is to be taken at, and what that lies in, as soon as that is known.
+        # Samples to audit, and their chunks, as soon as they are known.
         self._wish: tuple[int, ...] = ()
         self._wished: dict[ContentId, None] | None = None
         self._untried: list[ContentId] = []
-        # What a second look needs.
+        # Chunks for a re-audit.
         self._brought: dict[ContentId, None] = {}
         self._woken = trio.Event()
-        # What the next rounds lie in, and as of when.
+        # Chunks of the next rounds, and the state of the ledger they were computed for.
         self._upcoming: list[ContentId] = []
         self._as_of: object = None
 
     async def begin(self) -> None:
-        """Fetch what any member needs: the tokenizer, and what it evaluates on. Raises `DiskFull`."""
+        """Fetch what every member needs: the tokenizer, and the evaluation data. Raises `DiskFull`."""
         await self._downloads.blob(self._data.tokenizer, "the tokenizer")
         if self._data.tokenizer_settings is not None:
             await self._downloads.blob(self._data.tokenizer_settings, "the tokenizer")
@@ -121,7 +121,7 @@ class Prefetch:
         await self._count_held()
 
     async def ready(self, samples: Sequence[int]) -> None:
-        """Return when everything that these training samples lie in is on the disk.
+        """Return when all chunks of these training samples are on the disk.
 
         Raises `DiskFull`.
         """
@@ -129,19 +129,18 @@ class Prefetch:
         await self._fetch(self._pinned)
 
     async def bring(self, samples: Sequence[int]) -> None:
-        """As `ready`, for what no round waits for; it stays until something else is brought. Raises
-        `DiskFull`."""
+        """Fetch like `ready` the chunks of samples that no round waits for; they stay until the next
+        call. Raises `DiskFull`."""
         self._brought = await self._chunks_of(samples)
         await self._fetch(self._brought)
 
     def wish(self, samples: tuple[int, ...]) -> None:
-        """Have these samples fetched before anything else that is fetched ahead; what was wished before
-        is forgotten."""
+        """Fetch the chunks of these samples before others that are fetched ahead; drop an earlier wish."""
         self._wish, self._wished, self._untried = samples, None, []
         self._woken.set()
 
     def has(self, samples: tuple[int, ...]) -> bool:
-        """Whether what these samples lie in, which were wished for last, is here."""
+        """Whether the chunks of these samples, the last wish, are on the disk."""
         known = self._wished if samples == self._wish else None
         return known is not None and all(map(self._store.has, known))
 
@@ -150,17 +149,17 @@ class Prefetch:
         upcoming: Upcoming,
         as_of: Callable[[], object] = lambda: "always",
     ) -> None:
-        """Fetch ahead, for ever. While `as_of` stays the same, so do the `upcoming` samples."""
+        """Fetch ahead until cancelled. The `upcoming` samples change only when `as_of` does."""
         while True:
             try:
                 await self._go_on(upcoming, as_of())
             except DiskFull as error:
-                # What is missing for a round is reported there; the rest can wait for room.
+                # Data missing for a round is reported there; the rest can wait for space.
                 _log.warning("training data is not fetched ahead: %s", error)
                 await trio.sleep(_FULL_SECONDS)
 
     async def _go_on(self, upcoming: Upcoming, as_of: object) -> None:
-        # Chunk by chunk: with every round others may be more urgent.
+        # Chunk by chunk: each round may make others more urgent.
         if self._wish and self._wished is None:
             wish = self._wish
             chunks = await self._chunks_of(wish)
@@ -172,11 +171,11 @@ class Prefetch:
             self._upcoming = list(await self._chunks_of(samples))
             self._as_of = as_of
         self._ahead = dict.fromkeys(self._upcoming[: self._room_ahead()])
-        # What evaluation needs was here; a disk may lose it all the same.
+        # The evaluation data was fetched; a disk may lose it all the same.
         needed = (*self._ahead, *self._heldout)
         chunk = next((each for each in needed if not self._store.has(each)), None)
         if self._untried:
-            # Once: what a look is taken at is not worth waiting for.
+            # Tried once: an audit is not worth waiting for.
             chunk = self._untried.pop()
         if chunk is None and self._scarce is not None and self._has_room():
             chunk = await self._spare_chunk(self._scarce)
@@ -187,14 +186,14 @@ class Prefetch:
             with trio.move_on_after(_PAUSE_SECONDS):
                 await self._woken.wait()
 
-    # Which
+    # Selection
 
     async def _chunks_of(self, samples: Sequence[int]) -> dict[ContentId, None]:
-        """The chunks that samples lie in, each once, in the order of the samples."""
+        """Return the chunks of the samples, each once, in the order of the samples."""
         if self._data.private is not None:
-            # They lie in nothing that is fetched.
+            # Private samples are in no chunk.
             return {}
-        # There may be two million, of 32 rounds of a swarm of one.
+        # There may be two million: 32 rounds of a swarm of one.
         pieces = await trio.to_thread.run_sync(self._pieces_of, samples)
         chunks: dict[ContentId, None] = {}
         for shard, chunk in pieces:
@@ -203,15 +202,15 @@ class Prefetch:
         return chunks
 
     def _pieces_of(self, samples: Sequence[int]) -> list[tuple[int, int]]:
-        """As `_pieces`, of samples of the training data."""
+        """Return the `_pieces` of samples of the training data."""
         numbers = np.array(samples, np.int64)
         shards = np.searchsorted(self._ends, numbers, side="right")
         before = np.concatenate([[0], self._ends])[shards]
         return self._pieces(numbers - before, shards)
 
     def _pieces(self, samples: _Samples, shards: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-        """What samples of these shards lie in, each once, in their order: the shard's number, and the
-        chunk's in it. A sample lies in one token more than a sequence is long."""
+        """Return the chunks of samples of these shards, each once, in their order, as (shard, number in
+        its list). A sample covers one token more than the sequence length."""
         length, width = self._data.sequence_length, self._data.token_bytes
         starts = np.asarray(samples, np.int64) * (length * width)
         first, last = starts // CHUNK_BYTES, (starts + (length + 1) * width - 1) // CHUNK_BYTES
@@ -227,13 +226,13 @@ class Prefetch:
         if shard.blob not in self._lists or not self._store.has(shard.blob):
             data = await self._downloads.blob(shard.blob, "a list of training data")
             size = shard.tokens * self._data.token_bytes
-            # The longest name 131,072 chunks.
+            # The longest lists name 131,072 chunks.
             listed = await trio.to_thread.run_sync(decode_blob_list, data, "shard", size)
             self._lists[shard.blob] = listed
         return self._lists[shard.blob]
 
     async def _spare_chunk(self, scarce: Scarce) -> ContentId | None:
-        """A chunk to keep because others have too few copies of it; one shard is looked at in a call."""
+        """Return a chunk to keep because it has too few copies; scans at most one shard per call."""
         if not self._spare and trio.current_time() >= self._rested:
             shards = (*self._data.shards, self._data.heldout)
             shard = shards[self._next_look]
@@ -252,7 +251,7 @@ class Prefetch:
         for number, chunk in enumerate(listed.chunks):
             if not self._store.has(chunk):
                 lacking.add(chunk)
-            # Half a terabyte has more chunks than can be looked for without a pause.
+            # Half a terabyte has too many chunks to look for without a pause.
             if number % 1000 == 0:
                 await trio.lowlevel.checkpoint()
         return lacking
@@ -260,7 +259,7 @@ class Prefetch:
     # Fetching
 
     async def _fetch(self, chunks: Iterable[ContentId], *, patient: bool = True) -> None:
-        """Bring chunks to the disk; without `patience` one attempt is enough."""
+        """Fetch chunks to the disk; if not `patient`, make one attempt."""
         missing = []
         for chunk in chunks:
             self._held.pop(chunk, None)
@@ -304,10 +303,10 @@ class Prefetch:
                 if not patient:
                     return
 
-    # Room
+    # Disk space
 
     async def _count_held(self) -> None:
-        """See what is on the disk from earlier, if it is limited."""
+        """Find the chunks on the disk from earlier runs, if space is limited."""
         if self._budget is None:
             return
         for shard in self._data.shards:
@@ -322,14 +321,14 @@ class Prefetch:
         return self._budget is None or (len(self._held) + 1) * CHUNK_BYTES <= self._budget
 
     def _room_ahead(self) -> int | None:
-        """How many chunks may be held for the next rounds; None: all."""
+        """Return how many chunks may be held for the next rounds; None for all."""
         if self._budget is None:
             return None
         needed = (self._pinned, self._heldout, self._wished or {}, self._brought)
         return max(0, self._budget // CHUNK_BYTES - sum(map(len, needed)))
 
     def _make_room(self) -> None:
-        """Remove what was needed longest ago until all that is held, or about to be, fits."""
+        """Remove the least recently needed chunks until all held and pending ones fit."""
         if self._budget is None:
             return
         for chunk in list(self._held):
@@ -342,7 +341,7 @@ class Prefetch:
 
 
 def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
-    """What a limit on the disk leaves for training data.
+    """Return what a disk limit leaves for training data.
 
     Raises `UserError` (`DISK_FULL`) if that is not enough to take part.
     """
@@ -361,7 +360,7 @@ def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
 
 
 def upcoming_samples(ledger: Ledger, me: PeerId, rounds: int) -> list[int]:
-    """The samples that `me` will compute in the next rounds if nobody fails, comes or goes."""
+    """Return the samples of `me` in the next rounds if no member fails, joins or leaves."""
     now = len(ledger)
     samples = [sample for _, _, mine in ledger.dealing.works(me) for sample in mine()]
     members, shares = ledger.membership(now), ledger.dealing.shares(now)

@@ -1,6 +1,6 @@
-"""Which chunks too few peers have, so that nobody takes the last copy along when it leaves.
+"""Replication: finds chunks with too few copies, so that no leaving peer takes the last one along.
 
-Members fetch the training data that they need, and nobody is told to have all of it. Where there is no
+Members fetch the training data that they need, and none is required to have all of it. If there is no
 other source, each keeps some chunks beyond its own, those with the fewest copies.
 """
 
@@ -17,22 +17,22 @@ from ..network.exchange.chunks import ask_holdings
 from ..network.network import Network
 
 WANTED = 3
-"""So many peers are to have each chunk: two may leave at once."""
+"""Number of peers that should have each chunk: two may leave at once."""
 
 _AT_ONCE = 8
 
 
 class Replication:
-    """What the connected peers have of lists of chunks."""
+    """Copies of chunks among the connected peers."""
 
     def __init__(self, network: Network, peers: Callable[[], Sequence[PeerId]]) -> None:
         self._network = network
         self._peers = peers
 
     async def scarce(self, blob: ContentId, listed: BlobList) -> list[ContentId]:
-        """The chunks of the list `blob` that fewer than `WANTED` peers have, the scarcest first.
+        """Return the chunks of the list `blob` that fewer than `WANTED` peers have, the scarcest first.
 
-        Equals come in an order of this node's own, so that members who look at the same time keep
+        Ties are in an order of this node's own, so that members that look at the same time keep
         different ones.
         """
         copies = [0] * len(listed.chunks)

@@ -1,7 +1,8 @@
-"""Which peers fetch which snapshot from us, or the updates after it: those have to stay for a while.
+"""Retention: which snapshots peers are fetching, or the updates after them; those have to stay for a
+while.
 
-Anybody may ask for anything, so readers' hold on snapshots is bounded: each holds one at a time, the
-latest of many readers count, and no snapshot is held for ever, however often somebody asks.
+Any peer may ask for any blob, so readers' hold on snapshots is bounded: each holds one at a time, only
+the latest readers count, and no snapshot is held for ever, however often it is requested.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.bounded import Bounded
 from ..storage.swarm_store import LocalSnapshot
 
-# A chunk of 4 MiB takes 35 s at 1 Mbit/s; a reader that has not asked for so long has gone.
+# A chunk of 4 MiB takes 35 s at 1 Mbit/s; a reader without a request for this long is gone.
 _READ_SECONDS = 120.0
-# The 280 GB of a large model take five days at 5 Mbit/s; a slower reader does not want to arrive.
+# The 280 GB of a large model take five days at 5 Mbit/s; a slower reader would not arrive anyway.
 _LONGEST_SECONDS = 7 * 86_400.0
 _MAX_READERS = 64
 
 
 class Retention:
-    """When each peer last asked for a part of each snapshot, or for an update that follows it."""
+    """Times of each peer's last request for a part of a snapshot, or for an update after it."""
 
     def __init__(self) -> None:
         # Times by snapshot, on trio's clock.
         self._readers: Bounded[PeerId, dict[LocalSnapshot, float]] = Bounded(_MAX_READERS)
-        # When anybody first asked.
+        # Time of the first request by any peer.
         self._since: dict[LocalSnapshot, float] = {}
         self._owners: dict[ContentId, LocalSnapshot] = {}
         self._owned: set[LocalSnapshot] = set()
@@ -37,51 +38,51 @@ class Retention:
         self._read = 0
 
     def knows(self, snapshot: LocalSnapshot) -> bool:
-        """Whether `learn` was told of it."""
+        """Whether the snapshot is registered with `learn`."""
         return snapshot in self._owned
 
     def learn(self, snapshot: LocalSnapshot, blobs: Iterable[ContentId]) -> None:
-        """A snapshot is kept from now on, and consists of these blobs."""
+        """Register a snapshot that is kept from now on and consists of these blobs."""
         self._owned.add(snapshot)
         self._owners |= dict.fromkeys(blobs, snapshot)
 
     def is_of_snapshot(self, blob: ContentId) -> bool:
-        """Whether one that `learn` was told of has this blob."""
+        """Whether a registered snapshot contains this blob."""
         return blob in self._owners
 
     def note(
         self, peer: PeerId, blob: ContentId, kept: list[LocalSnapshot], ledger: Ledger
     ) -> None:
-        """A peer asks for a blob while the snapshots in `kept` are here."""
+        """Note a peer's request for a blob while the snapshots in `kept` are on disk."""
         if not kept:
             return
-        # What came before all of them nobody needs from us, and is far back in a long ledger.
+        # Updates before all of them are needed from us by no peer, and are far back in a long ledger.
         first = max(self._read, min(each.round for each in kept) + 1)
         for round_ in range(first, len(ledger)):
             self._rounds |= {entry.update: round_ for entry in ledger[round_].record.updates}
         self._read = len(ledger)
         snapshot = self._owners.get(blob)
         if snapshot is None and blob in self._rounds:
-            # A node that replays from there needs the updates after it as well.
+            # A node that replays from there also needs the updates after it.
             before = [each for each in kept if each.round < self._rounds[blob]]
             snapshot = before[-1] if before else None
         if snapshot is not None:
             self._note_read(peer, snapshot)
 
     def holds(self, snapshot: LocalSnapshot) -> bool:
-        """Whether somebody is fetching this snapshot, or the updates since."""
+        """Whether any peer is fetching this snapshot, or the updates since."""
         now = trio.current_time()
         if now - self._since.get(snapshot, now) > _LONGEST_SECONDS:
             return False
         for reads in self._readers.values():
             current = [each for each, last in reads.items() if now - last <= _READ_SECONDS]
-            # One at a time: who replays past a newer one may still wait for something older.
+            # One at a time: a reader that replays past a newer one may still need an older one.
             if current and min(current, key=lambda each: each.round) == snapshot:
                 return True
         return False
 
     def forget(self, before: int, kept: list[LocalSnapshot]) -> None:
-        """Drop what is known of rounds up to `before` and of snapshots that are not `kept`."""
+        """Drop the rounds up to `before` and the snapshots that are not `kept`."""
         self._rounds = {blob: round_ for blob, round_ in self._rounds.items() if round_ > before}
         self._owned &= set(kept)
         self._owners = {blob: each for blob, each in self._owners.items() if each in self._owned}

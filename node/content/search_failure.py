@@ -1,4 +1,4 @@
-"""The reasons why a swarm's description could not be fetched, each with its own exit code and remedy."""
+"""Reasons why a swarm's description could not be fetched, each with its own exit code and remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 
 _SILENT = frozenset({"timeout", "closed"})
-# A member serves blobs from the moment it has the description; a bootstrap peer never does.
+# A member serves blobs once it has the description; a bootstrap peer never does.
 _LACKING = frozenset({"refused", "not found"})
 # More would not fit a line.
 _MOST_NAMED = 3
@@ -20,19 +20,19 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The facts at the end of a search that was in vain."""
+    """Facts at the end of a failed search."""
 
     swarm: SwarmId
     connected: frozenset[PeerId]
     """The peers that are connected at the end."""
     asked: Mapping[PeerId, str]
-    """The peers that were asked for the description, and what came of it."""
+    """The peers asked for the description, and the result of each request."""
     known: Mapping[PeerId, Mapping[str, str]]
     """The members that others introduced, with their addresses and the results of dialling them."""
 
 
 def explain_search(result: SearchResult) -> UserError:
-    """Return the error to show for a search that was in vain."""
+    """Return the error to show for a failed search."""
     members = {
         peer: outcome
         for peer, outcome in result.asked.items()
@@ -58,7 +58,7 @@ def explain_search(result: SearchResult) -> UserError:
 
 
 def explain_lost_packets(addresses: str) -> UserError:
-    """Return the error to show where peers answer, and nothing larger than a packet arrives."""
+    """Return the error to show if peers answer, but nothing larger than a packet arrives."""
     return UserError(
         ExitCode.LARGE_PACKETS_LOST,
         f"{addresses}, but what is larger than a packet does not arrive",

@@ -1,8 +1,8 @@
-"""Which snapshots a node has, which one to start from, and which to throw away.
+"""Snapshots on disk: which a node has, which one to start from, and which to delete.
 
-Which these are, `protocol/chain` says (`replaying`, `keeping`); here it is carried out. An older
-snapshot stays for as long as somebody fetches it, so that no swarm outruns a newcomer. The manifest's
-initial one, which was before the first, is kept.
+`protocol/chain` makes these decisions (`replaying`, `keeping`); this module carries them out. An older
+snapshot stays while any peer fetches it, so that no swarm outruns a newcomer. The manifest's initial
+snapshot, which precedes the first, is always kept.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from .downloads import Downloads, blob_list_at
 from .retention import Retention
 
 HELD = 2
-"""Older ones that newcomers are fetching: so much more disk, at most, may others make us use."""
-# Files that are renamed in one go, while nothing else of the node runs; each takes a tenth of a
-# millisecond, and the updates of hundreds of rounds may go together.
+"""Number of older snapshots kept for newcomers: the most extra disk that others can make us use."""
+# Number of files renamed in one go, while nothing else of the node runs; each takes a tenth of a
+# millisecond, and the updates of hundreds of rounds may be removed together.
 _SWEPT_AT_ONCE = 32
 
 
 class Snapshots:
-    """The snapshots of one swarm on this node's disk."""
+    """Snapshots of one swarm on this node's disk."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Snapshots:
         ledger: Callable[[], Ledger],
         held: int = HELD,
     ) -> None:
-        """`held` is how many older ones may stay for newcomers that are fetching them."""
+        """`held` is the maximum number of older ones kept for newcomers that are fetching them."""
         self._store = store
         self._swarm_store = swarm_store
         self._downloads = downloads
@@ -68,23 +68,24 @@ class Snapshots:
         unlisted = [each for each in listed if not each.whole]
         self._partial: LocalSnapshot | None = unlisted[0] if unlisted else None
         self._left = unlisted[1:]
-        # The last round whose updates were removed; None: to be found out.
+        # The last round whose updates were removed; None if not determined yet.
         self._swept: int | None = None
         self._retention = Retention()
 
     async def best(self, *, certified_only: bool) -> LocalSnapshot:
-        """A recent snapshot that fits our ledger, brought to this disk if need be.
+        """Return a recent snapshot that fits our ledger, fetching it if necessary.
 
-        An own one that is not certified (yet) will do after a restart, since what follows it is
-        held against the record's fingerprint; not after a mismatch. One that became old while it was
-        fetched will do as well: the updates since are kept for whoever fetches it. Raises `DiskFull`.
+        After a restart an own one will do even if it is not certified (yet), since what follows it is
+        checked against the record's fingerprint; after a mismatch it will not. One that became old while
+        it was fetched will do as well: the updates since are kept for nodes that fetch it. Raises
+        `DiskFull`.
         """
         await self._put_left_chain_aside()
         while True:
             ledger = self._ledger()
             certified = self._certified(ledger)
             if not certified_only:
-                # A node that was killed before its first snapshot has the one that it began with.
+                # A node killed before its first snapshot has the one that it began with.
                 here = {each.round: each for each in (self._initial, *self._kept)}
                 own = await trio.to_thread.run_sync(self._rounds_at_hand, list(here.values()))
                 chosen = choose_state(own, ledger)
@@ -95,8 +96,8 @@ class Snapshots:
                 return wanted
 
     async def _fetch(self, snapshot: LocalSnapshot) -> bool:
-        """Bring a certified snapshot to this disk; False if nobody has it and there is a newer one,
-        or if it turned out to belong to a chain that was left."""
+        """Fetch a certified snapshot; return False if no peer has it and there is a newer one, or if it
+        turned out to belong to an abandoned chain."""
         if snapshot.round < 0:
             name = "the parameters"
         else:
@@ -118,39 +119,39 @@ class Snapshots:
         return False
 
     def asked(self, peer: PeerId, blob: ContentId) -> bool:
-        """A peer asks for this blob: if it is of a snapshot or an update, that is still needed. Returns
-        whether it is of a snapshot."""
+        """Note a peer's request for this blob: a snapshot or update that contains it is still needed.
+        Returns whether it belongs to a snapshot."""
         self._retention.note(peer, blob, self._kept, self._ledger())
         return self._retention.is_of_snapshot(blob)
 
     async def at_hand(self) -> list[LocalSnapshot]:
-        """Those from which a state can be made again, the oldest first."""
+        """Return the snapshots on disk from which a state can be rebuilt, the oldest first."""
         listed = [self._initial, *self._kept]
         here = await trio.to_thread.run_sync(self._rounds_at_hand, listed)
         return [each for each in listed if each.round in here]
 
     def chunks(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
-        """The chunks of a snapshot that `best` returned."""
+        """Return the chunks of a snapshot that `best` returned."""
         blobs = self._at_hand(snapshot)
-        assert blobs is not None  # `best` saw to it
+        assert blobs is not None  # ensured by `best`
         return blobs.chunks
 
     def entry(self, snapshot: LocalSnapshot) -> SnapshotEntry | None:
-        """What the next record must say of this snapshot; None for the initial one."""
+        """Return the next record's entry for this snapshot; None for the initial one."""
         if snapshot.round <= 0:
             return None
         return SnapshotEntry(snapshot.round, blob_of(snapshot), snapshot.size)
 
     async def keep(self, entry: SnapshotEntry) -> None:
-        """Remember a new snapshot, and remove what only older ones needed."""
-        # Now the chain that is followed has one of its own.
+        """Add a new snapshot, and remove what only older ones needed."""
+        # The current chain has a snapshot of its own now.
         left, self._left = self._left, []
         await self._keep(LocalSnapshot(entry.round, entry.blob.hex(), entry.size))
         await self._remove(left)
 
     async def _keep(self, new: LocalSnapshot) -> None:
         if self._swept is None:
-            # Before a restart: when the newest was made, or later.
+            # Removed before a restart: when the newest was made, or later.
             had = len(self._kept) >= KEPT_SNAPSHOTS
             then = self._kept[-1].round + 1 if had else 0
             self._swept = last_dispensable(self._ledger(), self._kept, then) if had else -1
@@ -164,11 +165,11 @@ class Snapshots:
             await self._sweep_updates(self._swept)
 
     def _is_retained(self, snapshot: LocalSnapshot) -> bool:
-        """Whether somebody is fetching it, or the updates since, and is better off with it."""
+        """Whether a peer is fetching it, or the updates since, and is better off with it."""
         return self._retention.holds(snapshot) and worth_holding(self._ledger(), snapshot)
 
     async def _begun(self, ledger: Ledger) -> LocalSnapshot | None:
-        """The snapshot whose fetching was interrupted, if it is still worth going on with."""
+        """Return the snapshot whose download was interrupted, if it is still worth completing."""
         partial = self._partial
         if partial is None:
             return None
@@ -178,7 +179,7 @@ class Snapshots:
         return None
 
     async def _begin(self, snapshot: LocalSnapshot) -> None:
-        """Remember what is being fetched, so that nothing of it stays behind for ever."""
+        """Record a download on disk, so that no parts of it remain for ever."""
         partial = replace(snapshot, whole=False)
         if self._partial != partial and snapshot not in self._kept:
             self._partial = partial
@@ -186,7 +187,7 @@ class Snapshots:
             await self._swarm_store.written()
 
     async def _abandon(self) -> None:
-        """Remove what there is of the snapshot that was being fetched."""
+        """Remove the parts of the snapshot that was being fetched."""
         partial, self._partial = self._partial, None
         if partial is not None:
             self._save()
@@ -197,23 +198,23 @@ class Snapshots:
         self._kept = kept
         self._save()
         fresh = [each for each in kept if not self._retention.knows(each)]
-        # Lists of large models are long, and whoever asks for a chunk should not wait for that.
+        # Lists of large models are long, and requests for chunks should not wait for that.
         lists = await trio.to_thread.run_sync(lambda: [*map(self._listed, fresh)])
         for each, blobs in zip(fresh, lists, strict=True):
             self._retention.learn(each, blobs)
         await self._remove(dropped)
 
     def _save(self) -> None:
-        # After a restart one that was left is like one whose fetching was interrupted.
+        # After a restart a left one is treated like an interrupted download.
         self._swarm_store.keep_snapshots([*self._kept, *self._unlisted()])
 
     def _unlisted(self) -> list[LocalSnapshot]:
-        """Those that are not to start from as they are, but not to be removed yet either."""
+        """Return those that cannot be started from, but must not be removed yet either."""
         partial = [self._partial] if self._partial is not None else []
         return [*partial, *(replace(left, whole=False) for left in self._left)]
 
     async def _put_left_chain_aside(self) -> None:
-        """The list on disk is emptied with a change to another chain."""
+        """Set aside the snapshots of an abandoned chain: the list on disk is emptied with the change."""
         listed = self._swarm_store.snapshots()
         if all(own in listed for own in self._kept):
             return
@@ -246,7 +247,7 @@ class Snapshots:
         return blob_list_at(self._store, "snapshot", blob_of(snapshot), snapshot.size)
 
     def _listed(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
-        """The blobs of a snapshot, its list included, as far as the list is here."""
+        """Return the blobs of a snapshot, its list included, as far as the list is on disk."""
         data = self._store.get(blob_of(snapshot))
         if data is None:
             return ()
@@ -259,31 +260,31 @@ class Snapshots:
     async def _remove(self, dropped: list[LocalSnapshot]) -> None:
         if not dropped:
             return
-        # First the list, then the files: a crash in between wastes space and breaks nothing.
+        # The index first, then the files: a crash in between wastes space and breaks nothing.
         await self._swarm_store.written()
         kept = (self._initial, *self._kept, *self._unlisted())
 
         def remove() -> None:
             needed = {blob for each in kept for blob in self._listed(each)}
             for snapshot in dropped:
-                # The list last: without it a crash in between would leave chunks that nobody knows.
+                # The blob list last: without it a crash in between would leave untraceable chunks.
                 for blob in self._listed(snapshot):
                     if blob not in needed:
                         self._store.remove(blob)
 
-        # Long lists and large files: both take their time.
+        # Long lists and large files: both take time.
         await trio.to_thread.run_sync(remove)
 
     async def _sweep_updates(self, swept: int) -> None:
-        """Remove the updates that nobody is better off with than with a snapshot; `swept`: up to which
-        round they are gone."""
+        """Remove the updates that are no cheaper to fetch than a snapshot for any peer; those up to
+        round `swept` are removed already."""
         ledger = self._ledger()
         before = last_dispensable(ledger, self._kept, len(ledger))
         known = ledger.truncated(len(ledger))
         found = await trio.to_thread.run_sync(dispensable_updates, known, swept, before)
         for start in range(0, len(found), _SWEPT_AT_ONCE):
             if self._ledger() is not ledger:
-                # They are of a chain that was left meanwhile.
+                # They belong to a chain that was abandoned meanwhile.
                 return
             since = updates_from(ledger, len(known))
             portion = found[start : start + _SWEPT_AT_ONCE]
