@@ -135,7 +135,7 @@ class Prefetch:
         await self._fetch(self._brought)
 
     def wish(self, samples: tuple[int, ...]) -> None:
-        """Fetch the chunks of these samples before others that are fetched ahead; drop an earlier wish."""
+        """Fetch the chunks of these samples before all other prefetching; an earlier wish is dropped."""
         self._wish, self._wished, self._untried = samples, None, []
         self._woken.set()
 

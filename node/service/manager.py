@@ -190,7 +190,7 @@ class ServiceManager:
 
 
 def this_manager(*, system: bool) -> ServiceManager:
-    """Return the manager of this computer. Raises `UserError` (`SERVICE`, `USAGE`) if none is supported."""
+    """Return this computer's manager. Raises `UserError` (`SERVICE`, `USAGE`) if none is supported."""
     if sys.platform == "darwin":
         if system:
             raise UserError(
