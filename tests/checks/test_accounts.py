@@ -1,4 +1,4 @@
-"""Votes follow from work that others vouch for; who lies, of work or of others, loses them."""
+"""Votes follow from vouched work; members that cheat, in their work or in audits, lose them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SHARE = 4
 
 
 class Run:
-    """A swarm's rounds, one after the other."""
+    """Consecutive rounds of a swarm."""
 
     def __init__(self, shares: Mapping[PeerId, int]) -> None:
         self.accounts = Accounts(FOUNDER, LEVELS)
         self.away: Collection[PeerId] = ()
         self.shares = shares
-        # Nobody trains in round 0, and what counts in round 1 is looked at from then on.
+        # Round 0 has no training, and what counts in round 1 is audited from then on.
         self.accounts.close(Facts(0, {}), PEERS)
         self.round = 1
         self.close()
@@ -48,28 +48,28 @@ class Run:
         self.round += 1
 
     def look(self, checker: PeerId, peer: PeerId, score: int = GOOD) -> FirstLook:
-        """At the last round."""
+        """Return an audit of the last round."""
         return FirstLook(checker, peer, self.round - 1, self.shares.get(peer, SHARE), score)
 
     def looks(self, checker: PeerId, *peers: PeerId, score: int = GOOD) -> None:
-        """A round of each look."""
+        """Record each audit in a round of its own."""
         for peer in peers:
             self.close(self.look(checker, peer, score))
 
     def to_term(self) -> None:
-        """To the beginning of the next one."""
+        """Advance to the beginning of the next epoch."""
         self.close()
         while self.round % TERM:
             self.close()
 
     def settle(self, first: FirstLook, low: bool) -> None:
-        """The first look, and then everybody's."""
+        """Record the audit, and then every re-audit."""
         self.call(first)
         lookers = sorted(self.accounts.waits_for(first))
         self.close(again=tuple(SecondLook(peer, first, low) for peer in lookers))
 
     def call(self, *firsts: FirstLook) -> None:
-        """The first looks, and then the rounds until others are called."""
+        """Record the audits, and then the rounds until re-auditors are called."""
         self.close(*firsts)
         for _ in range(LAG):
             self.close()
@@ -77,7 +77,7 @@ class Run:
 
 @pytest.fixture
 def run() -> Run:
-    """Eight members with votes, in the second term after they had none."""
+    """Return a swarm of eight members with votes, in their second epoch with any."""
     run = Run(dict.fromkeys(PEERS[:8], SHARE))
     run.looks(FOUNDER, *PEERS[1:8])
     run.to_term()
@@ -94,7 +94,7 @@ def test_the_founder_is_alone_until_it_has_vouched_for_somebody() -> None:
     run.to_term()
     assert dict(run.accounts.votes) == {FOUNDER: 4 * (2 * TERM - 1)}
     run.looks(FOUNDER, ANN)
-    # Not before the next term, and for all that she did until the round that was looked at.
+    # Not before the next epoch, and for all her work up to the audited round.
     assert set(run.accounts.votes) == {FOUNDER}
     run.to_term()
     assert run.accounts.votes == {FOUNDER: 4 * (3 * TERM - 1), ANN: 2 * (2 * TERM - 1)}
@@ -115,7 +115,7 @@ def test_as_one_member_or_as_many_the_votes_are_the_same() -> None:
         run = Run({FOUNDER: 90, **dict.fromkeys(crowd, 22 // identities)})
         for _ in range(2):
             at = run.round
-            # Whatever looks there are, in one round.
+            # All audits in one round.
             run.close()
             for peer in crowd:
                 run.close(run.look(FOUNDER, peer))
@@ -127,7 +127,7 @@ def test_as_one_member_or_as_many_the_votes_are_the_same() -> None:
         votes = run.accounts.votes
         return Fraction(sum(votes.get(peer, 0) for peer in crowd), sum(votes.values()))
 
-    # But for the rounds in which each is looked at last.
+    # Except for the rounds in which each is last audited.
     assert hostile_votes(11) <= hostile_votes(1) * Fraction(11, 10)
 
 
@@ -173,13 +173,13 @@ def test_a_failure_takes_what_waits_and_three_take_the_votes(run: Run) -> None:
         run.settle(run.look(ANN, BEN, LOW), low=True)
         assert run.accounts.counts(BEN)
     assert run.accounts[BEN].work == votes[BEN]
-    # But for the round in which that was said.
+    # Except for the round that recorded it.
     assert len(run.accounts[BEN].waiting) <= 1
     run.settle(run.look(FOUNDER, BEN, LOW), low=True)
     assert not run.accounts.counts(BEN)
     run.to_term()
     assert BEN not in run.accounts.votes
-    # What it does then is vouched for by nobody.
+    # Its later work is never vouched for.
     run.looks(ANN, BEN)
     assert run.accounts[BEN].work == 0
 
@@ -201,7 +201,7 @@ def test_whoever_accuses_the_honest_is_not_heard_any_more(run: Run) -> None:
     assert run.accounts.counts(ANN)
     run.to_term()
     assert ANN not in run.accounts.votes
-    # It can look at nobody, so time alone gives it its word back.
+    # It may not audit, so only time restores its credibility.
     for _ in range(30):
         run.to_term()
     assert run.accounts[ANN].standings.credible
@@ -213,7 +213,7 @@ def test_liars_with_a_third_settle_nothing(run: Run) -> None:
     run.call(first)
     liars = [ANN, *sorted(run.accounts.votes.keys() - {ANN, BEN})[:1]]
     again = tuple(SecondLook(peer, first, True) for peer in liars)
-    # Said twice is said once, and the one whose work it is says nothing.
+    # Duplicates count once, and the audited member itself has no part in it.
     run.close(again=(*again, *again, SecondLook(BEN, first, False)))
     assert list(run.accounts.disputes) == [first]
     for _ in range(LASTS):
@@ -232,7 +232,7 @@ def test_nobody_looks_again_before_it_is_drawn_who_does(run: Run) -> None:
 
 
 def test_a_dispute_is_settled_when_all_say_so_at_any_time(run: Run) -> None:
-    """Whoever leads may leave them out for as long as it leads."""
+    """Whichever leader leaves re-audits out can do so only while it leads."""
     first = run.look(ANN, BEN, LOW)
     run.call(first)
     for _ in range(LASTS - 1):
@@ -281,7 +281,7 @@ def test_whoever_was_accused_comes_back_accused(run: Run) -> None:
 
 
 def test_a_dispute_about_whoever_goes_is_settled(run: Run) -> None:
-    """Going is no way out of it, and whoever looks first and goes is heard all the same."""
+    """Leaving does not end the dispute, and the audit of a member that leaves still counts."""
     about, of = run.look(ANN, BEN, LOW), run.look(BEN, ANN, LOW)
     run.close(about, of)
     run.away = {BEN}
@@ -306,7 +306,7 @@ def test_where_nobody_is_left_who_has_votes_all_count_alike_until_somebody_has(r
     run.close()
     assert run.accounts.votes == dict.fromkeys(strangers, 1)
     run.to_term()
-    # Nobody has vouched for anybody yet.
+    # No member has vouched for another yet.
     assert run.accounts.votes == dict.fromkeys(strangers, 1)
     for step in range(1, len(strangers)):
         run.close(
@@ -319,7 +319,7 @@ def test_where_nobody_is_left_who_has_votes_all_count_alike_until_somebody_has(r
     earned = dict(run.accounts.votes)
     assert earned.keys() == set(strangers)
     assert min(earned.values()) > SHARE
-    # They have them beside those who come back.
+    # They keep their votes beside the members that come back.
     run.away = ()
     run.close()
     assert run.accounts.votes == voters | earned
@@ -337,7 +337,7 @@ def test_one_who_alone_is_left_cannot_vouch_for_itself(run: Run) -> None:
 
 
 def test_scores_are_held_to_those_of_shares_as_large() -> None:
-    """A fifth of the score is no fault of whoever has sixteen times as much to do."""
+    """A fifth of the score is no fault if a member has sixteen times as much to do."""
     large, small = PEERS[5:8], PEERS[:5]
     run = Run({**dict.fromkeys(small, 1), **dict.fromkeys(large, 16)})
     high, deep = 60_000, 12_000
@@ -350,8 +350,8 @@ def test_scores_are_held_to_those_of_shares_as_large() -> None:
     run.to_term()
     assert (run.accounts.usual(1), run.accounts.usual(16)) == (high, deep)
     assert (run.accounts.bound(1), run.accounts.bound(16)) == (high // 2, deep // 2)
-    # Nobody has four: scores fall with the root of the share, most votes say how high they are, and
-    # half of that is believed.
+    # No member has a share of four: scores fall with the square root of the share, at the level of most
+    # votes, and half of that is usual.
     assert run.accounts.usual(4) == deep
     run.looks(ANN, large[0], score=deep)
     assert not run.accounts.disputes
@@ -400,7 +400,7 @@ def test_the_founder_alone_looks_again_itself() -> None:
 
 
 def test_a_look_vouches_once_and_by_one_voter(run: Run) -> None:
-    """In a swarm of many one voter is not enough for votes, however often it looks."""
+    """In a large swarm one voter is not enough for votes, however often it audits."""
     run.shares = {**run.shares, NEW: 4}
     run.close()
     for _ in range(5):
@@ -426,7 +426,7 @@ def test_old_work_gives_no_votes(run: Run) -> None:
     for _ in range(4):
         run.to_term()
     assert BEN not in run.accounts.votes
-    # Nothing is left of it.
+    # Its account is dropped.
     assert run.accounts[BEN].last == 0
     assert all(len(run.accounts[peer].vouched) <= WINDOW // TERM + 1 for peer in voters)
 

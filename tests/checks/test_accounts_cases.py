@@ -1,4 +1,4 @@
-"""Rules of accounts: what gives votes, what takes them, and what looks of others come to."""
+"""Rules of accounts: what earns votes, what takes them, and how disputed audits end."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ FOUNDER, ANN, BEN, CAT = PEERS[:4]
 
 
 class _Run:
-    """Rounds in which everybody does its share, one after the other."""
+    """Consecutive rounds in which all members do their share."""
 
     def __init__(self, count: int = 4, deviation: int = 250) -> None:
         self.accounts = Accounts(FOUNDER, level_test(deviation))
         self.members = PEERS[:count]
         self.shares = dict.fromkeys(self.members, 4)
         self.round = 0
-        # Of round 0 there is nothing to look at.
+        # Round 0 has nothing to audit.
         self.close()
 
     def close(self, *looks: FirstLook, again: tuple[SecondLook, ...] = ()) -> None:
@@ -45,11 +45,11 @@ class _Run:
     def look(
         self, checker: PeerId, peer: PeerId, score: int = GOOD, beginning: int | None = None
     ) -> FirstLook:
-        """A look at the last round."""
+        """Return an audit of the last round."""
         return FirstLook(checker, peer, self.round - 1, 4, score, beginning)
 
     def to_term(self) -> None:
-        """To the beginning of the next one."""
+        """Advance to the beginning of the next epoch."""
         self.close()
         while self.round % TERM:
             self.close()
@@ -59,7 +59,7 @@ class _Run:
             self.close()
 
     def settled(self) -> _Run:
-        """All have votes."""
+        """Advance until all members have votes."""
         self.close()
         for peer in self.members[1:]:
             self.close(self.look(FOUNDER, peer))
@@ -73,7 +73,7 @@ class _Run:
         return self
 
     def dispute(self, checker: PeerId, peer: PeerId, *, low: bool) -> None:
-        """A low look, and what all others say of it."""
+        """Record a low audit and the re-audits of all others."""
         first = self.look(checker, peer, LOW)
         self.close(first)
         self.quiet(LAG)
@@ -133,7 +133,7 @@ def test_three_vouch_for_first_votes() -> None:
 
 
 def test_once_is_enough() -> None:
-    """The founder vouched for all when it was alone, and nobody has since."""
+    """The founder vouched for all while it was alone, and no member has since."""
     run = _Run(8)
     run.close()
     for peer in run.members[1:]:
@@ -215,7 +215,7 @@ def test_a_low_look_accuses_nobody() -> None:
 
 
 def test_looks_that_others_contradict_count_for_no_level() -> None:
-    """Several liars, each as long as it is believed, would take somebody's votes."""
+    """Several liars, each until it is found out, would otherwise take a member's votes."""
     run = _Run().settled()
     before = run.accounts[BEN].standings.level.sum
     run.dispute(CAT, BEN, low=False)
@@ -330,7 +330,7 @@ def test_who_had_votes_keeps_them_where_nobody_earns_any() -> None:
 
 
 def test_an_account_is_forgotten() -> None:
-    """A crowd comes and goes, and does nothing."""
+    """A crowd comes and goes without working."""
     run = _Run()
     run.shares = dict.fromkeys(PEERS, 4)
     run.close()
@@ -357,19 +357,19 @@ def test_no_score_is_so_low_that_it_passes() -> None:
 
 
 def test_three_say_what_is_usual_for_a_size() -> None:
-    """Two with a share of a rare size are measured by all the others."""
+    """Two with a share of a rare size are compared with all the others."""
     many = [([Seen(10_000, 4)] * SAID, 1)] * 9
     rare = [([Seen(9_000, 64)] * SAID, 1)] * 2
     assert Usual(many + rare).of(64) == 1250
 
 
 def test_of_a_rare_size_no_more_is_believed_than_is_safe() -> None:
-    """How scores fall with the share is another thing in every model."""
+    """How scores fall with the share differs between models."""
     assert Usual([([Seen(10_000, 4)] * SAID, 1)] * 9).of(16) == 2500
 
 
 def test_a_few_looks_say_nothing() -> None:
-    """Nor do they of a share of a rare size, where all say what is usual for another one."""
+    """Neither for shares of a rare size, when all others have another size."""
     few = [([Seen(10_000, 4)] * (SAID - 1), 1)] * 9
     rare = [([Seen(10_000, 4)] * SAID + [Seen(10_000, 64)] * (SAID - 1), 1)] * 9
     assert Usual(few).of(4) == 0
@@ -382,7 +382,7 @@ def test_whoever_is_looked_at_first_does_not_say_what_is_usual() -> None:
 
 
 def _looked_at_in_halves(beginning: int, score: int = GOOD) -> _Run:
-    """Everybody's beginnings are at eight tenths, and BEN's for a while at this."""
+    """All first halves score eight tenths of the whole, except BEN's for a while."""
     run = _Run().settled()
     for peer in run.members[1:] * TOLD:
         run.close(run.look(FOUNDER, peer, beginning=GOOD * 8 // 10))
@@ -416,7 +416,7 @@ def test_a_few_lies_about_a_half_take_nobodys_votes() -> None:
 
 
 def test_scores_that_just_pass_take_nobodys_votes() -> None:
-    """A liar may say them of everybody: nobody looks again."""
+    """Liars may report them for any member, since they are not re-audited."""
     run = _Run().settled()
     for _ in range(20):
         run.close(run.look(CAT, BEN, GOOD * 55 // 100))

@@ -1,4 +1,4 @@
-"""The score of a check: what it is for coins, and hostile numbers."""
+"""The score of an audit: its distribution for random signs, and hostile numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_thousandths_are_the_score_in_whole_numbers() -> None:
         squares = int(chance.integers(1, 1 << int(chance.integers(1, 62))))
         found = Agreement(int(chance.integers(-30, 30) * squares**0.5 * chance.random()), squares)
         exact = 1000 * found.score
-        # Towards 0, so that both signs have the same size.
+        # Truncated towards 0, so that both signs have the same size.
         assert abs(found.thousandths - exact) < 1 + 1e-9
         assert abs(found.thousandths) <= abs(exact) + 1e-9
         assert Agreement(-found.total, squares).thousandths == -found.thousandths
@@ -68,7 +68,7 @@ def test_numbers_of_any_size_stay_exact() -> None:
     "value", [np.nan, np.inf, -np.inf, 1e38, -1e-45, 3.4e38], ids=lambda value: str(value)
 )
 def test_one_number_has_no_more_say_than_its_bound(value: float) -> None:
-    """A gradient may hold anything. (1,024 stands for eight root mean squares.)"""
+    """A gradient may hold any number. (1,024 stands for eight root mean squares.)"""
     values = np.random.default_rng(4).standard_normal(1000).astype(np.float32)
     values[7] = value
     with np.errstate(all="raise", under="ignore"):

@@ -1,4 +1,4 @@
-"""What becomes of members is told once, when a record changes it, with the reason."""
+"""Reputation events are reported once, when a record causes them, with the reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOUNDER, ANN, BEN, NEW = PEERS[0], PEERS[1], PEERS[2], PEERS[8]
 
 
 class Run:
-    """A swarm's records, one after the other, and what each of them changed."""
+    """Consecutive records of a swarm, and the events of each."""
 
     def __init__(self, peers: Iterable[PeerId]) -> None:
         self.accounts = Accounts(FOUNDER, LEVELS)
@@ -45,18 +45,18 @@ class Run:
         self.round += 1
 
     def looks(self, checker: PeerId, *peers: PeerId, score: int = GOOD) -> None:
-        """A record for each look, at the round before it."""
+        """Record each audit, of the round before, in a record of its own."""
         for peer in peers:
             self.close(FirstLook(checker, peer, self.round - 1, SHARE, score))
 
     def to_term(self) -> None:
-        """To the beginning of the next one."""
+        """Advance to the beginning of the next epoch."""
         self.close()
         while self.round % TERM:
             self.close()
 
     def settle(self, first: FirstLook, low: bool) -> None:
-        """The first look, and then everybody's."""
+        """Record the audit, and then every re-audit."""
         self.close(first)
         for _ in range(LAG):
             self.close()
@@ -66,7 +66,7 @@ class Run:
 
 @pytest.fixture
 def run() -> Run:
-    """Eight members, all with votes."""
+    """Return a swarm of eight members, all with votes."""
     run = Run(PEERS[:8])
     run.close()
     run.looks(FOUNDER, *PEERS[1:8])
@@ -79,7 +79,7 @@ def run() -> Run:
 
 
 def told(run: Run, act: Callable[[], None]) -> list[Change]:
-    """All that changes while something happens."""
+    """Return all events during an action."""
     run.told.clear()
     act()
     return list(run.told)
@@ -107,7 +107,7 @@ def test_who_is_left_out_is_told_of_each_step(run: Run) -> None:
     assert why_no_votes(run.accounts, BEN) == "failed"
     assert told(run, run.to_term)[-1] == Change("votes_lost", BEN, "failed")
     assert BEN not in run.accounts.votes
-    # It fails again: nothing new, but that others look.
+    # It fails again: no new event, except that it is re-audited.
     assert {change.kind for change in told(run, lambda: fail(run, BEN))} == {"check_low"}
 
 
@@ -144,7 +144,7 @@ def test_votes_are_told_when_a_term_begins(run: Run) -> None:
 
 
 def test_scores_that_are_too_low_are_told(run: Run) -> None:
-    # Most have been looked at too seldom to say what is usual.
+    # Most have too few audits to set a baseline.
     run.looks(FOUNDER, *PEERS[1:8])
     run.to_term()
     usual = run.accounts.usual(SHARE)
@@ -185,7 +185,7 @@ def test_the_tally_counts_looks_and_disputes(run: Run) -> None:
     after = run.accounts.tally
     assert (after.low, after.passed) == (3, before.passed)
     assert (after.failed, after.contradicted, after.dropped) == (1, 1, 1)
-    # Each is settled when most of all votes have said so.
+    # Each is settled once a majority of all votes has answered.
     assert 6 <= after.again - before.again <= 10
     account = run.accounts[BEN]
     assert (account.low, account.failed) == (1, 1)
@@ -216,5 +216,6 @@ def test_a_thousand_members_are_compared_at_once(members: int) -> None:
         begun = time.process_time()
         assert changes(before, accounts, round_) == []
         times[-1] += time.process_time() - begun
-    # It takes about a tenth of a millisecond; the bound is for slow machines, and for what is quadratic.
+    # It takes about a tenth of a millisecond; the bound allows for slow machines, and catches quadratic
+    # time.
     assert sorted(times)[len(times) // 2] < 0.02

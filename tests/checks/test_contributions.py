@@ -1,4 +1,4 @@
-"""What everybody has done since the beginning: nothing of it is forgotten, and keeping it is cheap."""
+"""Contributions since the founding are never forgotten, and cheap to keep."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_counts_and_what_is_checked_are_added() -> None:
     assert second[ALICE] == Contribution(updates=2, sequences=7, checked=7)
     assert second[BOB] == Contribution(updates=1, sequences=2, checked=1)
     assert second[CARL] == Contribution(0, 0, 0)
-    # The one before is as it was.
+    # The earlier value is unchanged.
     assert first[ALICE] == Contribution(updates=1, sequences=4, checked=0)
     assert CARL not in second
     assert list(second.peers) == sorted([ALICE, BOB])
@@ -37,7 +37,7 @@ def test_what_counts_and_what_is_checked_are_added() -> None:
 
 
 def test_it_comes_out_the_same_in_whatever_parts_it_is_kept() -> None:
-    """Against a plain table, and against one that was made at once."""
+    """Compared with a plain table, and with a value built at once."""
     chance = random.Random(5)
     plain: dict[PeerId, list[int]] = {}
     grown = Contributions()
@@ -84,12 +84,12 @@ def test_any_change_is_another_root() -> None:
 
 
 def test_who_is_here_costs_and_not_who_ever_was() -> None:
-    """Ten thousand have passed through, twenty are at work: a term later nearly all is shared."""
+    """Of ten thousand past members twenty are at work: an epoch later nearly all data is shared."""
     crowd = Contributions().after({peer(number): 1 for number in range(10_000)}, {})
     before = crowd
     for _ in range(TERM):
         crowd = crowd.after({peer(number): 1 for number in range(20)}, {})
-    # Private here: `_settled`, `_fresh`: what two values share is no promise to anybody.
+    # Private here: `_settled`, `_fresh`: what two values share is not part of the interface.
     assert crowd._settled is before._settled  # see above
     assert len(crowd._fresh) == 20  # see above
     assert len(crowd) == 10_000
@@ -115,7 +115,7 @@ def test_it_outlasts_the_window_and_whoever_leaves() -> None:
 
 
 def test_where_nobody_else_is_there_nothing_is_checked() -> None:
-    """Its work gives votes all the same, or the next one to come had more."""
+    """Its work gives votes all the same; otherwise the next newcomer would have more."""
     accounts = Accounts(ALICE, LEVELS)
     for number in range(2 * TERM):
         accounts.close(round_of(number, ALICE), {ALICE})

@@ -1,4 +1,4 @@
-"""A low look is settled by all who are called, by their votes; a third of these is not enough."""
+"""A low audit is settled by all members called, weighted by votes; a third of these is too little."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def called(*votes: int) -> Called:
 
 
 def told(*low: bool) -> dict[PeerId, bool]:
-    """By all but the checked one, which is the first."""
+    """Return re-audits by members other than the checked one, which is the first."""
     return dict(zip(PEERS[1:], low, strict=False))
 
 
@@ -33,7 +33,7 @@ def test_what_most_of_all_votes_say_is_so() -> None:
     all_ = called(3, 1, 1, 4)
     assert not all_.drawn
     assert outcome(all_, {}, CHECKED) == "open"
-    # Five of nine.
+    # Five of nine votes are needed.
     assert outcome(all_, told(True, True), CHECKED) == "open"
     assert outcome(all_, told(True, False, True), CHECKED) == "failed"
     assert outcome(all_, told(False), CHECKED) == "open"
@@ -61,7 +61,7 @@ def test_who_has_no_votes_or_is_not_called_counts_for_nothing() -> None:
 
 @pytest.mark.parametrize("count", range(3, SEATS + 1))
 def test_up_to_sixteen_a_third_settles_nothing_and_two_thirds_all(count: int) -> None:
-    """The liar who has looked first and the honest member, or the other way round."""
+    """The auditor is a liar and the audited member honest, or the other way round."""
     liars = (count - 1) // 3
     all_ = called(*[1] * count)
     honest_checked = told(*[False] * (count - liars - 1), *[True] * liars)
@@ -78,10 +78,10 @@ def test_where_many_have_votes_seats_are_drawn_in_proportion() -> None:
     seats = [call(votes, lot) for lot in lots(600)]
     assert all(each.drawn and sum(each.weights.values()) == SEATS for each in seats)
     assert all(each.needed == 11 for each in seats)
-    # Half of the votes: half of the seats, to one more or less.
+    # Half of the votes give half of the seats, to within one.
     assert {each.weights[PEERS[29]] for each in seats} <= {8, 9}
     often = sum(each.weights.get(PEERS[3], 0) for each in seats) / 600
-    # 16 of 60, and a standard deviation of 0.018.
+    # 16 of 60, with a standard deviation of 0.018.
     assert abs(often - 16 / 60) < 0.08
     assert len({tuple(sorted(each.weights)) for each in seats}) == 600
 

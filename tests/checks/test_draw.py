@@ -1,4 +1,4 @@
-"""Whom somebody looks at: as the secret and the beacon have it, in proportion, and never itself."""
+"""Whom a member audits: determined by the secret and the beacon, proportional, and never itself."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def draw(
     voters: Collection[PeerId] = PEERS,
     chance: Fraction = ALWAYS,
 ) -> Look | None:
-    """What the first one looks at; each update counts once unless it is said."""
+    """Return the first one's audit; each update counts once unless given otherwise."""
     says = dict.fromkeys(shares, 1) if counts is None else counts
     return drawn_look(secret, lot, PEERS[0], shares, says, voters, chance)
 
@@ -65,9 +65,9 @@ def test_each_count_is_looked_at_alike_whatever_is_behind_it_and_never_one_s_own
     assert all(look is not None and look.sequence < shares[look.peer] for look in looks)
     seen = Counter(look.peer for look in looks if look)
     assert seen.keys() == {PEERS[1], PEERS[2], PEERS[4]}
-    # 1,000 each for one count, and a standard deviation of 27.
+    # 1,000 each per count, with a standard deviation of 27.
     assert all(abs(seen[peer] - 1000 * counts[peer]) < 150 for peer in seen)
-    # And each of its sequences.
+    # And each of its sequences alike.
     within = Counter(look.sequence for look in looks if look and look.peer == PEERS[2])
     assert all(abs(within[number] - seen[PEERS[2]] / 3) < 80 for number in range(3))
 

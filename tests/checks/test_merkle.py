@@ -1,4 +1,4 @@
-"""The tree over a list: its hash, and what proves that something stands in it."""
+"""The tree over a list: its hash, and its inclusion proofs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def leaves(count: int) -> list[bytes]:
 
 
 def written_out(items: list[bytes]) -> bytes:
-    """RFC 6962, section 2.1, word for word; the hash is another one."""
+    """RFC 6962, section 2.1, written out literally, with another hash function."""
     if not items:
         return content_id(b"")
     if len(items) == 1:

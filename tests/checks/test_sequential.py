@@ -1,4 +1,4 @@
-"""Wald's test: its errors beside exact counts and his bounds, and that nobody saves up a good name."""
+"""Wald's test: its errors compared with exact counts and his bounds; no credit accumulates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_bounds_and_steps_are_walds() -> None:
 
 
 def test_standings_are_those_of_every_single_course() -> None:
-    """All 2¹² courses of twelve checks, each with its binomial probability."""
+    """Compared with all 2¹² courses of twelve audits, each with its binomial probability."""
     fails = 0.3
     accused = 0.0
     for course in itertools.product((False, True), repeat=12):
@@ -54,7 +54,7 @@ def test_standings_are_those_of_every_single_course() -> None:
 
 
 def test_before_anything_can_be_cleared_it_is_the_binomial_tail() -> None:
-    """In one go to the first decision a sum is reached by the number of failures alone."""
+    """Before the first decision a sum depends only on the number of failures."""
     needed = math.ceil(STRICT.accuse_at / STRICT.failure)
     exactly = 0.2**needed
     assert Standings(STRICT, 0.2).check(needed) == pytest.approx(exactly, rel=1e-12)
@@ -63,8 +63,8 @@ def test_before_anything_can_be_cleared_it_is_the_binomial_tail() -> None:
 
 @pytest.mark.parametrize("test", [STRICT, SHORT])
 def test_errors_of_one_test_are_within_walds_bounds(test: PassTest) -> None:
-    """Accused before the first clearing: at most α / (1 - β) of the honest; of those to be found at
-    least what is left after β / (1 - α). Here clearing ends a course, and does not begin anew."""
+    """Accused before the first clearing: at most α / (1 - β) of the honest, and of the dishonest at
+    least what is left after β / (1 - α). Here clearing ends a course instead of restarting it."""
 
     def accused_first(fails: float) -> float:
         open_, accused = {0: 1.0}, 0.0
@@ -96,7 +96,7 @@ def test_the_honest_are_hardly_ever_accused_and_the_idle_soon() -> None:
 
 
 def test_nobody_saves_up_a_good_name() -> None:
-    """After a thousand checks that passed, failures count as they did on the first day."""
+    """After a thousand passed audits, failures count as on the first day."""
 
     def until_accused(standing: int) -> int:
         for count in itertools.count(1):
@@ -189,7 +189,7 @@ def test_what_is_lower_than_the_least_counts_as_it() -> None:
 
 
 def test_levels_err_as_seldom_as_they_should() -> None:
-    """Of 20,000 honest courses to the first decision with an error of a hundredth, and of 2,000 low."""
+    """20,000 honest courses up to the first decision with an error rate of 1 %, and 2,000 low ones."""
     test = dataclasses.replace(LEVEL, accused_wrongly=Fraction(1, 100))
     chance = np.random.default_rng(5)
 

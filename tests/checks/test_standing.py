@@ -1,4 +1,4 @@
-"""How a member stands: accused once and for as long as it takes, cleared by work, believed again."""
+"""Reputation of a member: accused once and for as long as it takes, cleared by work, believed again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_whoever_is_accused_is_cleared_by_as_much_work_as_the_sum_says() -> None
         assert standing.accused
         standing = standing.after(WORK, WORK.success)
         if number == needed // 2:
-            # Another failure on the way costs that much again.
+            # Another failure on the way adds as much again.
             again = standing.after(WORK, WORK.failure)
             assert again.sum == min(WORK.accuse_at, standing.sum + WORK.failure)
     assert standing == Standing()
@@ -74,7 +74,7 @@ def test_half_of_the_work_takes_the_votes_and_not_the_updates() -> None:
 
 @pytest.mark.parametrize("missing", ["first", "second"])
 def test_who_computes_one_half_of_each_sequence_has_no_votes(missing: str) -> None:
-    """With the scatter that was measured (docs/checks.md)."""
+    """With the measured scatter (docs/checks.md)."""
     chance, test = random.Random(4), halves_test(210)
     looks, standings = 0, Standings()
     while standings.whole:
@@ -104,9 +104,9 @@ def test_halves_scatter_less_than_scores_but_never_hardly_at_all() -> None:
 
 
 def accused_by_liars(test: LevelTest, share: float, looks: int) -> float:
-    """How probable it is that an honest member is accused within so many looks of which this share is
-    liars', who say the worst that passes. Sums are followed in steps of 20; honest scores scatter by a
-    fifth."""
+    """Return the probability that an honest member is accused within `looks` audits, a fraction `share`
+    of which are liars' with the worst passing score. Sums are followed in steps of 20; honest scores
+    scatter by a fifth."""
     grid = np.arange(0, 2001, 5)
     odds = np.exp(-(((grid - 1000) / 200) ** 2) / 2)
     said = [(test.step(0), share)]
@@ -121,12 +121,12 @@ def accused_by_liars(test: LevelTest, share: float, looks: int) -> float:
 
 
 def test_a_third_of_all_looks_takes_hardly_anybodys_votes() -> None:
-    """By scores that just pass, which nobody looks at again, or by halves that they say are missing."""
+    """By barely passing scores, which are not re-audited, or by halves that they claim are missing."""
     assert accused_by_liars(LEVELS, 1 / 3, 1000) < 1e-3
     assert accused_by_liars(HALVES, 1 / 3, 1000) < 2e-2
     assert accused_by_liars(HALVES, 1 / 4, 1000) < 1e-3
     assert accused_by_liars(HALVES, 1 / 10, 1000) < 1e-6
-    # Without a least score they would take nearly all.
+    # Without a lower bound on scores they would take nearly all.
     assert accused_by_liars(replace(LEVELS, least=500), 1 / 3, 1000) > 0.9
 
 
@@ -141,7 +141,7 @@ def test_a_word_that_others_contradict_is_not_believed() -> None:
         liar = liar.looked(contradicted=True)
         looks += 1
     assert looks == -(-WORD.accuse_at // WORD.failure)
-    # What it computes counts.
+    # Its updates still count.
     assert liar.counts
 
 

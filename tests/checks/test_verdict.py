@@ -1,4 +1,4 @@
-"""What is usual, what passes, and what a second look says."""
+"""The baseline, the lowest passing score, and the result of a re-audit."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_fewer_than_half_of_all_votes_do_not_move_what_is_usual() -> None:
         honest = [[Seen(chance.randrange(6000, 9000), 16) for _ in range(5)] for _ in range(4)]
         lies = [[Seen(chance.choice((-(10**12), 10**12)), 16)] * 8 for _ in range(9)]
         votes = [chance.randrange(10, 20) for _ in honest]
-        # A little less than as many votes as the honest have, in more heads.
+        # Slightly fewer votes than the honest members have, in more identities.
         split = [(sum(votes) - 1) // len(lies)] * len(lies)
         of = Usual([*zip(honest, votes, strict=True), *zip(lies, split, strict=True)]).of
         scores = [look.score for looks in honest for look in looks]
         assert min(scores) <= of(16) <= max(scores)
-        # Nobody has four: half of what the root of the share says. Whole numbers are not exact.
+        # No member has a share of four: half of what the square root gives. Integers are not exact.
         assert min(scores) - 10 <= of(4) <= max(scores) + 10
 
 
@@ -62,18 +62,18 @@ def test_scores_are_held_to_those_of_shares_of_as_many_digits() -> None:
     large = [([Seen(3000, 50)] * SAID, 1) for _ in range(ALIKE)]
     of = Usual([*small, *large]).of
     assert [of(share) for share in (4, 7, 32, 63)] == [10_000, 10_000, 3000, 3000]
-    # Of all other sizes nobody has enough: they fall with the root, and half of that is believed.
+    # For all other sizes too few members: they fall with the square root, and half of that is usual.
     assert [of(1), of(16), of(1024)] == [10_000, 2500, 312]
 
 
 def test_a_few_looks_say_nothing_of_what_is_usual() -> None:
-    """As at a swarm's beginning: one high score of a large member would be held against all."""
+    """As in a new swarm: one high score of a large member would be held against all."""
     told = [([Seen(10_000, 4)] * SAID, 1) for _ in range(5)]
     few = [([Seen(10_000, 4)] * (SAID - 1), 1) for _ in range(5)]
     assert Usual([*told, *few]).of(4) == 0
     assert Usual([*told, *few[1:]]).of(4) == 10_000
     assert not Usual(few).knows(4)
-    # Nor does somebody say it who was looked at with shares of other sizes.
+    # Neither does a member that was audited with shares of other sizes.
     rare = [([Seen(10_000, 64)] * (SAID - 1) + [Seen(10_000, 4)] * 5, 1) for _ in range(9)]
     assert not Usual(rare).knows(64)
     assert Usual(rare).knows(4)
@@ -81,7 +81,7 @@ def test_a_few_looks_say_nothing_of_what_is_usual() -> None:
 
 @pytest.mark.parametrize("lie", [10**12, -(10**12)])
 def test_whoever_is_looked_at_first_does_not_say_what_is_usual(lie: int) -> None:
-    """Liars may be looked at by each other before anybody has looked at the others."""
+    """Liars may audit each other before the others are audited."""
     honest = [([Seen(10_000, 4)] * (SAID - 1), 1) for _ in range(6)]
     liars = [([Seen(lie, 4)] * SAID, 1) for _ in range(5)]
     assert Usual([*honest, *liars]).of(4) == 0
@@ -94,11 +94,11 @@ def looked(score: int, beginning: int | None, share: int = 4) -> Seen:
 def test_a_half_is_as_well_in_an_update_as_is_usual() -> None:
     usually = Usual([([looked(10_000, 8000)] * TOLD, 1) for _ in range(ALIKE)])
     assert usually.halves(looked(20_000, 16_000)) == Halves(1000, 1000)
-    # The beginning alone was computed, or the end alone; the share's size makes no difference.
+    # Only the first or only the second half was computed; the share's size makes no difference.
     assert usually.halves(looked(9000, 10_800, 64)) == Halves(1500, 500)
     assert usually.halves(looked(7000, 2100)) == Halves(500, 1500)
     assert usually.halves(looked(9000, 8640)) == Halves(1200, 800)
-    # Whatever is said.
+    # Whatever the reported score.
     for said in (10**12, 9000 * 4):
         assert usually.halves(looked(9000, said)) == Halves(1500, 500)
     for said in (-(10**12), -1, 0):
@@ -110,12 +110,12 @@ def test_of_halves_there_is_no_telling_without_scores() -> None:
     assert Usual(many).halves(looked(10_000, None)) is None
     assert Usual(many).halves(looked(LEAST - 1, 8000)) is None
     assert Usual(many[: ALIKE - 1]).halves(looked(10_000, 8000)) is None
-    # Looks that saw none, or hardly anything, say nothing of what is usual.
+    # Audits without a first-half score, or with hardly any score, do not affect the baseline.
     quiet = [([looked(10_000, None), looked(100, 8000)] * TOLD, 9) for _ in range(9)]
     quiet += [([looked(10_000, 4000)] * (TOLD - 1), 9) for _ in range(9)]
     assert Usual([*many[: ALIKE - 1], *quiet]).halves(looked(10_000, 8000)) is None
     assert Usual([*many[:ALIKE], *quiet]).halves(looked(10_000, 8000)) == Halves(1000, 1000)
-    # Where beginnings usually are nothing of the whole, nobody is held to them.
+    # If first halves usually score nothing, no member is held to them.
     none = [([looked(10_000, -1)] * TOLD, 1) for _ in range(9)]
     assert Usual(none).halves(looked(10_000, 8000)) is None
 

@@ -1,4 +1,4 @@
-"""The updates of a round, and what is held of them."""
+"""The announced updates of a round, and those held."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_copied_update_counts_for_whom_it_was_heard_of_first() -> None:
     assert collection.announce(copycat, copy, bytes(64))
     collection.held(copy.update, 1.0)
     assert collection.entries(FINGERPRINT) == [CHAIN.update(author)]
-    # Nobody waits for the copy either.
+    # The copy is not awaited either.
     assert collection.outstanding({author, copycat}) == set()
 
 
@@ -93,7 +93,7 @@ def test_held_is_kept_until_it_is_applied_or_missed() -> None:
     counted = {entry.update for entry in entries}
     peer = chain.membership.peers[0]
     holdings.fetch(2, peer, V, 10)
-    # However it was heard of: an announcement, or a record that was proposed.
+    # However it was learned of: from an announcement, or from a proposed record.
     holdings.held |= counted | {U, V}
     holdings.decided(chain.ledger, applied_round=0)
     assert holdings.held == counted | {V}
@@ -102,7 +102,7 @@ def test_held_is_kept_until_it_is_applied_or_missed() -> None:
 
 
 def test_what_came_up_again_is_held_until_then() -> None:
-    """An update that counts in round 1 and is announced for round 2 as well."""
+    """An update counts in round 1 and is announced for round 2 as well."""
     chain = Chain(3)
     peer = chain.membership.peers[0]
     counted = {entry.update for entry in chain.grow().record.updates}
@@ -112,7 +112,7 @@ def test_what_came_up_again_is_held_until_then() -> None:
     holdings.held |= counted
     holdings.applied(1, counted)
     assert holdings.held == {again}
-    # Once round 2 is over without it, the disk throws it away.
+    # Once round 2 is over without it, the disk drops it.
     chain.grow(updates=[])
     holdings.decided(chain.ledger, applied_round=1)
     assert holdings.held == set()
@@ -120,7 +120,7 @@ def test_what_came_up_again_is_held_until_then() -> None:
 
 
 def test_an_update_announced_again_is_not_lost() -> None:
-    """A liar announces in round 2 what counted in round 1; whoever has not applied round 1 yet
+    """A liar announces in round 2 what counted in round 1; a member that has not applied round 1 yet
     must not drop it because round 2 did not count it."""
     chain = Chain(3)
     counted = {entry.update for entry in chain.grow().record.updates}

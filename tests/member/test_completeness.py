@@ -1,4 +1,4 @@
-"""What a member votes for: records that name, as it was announced, all that the leader could have."""
+"""A member votes for records that name, as announced, everything the leader could have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLLECT = 20.0
 
 
 class Voter:
-    """A member of a chain's next round, which has heard and holds everybody's update."""
+    """A member in a chain's next round, which holds all updates."""
 
     def __init__(self, members: int = 4) -> None:
         self.chain = Chain(members)
@@ -43,7 +43,7 @@ class Voter:
         return self.member.handle(Heard(self.chain.envelope(peer, "announcement", said)), now)
 
     def entries(self, **changes: object) -> list[UpdateEntry]:
-        """Everybody's; the leader's with these changes."""
+        """Return all members' entries, with these changes to the leader's."""
         return [
             self.chain.update(peer, **(changes if peer == self.leader else {}))
             for peer in self.chain.membership.peers
@@ -70,7 +70,7 @@ def test_it_votes_for_what_names_everything() -> None:
 
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_it_skips_at_once_the_slot_of_a_leader_that_leaves_somebody_out(left: int) -> None:
-    """Another one shall lead, rather than that all wait until this one's time is over."""
+    """Another leader takes over, instead of all waiting until this one's time is over."""
     voter = Voter()
     kept = [e for e in voter.entries() if e.peer in (voter.leader, voter.me, *voter.others[:left])]
     kept = kept if left else [entry for entry in kept if entry.peer == voter.leader]
@@ -80,7 +80,7 @@ def test_it_skips_at_once_the_slot_of_a_leader_that_leaves_somebody_out(left: in
 
 
 def test_its_own_update_may_be_lacking() -> None:
-    """Nobody knows whether others could fetch it yet; all others ask for it in its place."""
+    """It cannot know whether others could fetch it yet; all others require it instead."""
     voter = Voter()
     kept = [entry for entry in voter.entries() if entry.peer != voter.me]
     assert kinds(voter.answers(voter.chain.record(updates=kept))) == ["vote"]
@@ -88,7 +88,7 @@ def test_its_own_update_may_be_lacking() -> None:
 
 @pytest.mark.parametrize("field", ["tokens", "loss", "capacity", "size", "speaks"])
 def test_an_entry_that_was_announced_otherwise_is_none(field: str) -> None:
-    """Or a leader would try one after the other of its own announcements for an id of its record."""
+    """Otherwise a leader could vary its own announcement to grind the record's id."""
     voter = Voter()
     said = getattr(voter.chain.announcement(voter.leader), field)
     effects = voter.answers(voter.chain.record(updates=voter.entries(**{field: said + 1})))
@@ -103,7 +103,7 @@ def test_an_entry_that_was_announced_otherwise_is_none(field: str) -> None:
 
 
 def test_what_was_not_heard_before_is_taken_from_the_record() -> None:
-    """And heard later, it is the same announcement and no other one."""
+    """When received later, it counts as the same announcement."""
     chain = Chain(4)
     chain.grow()
     me = chain.leaders[-1]
@@ -134,7 +134,7 @@ def test_who_announced_two_things_is_missed_by_nobody_and_named_by_no_leader() -
 
 
 def test_a_record_of_another_slot_is_none() -> None:
-    """By it the chain would take slots for skipped that were not."""
+    """Otherwise the chain would count slots as skipped that were not."""
     voter = Voter()
     assert kinds(voter.answers(voter.chain.record(slot=2))) == ["skip"]
 
@@ -155,7 +155,7 @@ def judged(
     ready: bool = True,
     knows_pace: bool = True,
 ) -> Completeness:
-    """Of a record of seven members that lacks the updates of so many, which were held at that time."""
+    """Judge a record of seven members without `missing` of the updates, which were held at that time."""
     collection = Collection(CHAIN.membership.one_each)
     for place, peer in enumerate(PEERS):
         said = CHAIN.announcement(peer)
@@ -180,13 +180,13 @@ def judged(
 def test_good_time_is_three_quarters_of_the_deadline_or_a_quarter_before_the_proposal() -> None:
     assert judged(1, held=15.0) == "incomplete"
     assert judged(1, held=15.1) == "complete"
-    # What came late for the first leader need not be for a later one.
+    # A later leader need not have what came too late for the first one.
     assert judged(1, held=15.1, proposed=21.0) == "incomplete"
     assert judged(1, held=16.1, proposed=21.0) == "complete"
 
 
 def test_the_demand_outlasts_the_slots_that_liars_can_lead_and_ends_for_good() -> None:
-    """Seven of whom two may lie: five slots; two thirds for seven more; then anything."""
+    """Seven members, two of them byzantine: five slots; two thirds for seven more; then anything."""
     assert [judged(2, slot=slot) for slot in (5, 6)] == ["incomplete", "complete"]
     assert [judged(3, slot=slot) for slot in (6, 12, 13)] == ["incomplete"] * 2 + ["complete"]
 
@@ -204,7 +204,7 @@ def test_who_knows_no_pace_yet_follows_a_record_with_most_updates() -> None:
 
 @pytest.mark.parametrize("earlier", [True, False])
 def test_who_lost_its_disk_asks_what_it_announced_before_it_announces(earlier: bool) -> None:
-    """Or it would be expelled for two announcements of a round."""
+    """Otherwise it would be expelled for two announcements in a round."""
     chain = Chain(4)
     chain.grow()
     me, round_ = chain.leaders[-1], chain.round

@@ -1,4 +1,4 @@
-"""Rules of pace: deadlines that follow what most do, and that nobody alone can move."""
+"""Rules of pacing: deadlines follow the majority, and no single member can move them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = RoundSpec(
 
 
 def _after(*rounds: tuple[list[float], int]) -> Pacing:
-    """Rounds, each with its arrivals and its number of members."""
+    """Record rounds, each with its arrivals and its number of members."""
     pace = Pacing(LIMITS)
     for arrivals, members in rounds:
         pace.record_round(arrivals=arrivals, members=members, decision=0.1, total=6.0)
@@ -39,7 +39,7 @@ def test_half_as_fast_is_in_time() -> None:
 
 
 def test_a_deadline_grows_step_by_step() -> None:
-    """A short trouble sets no long deadline: from 6 s on, updates of most come too late."""
+    """A short disturbance sets no long deadline: from 6 s on, most updates come too late."""
     pace, collects = _after(*[([3.0] * 10, 10)] * 20), []
     for _ in range(60):
         pace.record_round(arrivals=[3.0] * 4, members=10, decision=0.1, total=10.0)
@@ -58,12 +58,12 @@ def test_deadlines_stay_within_the_limits() -> None:
 
 
 def test_later_slots_last_longer() -> None:
-    """A swarm whose delays were underestimated finds its pace."""
+    """So that a swarm whose delays were underestimated finds its pace."""
     pace = Pacing(LIMITS)
     assert pace.slot(1) == 1.0
     assert pace.slot(5) > 4.0
 
 
 def test_slots_have_a_longest() -> None:
-    """Whatever slot a liar speaks of."""
+    """Whatever slot a liar names."""
     assert Pacing(LIMITS).slot(1 << 20) == 50.0

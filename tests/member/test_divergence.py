@@ -1,4 +1,4 @@
-"""When a member asks what it missed: also when news never ends, which may be old."""
+"""When a member asks for what it missed: also while it receives news, which may be old."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_a_member_that_waits_for_slow_updates_asks_seldom() -> None:
 
 
 def test_a_heartbeat_of_one_who_is_counted_out_tells_of_another_chain() -> None:
-    """Where no slot can end, heartbeats are all that the other side says. Else two sides may never meet
-    again: the one that has gone on does not ask, and the one that is to be followed cannot go on."""
+    """Where no slot can end, the other side sends only heartbeats. Otherwise two sides may never meet
+    again: the one that has gone on does not ask, and the one that should be followed cannot go on."""
     chain = Chain(4)
     _, stays, out, _ = chain.membership.peers
     chain.grow(departed=[chain.silence(out)])
@@ -67,8 +67,8 @@ def test_a_heartbeat_of_one_who_is_counted_out_tells_of_another_chain() -> None:
 def test_where_nothing_is_decided_chains_are_compared_without_a_sign(
     patience: float, after: float
 ) -> None:
-    """Members of the chain to follow may be behind, and say nothing that names a record: two sides of a
-    cut once stayed apart for ever."""
+    """Members of the chain to follow may be behind, and send nothing that names a record: two sides of a
+    partition once stayed apart for ever."""
     chain = Chain(4)
     divergence = Divergence(0.0)
 
@@ -81,13 +81,13 @@ def test_where_nothing_is_decided_chains_are_compared_without_a_sign(
     assert not compares(after - 0.1, float("-inf"))
     assert compares(after, float("-inf"))
     assert not compares(2 * after - 0.1, 0.0)
-    # News puts it off.
+    # News postpones it.
     assert not compares(2 * after, 1.5 * after)
     assert compares(2.5 * after, 1.5 * after)
 
 
 class Remote(Node):
-    """A node whose peers pass on less gossip than there is: it hears everything, later and later."""
+    """Node whose peers forward less gossip than there is: it receives everything, later and later."""
 
     free = 0.0
     quiet_until = 0.0
@@ -103,8 +103,8 @@ class Remote(Node):
 
 
 def test_a_newcomer_that_hears_ever_older_news_catches_up() -> None:
-    """A lone member decides two or three rounds a second. What the newcomer hears of them is a chain
-    of decisions as well, slower: it must not take that for the present, or it is never admitted."""
+    """A lone member decides two or three rounds a second. What the newcomer receives is a slower chain
+    of decisions: it must not take that for the present, or it would never be admitted."""
     swarm = Swarm(toy_manifest(min_seconds=0.3), update_bytes=20_000)
     founder = swarm.add(0)
     founder.training_seconds = 0.001
@@ -112,7 +112,7 @@ def test_a_newcomer_that_hears_ever_older_news_catches_up() -> None:
     newcomer = swarm.add(1, kind=Remote)
     assert isinstance(newcomer, Remote)
     newcomer.training_seconds = 0.001
-    # It is not let in at once.
+    # It is not admitted at once.
     newcomer.quiet_until = swarm.now + 20.0
     swarm.run_until(lambda: swarm.now >= newcomer.quiet_until, 30)
     swarm.run_until(lambda: newcomer.member.is_member, 60)

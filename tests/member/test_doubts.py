@@ -1,4 +1,4 @@
-"""A decision that calls a member silent: when it may be a liar's alone."""
+"""A decision that declares a member silent: when it may be a liar's alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEASE = 6.0
 
 
 class Doubt:
-    """A member, and a decision that another has signed alone, who calls all others silent."""
+    """Member with a decision that another one has signed alone, declaring all others silent."""
 
     def __init__(self, members: int = 4) -> None:
         self.chain = Chain(members)
@@ -26,7 +26,7 @@ class Doubt:
         self.decided: Decided = self.chain.decide(record, silent=accused, signers=[self.liar])
 
     def check(self, *, followed: bool) -> None:
-        """Whether the member follows the decision, more than a lease after the one before."""
+        """Check whether the member follows the decision, more than a lease after the one before."""
         record = self.decided.record
         if followed:
             self.member.handle(Learned(self.decided), LEASE + 2)
@@ -63,7 +63,7 @@ def test_who_is_down_takes_neither_side(others: int, followed: bool) -> None:
 
 @pytest.mark.parametrize("followed", [False, True])
 def test_those_who_went_on_speak_for_the_record_that_they_went_on_from(followed: bool) -> None:
-    """Else the last to learn of a decision would follow the liars, being alone in the round."""
+    """Otherwise the last to learn of a decision would follow the liars, being alone in the round."""
     doubt = Doubt()
     elsewhere = RecordId(content_id(b"what the others have decided"))
     base = doubt.decided.record.id if followed else elsewhere
@@ -76,7 +76,7 @@ def test_those_who_went_on_speak_for_the_record_that_they_went_on_from(followed:
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen going on", "first heard later"])
 def test_those_who_are_several_rounds_further_are_company_too(seen: bool) -> None:
-    """Who is kept back, by a liar's slow answers, hears nothing of the round after its own any more."""
+    """A member delayed by a liar's slow answers receives nothing of the round after its own any more."""
     doubt = Doubt()
     elsewhere = RecordId(content_id(b"what the others have decided"))
     for further, second in [(1, 0.0), (2, LEASE), (3, LEASE + 1)][0 if seen else 1 :]:

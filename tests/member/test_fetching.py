@@ -1,4 +1,4 @@
-"""Updates: whom to ask, and when nobody is asked any more."""
+"""Updates: which peers to ask, and when to stop asking."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UPDATE = content_id(b"an update")
 
 @pytest.fixture(scope="module")
 def chain() -> Chain:
-    """Nine rounds of four members, of which one has left; the state of round 5 is certified."""
+    """Return nine rounds of four members, one of which has left; the state of round 5 is certified."""
     chain = Chain(4, snapshot_interval=5)
     while chain.round < 8:
         chain.grow()
@@ -60,7 +60,7 @@ def test_bytes_that_were_here_before_stay_though_they_are_no_update(chain: Chain
 
 
 def test_a_lone_member_that_lost_its_updates_gets_them_from_who_has_left() -> None:
-    """That may have the only copy, even of what the member itself computed."""
+    """That may have the only copy, even of the member's own update."""
     swarm = Swarm(toy_manifest(start_members=2, snapshot_interval=100))
     stays, leaves = swarm.add(0), swarm.add(1)
     swarm.run_until(lambda: leaves.member.applied_round >= 4, 60)

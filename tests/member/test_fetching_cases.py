@@ -1,4 +1,4 @@
-"""Rules of fetching updates: whom to ask, when to stop, and what becomes of bytes that are none."""
+"""Rules of fetching updates: which peers to ask, when to stop, and what to do with invalid bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WANTED = FetchUpdate(2, identity(1).peer, content_id(b"wanted"), 100)
 
 
 def test_who_was_a_member_is_asked_last() -> None:
-    """The author first, whoever that is, then members, then one that has left; no stranger."""
+    """The author first, then members, then a former member; no stranger."""
     chain = true_chain().fork()
     left, member, _, _ = chain.membership.peers
     chain.grow(departed=[chain.leave(left)])
@@ -28,7 +28,7 @@ def test_who_was_a_member_is_asked_last() -> None:
 
 
 def test_what_a_snapshot_contains_is_given_up() -> None:
-    """Nobody has it: who replays takes the snapshot then, and waits where there is none."""
+    """It is kept nowhere: a replaying node then takes the snapshot, and waits if there is none."""
     chain, fetching = _certified(), Fetching()
     newest = chain.snapshot
     assert newest is not None
@@ -47,14 +47,14 @@ def _certified() -> Ledger:
 
 
 def test_what_was_here_before_stays() -> None:
-    """A liar names bytes of ours, a chunk of a snapshot say, as its update: they are not thrown away."""
+    """A liar names bytes of ours, such as a snapshot's chunk, as its update: they are not deleted."""
     fetching = Fetching()
     fetching.begin(_WANTED, stored=True)
     assert not fetching.arrived(_WANTED, decodes=False).discard
 
 
 def test_what_is_no_update_goes() -> None:
-    """Else a liar fills the disk; and whoever announced it is to blame."""
+    """Otherwise a liar fills the disk; and its announcer is to blame."""
     fetching = Fetching()
     fetching.begin(_WANTED, stored=False)
     verdict = fetching.arrived(_WANTED, decodes=False)
@@ -63,7 +63,7 @@ def test_what_is_no_update_goes() -> None:
 
 
 def test_one_download_at_a_time() -> None:
-    """And what is known of the first is not overwritten: the store has the bytes by then."""
+    """The state of the first is not overwritten: the store has the bytes by then."""
     fetching = Fetching()
     begun = [fetching.begin(_WANTED, stored=stored) for stored in (False, True)]
     assert begun == [True, False]
@@ -76,7 +76,7 @@ def test_what_is_applied_is_not_asked_for() -> None:
 
 
 def test_what_is_applied_is_not_waited_for() -> None:
-    """Nor is what a snapshot contains, or anything else but updates of rounds to come."""
+    """Nor is what a snapshot contains, or anything except updates of future rounds."""
     newest = _certified().snapshot
     assert newest is not None
     wanted = newest.round + 1

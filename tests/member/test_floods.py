@@ -1,4 +1,4 @@
-"""A member that says far too much: one update counts, and what is kept of it is bounded."""
+"""A member that sends far too much: one update counts, and what is kept of it is bounded."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_of_later_rounds_a_bounded_number_is_kept_and_none_fetched(chain: Chain)
     assert 0 < sum(len(envelope.body) + 1024 for envelope in kept) <= MEMBER_BYTES
     assert len(kept) < 1600
     assert not any(isinstance(effect, FetchUpdate) for effect in effects)
-    # What an honest member says meanwhile has its place.
+    # There is still room for an honest member's messages.
     others = chain.envelope(2, "announcement", chain.announcement(2))
     member.handle(Heard(others), 2.0)
     assert others in member.messages(chain.round)

@@ -1,5 +1,4 @@
-"""The finality lease: who is away for as long as it lasts is not waited for, and nobody else is passed
-over."""
+"""The finality lease: only members that are away for a whole lease are passed over."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ SILENCE = 6.0
 
 
 class Seen:
-    """A chain before a member's eyes: it looks every second, while a round is decided every five."""
+    """A chain as observed by a member every second, with a round decided every five."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -36,7 +35,7 @@ class Seen:
 
 
 def without(chain: Chain, *gone: int) -> None:
-    """These are called silent by the others."""
+    """Have the others declare these members silent."""
     lost = [identity(who).peer for who in gone]
     rest = [peer for peer in chain.membership.peers if peer not in lost]
     chain.grow(signers=rest, silent=lost, departed=[chain.silence(peer) for peer in lost])
@@ -60,10 +59,10 @@ def test_a_set_that_vanished_is_waited_for_a_lease_and_no_longer() -> None:
     seen.go_on(LEASE / 8)
     (when, moved), *_ = seen.moved
     assert when > LEASE
-    # What it had on its chain when the lease began, and no more.
+    # What was on its chain when the lease began, and no more.
     assert still < moved <= 9
     assert chain.ledger.finality_set == {identity(0).peer, identity(1).peer}
-    # From there on those who are left make records final as ever.
+    # From there on the remaining members finalize records as usual.
     seen.go_on(30)
     assert chain.ledger.final_round >= chain.round - 4
     assert len(seen.moved) == 1
@@ -76,7 +75,7 @@ def test_where_all_is_well_nothing_is_moved() -> None:
 
 
 def test_who_is_a_member_and_disagrees_is_not_passed_over() -> None:
-    """Two of four do not say that they know what the others decide: they are here, so they count."""
+    """Two of four do not sign what the others decide: they are present, so they count."""
     chain = settled(4)
     seen = Seen(chain)
     busy = [identity(0).peer, identity(1).peer]
@@ -91,7 +90,7 @@ def test_who_was_a_member_for_a_while_counts() -> None:
     without(chain, 2, 3)
     seen = Seen(chain)
     seen.go_on(60)
-    # They say nothing, and are gone again.
+    # They sign nothing, and leave again.
     chain.grow(admitted=[chain.admission(2), chain.admission(3)])
     seen.go_on(10, grows=False)
     without(chain, 2, 3)
@@ -134,8 +133,8 @@ def test_on_another_chain_the_time_begins_anew() -> None:
 
 
 def test_what_others_moved_on_to_wins_no_comparison() -> None:
-    """Two sides of a cut that lasted longer than the lease: neither convinces the other, and who did not
-    live through a lease still judges by the records."""
+    """Two sides of a partition that lasted longer than the lease: neither convinces the other, and a
+    node that did not live through a lease still judges by the records."""
     chain = settled(4)
     ours, theirs = chain.fork(), chain.fork()
     without(ours, 2, 3)
@@ -150,7 +149,7 @@ def test_what_others_moved_on_to_wins_no_comparison() -> None:
     for round_ in range(ours.round):
         fresh.append(ours.ledger[round_])
     assert fresh.final_round < fork
-    # For a part of it, too: a copy begins with what was moved to before it.
+    # For a prefix of it, too: a copy starts from what was finalized before it.
     assert ours.ledger.truncated(ours.round).final_round == ours.ledger.final_round
     assert answers(fresh) is not None
 
@@ -193,7 +192,7 @@ def test_the_member_says_so_and_keeps_it() -> None:
 
 
 def test_on_another_chain_it_still_goes_back_behind_nothing() -> None:
-    """The other chain parts from ours after what the lease made final, but before that was seen."""
+    """The other chain branches off after what the lease made final, but before that was observed."""
     chain = Chain(4, finality_lease_seconds=60.0, lease_min_seconds=1.0)
     for _ in range(6):
         chain.grow()
@@ -215,5 +214,5 @@ def test_on_another_chain_it_still_goes_back_behind_nothing() -> None:
     assert member.ledger.bound == kept[-1]
     assert member.ledger.floor == kept[-1].round + 1
     assert not [e for e in effects if isinstance(e, KeepFinal)]
-    # And so it is in what it compares others with.
+    # The same holds when it compares chains.
     assert member.ledger.truncated(member.round).floor == member.ledger.floor

@@ -1,4 +1,4 @@
-"""Rules of the finality lease: whose time counts, and who is waited for."""
+"""Rules of the finality lease: whose time counts, and which members are awaited."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_who_is_there_is_asked() -> None:
         if now % 5 == 0:
             chain.grow(updates=[chain.update(peer) for peer in busy])
         moved.append(seen.look(chain.ledger, is_member=True, silence=6.0, now=float(now)))
-    # What all four had vouched for before, and nothing of what two of them decide.
+    # Only what all four had vouched for before, and nothing that two of them decided.
     assert max(filter(None, moved), default=0) < len(true_chain().ledger)
 
 
@@ -55,14 +55,14 @@ def test_only_a_members_time_counts() -> None:
 
 
 def test_before_the_checkpoint_nothing_is_moved() -> None:
-    """The chain may be anybody's."""
+    """The chain may be anyone's."""
     chain = sides(0, 1)
     chain.ledger.checkpoint = Checkpoint(10_000, chain.ledger.head)
     assert _look(chain, 200) == -1
 
 
 def test_who_was_there_for_a_while_counts() -> None:
-    """Two came back for some seconds in the middle of the lease, and said nothing."""
+    """Two came back for some seconds in the middle of the lease, and signed nothing."""
     chain, seen, moved = sides(0, 1), FinalityLease(100.0, 0.0), []
     back = {identity(who).peer for who in (2, 3)}
     for now in range(1, 130):
@@ -73,7 +73,7 @@ def test_who_was_there_for_a_while_counts() -> None:
         elif now % 5 == 0:
             chain.grow(updates=[chain.update(p) for p in chain.membership.peers if p not in back])
         moved.append(seen.look(chain.ledger, is_member=True, silence=6.0, now=float(now)))
-    # As above: what all four had vouched for before.
+    # As above: only what all four had vouched for before.
     assert max(filter(None, moved), default=0) < len(true_chain().ledger)
 
 
@@ -94,7 +94,7 @@ def test_the_next_lease_begins_anew() -> None:
 
 
 def test_on_another_chain_the_lease_begins_anew() -> None:
-    """Three quarters of it are over by then."""
+    """Three quarters of it have passed by then."""
     chain = Chain(4, finality_lease_seconds=40.0, lease_min_seconds=1.0).grow_until(7)
     split(chain, 0, 1)
     member, now, notes = chain.member(0), 0.0, []
@@ -129,7 +129,7 @@ def test_few_looks_are_remembered() -> None:
 
 
 def test_a_finality_lease_is_some_ordinary_ones() -> None:
-    """Where rounds are slow, the manifest's may be over before anybody is called silent."""
+    """Where rounds are slow, the manifest's could end before any member is declared silent."""
     chain, seen, moved = sides(0, 1), FinalityLease(10.0, 0.0), []
     for now in range(1, 100):
         if now % 5 == 0:

@@ -1,4 +1,4 @@
-"""One member that looks at the work of others: what it has computed, what it says, what it hears."""
+"""One member's audits: what it computes, what it announces, and what it accepts from others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from simulation.chain import FINGERPRINT, Chain, update_of
 from simulation.checked_chain import GOOD, LOW, CheckedChain
 from simulation.hostile import hostile, mutate_plain
 
-# Private here: `_firsts`, `_seconds`: how much waits for a record is told to nobody.
+# Private here: `_firsts`, `_seconds`: how much waits for a record is not exposed.
 
 E = TypeVar("E")
 
@@ -66,7 +66,7 @@ def _grown() -> CheckedChain:
 
 
 def grown() -> CheckedChain:
-    """Four members with votes."""
+    """Return a chain of four members with votes."""
     known = _grown()
     chain = copy.copy(known)
     chain.ledger = known.ledger.truncated(len(known.ledger))
@@ -74,7 +74,7 @@ def grown() -> CheckedChain:
 
 
 class Seat:
-    """A member of a chain that others carry along."""
+    """Member of a chain that the others continue."""
 
     def __init__(self, chain: Chain, me: PeerId | None = None) -> None:
         self.chain = chain
@@ -90,7 +90,7 @@ class Seat:
         return self.member.handle(made, 0.0)
 
     def decides(self, **parts: object) -> list[Effect]:
-        """The next record arrives and is applied."""
+        """Deliver and apply the next record."""
         decided = self.chain.grow(**parts)  # type: ignore[arg-type]
         effects = self.member.handle(Learned(decided), 0.0)
         for entry in decided.record.updates:
@@ -107,7 +107,7 @@ class Seat:
 
 
 def who_looks(chain: CheckedChain, *but: PeerId) -> PeerId:
-    """Somebody who looks in this round."""
+    """Return a member that audits in this round."""
     return next(
         peer
         for peer in chain.membership.peers
@@ -116,12 +116,12 @@ def who_looks(chain: CheckedChain, *but: PeerId) -> PeerId:
 
 
 def check_of(chain: CheckedChain, who: PeerId, score: int = GOOD) -> Check:
-    """What somebody says of its look at the last round."""
+    """Return a member's message about its audit of the last round."""
     entry = chain.look(who, score=score)
     return entry.said(chain.ledger.parent(entry.round))
 
 
-# First looks
+# Audits
 
 
 def test_a_restarted_member_is_bound_to_the_same_secret() -> None:
@@ -154,7 +154,7 @@ def test_a_look_from_its_draw_to_the_next_proposal() -> None:
     assert of(Judge, effects) == [Judge(round_, update_of(look.peer, round_))]
     (check,) = said(Check, seat.member.handle(Judged(round_, GOOD, 1), 0.0))
     assert check == check_of(chain, me)
-    # Once.
+    # Announced once.
     assert not said(Check, seat.member.handle(Judged(round_, GOOD, 1), 0.0))
     effects = seat.trains()
     for peer in chain.membership.peers:
@@ -183,7 +183,7 @@ def test_what_was_seen_of_a_beginning_is_said_and_recorded() -> None:
         if look.beginning is not None
     }
     assert (seen.score, seen.beginning) == (1000 * GOOD, 1000 * LOW)
-    # It is signed with all the rest.
+    # It is covered by the signature.
     for other in (None, Score(LOW + 1, 1)):
         forged = dataclasses.replace(entry, beginning=other)
         assert forged.said(chain.ledger.parent(entry.round)) != check
@@ -208,11 +208,11 @@ def test_nothing_is_said_where_there_was_nothing_to_compare() -> None:
     assert not said(Check, seat.member.handle(Judged(judge.round, 0, 0), 0.0))
 
 
-# Second looks
+# Re-audits
 
 
 def low_look(chain: CheckedChain) -> tuple[FirstLook, int]:
-    """A low look is recorded: the dispute, and the round whose record holds it."""
+    """Record a low audit; return it and the round whose record holds it."""
     checker = who_looks(chain)
     chain.grow()
     chain.grow(looks=(chain.look(checker, score=LOW),))
@@ -223,7 +223,7 @@ def low_look(chain: CheckedChain) -> tuple[FirstLook, int]:
 def test_a_second_look_from_its_call_to_its_word() -> None:
     chain = grown()
     first, since = low_look(chain)
-    # Whoever looked first looks at the whole share as well.
+    # The first auditor covers the whole share as well.
     for me in (first.checker, next(p for p in chain.membership.peers if p != first.peer)):
         other = copy.copy(chain)
         other.ledger = chain.ledger.truncated(chain.round)
@@ -241,7 +241,7 @@ def test_a_second_look_from_its_call_to_its_word() -> None:
         scores = tuple(Score(LOW, 1) for _ in again.samples)
         (recheck,) = said(Recheck, seat.member.handle(LookedAgain(first, scores), 0.0))
         assert recheck == other.again(me, first).said(other.ledger.parent(first.round))
-        # Once, and nobody is called twice.
+        # Announced once, and no member is called twice.
         effects = seat.decides()
         assert not said(Recheck, effects)
         assert not of(LookAgain, effects)
@@ -257,7 +257,7 @@ def test_whoever_was_looked_at_is_not_called() -> None:
 
 
 def test_a_second_look_is_heard_while_the_dispute_lasts() -> None:
-    """However late the first one was recorded."""
+    """However late the audit was recorded."""
     chain = grown()
     checker = who_looks(chain)
     at = chain.round
@@ -271,7 +271,7 @@ def test_a_second_look_is_heard_while_the_dispute_lasts() -> None:
     seat.hears(who, "recheck", chain.again(who, first).said(chain.ledger.parent(at)))
 
 
-# What others say
+# Audits of others
 
 
 def test_junk_is_refused() -> None:
@@ -291,7 +291,7 @@ def test_junk_is_refused() -> None:
         for change in changes:
             junk = dataclasses.replace(check, **change)
             assert seat.refuses(checker, "check", junk) == reason
-    # Somebody else's secret is worth nothing.
+    # Another member's secret is refused.
     other = next(peer for peer in chain.membership.peers if peer not in (me, checker))
     assert seat.refuses(other, "check", check) == "look"
     seat.hears(checker, "check", check)
@@ -305,7 +305,7 @@ def test_junk_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["check", "recheck"])
 def test_any_bytes_that_a_member_signs(kind: str) -> None:
-    """Whatever members put their names to: effects or `ProtocolError`."""
+    """Whatever a member signs gives effects or `ProtocolError`."""
     chain = grown()
     first = chain.disputed()
     at = chain.round
@@ -339,7 +339,7 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
 
 
 def test_an_announcement_that_binds_nobody_is_refused() -> None:
-    """Else whoever leads would propose what nobody may vote for."""
+    """Otherwise the leader would propose what no member may vote for."""
     chain = grown()
     me, other, *_ = chain.membership.peers
     seat = Seat(chain, me)
@@ -356,7 +356,7 @@ def test_an_announcement_that_binds_nobody_is_refused() -> None:
 
 
 def looking_at(chain: CheckedChain) -> Looking:
-    """The looks of a member that says nothing itself."""
+    """Return the auditor of a member that announces nothing itself."""
 
     def sign(kind: str, body: bytes) -> object:
         raise AssertionError("it has nothing to sign")
@@ -375,7 +375,7 @@ def test_what_waits_is_bounded() -> None:
         looking.put(sender, check, bytes(64))
         looking.put(sender, recheck, bytes(64))
     assert len(looking._firsts) == len(looking._seconds) == 4 * MAX_LOOKS
-    # None of it can stand in a record.
+    # None of them fits into a record.
     assert looking.entries(chain.ledger) == ((), ())
     assert not looking._firsts
     assert not looking._seconds

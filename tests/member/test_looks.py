@@ -1,4 +1,4 @@
-"""Rules of looks: which may be recorded, and what one member says and keeps of them."""
+"""Rules of audits: which may be recorded, and what one member announces and keeps of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from simulation.checked_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
 
 FOUNDER = identity(0).peer
 VOTED = 2 * TERM + 1
-"""A round in which all have votes."""
+"""A round in which all members have votes."""
 
 
 def _refused(record: Callable[[], Record], chain: Chain) -> bool:
@@ -42,7 +42,7 @@ def _grown(count: int = 4) -> CheckedChain:
 
 
 def _chain() -> CheckedChain:
-    """In which all have votes. Each case has one of its own."""
+    """Return a new chain in which all members have votes."""
     grown = _grown()
     assert len(grown.work.accounts.votes) == 4
     chain = CheckedChain(0)
@@ -125,7 +125,7 @@ def test_all_bind_themselves() -> None:
 
 
 def _seconds(chain: CheckedChain, first: FirstLook) -> tuple:
-    """The second looks that the next record may hold."""
+    """Return the re-audits that the next record may hold."""
     found = []
     for peer in chain.membership.peers:
         entry = chain.again(peer, first)
@@ -154,7 +154,7 @@ def test_of_a_large_share_some_are_looked_at_again() -> None:
 
 
 def test_who_is_not_called_does_not_look_again() -> None:
-    """Beside one with nearly all votes the rest hardly ever have a seat."""
+    """Beside a member with nearly all votes the rest hardly ever have a seat."""
     chain = CheckedChain(20).grow_until(FIRST_DRAWN + 1)
     votes = {**dict.fromkeys(chain.membership.peers, 1), FOUNDER: 1 << 40}
     accounts = chain.work.accounts
@@ -195,7 +195,7 @@ def test_a_secret_is_too_long_to_be_tried() -> None:
 
 
 class _Looker:
-    """The founder at work, its looks alone."""
+    """The founder at work, reduced to its audits."""
 
     def __init__(self, chain: CheckedChain) -> None:
         self.chain = chain
@@ -208,7 +208,7 @@ class _Looker:
         return Envelope(kind=kind, swarm=swarm, sender=FOUNDER, body=body, signature=signature)
 
     def told(self, dealt: int | None = None) -> Train:
-        """What it is told to compute in the next round."""
+        """Return what it is asked to compute in the next round."""
         round_ = self.ledger_round
         samples = self.ledger.share(round_, FOUNDER) or (0,)
         effect = Train(round_, self.ledger.head, samples, round_ if dealt is None else dealt)
@@ -219,13 +219,13 @@ class _Looker:
         return len(self.ledger)
 
     def judges(self) -> list[Judge]:
-        """The next record is decided and applied: what it is told to judge."""
+        """Decide and apply the next record; return what it is asked to score."""
         self.chain.grow()
         effects = self.looking.applied(self.ledger_round - 1, self.ledger)
         return [effect for effect in effects if isinstance(effect, Judge)]
 
     def screens(self, sender: PeerId, message: Check | Recheck) -> str:
-        """Why a word is refused; empty if it is not."""
+        """Return why a message is refused; empty if it is not."""
         try:
             self.looking.screen(sender, message, self.ledger)
         except ProtocolError as error:
@@ -312,7 +312,7 @@ def _other(chain: CheckedChain) -> PeerId:
 
 
 def _called() -> tuple[_Looker, list[LookAgain]]:
-    """The founder is called to look again; the first look was another's."""
+    """Return the founder, called to re-audit another member's audit."""
     chain = _chain()
     while True:
         looks = [e for e in chain.looks(LOW) if e.checker != FOUNDER]

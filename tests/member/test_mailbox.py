@@ -1,4 +1,4 @@
-"""What is kept of messages, and how much a peer can make us keep."""
+"""Stored messages, and how much a peer can make us store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_floods_are_cut_off() -> None:
         mailbox.put(number % 9, letter(number, B, size=400), NEWCOMER_BYTES)
     assert 0 < kept_bytes(mailbox, A) <= MEMBER_BYTES
     assert 0 < kept_bytes(mailbox, B) <= NEWCOMER_BYTES
-    # Even of empty messages only so many are kept.
+    # The number of empty messages is bounded, too.
     empty = Mailbox()
     for number in range(5000):
         empty.put(0, letter(number, size=8), MEMBER_BYTES)

@@ -1,4 +1,4 @@
-"""One member against words made by hand: what it says, what it refuses, what it does not believe."""
+"""One member against handmade messages: what it sends, what it refuses, what it does not believe."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from simulation.hostile import hostile, mutate_plain
 from simulation.swarm import identity
 
 # Private here: `_current`, `_presence`, `_pacing`: what a member takes for certified, silent or late
-# decides its votes and is told to nobody.
+# decides its votes and is not exposed.
 
 E = TypeVar("E")
 LEASE = 6.0  # toy_manifest's lease_min_seconds
@@ -82,7 +82,7 @@ def said(effects: Iterable[Effect], *kinds: str) -> list[Message]:
 
 
 class Seat:
-    """A member of a chain, and everybody else as puppets."""
+    """Member of a chain, with all others as puppets."""
 
     def __init__(
         self, count: int = 4, *, leads: bool = False, grown: int = 1, **options: Any
@@ -112,7 +112,7 @@ class Seat:
         )
 
     def gathers(self, *peers: PeerId) -> list[Effect]:
-        """Everybody's (or these peers') announcements and updates arrive."""
+        """Deliver all (or these peers') announcements and updates."""
         effects: list[Effect] = []
         for peer in peers or self.others:
             announcement = self.chain.announcement(peer)
@@ -137,7 +137,7 @@ class Seat:
         return effects
 
     def waits(self, seconds: float, *alive: PeerId) -> list[Effect]:
-        """Time passes; these peers (or all) send heartbeats."""
+        """Let time pass; these peers (or all) send heartbeats."""
         effects: list[Effect] = []
         for _ in range(int(seconds / 0.5)):
             self.now += 0.5
@@ -176,7 +176,7 @@ def test_a_round_from_training_to_applying() -> None:
 
 
 def test_an_update_that_counts_in_the_name_of_another_is_not_given_back() -> None:
-    """The leader heard the copy first; what is in the parameters may not go back into the momentum."""
+    """The leader received the copy first; what is applied may not go back into the momentum."""
     seat = Seat()
     seat.trains()
     copycat, *others = seat.others
@@ -232,7 +232,7 @@ def test_no_vote_before_everything_is_held() -> None:
     effects = seat.proposal()
     assert said(effects) == []
     assert [fetch.update for fetch in of(FetchUpdate, effects)] == [update_of(late, 2)]
-    # It is not asked for again, and a vote follows when it is there.
+    # It is not requested again, and a vote follows when it is there.
     assert seat.member.handle(Tick(), 0.2) == []
     effects = seat.member.handle(UpdateHeld(update_of(late, 2)), 0.3)
     assert said(effects) == [seat.chain.ballot(seat.chain.record().id)]
@@ -295,7 +295,7 @@ def test_silence_is_agreed_to_by_those_who_noticed_it() -> None:
 
 def test_a_certified_accusation_is_not_judged_again() -> None:
     """The accused came back between the votes and the finalizes. The block must be repeated, since it
-    may be decided somewhere; were it refused now, the round would never end."""
+    may be decided somewhere; if it were refused now, the round would never end."""
     seat = Seat()
     chain = seat.chain
     seat.trains()
@@ -316,8 +316,8 @@ def test_a_certified_accusation_is_not_judged_again() -> None:
 
 
 def test_a_slot_that_cannot_decide_is_skipped_with_the_others() -> None:
-    """A member that was restarted has forgotten the swarm's pace and skips early; were the others to
-    wait for their own timers, each slot would take the longest that there is."""
+    """A member that was restarted has forgotten the swarm's pace and skips early; if the others waited
+    for their own timers, each slot would take its maximum time."""
     seat = Seat()
     seat.trains()
     first, second, *_ = [peer for peer in seat.others if peer != seat.leader]
@@ -327,7 +327,7 @@ def test_a_slot_that_cannot_decide_is_skipped_with_the_others() -> None:
 
 
 def test_one_update_a_member_and_round() -> None:
-    """A second announcement is an offence, and costs us no download."""
+    """A second announcement is an offence, and causes no download."""
     seat = Seat()
     peer = seat.others[0]
     assert of(FetchUpdate, seat.hears(peer, "announcement", seat.chain.announcement(peer)))
@@ -343,7 +343,7 @@ def test_one_update_a_member_and_round() -> None:
 
 
 def contradicts(seat: Seat, peer: PeerId) -> Evidence:
-    """Let `peer` vote for two blocks; what the member says of it."""
+    """Have `peer` vote for two blocks; return the member's evidence."""
     proof = seat.chain.evidence(peer)
     assert isinstance(proof.first, Testimony)
     assert isinstance(proof.second, Testimony)
@@ -401,7 +401,7 @@ def test_who_is_expelled_knows_it_and_asks_no_more() -> None:
     assert member.is_expelled
     effects = [effect for second in range(5) for effect in member.handle(Tick(), float(second))]
     assert said(effects, "join") == []
-    # Nor would it be heard: its request is no message that anybody passes on.
+    # Nor would it be heard: its request is not a message that peers forward.
     other = chain.member(1)
     with pytest.raises(ProtocolError) as caught:
         other.handle(Heard(chain.envelope(2, "join", JoinRequest(chain.round, b""))), 0.0)
@@ -409,14 +409,14 @@ def test_who_is_expelled_knows_it_and_asks_no_more() -> None:
 
 
 def test_a_newcomer_asks_though_the_last_rounds_are_still_on_their_way() -> None:
-    """Where rounds are shorter than an update's way it would otherwise never ask."""
+    """Where rounds are shorter than an update's transfer it would otherwise never ask."""
     chain = Chain(3)
     chain.grow()
     newcomer = chain.member(20)
     assert said(newcomer.handle(Tick(), 3.0), "join")
     for behind in range(1, 7):
         newcomer.handle(Learned(chain.grow()), 3.0 * behind)
-        # It tries for ten seconds to get to the end first.
+        # It tries for ten seconds to catch up first.
         asked = [
             bool(said(newcomer.handle(Tick(), now), "join")) for now in (12.9, 13.1 + 3.0 * behind)
         ]
@@ -434,7 +434,7 @@ def test_who_asks_where_no_member_is_left_compares_the_chains_anew() -> None:
         assert of(Fork, newcomer.handle(Tick(), now)) == []
     assert newcomer.is_abandoned(3.1 * lease)
     assert of(Fork, newcomer.handle(Tick(), 3.1 * lease)) == [Fork(chain.round - 1)]
-    # A member waits where it is: who is silent is counted out.
+    # A member waits where it is: silent members are counted out.
     assert not chain.member(2).is_abandoned(9 * lease)
 
 
@@ -503,10 +503,10 @@ def test_invitations_are_checked_before_anything_is_passed_on() -> None:
     assert said(newcomer.handle(Tick(), 3.0), "join") == [JoinRequest(0, good)]
 
 
-# What is said of looks has a place where work is checked alone: `test_looking`.
+# Messages of audits apply only to swarms with audits: `test_looking`.
 @pytest.mark.parametrize("kind", sorted(MESSAGE_TYPES.keys() - {"check", "recheck"}))
 def test_any_bytes_that_a_member_signs(kind: str) -> None:
-    """Whatever members put their names to: effects or `ProtocolError`, at every stage of a round."""
+    """Whatever a member signs gives effects or `ProtocolError`, at every stage of a round."""
     seat = Seat(grown=3)
     seat.trains()
     if kind != "announcement":
@@ -547,11 +547,11 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
     assert seat.member.round == chain.round
 
 
-# Who is alive
+# Liveness
 
 
 def replayed(seat: Seat, letters: list[Envelope], seconds: float) -> None:
-    """Everybody keeps repeating these words."""
+    """Let all others keep repeating these messages."""
     for _ in range(int(seconds / 0.5)):
         seat.now += 0.5
         for letter in letters:
@@ -585,7 +585,7 @@ def test_the_words_of_the_dead_keep_nobody_alive() -> None:
 
 
 def test_a_leave_of_before_does_not_disturb_who_came_back() -> None:
-    """A leave is a signed word that anybody can repeat."""
+    """A leave is a signed message that any peer can repeat."""
     seat = Seat()
     chain, peer = seat.chain, seat.others[0]
     leave = chain.envelope(peer, "leave", Leave(2))
@@ -618,8 +618,8 @@ def test_a_leave_that_came_a_round_late_counts() -> None:
 
 
 def test_who_slept_does_not_take_the_others_for_dead() -> None:
-    """A laptop that is opened: messages may be dealt with before the clock ticks. Nothing may be
-    decided alone because everybody else was not heard for hours."""
+    """A laptop is opened: messages may be handled before the clock ticks. It must not decide alone
+    because it heard no other member for hours."""
     seat = Seat(leads=True)
     seat.trains()
     seat.waits(2.0, *seat.others)
@@ -642,7 +642,7 @@ def test_who_has_been_alone_for_a_lease_goes_on_alone() -> None:
     assert silenced(certificate, seat.chain.membership) == set(seat.others)
 
 
-# Certificates that call this member silent
+# Certificates that declare this member silent
 
 
 def test_a_member_is_not_bound_by_who_calls_it_silent() -> None:
@@ -662,7 +662,7 @@ def test_a_member_is_not_bound_by_who_calls_it_silent() -> None:
         seat.hears(peer, "finalize", ballot)
     seat.proposal(record, slot=slot)
     assert seat.member.round == 3
-    # Unless nothing was decided before it for a lease: then it was cut off.
+    # Unless it saw no decision for a lease: then it was cut off.
     seat.waits(LEASE - 1.0, *seat.others)
     assert seat.member.round == 3
     seat.waits(2.0, *seat.others)
@@ -671,7 +671,7 @@ def test_a_member_is_not_bound_by_who_calls_it_silent() -> None:
 
 
 def test_a_newcomer_believes_certificates_about_who_is_silent() -> None:
-    """It has seen nothing yet and knows no better; as does a member that was restarted."""
+    """It has observed nothing yet and knows no better; neither does a member that was restarted."""
     seat = Seat()
     chain = seat.chain
     decided = chain.decide(chain.record(departed=[chain.silence(seat.me)]), silent=[seat.me])
@@ -679,7 +679,7 @@ def test_a_newcomer_believes_certificates_about_who_is_silent() -> None:
 
 
 def test_a_quorum_for_what_the_chain_forbids_is_not_followed() -> None:
-    """More liars than the model allows can stop a member, but not make it fail."""
+    """More byzantine members than the model allows can stop a member, but not make it fail."""
     seat = ready(Seat())
     chain = seat.chain
     bad = chain.record(updates=[dataclasses.replace(chain.update(seat.me), loss=1.0)])
@@ -693,7 +693,7 @@ def test_a_quorum_for_what_the_chain_forbids_is_not_followed() -> None:
     assert caught.value.reason == "record"
 
 
-# Behind, ahead, elsewhere
+# Behind, ahead, on another chain
 
 
 def test_messages_of_the_next_rounds_wait_for_them() -> None:
@@ -751,7 +751,7 @@ def asks(effects: Iterable[Effect]) -> list[Effect]:
 
 
 def test_words_of_another_chain_make_us_compare() -> None:
-    """Who parted from us counts its own rounds; only somebody we once knew can mean another chain."""
+    """Peers that parted from us count their own rounds; only known peers can mean another chain."""
     seat = Seat(grown=3)
     chain, gone = seat.chain, seat.others[0]
     other = chain.fork()
@@ -763,17 +763,17 @@ def test_words_of_another_chain_make_us_compare() -> None:
     stray = other.ballot(NO_BLOCK)
     assert seat.refuses(gone, "skip", stray) == "other_round"
     assert Fork(chain.round - 1) not in asks(seat.member.handle(Tick(), seat.now))
-    # On our chain, though old. Now on another:
+    # That was our chain, though old. Now another one:
     astray = other.ballot(NO_BLOCK, parent=RecordId(b"x" * 32))
     assert seat.refuses(20, "skip", astray) == "other_round"
     assert Fork(chain.round - 1) not in asks(seat.member.handle(Tick(), seat.now))
     seat.refuses(gone, "skip", astray)
     assert Fork(chain.round - 1) in asks(seat.member.handle(Tick(), seat.now))
-    # Not as often as somebody likes to make us.
+    # Rate-limited, however often a peer provokes it.
     seat.refuses(gone, "skip", astray)
     assert Fork(chain.round - 1) not in asks(seat.waits(8.0))
     assert Fork(chain.round - 1) in asks(seat.waits(3.0))
-    # And one who is ahead, although our chain counts it out.
+    # And a peer that is ahead, although our chain counts it out.
     seat.refuses(gone, "heartbeat", Heartbeat(chain.round + 50, 1))
     assert Fork(chain.round - 1) in asks(seat.waits(10.5))
 
@@ -797,7 +797,7 @@ def test_wrong_parameters_are_loaded_again() -> None:
 
 
 def test_a_change_of_chain_forgets_what_was_under_way() -> None:
-    """Applying a record of the old chain may just have begun; its end says nothing any more."""
+    """Applying a record of the old chain may just have begun; its end has no meaning any more."""
     seat = Seat(grown=2)
     chain = seat.chain
     other = chain.fork()
@@ -811,8 +811,8 @@ def test_a_change_of_chain_forgets_what_was_under_way() -> None:
 
 
 def test_an_update_needed_for_an_earlier_round_is_not_dropped() -> None:
-    """A liar announces again what counted before; a member that still waits for another update of
-    that earlier record must find it when it applies it."""
+    """A liar announces again what counted before; a member that still waits for another update of that
+    earlier record must find it when it applies it."""
     seat = Seat()
     chain, (late, liar, *_) = seat.chain, seat.others
     seat.trains()
@@ -856,7 +856,7 @@ def kept(member: Member) -> int:
 
 
 def test_floods_are_bounded() -> None:
-    """What one member and one joiner can make another keep, with the largest messages there are."""
+    """What one member and one joiner can make another keep, with the largest possible messages."""
     seat = Seat()
     chain, peer = seat.chain, seat.others[0]
     entries = tuple(
@@ -900,7 +900,7 @@ def test_a_restarted_member_trains_once_a_round() -> None:
     again = seat.chain.member(seat.me, said=letters, start_number=2, load=False)
     effects = again.handle(Loaded(1, FINGERPRINT, None), 0.0)
     assert of(Train, effects) == []
-    # But it asks for its own update, which is no longer in its memory.
+    # But it requests its own update, which is no longer in its memory.
     assert [fetch.update for fetch in of(FetchUpdate, effects)] == [update_of(seat.me, 2)]
 
 
@@ -921,7 +921,7 @@ def test_a_restarted_leader_proposes_nothing_else() -> None:
 
 
 def test_a_lone_member_that_was_killed_at_any_instant_goes_on() -> None:
-    """Whatever it had said and kept by then."""
+    """Whatever it had sent and kept by then."""
     seat = Seat(1)
     letters = [e.envelope for e in of(Publish, seat.trains())]
     assert [letter.kind for letter in letters] == ["announcement", "proposal", "vote", "finalize"]
@@ -938,7 +938,7 @@ def test_a_lone_member_that_was_killed_at_any_instant_goes_on() -> None:
 
 
 def test_words_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> None:
-    """The ledger's last entry was lost with the power, the vote in the round after it was not."""
+    """The ledger's last entry was lost in a power failure, the vote in the round after it was not."""
     seat = ready(Seat())
     chain = seat.chain
     before = seat.chain.fork()

@@ -1,4 +1,4 @@
-"""A node that lost its memory takes its own words back; a voter remembers what it voted for."""
+"""A node that lost its memory takes its own messages back; a voter remembers what it voted for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from distro_node.protocol.wire.messages import (
 from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import Swarm, toy_manifest
 
-# Private here: `_current`: who leads a slot is told to nobody.
+# Private here: `_current`: a slot's leader is not exposed.
 
 E = TypeVar("E")
 
@@ -46,17 +46,17 @@ def ballots(effects: Iterable[Effect]) -> list[Message]:
 
 @pytest.fixture
 def chain() -> Chain:
-    """At round 2, with members 0 to 3."""
+    """Return a chain at round 2, with members 0 to 3."""
     chain = Chain(4)
     chain.grow()
     return chain
 
 
 def gather(chain: Chain, member: Member, now: float = 0.0) -> list[Effect]:
-    """Everybody's updates arrive, and the leader's proposal."""
+    """Deliver all updates and the leader's proposal."""
     effects: list[Effect] = []
     for peer in chain.membership.peers:
-        # Its own, too: said in an earlier life, and remembered by others.
+        # Its own, too: sent before a restart, and remembered by others.
         said = chain.announcement(peer)
         effects += member.handle(Heard(chain.envelope(peer, "announcement", said)), now)
         effects += member.handle(UpdateHeld(said.update), now)
@@ -71,11 +71,11 @@ def follower(chain: Chain) -> PeerId:
     return chain.leaders[-1]
 
 
-# What it said in an earlier life
+# Messages from before a restart
 
 
 def amnesiac(chain: Chain) -> tuple[Member, list[Effect]]:
-    """A member without memory that would vote if it were sure of itself."""
+    """Return a member without memory that would vote if it were sure of itself."""
     member = chain.member(follower(chain), recall=True, load=False)
     effects = member.handle(Loaded(1, FINGERPRINT, None), 0.0)
     return member, [*effects, *gather(chain, member)]
@@ -99,7 +99,7 @@ def test_it_does_not_contradict_what_others_remember(chain: Chain) -> None:
     member, _ = amnesiac(chain)
     skip = chain.envelope(member.me, "skip", chain.ballot(NO_BLOCK))
     effects = member.handle(Heard(skip), 0.1)
-    # It is on its own disk again, too, and handed to whoever asks.
+    # It is on its own disk again, too, and sent to peers that ask.
     assert of(Remember, effects) == [Remember(skip)]
     assert skip in member.messages(2)
     assert member.handle(Heard(skip), 0.1) == []
@@ -131,14 +131,14 @@ def test_a_lone_member_has_nobody_to_ask() -> None:
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("seed", range(6))
 def test_members_whose_disks_are_lost_contradict_nothing(count: int, seed: int) -> None:
-    """At any instant of a round a member's disk is gone, all but its key. The others remember."""
+    """A member's disk is lost at any instant of a round, all but its key. The others remember."""
     swarm = Swarm(toy_manifest(start_members=count), seed)
     nodes = [swarm.add(index) for index in range(count)]
     swarm.run_until(lambda: all(node.member.applied_round >= 3 for node in nodes), 60)
     swarm.run_for(2.0 * swarm.random.random())
     victim = nodes[-1]
     victim.stop()
-    # What it sent has arrived.
+    # Its messages have arrived.
     swarm.run_for(0.5)
     swarm.nodes.remove(victim)
     swarm.add(victim.index)
@@ -147,7 +147,7 @@ def test_members_whose_disks_are_lost_contradict_nothing(count: int, seed: int) 
     assert not any(note.kind == "expelled" for node in swarm.nodes for note in node.notes)
 
 
-# What it voted for
+# Votes
 
 
 def test_what_is_voted_for_is_on_disk_before_the_vote(chain: Chain) -> None:
@@ -157,7 +157,7 @@ def test_what_is_voted_for_is_on_disk_before_the_vote(chain: Chain) -> None:
     assert decode_message(remember.envelope) == Proposal(1, chain.record())
     (vote,) = (e for e in of(Publish, effects) if e.envelope.kind == "vote")
     assert effects.index(remember) < effects.index(vote)
-    # The same record again, in a later slot, is not kept twice.
+    # The same record in a later slot is not kept twice.
     for peer in chain.membership.peers:
         if peer != member.me:
             skip = chain.envelope(peer, "skip", chain.ballot(NO_BLOCK))
@@ -175,8 +175,8 @@ def _is_announcement(effect: Effect) -> bool:
 
 
 def test_who_has_finalized_knows_the_votes_after_a_restart(chain: Chain) -> None:
-    """All who knew them were restarted, and a liar keeps its own back: without them nobody could go on
-    from the record, and who has finalized it may not skip its slot."""
+    """All others that knew them were restarted, and a liar withholds its own: without them the members
+    could not go on from the record, and one that has finalized it may not skip its slot."""
     voter = follower(chain)
     member = chain.member(voter)
     effects = gather(chain, member)
@@ -188,20 +188,20 @@ def test_who_has_finalized_knows_the_votes_after_a_restart(chain: Chain) -> None
     said = [effect.envelope for effect in effects if isinstance(effect, (Publish, Remember))]
     votes = {envelope.sender for envelope in said if envelope.kind == "vote"}
     finalize = next(i for i, envelope in enumerate(said) if envelope.kind == "finalize")
-    # They are on the disk before it is said: those of a quorum, the own one among them.
+    # They are on the disk before it is sent: those of a quorum, the own one among them.
     assert votes == {envelope.sender for envelope in said[:finalize] if envelope.kind == "vote"}
     assert len(votes) >= 3
     again = chain.member(voter, said=said)
     assert again._current.agreement.certified(record.id)
     served = {envelope.sender for envelope in again.messages(2) if envelope.kind == "vote"}
     assert served == votes
-    # It has not heard them: nobody is there.
+    # Restored messages do not make their senders present.
     assert not again._presence.silent(1e9, 0.0)
     assert again._current.is_abandoned(100.0)
 
 
 def test_a_voter_that_was_restarted_serves_and_repeats_the_record(chain: Chain) -> None:
-    """The leader and its disk are gone; all who heard the certified proposal were restarted."""
+    """The leader and its disk are gone; all that received the certified proposal were restarted."""
     leaders = chain.leaders
     voter = leaders[1]
     member = chain.member(voter)
@@ -218,7 +218,7 @@ def test_a_voter_that_was_restarted_serves_and_repeats_the_record(chain: Chain) 
         if peer not in (voter, leaders[0]):
             vote = chain.envelope(peer, "vote", chain.ballot(record.id))
             effects += again.handle(Heard(vote), 0.0)
-    # It leads slot 2 and repeats what a quorum has voted for.
+    # It leads slot 2 and repeats the record that a quorum has voted for.
     effects += again.handle(Tick(), 5.0)
     proposals = [
         message

@@ -1,4 +1,4 @@
-"""Rules of noticing others: who is there, who has parted, and how often that makes us ask."""
+"""Rules of noticing others: which members are present or on another chain, and how often we ask."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _chain() -> Chain:
 
 
 def test_a_heartbeat_counts_once() -> None:
-    """Whoever repeats it would keep the dead alive."""
+    """Otherwise a replay would keep the dead alive."""
     watch, beat = Presence(ME, 0.0), Heartbeat(3, 7)
     watch.set_members([ME, MEMBER], 0.0)
     for now in (1.0, 30.0):
@@ -49,7 +49,7 @@ def test_a_connection_may_come_back() -> None:
 
 
 def _asked(kind: type[Effect], seconds: int, *, news: bool = False) -> int:
-    """How often, where somebody hints ten times a second that there is something new."""
+    """Count requests while a peer hints ten times a second at something new."""
     noticed, effects = Divergence(0.0), list[Effect]()
     for step in range(1, 10 * seconds + 1):
         now = step / 10
@@ -67,7 +67,7 @@ def test_who_seems_behind_asks_now_and_then() -> None:
 
 
 def test_who_hears_news_asks_all_the_same() -> None:
-    """Gossip queues: nothing in it tells where the others are."""
+    """Gossip queues: it does not show where the others are."""
     assert 9 <= _asked(AskSync, 100, news=True) <= 10
 
 
@@ -131,14 +131,14 @@ def test_a_chain_is_told_of_once() -> None:
 
 
 def test_admission_is_asked_for_now_and_then() -> None:
-    """Every request goes to everybody."""
+    """Every request goes to all members."""
     request = AdmissionRequest(b"", 0.0)
     asked = [request.renew(5, True, step / 10) for step in range(100)]
     assert sum(one is not None for one in asked) == 5
 
 
 def test_who_never_gets_to_the_end_asks_all_the_same() -> None:
-    """Where rounds are shorter than an update's way it never does."""
+    """Where rounds are shorter than an update's transfer it never catches up."""
     request = AdmissionRequest(b"", 0.0)
     assert [request.renew(5, False, now) is not None for now in (9.0, 11.0)] == [False, True]
 

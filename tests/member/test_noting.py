@@ -1,4 +1,4 @@
-"""What people hear of checked work: all about themselves, and of others what has consequences."""
+"""Audit events for people: all about themselves, and those about others with consequences."""
 
 from __future__ import annotations
 

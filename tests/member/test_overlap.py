@@ -1,4 +1,4 @@
-"""With `overlap` updates are computed a round ahead, and all else is as without it."""
+"""With `overlap` updates are computed a round ahead, and everything else works as without it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from simulation.network import HOME
 from simulation.scenario import build, draw_scenario, run_seed
 from simulation.swarm import identity
 
-# Private here: `_current`: since when a round is ready is told of finished ones only.
+# Private here: `_current`: since when a round is ready is exposed for finished ones only.
 
 E = TypeVar("E")
 
@@ -48,7 +48,7 @@ def trained_for(effects: Iterable[Effect]) -> list[int]:
 
 
 class Seat:
-    """A member of a swarm with overlap, which others' records carry along."""
+    """Member of a swarm with overlap, which the others' records carry along."""
 
     def __init__(self, *, grown: int = 1, overlap: bool = True, **options: Any) -> None:
         self.chain = Chain(4, overlap=overlap, **options)
@@ -66,16 +66,16 @@ class Seat:
         return self.member.handle(made, 0.0)
 
     def decides(self, **parts: Any) -> list[Effect]:
-        """The others' record of the round arrives, and what it needs."""
+        """Deliver the others' record of the round, and what it needs."""
         decided = self.chain.grow(**parts)
         return self.member.handle(Learned(decided), 0.0) + self.fetches()
 
     def misses(self) -> list[Effect]:
-        """The others decide on a round without it."""
+        """Deliver the others' record of a round without it."""
         return self.decides(updates=[self.chain.update(peer) for peer in self.others])
 
     def fetches(self) -> list[Effect]:
-        """Whatever updates it asks for are there."""
+        """Deliver all updates that it requests."""
         round_ = self.member.applied_round + 1
         updates = self.chain.ledger[round_].record.updates
         return [e for entry in updates for e in self.member.handle(UpdateHeld(entry.update), 0.0)]
@@ -91,7 +91,7 @@ def test_the_next_round_is_trained_while_this_one_is_in_flight() -> None:
     assert trained_for(first) == [2]
     ahead = seat.trains(2)
     assert [said.round for said in announced(ahead)] == [2]
-    # On the parameters that there are: those after round 1.
+    # On the current parameters: those after round 1.
     assert trained_for(ahead) == [3]
     assert seat.member.applied_round == 1
     head = seat.chain.ledger.head
@@ -115,7 +115,7 @@ def test_without_overlap_nothing_is_computed_ahead() -> None:
     assert trained_for(seat.trains(2)) == []
     seat.decides()
     assert trained_for(seat.applies()) == [3]
-    # Nor kept: it is of no use in the round that it was not asked for.
+    # Nor kept: it is useless in a round for which it was not requested.
     assert seat.trains(4) == []
     seat.decides()
     assert announced(seat.applies()) == []
@@ -179,7 +179,7 @@ def test_what_was_computed_on_lost_parameters_is_forgotten() -> None:
     seat.trains(2)
     seat.trains(3)
     seat.decides()
-    # What comes out of this step is not what the others have.
+    # The result of this step differs from the others'.
     seat.applies(fingerprint=FINGERPRINT + 1)
     seat.trains(4)
     assert of(Resync, seat.decides())
@@ -198,7 +198,7 @@ def test_a_change_of_chain_forgets_it_too() -> None:
     seat.decides(updates=[])
     seat.applies()
     assert of(Resync, seat.member.handle(Rebased(other.ledger), 0.0))
-    # A trainer at work ends what it began.
+    # A trainer at work finishes what it began.
     assert seat.trains(5) == []
     effects = seat.member.handle(Loaded(3, FINGERPRINT, None), 0.0)
     assert announced(effects) == []
@@ -206,7 +206,7 @@ def test_a_change_of_chain_forgets_it_too() -> None:
 
 
 def test_a_restart_in_mid_flight_resumes() -> None:
-    """What was announced stands and is not made again; what was ahead is gone and made anew."""
+    """What was announced stays and is not made again; what was ahead is lost and recomputed."""
     seat = Seat()
     seat.loads()
     letters = [effect.envelope for effect in of(Publish, seat.trains(2))]
@@ -230,7 +230,7 @@ def test_a_leaver_computes_nothing_ahead() -> None:
 
 
 def test_the_share_is_settled_when_it_is_trained() -> None:
-    """Whatever the record in between says: who fails in it, who comes and who goes."""
+    """Whatever the record in between says: members fail in it, join and leave."""
     seat = Seat()
     seat.loads()
     (train,) = of(Train, seat.trains(2))
@@ -244,7 +244,7 @@ def test_the_share_is_settled_when_it_is_trained() -> None:
     ledger = seat.chain.ledger
     assert ledger.share(3, seat.me) == train.samples
     assert len(train.samples) == 16
-    # Who has just come has none, who went had one, and nobody's is dealt twice.
+    # A new member has none, one that left had one, and no share is assigned twice.
     assert ledger.share(3, identity(9).peer) is None
     assert ledger.share(3, gone)
     shares = [ledger.share(3, peer) or () for peer in (seat.me, *seat.others)]
@@ -260,7 +260,7 @@ def test_a_newcomer_computes_the_round_after_its_first_and_is_not_waited_for() -
     effects = member.handle(Loaded(2, FINGERPRINT, None), 0.0)
     assert trained_for(effects) == [4]
     assert of(Train, effects)[0].samples
-    # A member that holds all the others' updates need wait for nobody.
+    # A member that holds all the others' updates need not wait.
     seat.member = seat.chain.member(seat.me, load=False)
     seat.loads()
     for peer in seat.others:
@@ -270,15 +270,15 @@ def test_a_newcomer_computes_the_round_after_its_first_and_is_not_waited_for() -
     assert seat.member._current.ready_since is None
     seat.trains(3)
     assert seat.member._current.ready_since is not None
-    # From then on its samples count like anybody's.
+    # From then on its samples count like all others.
     seat.chain.grow(updates=[seat.chain.update(peer) for peer in (seat.me, *seat.others)])
     assert seat.chain.ledger.share(4, newcomer) == of(Train, effects)[0].samples
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_sample_is_trained_once_with_churn(seed: int) -> None:
-    """Members come, go and fail at random, then no longer: on the chain, each sample of an epoch counts
-    once, and what is not trained two rounds later is dealt again."""
+    """Members join, leave and fail at random, and then no longer: on the chain, each sample of an epoch
+    counts once, and one not trained two rounds later is assigned again."""
     chance = random.Random(seed)
     chain = Chain(5, overlap=True, samples=70, sequences=chance.choice([3, 16, 23]))
     trained: Counter[int] = Counter()
@@ -302,7 +302,7 @@ def test_every_sample_is_trained_once_with_churn(seed: int) -> None:
         )
         for peer in counted:
             trained.update(shares[peer] or ())
-        # Of what was dealt so far, the next two rounds are not decided.
+        # Of what was assigned so far, the next two rounds are not decided.
         ledger, lanes = chain.ledger, np.arange(sequences)
         ends = ledger.deal(round_ + 2).fresh(sequences).tolist()
         dealt = [(lane, row) for lane, end in enumerate(ends) for row in range(end)]
@@ -318,7 +318,7 @@ def test_every_sample_is_trained_once_with_churn(seed: int) -> None:
 
 
 def test_a_swarm_trains_ahead() -> None:
-    """Where the lines and the trainer take about as long, a round takes hardly more than one of them."""
+    """If communication and training take equally long, a round takes hardly more than one of them."""
     heights = {}
     for overlap in (False, True):
         scenario = draw_scenario(0, "none", 4, overlap=overlap)

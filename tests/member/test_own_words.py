@@ -1,4 +1,4 @@
-"""Own words stay on the disk until their round is decided, and go together."""
+"""Own messages stay on the disk until their round is decided, and are removed together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines that follow what was observed, inside the manifest's limits."""
+"""Deadlines derived from observation, inside the manifest's limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_collect_deadline_is_a_margin_above_most_arrivals() -> None:
 
 @pytest.mark.parametrize("members", [4, 7, 16, 100])
 def test_liars_that_are_always_just_in_time_gain_nothing(members: int) -> None:
-    """Fewer than a third. With a quantile of 95 % one of sixteen took rounds from 1 s to 514 s."""
+    """Fewer than a third. With a quantile of 95 % one of sixteen stretched rounds from 1 s to 514 s."""
     pacing = Pacing(LIMITS)
     liars = (members - 1) // 3
     for late in [0.93 * pacing.collect, 0.93 * pacing.collect, None] * 100:
@@ -85,12 +85,12 @@ def test_slots_grow_from_thrice_the_typical_decision() -> None:
 
 def test_the_lease_is_some_typical_rounds() -> None:
     pacing = after(([], 0.1, 30.0), ([], 0.1, 10.0), ([], 0.1, 3000.0))
-    # A single round that took forever (a closed laptop) leaves it alone.
+    # A single round that took forever (a closed laptop) does not affect it.
     assert pacing.lease == 4 * 30.0
 
 
 def test_heartbeats_come_in_time_for_the_shortest_lease() -> None:
-    """A newcomer has seen no slow round yet and would soon miss somebody who has seen many."""
+    """A newcomer has seen no slow round yet and would soon miss a member that has seen many."""
     assert 3 * after(([], 0.1, 3000.0)).heartbeat < Pacing(LIMITS).lease
 
 

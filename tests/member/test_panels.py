@@ -1,4 +1,4 @@
-"""A member where panels speak for the others: what it is asked for, votes for, waits for and needs."""
+"""A member of a swarm with committees: what it is asked for, votes for, waits for and needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def of(kind: type[E], effects: Iterable[Effect]) -> list[E]:
 
 
 class Seat:
-    """A member of six, in two panels, at the tip of a chain."""
+    """Member of six, in two committees, at the tip of a chain."""
 
     def __init__(self, grown: int) -> None:
         self.chain = Spoken()
@@ -59,7 +59,7 @@ def test_it_trains_in_one_round_and_speaks_in_the_next() -> None:
     seat = Seat(0)
     (train,) = of(Train, seat.first)
     assert (train.round, of(Tally, seat.first)) == (1, [])
-    # Nobody holds any sheet that the record names, and nobody needs one.
+    # No member holds a sign vote that the record names, and none needs one.
     effects = seat.decides()
     assert of(FetchUpdate, effects) == []
     (apply,) = of(Apply, effects)
@@ -75,11 +75,11 @@ def test_it_trains_in_one_round_and_speaks_in_the_next() -> None:
 
 
 def test_sheets_are_waited_for_half_as_long_as_updates() -> None:
-    """Who waits until the round is over says what it knows too late."""
+    """An aggregator that waits until the round is over announces its aggregate too late."""
     seat = Seat(1)
     (tally,) = of(Tally, seat.first)
     limits = seat.chain.manifest.rounds
-    # Nothing was seen yet, so a round waits for as long as it ever does.
+    # No round was observed yet, so the wait is at its maximum.
     assert tally.patience == pytest.approx(limits.collect_max_seconds / 2)
 
 
@@ -100,11 +100,12 @@ def test_it_needs_one_of_each_tally_to_take_the_step() -> None:
 def test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time(
     slot: int, late: bool, votes: int
 ) -> None:
-    """Or two liars of a panel, one of whom leads, would speak for all of it; and a liar that leads could
-    have every panel begin anew. A swarm that does not get over it otherwise goes on all the same."""
+    """Otherwise two byzantine aggregators of a committee, one of whom leads, would decide for the whole;
+    and a byzantine leader could reset every committee. A swarm that cannot go on otherwise goes on
+    anyway."""
     seat = Seat(1)
     chain, collect = seat.chain, seat.chain.manifest.rounds.collect_max_seconds
-    # It says something else than its panel.
+    # Its aggregate differs from its committee's.
     liar = next(peer for peer in chain.leaders if peer != seat.me)
     chain.lying = {liar}
     entries = chain.tallies()
@@ -129,7 +130,7 @@ def test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time(
 
 
 def test_it_votes_for_sheets_that_it_does_not_hold_but_for_no_tally() -> None:
-    """Or who gives a sheet to most of a swarm alone would keep the others from voting."""
+    """Otherwise a member that sends a sign vote to some peers only would keep the others from voting."""
     for grown, votes in ((0, 1), (1, 0)):
         seat = Seat(grown)
         chain, leader = seat.chain, seat.chain.leaders[0]
@@ -143,7 +144,7 @@ def test_it_votes_for_sheets_that_it_does_not_hold_but_for_no_tally() -> None:
 
 
 class Slow:
-    """A ledger in which a member needs five rounds for what it was dealt in the first, and speaks in
+    """Ledger in which a member needs five rounds for its assignment of the first, and aggregates in
     every even one."""
 
     def __init__(self, me: PeerId) -> None:

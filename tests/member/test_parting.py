@@ -1,4 +1,4 @@
-"""Who has what came out of a run stays while somebody fetches it, and not for ever."""
+"""A member with the result of a run stays while a peer fetches it, but not for ever."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from distro_node.protocol.member.parting import Parting
 
 
 def goes(parting: Parting, began: int, *, watched: bool = True) -> int:
-    """The second in which it goes, asked once a second."""
+    """Return the second in which it exits, asked once a second."""
     return next(
         now for now in range(began, began + 100_000) if parting.may_go(now, watched=watched)
     )

@@ -1,4 +1,4 @@
-"""Who counts as silent, missing or leaving."""
+"""Which members count as silent, missing or leaving."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def presence() -> Presence:
 
 
 def run(presence: Presence, start: float, end: float) -> None:
-    """The clock of a node that runs."""
+    """Run the clock of an active node."""
     for tick in range(int(start * 2), int(end * 2) + 1):
         presence.tick(tick / 2)
 
@@ -63,7 +63,7 @@ def test_who_is_admitted_gives_everybody_a_whole_lease() -> None:
 
 
 def test_heartbeats_count_once(presence: Presence) -> None:
-    """A dead member's heartbeats go on travelling."""
+    """A dead member's heartbeats keep travelling."""
     presence.beat(A, Heartbeat(3, 7), 1.0)
     presence.beat(A, Heartbeat(3, 7), 19.0)
     presence.beat(A, Heartbeat(2, 6), 19.0)
@@ -73,7 +73,7 @@ def test_heartbeats_count_once(presence: Presence) -> None:
 
 
 def test_who_lost_its_numbers_is_heard_from_the_next_round_on(presence: Presence) -> None:
-    """Its clock was ahead, and then its disk was lost. What it said before still counts for nothing."""
+    """Its clock was ahead, and then its disk was lost. Its earlier messages still count for nothing."""
     ahead, right = 3600 << 20, 60 << 20
     presence.beat(A, Heartbeat(3, ahead), 1.0)
     presence.beat(A, Heartbeat(4, right), 5.0)
@@ -90,7 +90,7 @@ def test_who_was_away_itself_blames_nobody(presence: Presence) -> None:
     presence.heard(A, 9.0)
     presence.tick(3610.0)
     assert presence.silent(LEASE, 3610.0) == set()
-    # What it had waited before its absence still counts.
+    # The silence before its absence still counts.
     run(presence, 3610.0, 3620.5)
     assert presence.silent(LEASE, 3620.5) == {B}
 

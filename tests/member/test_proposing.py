@@ -1,4 +1,4 @@
-"""What a leader puts into its record, and what it keeps of those who ask to be admitted."""
+"""What a leader puts into its record, and what it keeps of requests for admission."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Leader:
         self.joins.put(entry.peer, entry.request, entry.signature, self.now)
 
     def compose(self, **changes: Any) -> Record:
-        """The record it proposes, which must be one that a quorum may sign for."""
+        """Return its record, checked to be one that a quorum may sign for."""
         settings: dict[str, Any] = {
             "manifest": self.chain.manifest,
             "ledger": self.chain.ledger,
@@ -116,7 +116,7 @@ def test_who_stopped_asking_is_forgotten(leader: Leader) -> None:
 
 
 def test_the_newest_request_stands(leader: Leader) -> None:
-    """An older one is somebody repeating it, and must not displace it."""
+    """An older one is a replay, and must not displace it."""
     now = leader.chain.round
     leader.ask(10, now)
     leader.ask(10, now - 3)
@@ -132,7 +132,7 @@ def test_who_was_admitted_waits_no_longer(leader: Leader) -> None:
 
 
 def test_who_has_waited_longest_comes_first() -> None:
-    """Not who has the lowest id: those are cheap to make."""
+    """Not the lowest id: those are cheap to make."""
     chain = Chain(2, admission=AdmissionSpec(max_members=4))
     leader = Leader(chain)
     asking = sorted(range(10, 30), key=peer, reverse=True)
@@ -149,7 +149,7 @@ def test_a_flood_of_requests_is_bounded(leader: Leader) -> None:
         leader.joins.put(PeerId(number.to_bytes(32, "big")), request, bytes(64), 0.0)
     waiting = [n for n in range(5000) if leader.joins.has(PeerId(n.to_bytes(32, "big")))]
     assert waiting == list(range(1024))
-    # Those who wait may repeat themselves; others get in when the flood has dried up.
+    # Waiting peers may repeat their requests; others get in when the flood has dried up.
     leader.joins.put(PeerId(bytes(32)), request, bytes(64), 14.0)
     leader.joins.put(peer(9), request, bytes(64), 16.0)
     assert leader.joins.has(PeerId(bytes(32)))
@@ -168,7 +168,7 @@ def test_invitations_are_asked_for() -> None:
 
 @pytest.mark.parametrize("count", [64, 66, 100])
 def test_a_start_with_many_members(count: int) -> None:
-    """Round 0 admits everybody that the start takes in one record, however many."""
+    """Round 0 admits all members that the start takes in one record, however many."""
     chain = Chain(0, start_members=count)
     leader = Leader(chain)
     for who in range(1, count):
@@ -272,7 +272,7 @@ def test_accusations_do_not_empty_the_book() -> None:
 
 
 def test_the_largest_record_fits_a_message() -> None:
-    """As many members as a manifest allows; everybody contributes, leaves, and others ask."""
+    """With as many members as a manifest allows; all contribute, leave, and others ask."""
     chain = Chain(MAX_MEMBERS, admission=AdmissionSpec(max_members=MAX_MEMBERS))
     for _ in range(3):
         chain.grow(updates=[])
@@ -281,7 +281,7 @@ def test_the_largest_record_fits_a_message() -> None:
     updates = []
     for member in chain.membership.peers:
         leader.presence.took_leave(member, said, chain.signature(member, "leave", said))
-        # The longest spelling of every field; signatures are not looked at in this test.
+        # The longest value of every field; signatures are not checked in this test.
         updates.append(UpdateEntry(member, update_of(member, 0), 2**32, 2**63 - 1, 0.1, bytes(64)))
     for who in range(MAX_MEMBERS, MAX_MEMBERS + 100):
         entry = chain.admission(who, invitation=bytes(64))

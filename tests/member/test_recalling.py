@@ -1,4 +1,4 @@
-"""Asking all others what we said: each once, as soon as it is there, and nobody for ever."""
+"""Recall asks every other member for our own messages: once, on connection, for a bounded time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_member_is_asked_once_as_soon_as_it_is_connected() -> None:
     assert machine.deadline(0.1) == 0.1 + LOOK_SECONDS
     asked = machine.questions([first, second, third], 0.5)
     assert {question.peer for question in asked} == {first, third}
-    # Nobody is left to look for.
+    # No member is left to look for.
     assert machine.deadline(0.5) == RECALL_SECONDS
 
 

@@ -1,4 +1,4 @@
-"""When parameters that fell behind replay rounds, and when they are loaded anew."""
+"""When parameters that fell behind replay rounds, and when they are reloaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ME = PeerId(bytes(32))
 
 
 def behind(update_bytes: int) -> tuple[Replica, Chain]:
-    """Parameters of round 1 in a swarm that certified two snapshots since."""
+    """Return parameters of round 1 in a swarm that has certified two snapshots since."""
     chain = Chain(1, snapshot_interval=INTERVAL)
     while chain.round <= 2 * INTERVAL + 1:
         updates = [chain.update(identity(0).peer, size=update_bytes)] if chain.round else []
@@ -42,7 +42,7 @@ def test_what_is_replayed_is_never_more_than_a_snapshot(share: float, reloaded: 
 
 
 def test_who_was_away_for_long_does_not_replay_what_nobody_keeps() -> None:
-    """However little it is: members keep updates of some hundred rounds for those who were away."""
+    """However little it is: members keep the updates of some hundred rounds for returning members."""
     chain = Chain(1, snapshot_interval=INTERVAL)
     while chain.round <= 2 * INTERVAL + KEPT_ROUNDS + 5:
         chain.grow(updates=[])
@@ -54,7 +54,7 @@ def test_who_was_away_for_long_does_not_replay_what_nobody_keeps() -> None:
     assert choose_state([-1, 1, INTERVAL], chain.ledger) is None
     assert choose_state([-1, 1, 2 * INTERVAL], chain.ledger) == 2 * INTERVAL
     assert choose_state([-1, 1, INTERVAL], chain.ledger.truncated(3 * INTERVAL)) == INTERVAL
-    # One of rounds that the ledger lost is no state of this chain.
+    # A state of rounds that the ledger lost does not belong to this chain.
     assert choose_state([-1, 1, INTERVAL], chain.ledger.truncated(3)) == 1
 
 

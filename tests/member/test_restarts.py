@@ -1,6 +1,6 @@
-"""Members that are killed at any instant, in virtual time: they contradict themselves in nothing.
+"""Members that are killed at any instant, in virtual time, never contradict themselves.
 
-The simulator's watch compares everything that a member ever says; a contradiction ends the run.
+The simulator's watch compares everything that a member ever sends; a contradiction ends the run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_contradictions_would_be_seen() -> None:
     swarm = Swarm(toy_manifest(start_members=2), 0)
     nodes = [swarm.add(index) for index in range(2)]
     swarm.run_until(lambda: nodes[0].member.applied_round >= 3, 60)
-    # A node that forgets what it said: the same round again, without its memory.
+    # A node that forgets its messages: the same round again, without its memory.
     finalize = next(e for e in reversed(nodes[0].disk.said) if e.kind == "finalize")
     with pytest.raises(Violation, match="finalizes and skips"):
         nodes[0].publish(nodes[0].sign("skip", finalize.body))

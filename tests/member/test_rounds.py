@@ -1,5 +1,5 @@
-"""Rules of a round's patience: with a leader that is gone, with updates that do not come, and with what
-liars alone may have decided."""
+"""Rules of a round's patience: with a leader that is gone, with missing updates, and with decisions that
+may be liars' alone."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from distro_node.protocol.wire.messages import (
 )
 from simulation.chain import Chain, update_of
 
-# Private here: `_current`: what a member takes for decided decides what it does, and is told to nobody.
+# Private here: `_current`: what a member takes for decided decides what it does, and is not exposed.
 
 
 class _Seat:
-    """A member whose own update and all others' are there; everybody else is a puppet."""
+    """Member with its own and all others' updates; all other members are puppets."""
 
     def __init__(self, *, leads: int = -1, restarted: bool = False) -> None:
         """It leads this slot, counted from 0; if it was `restarted`, its own update is lost."""
@@ -48,11 +48,11 @@ class _Seat:
         return [peer for peer in self.chain.membership.peers if peer != self.me]
 
     def hears(self, who: PeerId, kind: str, message: Message, now: float) -> list[str]:
-        """What kinds of messages it says to that."""
+        """Deliver a message and return the kinds of its answers."""
         return _said(self.member.handle(Heard(self.chain.envelope(who, kind, message)), now))
 
     def waits(self, seconds: float) -> list[str]:
-        """What kinds of messages it says in this time."""
+        """Let time pass and return the kinds of its messages."""
         kinds: list[str] = []
         for step in range(1, int(10 * seconds) + 1):
             kinds += _said(self.member.handle(Tick(), step / 10))
@@ -64,19 +64,19 @@ def _said(effects: Iterable[Effect]) -> list[str]:
 
 
 def test_a_leader_that_is_cut_off_is_waited_for_less() -> None:
-    """Of a slot of eight seconds a quarter, once the connection does not come back."""
+    """For a quarter of a slot of eight seconds, once the connection does not come back."""
     seat = _Seat()
     seat.member.handle(Disconnected(seat.leader), 0.0)
     assert "skip" in seat.waits(3.0)
 
 
 def test_what_was_lost_in_a_restart_is_not_waited_for() -> None:
-    """It lies on the own disk, or nowhere."""
+    """It is on its own disk, or lost."""
     assert "proposal" in _Seat(leads=0, restarted=True).waits(3.0)
 
 
 def _repeats(seconds: float) -> bool:
-    """Whether the second leader says again by then what is certified in the first slot."""
+    """Whether the second leader has repeated by then what is certified in the first slot."""
     seat = _Seat(leads=1)
     record = seat.chain.record()
     seat.hears(seat.leader, "proposal", Proposal(1, record), 0.0)
@@ -93,12 +93,12 @@ def test_a_decision_is_waited_for() -> None:
 
 
 def test_what_is_certified_is_repeated() -> None:
-    """For those who missed it, before the slot is over."""
+    """For members that missed it, before the slot is over."""
     assert _repeats(3.0)
 
 
 def test_a_gap_is_skipped() -> None:
-    """Others have left the second slot, and nobody knows any more how they left the first one."""
+    """Others have left the second slot, and it is no longer known how they left the first one."""
     seat = _Seat()
     for peer in seat.others:
         seat.hears(peer, "skip", seat.chain.ballot(NO_BLOCK, slot=2), 0.0)
@@ -120,18 +120,17 @@ def _heartbeats(seat: _Seat, seconds: int, round_: int) -> None:
 
 
 def _binds(seconds: int) -> bool:
-    """Whether a member, with a quorum around it, follows what one has decided alone."""
+    """Whether a member, with a quorum around it, follows what another one has decided alone."""
     seat = _Seat()
     liar, *others = seat.others
     lone = seat.chain.certificate(seat.chain.record().id, signers=[liar], silent=others)
     _heartbeats(seat, seconds, seat.chain.round)
-    # A decision that calls this member silent as well is another matter.
+    # A decision that declares this member silent as well is another matter.
     return seat.member._current.binds(lone, leaving=False, now=float(seconds))
 
 
 def _follows_one_of_eleven(here: int, seconds: float = 8.0) -> bool:
-    """Whether a member of eleven, that hears so many others, follows after some time what one has
-    decided alone."""
+    """Whether a member of eleven that hears `here` others follows, in time, a decision by one alone."""
     chain = Chain(11).grow_until(2)
     me, liar, *others = chain.membership.peers
     member = chain.member(me)
@@ -157,7 +156,7 @@ def test_what_one_has_decided_is_doubted() -> None:
 
 
 def test_doubts_end() -> None:
-    """The quorum decides something by then, unless some of it lie."""
+    """The quorum decides by then, unless some of it lie."""
     assert _binds(147)
 
 
@@ -172,7 +171,7 @@ def test_who_is_alone_for_long_is_stranded() -> None:
 
 @cache
 def _ended() -> Chain:
-    """A run of two rounds, and those that follow it."""
+    """Return a run of two rounds, and those that follow it."""
     chain = Chain(2, schedule=ScheduleSpec(warmup_rounds=1, total_rounds=2)).grow_until(3)
     while not chain.ledger.finished:
         chain.grow(updates=[])
@@ -180,7 +179,7 @@ def _ended() -> Chain:
 
 
 def test_who_lacks_the_end_is_not_waited_for_for_ever() -> None:
-    """It is alive, and says again and again that it stands one record before it."""
+    """It is alive, and repeats that it is one record before the end."""
     chain = _ended()
     me, other = chain.membership.peers
     member, ends = chain.member(me), {}

@@ -1,4 +1,4 @@
-"""Members take every way in the table of states and no other; the document shows this table."""
+"""Members take every transition in the table of states and no other; the document shows this table."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ STRANGER = 20
 
 
 class Stage:
-    """A member of a chain in some state, and the chain to make more of it.
+    """Member of a chain in some state, and the chain to extend it.
 
-    `unsure` ones do not know what they said before; with all updates there, they are ready at once.
+    `unsure` members do not know their earlier messages; with all updates there, they are ready at once.
     """
 
     def __init__(
         self, state: MemberState, who: int, *, unsure: bool = False, ends: bool = False
     ) -> None:
-        """With `ends` the chain is that of a run that is over."""
+        """With `ends` the chain belongs to a finished run."""
         schedule = ScheduleSpec(warmup_rounds=0, total_rounds=1) if ends else ScheduleSpec()
         self.chain = Chain(4, schedule=schedule)
         self.chain.grow()
@@ -68,7 +68,7 @@ class Stage:
             self.member.handle(Goodbye(), 0.0)
 
     def end(self, chain: Chain, **parts: Any) -> None:
-        """Decide the rounds in which nobody trains."""
+        """Decide the rounds without training."""
         chain.grow(**self.closing, **parts)
         for _ in range(CLOSING_ROUNDS - 1):
             chain.grow(updates=[])
@@ -76,7 +76,7 @@ class Stage:
     def gather(self) -> None:
         for peer in self.chain.membership.peers:
             said = self.chain.announcement(peer)
-            # Its own, too: said in an earlier life, and remembered by others.
+            # Its own, too: sent before a restart, and remembered by others.
             self.member.handle(Heard(self.chain.envelope(peer, "announcement", said)), 0.0)
             self.member.handle(UpdateHeld(said.update), 0.0)
 
@@ -119,7 +119,7 @@ class Stage:
         if self.who != STRANGER:
             self.decides(evidence=(self.chain.evidence(self.who),))
             return
-        # A member once, and gone before the proof was recorded.
+        # It was a member once, and left before the proof was recorded.
         self.decides(admitted=[self.chain.admission(self.who)])
         proof = self.chain.evidence(self.who)
         self.decides(departed=[self.chain.silence(self.who)])
@@ -143,7 +143,7 @@ class Stage:
             self.changes_chains(evidence=(self.other.evidence(self.who),))
 
     def is_outdated(self) -> None:
-        """As if a newer version had come: the round of it is the chain's own affair."""
+        """Pretend that a newer version is in force: its round is the chain's own affair."""
         self.member.ledger.versions.speaks = self.chain.manifest.version - 1
         self.member.handle(Tick(), 0.0)
 
@@ -183,7 +183,7 @@ EVENTS_AT_END: list[Callable[[Stage], None]] = [
 
 def test_all_that_may_happen_in_every_state() -> None:
     seen: set[tuple[MemberState, MemberState]] = set()
-    # Who is outdated does nothing any more.
+    # An outdated member does nothing any more.
     states = [s for s in get_args(MemberState) if s not in ("finished", "outdated")]
     running = itertools.product(states, (1, STRANGER), (False, True), (False,), EVENTS)
     at_end: list[MemberState] = ["loading", "applying", "finished", "leaving"]

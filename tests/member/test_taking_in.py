@@ -1,4 +1,4 @@
-"""Taking in an answer: in order, up to the first thing that is the answerer's own fault."""
+"""Ingest of an answer: in order, up to the first fault of the answering peer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_entry_that_cannot_be_read_is_the_answerers_fault_too() -> None:
 
 
 def test_nothing_is_taken_after_an_entry_that_the_member_refuses() -> None:
-    """It may hold elsewhere: that is nobody's fault."""
+    """It may be valid elsewhere: no peer is at fault."""
     taking = taking_in(ENTRIES, WORDS)
     assert taking.next_input() == Learned(ENTRIES[0])
     taking.refused()

@@ -1,4 +1,4 @@
-"""Budgets of words: what is read of whom, what is kept of it, and for how long."""
+"""Limits on messages: what is read from whom, what is kept of it, and for how long."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _inbox() -> Inbox:
 
 
 def _refused(envelope: Envelope) -> str:
-    """Why it is not let in."""
+    """Return why it is not accepted."""
     try:
         _inbox().screen(envelope, _chain().ledger, 0.0)
     except ProtocolError as error:
@@ -55,7 +55,7 @@ def _refused(envelope: Envelope) -> str:
 
 
 def test_long_words_of_strangers_are_not_read() -> None:
-    """It would be no message, but who knows after how long."""
+    """It would turn out not to be a message, but only after a while."""
     assert _refused(_letter(1, 5000, STRANGER)) == "not_member"
 
 
@@ -75,7 +75,7 @@ def test_strangers_have_no_say() -> None:
 
 
 def test_strangers_accuse_nobody() -> None:
-    """To check a proof takes two signatures."""
+    """Checking a proof takes two signatures."""
     assert _refused(_chain().envelope(40, "evidence", _chain().evidence(1))) == "not_member"
 
 
@@ -122,7 +122,7 @@ def test_what_is_over_is_forgotten() -> None:
 
 
 def test_own_words_of_some_rounds_are_kept() -> None:
-    """Oneself can say any number, and goes back to a chain that was left."""
+    """A node can send any number itself, and may return to a chain that it left."""
     kept = _inbox()
     for number in range(600):
         kept.stand_by(_letter(number, 8, ME), ME)
@@ -146,7 +146,7 @@ def test_who_stops_asking_is_forgotten() -> None:
 
 
 def test_an_old_request_replaces_no_newer_one() -> None:
-    """Whoever repeats it would keep a peer from being admitted."""
+    """A replay would keep a peer from being admitted."""
     joins = JoinRequests()
     new = _chain().admission(40, _chain().round)
     for entry in (new, _chain().admission(40, 0)):
@@ -164,7 +164,7 @@ def test_so_many_accusations_wait() -> None:
 
 
 class Accused:
-    """A proof against somebody."""
+    """Proof against a member."""
 
     def __init__(self, peer: PeerId) -> None:
         self.peer = peer
@@ -192,7 +192,7 @@ def test_entries_go_to_the_disk() -> None:
 
 
 def test_own_words_go_now_and_then() -> None:
-    """However short they are; each time the rest is written anew."""
+    """However short they are; each time the rest is rewritten."""
     said: OwnWords[str] = OwnWords()
     said.note(3, "a vote", 100)
     assert [said.forget(round_) for round_ in (63, 64)] == [[], ["a vote"]]
