@@ -1,4 +1,4 @@
-"""Mirrors: whatever they serve, what comes out is the blob that was asked for, or nothing."""
+"""Mirrors: whatever they serve, the result is the requested blob, or nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CID = content_id(DATA)
 
 
 class Web(WebServer):
-    """Answers are set by path: status, headers, body."""
+    """Server whose answers are set by path: status, headers, body."""
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
@@ -93,7 +93,7 @@ async def test_a_mirror_that_fails_is_left_alone_for_a_while(web: Web) -> None:
     for _ in range(10):
         assert await places.get(CID, len(DATA)) is None
     assert len(web.asked) == mirrors._FAILURES
-    # And one that is not there at all.
+    # A mirror that is not there at all.
     assert await Mirrors(["http://127.0.0.1:1"]).get(CID, len(DATA)) is None
 
 
@@ -106,7 +106,7 @@ async def test_a_founders_mirror_leads_to_no_private_address(web: Web) -> None:
 
 
 async def test_nor_does_its_redirect(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mirror itself counts as public here; where it sends us does not."""
+    """The mirror itself counts as public here; the target of its redirect does not."""
     real = web_client.is_public
     first = iter([True])
     monkeypatch.setattr(
@@ -146,7 +146,7 @@ def test_what_is_public(address: str, public: bool) -> None:
 
 
 class Peers:
-    """In the place of a `BlobFetcher`."""
+    """Substitute for a `BlobFetcher`."""
 
     def __init__(self) -> None:
         self.asked: list[ContentId] = []

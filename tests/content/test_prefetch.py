@@ -1,4 +1,4 @@
-"""Training data ahead of its use: what a share lies in, no more than fits, and then the rest."""
+"""Prefetch of training data: the chunks of a share, within the disk limit, and then the rest."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from simulation.swarm import identity
 from trio.testing import MockClock
 
 LENGTH = 1 << 20
-# Four samples a chunk, and the last token of a chunk's last sample is in the next.
+# Four samples per chunk, and the last token of a chunk's last sample is in the next.
 PER_CHUNK = CHUNK_BYTES // LENGTH
 SHARDS, CHUNKS = 3, 4
 
 
 class World:
-    """A corpus that peers have, and a node that prefetches it. Chunks are short, but for their names."""
+    """Corpus held by peers, and a node that prefetches it. Chunks are short, but have real names."""
 
     def __init__(
         self, folder: Path, *, budget: int | None = None, scarce: set[bytes] | None = None
     ) -> None:
-        """`scarce`: chunks that too few peers have, and keep so."""
+        """`scarce`: chunks that too few peers have, permanently."""
         self.store = BlobStore(folder / "blobs")
         self.others: dict[ContentId, bytes] = {}
         self.fetched: list[ContentId] = []
@@ -70,7 +70,7 @@ class World:
         return ShardSpec(blob=self._other(listed.encode()), tokens=CHUNKS * CHUNK_BYTES)
 
     def has(self) -> set[tuple[int, int]]:
-        """The chunks on the disk, as shard and place."""
+        """Return the chunks on the disk, as (shard, place)."""
         return {
             (shard, place)
             for shard, listed in enumerate(self.lists)
@@ -82,7 +82,7 @@ class World:
         self.looks += 1
         return [chunk for chunk in reversed(listed.chunks) if chunk in self.wanting]
 
-    # In the place of downloads and of a fetcher
+    # Substitutes for downloads and a fetcher
 
     async def blob(self, cid: ContentId, what: str) -> bytes:
         return await self.fetch(cid)
@@ -114,7 +114,7 @@ async def test_a_node_begins_with_what_everybody_needs(
     world = World(tmp_path)
     await world.prefetch.begin()
     assert world.store.has(world.data.tokenizer)
-    # All of the held-out part is evaluated on here; of the rest nothing is needed yet.
+    # All of the held-out part is evaluated on here; no other chunk is needed yet.
     assert world.has() == {(SHARDS, place) for place in range(CHUNKS)}
 
 
@@ -149,7 +149,7 @@ async def test_what_too_few_have_is_kept_when_nothing_else_is_missing(
     await run(world, [PER_CHUNK * 2 - 2], lambda: len(world.has()) == 4)
     assert world.has() == {(0, 1), (0, 3), (1, 0), (2, 2)}
     assert world.others[world.fetched[1]] == b"0 1"
-    # Every shard is looked at, and then not for a minute, whatever others lack by then.
+    # Every shard is scanned, and then not for a minute, whatever others lack by then.
     assert world.looks == SHARDS + 1
     world.wanting = {content_id(b"1 3")}
     await run(world, [PER_CHUNK * 2 - 2], lambda: (1, 3) in world.has())
@@ -175,10 +175,10 @@ async def test_the_disk_holds_what_it_may(tmp_path: Path, autojump_clock: MockCl
     for sample in range(0, SHARDS * per_shard, 2):
         await world.prefetch.ready([sample])
         assert len(world.has()) <= 8
-        # What is needed is there, and what everybody needs stays.
+        # Needed chunks are there, and those that every member needs stay.
         assert {(SHARDS, place) for place in range(CHUNKS)} <= world.has()
     assert len(world.has()) == 8
-    # Started anew, it goes on counting what is there.
+    # After a restart, it continues to count what is there.
     again = World(tmp_path, budget=6 * CHUNK_BYTES, scarce=ALL)
     await again.prefetch.begin()
     assert len(again.has()) == 6
@@ -203,7 +203,7 @@ async def test_data_that_nobody_has_is_waited_for(
 async def test_what_comes_next_is_reckoned_once_a_round(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """At the most lanes that a manifest may have it takes seconds of processor time."""
+    """With the maximum number of streams in a manifest it takes seconds of processor time."""
     world = World(tmp_path)
     reckoned, round_ = [], 1
 
@@ -223,7 +223,7 @@ async def test_what_comes_next_is_reckoned_once_a_round(
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_what_comes_next_is_what_a_round_will_deal(overlap: bool) -> None:
-    """With overlap, that is the round after the one that is agreed on."""
+    """With overlap, that is the round after the one being decided."""
     chain = Chain(3, overlap=overlap)
     me = identity(1).peer
     ahead = upcoming_samples(chain.ledger, me, 5)
@@ -231,9 +231,9 @@ def test_what_comes_next_is_what_a_round_will_deal(overlap: bool) -> None:
     for _ in range(6 + overlap):
         dealt += chain.ledger.share(chain.round, me) or ()
         chain.grow()
-    # What is dealt already, and five rounds more.
+    # What is assigned already, and five rounds more.
     assert ahead == dealt
-    # A newcomer reckons with itself.
+    # A newcomer includes itself.
     assert upcoming_samples(chain.ledger, identity(9).peer, 3)
 
 
@@ -261,7 +261,7 @@ async def test_what_a_look_lies_in_is_fetched_while_others_wait(
     fetched = [each for each in world.fetched if each in {c for b in world.lists for c in b.chunks}]
     assert fetched[0] == chunk
     assert world.has() >= {(0, 0), (1, 0), (2, 0)}
-    # It is that one sample which is here.
+    # Only that one sample is here.
     assert not world.prefetch.has((look + 1,))
     world.prefetch.wish((look + 1,))
     assert not world.prefetch.has((look,))
@@ -284,11 +284,11 @@ async def test_a_wish_is_heard_at_once_and_what_nobody_has_is_not_waited_for(
         world.prefetch.wish((2 * per_shard,))
         await trio.sleep(0.1)
         assert world.prefetch.has((2 * per_shard,))
-        # Of the first shard the list is not here yet, and then nobody has the chunk.
+        # The list of the first shard is not here yet, and then no peer has the chunk.
         world.prefetch.wish((0,))
         await trio.sleep(10.0)
         assert not world.prefetch.has((0,))
-        # What comes next is fetched all the same.
+        # The next rounds are fetched all the same.
         ahead.append(per_shard + PER_CHUNK)
         await trio.sleep(10.0)
         nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""Which chunks too few peers have: counted from what they say, whatever some of them say."""
+"""Chunks with too few copies: counted from the peers' answers, whatever some of them claim."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_copies_are_counted_among_peers(tmp_path: Path) -> None:
     async with star(5) as (a, *others):
         for index, other in enumerate(others):
             store = BlobStore(tmp_path / str(index))
-            # One has not even the list; of the others each has one chunk less than the one before.
+            # One has not even the list; each of the others has one chunk less than the one before.
             if index:
                 store.put(LISTED.encode())
                 for number in range(index, len(CHUNKS)):
@@ -36,7 +36,7 @@ async def test_copies_are_counted_among_peers(tmp_path: Path) -> None:
 
 
 class Scripted:
-    """A network whose peers say what they are told to."""
+    """Network whose peers give scripted answers."""
 
     def __init__(self, own: bytes, **says: bytes | None) -> None:
         self.peer = PeerId(own * 32)

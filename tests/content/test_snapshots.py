@@ -28,7 +28,7 @@ VISITOR = identity(100).peer
 
 
 class World(Chain):
-    """A chain whose snapshots exist: `others` is what other members have to give."""
+    """Chain with existing snapshots: `others` is what other members can send."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.others: dict[ContentId, bytes] = {}
@@ -42,7 +42,7 @@ class World(Chain):
         self.start()
 
     def start(self) -> None:
-        """As a node does at its start, knowing what is on its disk."""
+        """Start like a node that knows what is on its disk."""
         self.swarm_store.write()
         self.swarm_store = SwarmStore(self.directory, self.manifest)
         fetcher: Any = self
@@ -82,14 +82,14 @@ class World(Chain):
         return [listed, *(d for c, d in self.others.items() if c in listed)]
 
     async def interrupted(self) -> None:
-        """Look for the best snapshot, and end when the first piece of it is asked for."""
+        """Look for the best snapshot, and stop when the first piece of it is requested."""
         with trio.move_on_after(math.inf) as scope:
             self.on_ask = scope.cancel
             await self.snapshots.best(certified_only=False)
         assert scope.cancelled_caught
         self.on_ask = lambda: None
 
-    # In the place of a BlobFetcher
+    # Substitute for a BlobFetcher
 
     async def fetch(self, cid: ContentId, **_: object) -> bytes:
         if (here := self.store.get(cid)) is not None:
@@ -103,7 +103,7 @@ class World(Chain):
         self.on_fetch()
         return self.others[cid]
 
-    # In the place of a ChunkFetcher
+    # Substitute for a ChunkFetcher
 
     class Chunks:
         def __init__(self, world: World) -> None:
@@ -302,7 +302,7 @@ async def test_readers_cannot_fill_the_disk(world: World, autojump_clock: object
         made.append(await world.own(multiple * INTERVAL))
         for number, entry in enumerate(made):
             world.snapshots.asked(identity(100 + number).peer, entry.blob)
-    # Two for ourselves, and the two that are fetched for longest.
+    # Two for ourselves, and the two that have been fetched for longest.
     assert [world.has(entry) for entry in made] == [True, True, *[False] * 4, True, True]
 
 
@@ -367,7 +367,7 @@ async def test_who_was_away_fetches_the_updates_since_unless_a_snapshot_is_less(
     found = await world.snapshots.best(certified_only=False)
     assert blob_of(found) == own.blob
     assert not world.has(newest)
-    # Not after a mismatch: then it is known to be no good.
+    # Not after a mismatch: then it is known to be wrong.
     assert blob_of(await world.snapshots.best(certified_only=True)) == newest.blob
     world.swarm_store.keep_snapshots([LocalSnapshot(own.round, own.blob.hex(), own.size)])
     world.start()
@@ -377,7 +377,7 @@ async def test_who_was_away_fetches_the_updates_since_unless_a_snapshot_is_less(
 
 
 async def _update_of_each_round(world: World, last: int, size: int) -> dict[int, ContentId]:
-    """What counts in the rounds up to `last`, with the snapshots that fall due on the way."""
+    """Return the counted updates of the rounds up to `last`, with the snapshots due on the way."""
     made = {}
     while world.round <= last:
         round_ = world.round
@@ -392,13 +392,13 @@ async def _update_of_each_round(world: World, last: int, size: int) -> dict[int,
 async def test_updates_are_kept_for_who_was_away_while_they_are_less_than_a_snapshot(
     world: World,
 ) -> None:
-    """A node that was killed fetches no snapshot for want of them, however short an interval is."""
+    """A killed node fetches no snapshot for lack of updates, however short the interval is."""
     size = 4 * world.manifest.elements // 20
     last = 8 * INTERVAL
     updates = await _update_of_each_round(world, last, size)
     kept = [round_ for round_, update in updates.items() if world.store.has(update)]
     assert kept == list(range(last - 19, last + 1))
-    # Nor are those forgotten that were kept before a restart.
+    # Those kept before a restart are not forgotten either.
     world.start()
     updates |= await _update_of_each_round(world, last + INTERVAL, size)
     kept = [round_ for round_, update in updates.items() if world.store.has(update)]

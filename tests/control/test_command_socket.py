@@ -1,4 +1,4 @@
-"""The control socket: what is asked is answered, and nothing a client does ends the daemon."""
+"""Command socket: requests are answered, and no client can end the daemon."""
 
 from __future__ import annotations
 

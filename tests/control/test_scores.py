@@ -1,4 +1,4 @@
-"""What `distro-node evaluate` found is told to the node that runs, if it is its swarm's."""
+"""The scores of `distro-node evaluate` reach the running node if they are its swarm's."""
 
 from __future__ import annotations
 

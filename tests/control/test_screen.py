@@ -1,4 +1,4 @@
-"""The screen of `join`: it fits, it survives whatever a status lacks, and strangers cannot draw."""
+"""The screen of `join`: it fits, it survives missing status fields, and untrusted text cannot draw."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from statuses import AWAITING, CHECKS, EARLY, LEFT_OUT, SWARM, TRAINING, UNREACH
 
 
 def drawn(status: Status, width: int = 80, height: int = 24) -> list[str]:
-    """The lines of the screen, after it was held to its size."""
+    """Return the lines of the screen, limited to its size."""
     curves = Curves()
     curves.take(status)
     lines = screen_text(status, curves, width, height).split("\n", allow_blank=True)
@@ -126,7 +126,7 @@ def test_next_to_nothing_may_be_known() -> None:
     lines = drawn(EARLY)
     assert "38% fetching the model" in "\n".join(lines)
     assert not any("None" in line or "nan" in line for line in lines)
-    # No number stands where none is known.
+    # No number is shown where none is known.
     for name in ("round", "members", "loss", "held-out loss", "update", "received", "instead of"):
         (line,) = (line for line in lines if line.startswith(name.ljust(14)))
         assert line.split(name)[1].strip().startswith("–"), line

@@ -1,4 +1,4 @@
-"""Hours and pauses, on a clock that is wound by hand."""
+"""Hours and pauses, on a clock that is set by hand."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_next_change_is_one_and_none_comes_before(windows: list[tuple[int, i
 
 
 class Wound:
-    """A wall clock that follows trio's."""
+    """Wall clock that follows trio's."""
 
     def __init__(self, start: str) -> None:
         self._start = MIDNIGHT + timedelta(minutes=at(start))
@@ -102,7 +102,7 @@ async def test_a_node_works_at_its_hours(autojump_clock: MockClock, nursery: tri
 
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A day of looks once a second is much work for nothing."""
+    """A day of checks every second would be slow for no benefit."""
     monkeypatch.setattr("distro_node.node.control.shifts._LOOK_SECONDS", 60.0)
 
 
@@ -140,7 +140,7 @@ async def test_without_hours_a_command_holds_until_the_next(
 
 
 class FakeStay:
-    """A stay in a swarm that ends when it is told to."""
+    """Session in a swarm that ends when it is told to."""
 
     def __init__(self) -> None:
         self.told = trio.Event()
@@ -192,7 +192,7 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
         shifts.resume()
         await wait_all_tasks_blocked()
         assert len(stays) == 2
-        # All stays count.
+        # The traffic of all sessions counts.
         assert supervisor.status().line.received_bytes == 40
         assert supervisor._leave() == {"ok": True}
         await wait_all_tasks_blocked()
@@ -248,7 +248,7 @@ async def test_a_stay_begins_once_everything_is_ready(
 async def test_a_signal_is_a_goodbye_whenever_it_comes(
     tmp_path: Path, number: signal.Signals, early: bool
 ) -> None:
-    """Before the node is in the swarm, too, or the others would wait for one who just came."""
+    """Before the node is in the swarm, too; otherwise the others would wait for a new member."""
     telemetry = Telemetry(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
     supervisor = Supervisor(
         socket=tmp_path / "socket",
@@ -289,7 +289,7 @@ async def test_other_hours_and_limits_hold_at_once_and_for_the_stays_after(
         assert act["limits"]({"download": "8Mbit"}) == {"ok": True, "upload": 1e6, "download": 1e6}
         assert stay.limits == limits == Limits(1e6, 1e6)
         assert act["limits"]({"upload": None})["upload"] is None
-        # All of it or nothing.
+        # All changes or none.
         for wrong in ({"download": None, "upload": "much"}, {"upload": "1bit"}, {"upload": 5}):
             assert "error" in act["limits"](wrong)
         assert stay.limits == limits == Limits(None, 1e6)
@@ -325,7 +325,7 @@ async def test_the_owner_waives_what_holds_now_and_no_more() -> None:
     shifts.resume()
     assert shifts.at_work
     assert shifts.status().by_command
-    # The same cause, with other words, is waived until it is over; another one is not.
+    # The same cause with another text is waived until it is over; another cause is not.
     shifts.hold("signal", "dearer still")
     assert shifts.at_work
     shifts.hold("program", "a game")

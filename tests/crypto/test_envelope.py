@@ -1,4 +1,4 @@
-"""Envelopes: what was sealed opens, and nothing that was touched does."""
+"""Envelopes: a sealed one opens, an altered one does not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def fields_of(kind: str = "vote", body: bytes = b"body", by: Identity = ALICE) -
 
 
 def layout(envelope: Envelope) -> bytes:
-    """The documented bytes, written down a second time."""
+    """Return the documented bytes, written a second time."""
     kind = envelope.kind.encode()
     return (
         b"\xd1\x01"
@@ -58,7 +58,7 @@ def reason_for(data: bytes, swarm: bytes = SWARM, max_bytes: int = MAX_ENVELOPE_
 
 
 def open_or_the_one_error(data: bytes) -> bool:
-    """The fuzz invariant: an envelope in its one spelling, or the one error."""
+    """Check the fuzz invariant: an envelope in its one spelling, or the one error."""
     try:
         envelope = open_envelope(data, swarm=SWARM)
     except EnvelopeError as error:
@@ -126,7 +126,7 @@ def test_signing_bytes_are_injective(
 
 @pytest.mark.parametrize("cut", range(1, 8))
 def test_no_shift_between_the_fields_signs_the_same(cut: int) -> None:
-    # Were the length of the kind not signed, these would give the same bytes.
+    # If the length of the kind were not signed, these would give the same bytes.
     kind, body = "proposal", b"body"
     rest = kind[cut:].encode() + SWARM + body
     shifted = signing_bytes(kind[:cut], rest[:32], rest[32:])

@@ -1,4 +1,4 @@
-"""Identities: RFC 8032's numbers, libp2p's names, and signatures that bend to nobody."""
+"""Identities: RFC 8032's test vectors, libp2p's names, and non-malleable signatures."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_keys_of_small_order_are_refused() -> None:
     ]
     forged = [point + bytes(32) for point in points]
     for key in points:
-        # Nobody knows a secret for such a key, and the backend accepts signatures all the same.
+        # Such a key has no secret, and the backend accepts signatures all the same.
         found = [
             (message, signature)
             for message in (bytes([number]) for number in range(12))

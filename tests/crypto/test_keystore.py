@@ -1,4 +1,4 @@
-"""The key file: whole, private, never overwritten, and harmless whatever is in it."""
+"""Key file: whole, private, never overwritten, and harmless whatever its content."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def golden_sealed(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One file for all inputs of a fuzz run."""
+    """Return one file for all inputs of a fuzz run."""
     return put(tmp_path_factory.mktemp("keystore") / "identity.key", b"")
 
 
@@ -72,7 +72,7 @@ def spell(fields: dict[str, Any]) -> bytes:
 
 
 def with_checksum(fields: dict[str, Any]) -> bytes:
-    """The file of somebody who knows the format, checksum included."""
+    """Return the file of an attacker who knows the format, checksum included."""
     rest = {name: value for name, value in fields.items() if name != "checksum"}
     context = "distro-node 2026 keystore v1 checksum"
     return spell({**rest, "checksum": blake3(spell(rest), derive_key_context=context).hexdigest()})
@@ -215,7 +215,7 @@ def test_an_earlier_file_opens_and_is_written_anew(golden_sealed: Path) -> None:
     assert settings_of(golden_sealed) == (2**17, 8, 1)
     assert stat.S_IMODE(golden_sealed.stat().st_mode) == 0o600
     assert [entry.name for entry in golden_sealed.parent.iterdir()] == ["identity.key"]
-    # Once, and for good.
+    # Once only.
     assert load_identity(golden_sealed, GOLDEN_PASSPHRASE).seed == GOLDEN_IDENTITY.seed
     assert golden_sealed.read_bytes() == after
     assert type(error_for(golden_sealed, "wrong")) is WrongPassphrase
@@ -244,7 +244,7 @@ def test_an_earlier_file_that_cannot_be_written_anew_stays(
     if step == "memory":
         monkeypatch.setattr(keystore, "Scrypt", scrypt)
     elif step == "geteuid":
-        # Somebody else's: root looks at a user's node.
+        # Another user's file: root looks at a user's node.
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
     elif step == "content":
         monkeypatch.setattr(keystore, "_write", lambda path, content: put(path, content[:-9]))
@@ -385,7 +385,7 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     assert "directory" in caught.value.remedy
 
 
-# Reading what is not a good key file
+# Reading invalid key files
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o610, 0o601, 0o602, 0o777])
@@ -485,7 +485,7 @@ def test_other_spellings_of_a_good_file_are_refused(path: Path) -> None:
 
 
 def sealed_variants() -> dict[str, dict[str, Any]]:
-    """Files whose checksum is right and whose content is not."""
+    """Return files with a valid checksum and invalid content."""
     good = json.loads((GOLDEN / "keystore_sealed.json").read_text())
     key = good["key"]
     peer = peer_text(Identity.from_seed(bytes(32)).peer)
@@ -550,7 +550,7 @@ def test_a_right_checksum_vouches_for_nothing(
     if not authenticated:
         monkeypatch.setattr(keystore, "Scrypt", forbid_scrypt)
     error = error_for(path, GOLDEN_PASSPHRASE)
-    # What the passphrase's key authenticates cannot be told from a wrong passphrase.
+    # A change to authenticated data looks like a wrong passphrase.
     assert isinstance(error, WrongPassphrase) == authenticated
 
 
@@ -575,7 +575,7 @@ def test_no_error_tells_the_seed(golden_plain: Path) -> None:
     assert fields["key"]["seed"] not in error.problem + error.remedy + repr(error)
 
 
-# Whatever the bytes: the identity or the one error
+# Any bytes give the identity or the one error
 
 
 def load_or_the_one_error(path: Path, content: bytes, passphrase: str | None) -> Identity | None:

@@ -1,4 +1,4 @@
-"""Energy out of readings: wrapped counters, gaps, and what nobody knows."""
+"""Energy from readings: wrapped counters, gaps, and unknown values."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def test_wherever_it_stands_the_energy_is_the_same(start: int, joules: float) ->
 @pytest.mark.parametrize(
     ("before", "after", "seconds", "wraps_at"),
     [
-        # Backwards without a wrap: 200 W before, then anew from nothing.
+        # Backwards without a wrap: 200 W before, then restarted from zero.
         (200_000_000_000, 5_000_000, 2.0, RANGE),
         (5_000_000, 4_000_000, 2.0, None),
-        # Ahead by more than anything draws.
+        # Ahead by more than any device uses.
         (0, int(MOST_WATTS * 2.1e6), 2.0, RANGE),
         (0, 10**400, 2.0, None),
-        # After a night asleep, at the same moment, and before it.
+        # After a night of suspension, at the same moment, and before it.
         (0, 1_000_000, 61.0, RANGE),
         (0, 1_000_000, 0.0, RANGE),
         (0, 1_000_000, -1.0, RANGE),
-        # Beyond its own end.
+        # Beyond its own limit.
         (RANGE + 5, 1, 2.0, RANGE),
     ],
 )
@@ -84,10 +84,10 @@ def test_a_meter_counts_work_alone_and_says_how_much_of_it_was_measured() -> Non
     assert meter.joules is None
     meter.take(reading(2, joules=100), 2, at_work=True)
     assert (meter.watts, meter.joules, meter.measured) == (50, 100, 0.5)
-    # Paused: it draws, and nothing is counted.
+    # Paused: power is used, and nothing is counted.
     meter.take(reading(4, joules=120), 2, at_work=False)
     assert (meter.watts, meter.joules, meter.measured) == (10, 100, 0.5)
-    # Gone, and back: nobody knows what it took meanwhile.
+    # Gone, and back: its energy meanwhile is unknown.
     meter.take(None, 2, at_work=True)
     assert meter.watts is None
     meter.take(reading(8, joules=900), 2, at_work=True)

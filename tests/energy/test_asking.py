@@ -1,4 +1,4 @@
-"""Whom `--pause-when` asks: servers and commands that answer, lie, stall or say nothing."""
+"""Sources of `--pause-when`: servers and commands that answer, lie, stall or return nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from web_server import Answer, WebServer, Write
 
 
 class Service(WebServer):
-    """Answers are set by path, whatever is asked for behind a question mark."""
+    """Server whose answers are set by path, whatever the query string."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
@@ -67,7 +67,7 @@ async def test_a_tariff_of_half_hours(service: Service) -> None:
     node = asker(service.url + "/rates?key=secret", field="results.now.value_inc_vat")
     assert await node.look()
     assert node.value == 31.4
-    # The address may hold a key: the screen and the log get the host.
+    # The URL may hold a key: the screen and the log show only the host.
     assert "secret" not in node.sentence
     assert service.asked == ["/rates?key=secret"]
 
@@ -150,7 +150,7 @@ async def test_a_commands_number_and_its_word() -> None:
     ("command", "settings", "why"),
     [
         ("sleep 600", {"seconds": 0.5}, "longer than"),
-        # The shell ends, and what it left behind keeps the pipe.
+        # The shell ends, and its child keeps the pipe open.
         ("sleep 600 & exit 0", {"seconds": 0.5}, "longer than"),
         ("trap '' TERM INT HUP; while :; do :; done", {"seconds": 0.5}, "longer than"),
         ("cat /dev/zero", {}, "more than"),
@@ -181,7 +181,7 @@ async def test_what_a_command_started_ends_with_it(tmp_path: Path) -> None:
 def still_there(pid: int) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        # Nobody may have taken note of its end yet.
+        # Its parent may not have reaped it yet.
         return [process] if process.status() != psutil.STATUS_ZOMBIE else []
     return []
 
@@ -191,11 +191,11 @@ async def test_a_command_that_is_not_there() -> None:
         await ask_command(["/no/such/program"], 5.0)
 
 
-# What comes of it
+# Consequences
 
 
 class Said(Asker):
-    """One that is told what it hears."""
+    """Asker with scripted answers."""
 
     word: float | None = None
 
@@ -210,7 +210,7 @@ async def test_silence_keeps_the_last_word_for_a_while_and_is_said_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     node = Said(PauseWhen(ask="x", pause=30.0, resume=25.0))
-    # Never a word: the node works.
+    # Never an answer: the node works.
     assert not await node.look()
     node.word = 40.0
     assert await node.look()

@@ -1,4 +1,4 @@
-"""Several cards of one member, taken together."""
+"""Several cards of one member as one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST, SECOND = "GPU-1", "GPU-2"
 
 
 class Cards:
-    """NVML with several cards, each of which answers for itself. `made` are what was made to ask it."""
+    """NVML with several cards, each with its own answers. `made` are the objects that ask it."""
 
     def __init__(self) -> None:
         self.drivers = {uuid: Card(uuid) for uuid in (FIRST, SECOND)}
@@ -123,7 +123,7 @@ OURS = frozenset([1, 2])
         ([], [], False),
         ([], [(9, 80)], True),
         ([(9, 80)], None, True),
-        # On the second card nobody can say.
+        # Unknown for the second card.
         ([], None, None),
     ],
 )

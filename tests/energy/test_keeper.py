@@ -1,4 +1,4 @@
-"""The keeper: meters into the status and the metrics, the power limit, and who makes a node wait."""
+"""The keeper: meters in the status and the metrics, the power limit, and what pauses a node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OURS = 10
 
 
 class Watts:
-    """In the place of the processor's counters: so many watts, None for unknown."""
+    """Substitute for the processor's counters: a fixed power in W, None for unknown."""
 
     def __init__(self, watts: float | None) -> None:
         self.watts = watts
@@ -50,7 +50,7 @@ class Watts:
 
 
 class Idle(People):
-    """People of whom the test says when they were there."""
+    """People whose last activity the test sets."""
 
     seconds: float | None = None
 
@@ -62,7 +62,7 @@ _clock: MockClock | None = None
 
 
 def trio_time() -> float:
-    """trio's time, in whatever thread."""
+    """Return trio's time, in any thread."""
     assert _clock is not None
     return _clock.current_time()
 
@@ -76,7 +76,7 @@ def wound(autojump_clock: MockClock) -> Iterator[MockClock]:
 
 
 class Rig:
-    """A keeper with all that it asks."""
+    """Keeper with all its dependencies."""
 
     def __init__(self, settings: EnergySettings, *, device: str | None = "cuda (a card)") -> None:
         self.driver, self.people, self.watts = Driver(), Idle(), Watts(50.0)
@@ -125,7 +125,7 @@ async def test_watts_become_money(wound: MockClock, nursery: trio.Nursery) -> No
     assert rig.metric("distro_energy_joules_total", part="processor") == pytest.approx(
         180e3, rel=0.01
     )
-    # A pause is not the swarm's.
+    # Energy during a pause is not the swarm's.
     rig.shifts.pause()
     await trio.sleep(METER_SECONDS + 1)
     before = rig.keeper.status().kwh
@@ -286,12 +286,12 @@ async def test_a_polite_node_makes_way_for_a_person(
     await rig.shifts.wait(at_work=False)
     assert trio.current_time() - before <= 3
     assert rig.shifts.status().holds[0].text == "somebody uses the computer, until 5 min of quiet"
-    # The owner is at the computer, and wants the node to work all the same.
+    # The owner is at the computer, and wants the node to work anyway.
     rig.shifts.resume()
     await trio.sleep(60)
     assert rig.shifts.at_work
     assert rig.shifts.status().holds[0].waived
-    # Away for long; at the next return it makes way again.
+    # Idle for long; at the next activity it pauses again.
     rig.people.seconds = 5000.0
     await trio.sleep(QUIET_SECONDS + 10)
     rig.people.seconds = 1.0
@@ -318,7 +318,7 @@ async def test_what_cannot_be_seen_is_said_once(
 
 
 def test_terminals_say_when_they_were_typed_into(tmp_path: Path) -> None:
-    # A terminal is a device; a file that is called like one is none.
+    # A terminal is a device; a file with such a name is not.
     (tmp_path / "tty1").touch()
     (tmp_path / "pts").mkdir()
     (tmp_path / "pts" / "0").touch()
@@ -368,7 +368,7 @@ IdleSinceHint=5
     [
         ("no", "900000000", 0.0),
         ("yes", "900000000", 100.0),
-        # A desktop that has never told logind anything.
+        # A desktop that has never reported to logind.
         ("no", "0", None),
         ("no", "", None),
         ("yes", "9" * 40, None),

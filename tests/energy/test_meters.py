@@ -1,4 +1,4 @@
-"""The meters: trees as Linux has them, a driver as NVIDIA's answers, and both when they fail."""
+"""Meters: trees as on Linux, a driver like NVIDIA's, and failures of both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_packages_and_memory_count_once(tmp_path: Path) -> None:
     package = zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
     core = zone(tmp_path, "intel-rapl:0:0", "core", 1)
     memory = zone(tmp_path, "intel-rapl:0:1", "dram", 262_143_328_849)
-    # The whole platform has the packages in it.
+    # The whole platform includes the packages.
     platform = zone(tmp_path, "intel-rapl:1", "psys", 1)
     before = meter.read()
     for folder, energy in (
@@ -54,7 +54,7 @@ def test_a_counter_that_says_no_number_is_unknown(tmp_path: Path, energy: str) -
     zone(tmp_path, "intel-rapl:0", "package-0", energy)
     zone(tmp_path, "intel-rapl:1", "package-1", 5)
     reading = Processor(tmp_path).read()
-    # Read in part, the longest one is a number of 64 digits, which no two readings fit.
+    # Read in part, the longest one is a number of 64 digits, which fits no pair of readings.
     assert reading is None or energy == "9" * 5000
 
 
@@ -80,15 +80,15 @@ def test_without_counters_nothing_is_known(tmp_path: Path) -> None:
 
 
 class NVMLError(Exception):
-    """As the driver's library has it."""
+    """Same as in the driver's library."""
 
 
 class NoPermission(NVMLError):
-    """Only root may."""
+    """Error: only root may do this."""
 
 
 class NotFound(NVMLError):
-    """Nothing was counted."""
+    """Error: nothing was counted."""
 
 
 class Driver:
@@ -196,7 +196,7 @@ def test_all_that_is_called_is_there() -> None:
     for name in vars(Driver):
         if name.startswith(("nvml", "NVMLError")):
             assert hasattr(pynvml, name), name
-    # No driver here, or there is one: either way nothing is raised.
+    # With or without a driver here, nothing is raised.
     made = Gpu()
     made.aim(UUID)
     assert made.read() is None
@@ -232,7 +232,7 @@ def test_a_card_that_falls_off_is_unknown_until_it_is_back(
     assert gpu.read() is None
     assert "lost" in (gpu.why or "")
     driver.gone = False
-    # It is left alone for a while; then it is opened anew, once.
+    # It is left alone for a while; then it is reopened, once.
     assert gpu.read() is None
     time[0] = 61.0
     assert gpu.read() is not None
@@ -314,7 +314,7 @@ def test_while_ours_is_not_there_all_use_is_others(gpu: Gpu, driver: Driver) -> 
     assert gpu.use_by_others([]) == Use(True)
     driver.percent = 5
     assert gpu.use_by_others([]) == Use(False)
-    # In a container the driver knows our trainer by another number.
+    # In a container the driver knows our trainer by another process id.
     driver.percent = 99
     assert gpu.use_by_others([9, 10]) == Use(None)
     driver.gone = True

@@ -1,4 +1,4 @@
-"""Thresholds, hysteresis and old words; numbers out of what others say; how long courtesy lasts."""
+"""Thresholds, hysteresis and expiry; numbers in answers; how long an idle grace lasts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def read(value: object, path: str) -> float:
     return number_in_json(json.dumps(value).encode(), check_path(path), NOW)
 
 
-# As the services answer, shortened; the values are made up.
+# Real answers of these services, shortened, with invented values.
 CARBON = {
     "data": [
         {
@@ -213,11 +213,11 @@ def test_courtesy_lasts_until_there_was_quiet() -> None:
     assert not courtesy.hear(None, 0)
     assert not courtesy.hear(400, 0)
     assert courtesy.hear(0, 10)
-    # What cannot be seen is no quiet, and no disturbance.
+    # Unknown activity is neither idle time nor a disturbance.
     assert courtesy.hear(None, 309)
     assert not courtesy.hear(None, 310)
     assert courtesy.hear(299, 320)
-    # What was seen before is not forgotten for something older.
+    # An observation is not replaced by an older one.
     assert courtesy.hear(5, 400)
     assert courtesy.hear(250, 600)
     assert not courtesy.hear(306, 701)

@@ -1,4 +1,4 @@
-"""The account of what is told of a member's own data: on the disk first, and never beyond its limit."""
+"""Privacy budget for a member's own data: on disk first, and never beyond its limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def account() -> Account:
 
 
 async def simple(spent: Sequence[tuple[float, float, int]], delta: float) -> float:
-    """An ε of a quarter for each round."""
+    """Return an ε of a quarter for each round."""
     return sum(rounds for _, _, rounds in spent) / 4
 
 

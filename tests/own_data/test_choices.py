@@ -1,4 +1,4 @@
-"""What an owner brings, and whether it goes with the swarm: one line each, and no more."""
+"""The owner's data and options, and whether they fit the swarm: one line each, and no more."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_fits_is_taken(tmp_path: Path) -> None:
     check_choices(settings(tmp_path, own_data=data), private())
     some = PrivacySettings(epsilon=4.0)
     check_choices(settings(tmp_path, own_data=data, privacy=some), private(max_epsilon=4.0))
-    # The usual delta is made to fit.
+    # The default delta is adapted to fit.
     check_choices(settings(tmp_path, own_data=data, privacy=some), private(max_delta=1e-9))
 
 

@@ -1,4 +1,4 @@
-"""In which order a member trains its own sequences, and which it draws."""
+"""The order in which a member trains on its own sequences, and the random draws."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_each_is_drawn_with_the_rate_and_apart_from_the_others() -> None:
         assert list(found) == sorted(set(found))
         counts.update(found)
         sizes.append(len(found))
-    # 2,000 draws at 0.1: 200 with a deviation of 13.4, of twenty numbers; six deviations.
+    # 2,000 draws at 0.1: 200 with a deviation of 13.4, for twenty numbers; six deviations.
     assert all(120 < counts[number] < 280 for number in range(20))
     mean = sum(sizes) / len(sizes)
     variance = sum((size - mean) ** 2 for size in sizes) / len(sizes)
-    # Binomial: 20 · 0.1 · 0.9; a fixed size, as without chance, would have none.
+    # Binomial: 20 · 0.1 · 0.9; a fixed sample size would have none.
     assert 1.3 < variance < 2.3
     assert drawn(20, 0.0) == ()
     assert drawn(20, 1.0) == tuple(range(20))

@@ -1,4 +1,4 @@
-"""A node as a service: what systemd and launchd are told, and that nobody's own file is written over."""
+"""A node as a service: the unit files, and that no edited file is overwritten."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unit(**changes: object) -> Service:
 
 
 class System:
-    """A manager whose commands are noted instead of run."""
+    """Manager whose commands are recorded instead of run."""
 
     def __init__(self, folder: Path, kind: str = "systemd", system: bool = False) -> None:
         self.asked: list[str] = []
@@ -53,9 +53,9 @@ class System:
         return next(known, Outcome(0, ""))
 
 
-# Private here: `_program`: where the program lies is this machine's business.
+# Private here: `_program`: the program's path depends on this machine.
 
-# --- what is written -----------------------------------------------------------------------------
+# --- unit files ----------------------------------------------------------------------------------
 
 
 def exec_start(content: bytes) -> list[str]:
@@ -70,7 +70,7 @@ def test_systemd_is_told_every_word_as_it_is(system: bool) -> None:
     assert is_ours(content)
     assert b"WantedBy=" + (b"multi-user" if system else b"default") + b".target" in content
     assert (b"DynamicUser=yes" in content) == system
-    # A mistake that a restart does not mend is not tried again every half a minute for ever.
+    # A mistake that a restart does not fix is not retried every half a minute for ever.
     (lasting,) = re.findall(rb"RestartPreventExitStatus=(.*)", content)
     assert {int(ExitCode.NO_TICKET), int(ExitCode.EXPELLED)} <= set(map(int, lasting.split()))
     assert int(ExitCode.NO_BOOTSTRAP) not in set(map(int, lasting.split()))
@@ -130,7 +130,7 @@ def test_systemd_takes_the_units(tmp_path: Path, command: str) -> None:
     assert score.returncode == 0, score.stdout
 
 
-# --- putting it in and taking it out -------------------------------------------------------------
+# --- installing and removing ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["systemd", "launchd"])
@@ -144,7 +144,7 @@ def test_a_service_comes_and_goes(tmp_path: Path, kind: str) -> None:
     assert any(word in system.asked[-1] for word in ("restart", "bootstrap"))
     status = manager.status("distro-node")
     assert (status.installed, status.edited) == (True, False)
-    # Another command takes the place of the one before without a question: that one was ours.
+    # Another command replaces the former one without a question: that one was ours.
     other = unit(words=(*WORDS, "--wait"))
     assert manager.install(other, force=False).read_bytes() == manager.content(other)
     assert manager.remove("distro-node", force=False) == path
@@ -221,7 +221,7 @@ def test_the_command_installs_what_it_was_given(command, system: System) -> None
     assert done.code == 0, done
     path = system.manager.file("distro-node")
     assert str(path) in done.out
-    # At boot the network may not be there yet.
+    # At boot the network may not be up yet.
     assert exec_start(path.read_bytes())[1:] == ["join", GOOD, "--max-upload", "5Mbit", "--wait"]
     assert "is active" not in command("service", "status").out
     system.answers["is-active"] = Outcome(0, "active")

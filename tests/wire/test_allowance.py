@@ -1,4 +1,4 @@
-"""Budgets: nobody uses more than so much at once and so much a second."""
+"""Token buckets: no key uses more than its burst and its rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blob lists and sync answers: what is large stays within its limits."""
+"""Blob lists and sync answers: large data stays within its limits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_answers_hold_what_fits() -> None:
     entry = len(encode(DECIDED))
     answer = compose_response(9, [encode(DECIDED)] * 10_000, [bytes(1000)] * 10_000)
     data = encode(answer)
-    # One more entry of the largest kind would have had room.
+    # One more entry of the largest kind would have fitted.
     assert len(data) + MAX_DECIDED_BYTES <= MAX_SYNC_RESPONSE_BYTES + (1 << 20)
     assert len(answer.entries) > (2 << 20) // entry
     assert len(answer.envelopes) > 1000

@@ -1,4 +1,4 @@
-"""Budgets of formats and tables: how long a thing may be, how many are kept, how much is answered."""
+"""Limits of formats and tables: lengths, numbers of entries kept, sizes of answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _peer(number: int) -> PeerId:
     return PeerId(number.to_bytes(32, "big"))
 
 
-# How long a thing may be
+# Lengths
 
 
 def _message(body: bytes) -> object:
@@ -64,7 +64,7 @@ def _message(body: bytes) -> object:
     ],
 )
 def test_what_is_too_long_is_not_read(decode: Callable[[bytes], Any], most: int) -> None:
-    """Of zeros, which are no such thing either: the reason shows what was looked at."""
+    """With zeros, which are invalid as well: the reason shows which check came first."""
     reasons = []
     for size in (most, most + 1):
         with pytest.raises(ProtocolError) as refused:
@@ -114,11 +114,11 @@ def test_links_have_a_length() -> None:
         swarm_id.parse_invite("distro:" + "x" * 9000)
 
 
-# How much is answered
+# Sizes of answers
 
 
 class _Tall:
-    """A ledger that says how high it is."""
+    """Ledger that reports a given height."""
 
     def __len__(self) -> int:
         return 100_000
@@ -137,20 +137,20 @@ def test_an_answer_has_so_many_entries() -> None:
 
 
 def test_who_wants_no_entries_gets_no_messages() -> None:
-    """Whoever only compares chains; and a liar that asks for ids all the time."""
+    """For a peer that only compares chains, or a liar that asks for ids all the time."""
     said = [_answered(SyncRequest(SWARM, 100_000, (), most))[1] for most in (0, 1)]
     assert [len(messages_) for messages_ in said] == [0, 1]
 
 
 def test_answers_fit() -> None:
-    """Entries of the greatest length, and messages of it."""
+    """With entries and messages of maximum length."""
     entry, letter = bytes(4 << 20), bytes(256 << 10)
     made = compose_response(9, [entry] * 9, [letter] * 99)
     size = sum(map(len, made.entries)) + sum(map(len, made.envelopes))
     assert size <= (8 << 20) - 4096
 
 
-# How many are kept
+# Numbers of entries kept
 
 
 def _record(peer: int, swarm: int, number: int = 1) -> PeerRecord:
@@ -174,12 +174,12 @@ def test_so_many_swarms_are_known() -> None:
 
 
 def test_a_peer_is_in_so_many_swarms() -> None:
-    """Or one peer pushes all others out."""
+    """Otherwise one peer evicts all others."""
     assert _registry([_record(1, n) for n in range(20)]).swarms() == 4
 
 
 def test_a_swarm_with_fewer_peers_goes_first() -> None:
-    """Whoever has many keys and swarms pushes out none that people are in."""
+    """An attacker with many keys and swarms evicts no swarm with real members."""
     people = [_record(n, 0) for n in range(3)]
     registry = _registry([*people, *(_record(100 + n, 1 + n) for n in range(80))])
     assert len(registry.peer_records(people[0].swarm, 0.0)) == 3
@@ -197,7 +197,7 @@ def test_an_introduction_holds_for_a_while() -> None:
 
 
 def test_an_older_record_replaces_no_newer_one() -> None:
-    """Whoever repeats it sends others where its peer is no more."""
+    """A replay would send others to where its peer no longer is."""
     registry = _registry([_record(1, 0, 5), _record(1, 0, 4)])
     (kept,) = registry.peer_records(_record(1, 0).swarm, 0.0)
     assert kept.number == 5
@@ -209,7 +209,7 @@ def test_so_many_expelled_are_remembered() -> None:
 
 
 def test_the_departed_are_forgotten() -> None:
-    """When nothing that they said before can be repeated any more."""
+    """Once none of their earlier messages can be replayed any more."""
     members = Membership(since={_peer(0): 0, _peer(1): 0}).changed(Change(1, departed=(_peer(1),)))
     gone = [members.changed(Change(round_)).gone for round_ in (65, 66)]
     assert list(map(len, gone)) == [1, 0]
@@ -281,7 +281,7 @@ def test_so_many_are_left_alone() -> None:
 
 
 def test_memberships_take_little_memory() -> None:
-    """Of a chain that changes its members in each round: some are made again when they are asked for."""
+    """For a chain that changes its members in each round: some are rebuilt when they are needed."""
     made = Memberships(founding(_peer(0)))
     with patch.object(Change, "of", staticmethod(lambda change: change)):
         for number in range(1000):
@@ -292,7 +292,7 @@ def test_memberships_take_little_memory() -> None:
 
 
 def _a_link_names(query: str) -> str:
-    """What is wrong with a link."""
+    """Return what is wrong with a link."""
     try:
         swarm_id.parse_invite(f"distro:{swarm_id.swarm_text(SWARM)}?{query}")
     except swarm_id.SwarmIdError as error:
@@ -304,7 +304,7 @@ ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{peer_text(identity(1).peer)}"
 
 
 def test_links_name_few_bootstrap_peers() -> None:
-    """The node calls all of them."""
+    """The node dials all of them."""
     assert [_a_link_names("&".join([f"bootstrap={ADDRESS}"] * n)) for n in (16, 17)] == ["", "link"]
 
 
@@ -313,7 +313,7 @@ def test_tickets_have_a_length() -> None:
 
 
 def test_addresses_have_a_length() -> None:
-    # The last 24 characters are the port's and what stands around.
+    # The last 24 characters are the port and its surroundings.
     found = []
     for more in (0, 1):
         name = "a" * (256 + more - len("/dns4/") - len(ADDRESS[len("/ip4/192.0.2.1") :]))
@@ -322,7 +322,7 @@ def test_addresses_have_a_length() -> None:
 
 
 def _named(addresses: list[str]) -> int:
-    """How many of its addresses a peer tells of itself, as others read it."""
+    """Return how many of its addresses a peer publishes, as others read them."""
     sealed = introductions.seal_peer_record(identity(1), SWARM, addresses, 1)
     return len(introductions.open_peer_record(sealed, SWARM).addresses)
 

@@ -1,4 +1,4 @@
-"""Every decoder: what was encoded comes back, and any bytes give a value or `ProtocolError`.
+"""Every decoder: it returns what was encoded, and any bytes give a value or `ProtocolError`.
 
 The fast part runs some hundreds of inputs for each decoder; the soak runs `SOAK_INPUTS`.
 """
@@ -29,11 +29,11 @@ SOAK_INPUTS = 100_000
 REASONS = {"oversized", "malformed", "invalid", "mismatch", "version"}
 
 
-# Values of any format, made from its annotations
+# Values of any format, generated from its annotations
 
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
-    """Values that an annotation allows. Lists are kept short: lengths have tests of their own."""
+    """Return values that an annotation allows. Lists are kept short: lengths have tests of their own."""
     if hint in (ContentId, PeerId):
         return st.binary(min_size=32, max_size=32)
     if isinstance(hint, typing.NewType):
@@ -94,14 +94,14 @@ def instances(cls: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries(fields).map(lambda made: _build(cls, made)).filter(bool)
 
 
-# Another version than the program's is refused. Speakers are tied to many fields at once.
+# A version other than the program's is refused. `speakers` depends on many fields at once.
 _REFUSED = [("Manifest", "version"), ("Manifest", "speakers")]
 
 
 def changed(value: Any) -> st.SearchStrategy[Any]:
-    """A value like this one, with some fields made anew: those that go together with all before them.
+    """Return a value like this one, with some fields regenerated that fit all fields before them.
 
-    Where rules tie many fields together, fields that are all made anew are hardly ever a value.
+    Where rules connect many fields, regenerating all of them hardly ever gives a valid value.
     """
     hints = typing.get_type_hints(type(value), include_extras=True)
     fields = {
@@ -136,7 +136,7 @@ def _build(cls: Any, made: dict[str, Any]) -> Any:
     try:
         return cls(**made)
     except ValueError:
-        # Fields that do not go together: more warm-up than rounds, and the like.
+        # Fields that do not fit together: more warm-up than rounds, and the like.
         return None
 
 
@@ -159,7 +159,7 @@ def test_round_trip(name: str) -> None:
 
 
 def value_or_error(format_: Format, data: bytes) -> bool:
-    """Decode; whether it was a value. Anything but a value or `ProtocolError` fails the test."""
+    """Decode; return whether it was a value. Anything but a value or `ProtocolError` fails the test."""
     try:
         value = format_.decode(data)
     except ProtocolError as error:
@@ -172,7 +172,7 @@ def value_or_error(format_: Format, data: bytes) -> bool:
 
 
 def attack(format_: Format, name: str, inputs: int) -> tuple[int, int]:
-    """How many hostile inputs gave a value, and how many an error."""
+    """Return how many hostile inputs gave a value, and how many an error."""
     valid = 0
     data = format_.data
     for number in range(inputs):
@@ -221,7 +221,7 @@ def test_every_prefix_and_every_flipped_bit_of_the_first_bytes(name: str) -> Non
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_one_format_is_not_another(name: str) -> None:
-    """No message can be passed off as one of another shape."""
+    """A message cannot be passed off as one of another shape."""
     format_ = FORMATS[name]
     for other_name, other in FORMATS.items():
         if type(other.value) is not type(format_.value):

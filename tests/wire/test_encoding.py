@@ -1,4 +1,4 @@
-"""The canonical encoding: one spelling for each value, and no input that costs much."""
+"""Canonical encoding: one spelling for each value, and no expensive input."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ PLAIN = [5, 1.0, "a", b"b", [1, 2], None, {"k": 1, "l": 2}]
 
 
 def respelled(place: int, spelling: bytes) -> bytes:
-    """The sample with one item spelled by hand."""
+    """Return the sample with one item spelled by hand."""
     parts = [pack(item) for item in PLAIN]
     parts[place] = spelling
     return b"\x97" + b"".join(parts)
@@ -152,7 +152,7 @@ def test_values_of_another_type(place: int, value: object) -> None:
 
 
 def bombs(size: int) -> dict[str, bytes]:
-    """Inputs of `size` bytes that ask for as much as they can."""
+    """Return inputs of `size` bytes that ask for as much as they can."""
     units = {
         "lists in lists, each as long as it may claim": b"\xdd" + (size - 5).to_bytes(4, "big"),
         "lists in lists, claiming more than there is": b"\xdd\xff\xff\xff\xff",
@@ -180,7 +180,7 @@ def bombs(size: int) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", bombs(1000))
 def test_no_bomb_goes_off(name: str) -> None:
-    """A message of 256 KiB costs some megabytes, whatever it says; a gigabyte was once possible."""
+    """A message of 256 KiB costs some megabytes, whatever its content; a gigabyte was once possible."""
     data = bombs(256 << 10)[name]
     tracemalloc.start()
     try:
@@ -226,5 +226,5 @@ def test_any_bytes(data: bytes) -> None:
         value = decode_plain(data, max_bytes=40)
     except ProtocolError:
         return
-    # NaN is not equal to itself, so compare how it looks.
+    # NaN is not equal to itself, so compare the representations.
     assert repr(msgpack.unpackb(data)) == repr(value)

@@ -1,9 +1,9 @@
-"""The wire formats are frozen: the same value is the same bytes for ever.
+"""Wire formats are frozen: the same value has the same bytes for ever.
 
 `tests/golden/messages.json` holds one instance of each format as hex, with its content id. If a test
-here fails after a change, the change speaks another language than the nodes out there. If that is meant,
-it is a new protocol version (`PROTOCOL_VERSION` in protocol/wire/manifest.py): raise it, then write the
-file anew and commit both:
+here fails after a change, the change is incompatible with the nodes in use. If that is intended, it is a
+new protocol version (`PROTOCOL_VERSION` in protocol/wire/manifest.py): raise it, then rewrite the file
+and commit both:
 
     PYTHONPATH=tests .venv/bin/python tests/wire/test_golden.py
 """
@@ -34,7 +34,7 @@ PATH = Path(__file__).resolve().parents[1] / "golden" / "messages.json"
 
 @dataclass(frozen=True)
 class Spelt:
-    """A message of `node/network` that is spelt byte by byte: its bytes, what they say, the decoder."""
+    """Message of `node/network` spelled byte by byte: its bytes, its value, the decoder."""
 
     data: bytes
     value: Any

@@ -1,4 +1,4 @@
-"""Manifests: named by their bytes, and refused when they are anything else."""
+"""Manifests: named by their bytes, and refused if they are anything else."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_keys_are_all_there_in_their_order() -> None:
     *others, _ = PLAIN
     for key in others:
         rest = {name: value for name, value in PLAIN.items() if name != key}
-        # A key with a default may be missing where people write, but not where bytes are hashed.
+        # A key with a default may be missing in a founder's file, but not in the hashed bytes.
         assert refused(rest)[0] in ("invalid", "malformed")
         assert refused({**rest, key: PLAIN[key]})[0] == "malformed"
     assert refused([])[0] == "invalid"
@@ -143,8 +143,7 @@ def test_what_does_not_go_together(make: Any, words: str) -> None:
     ],
 )
 def test_a_mirror_is_on_the_open_web_and_encrypted(mirror: str) -> None:
-    """Addresses of it that are private are refused where a name is resolved
-    (`tests/content/test_mirrors.py`)."""
+    """Private addresses are refused where a name is resolved (`tests/content/test_mirrors.py`)."""
     reason, text = refused(PLAIN | {"data": PLAIN["data"] | {"mirrors": [mirror]}})
     assert reason == "invalid"
     assert "https://" in text or "mirrors" in text
@@ -159,7 +158,7 @@ def test_members_are_as_many_as_a_proposal_can_name() -> None:
 
 
 def test_what_was_added_is_not_there_unless_it_is_used() -> None:
-    """So manifests from before it was added keep their bytes, and their swarms their ids."""
+    """So earlier manifests keep their bytes, and their swarms their ids."""
     assert "overlap" not in PLAIN["rounds"]
     assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"overlap": False}})[0] == "malformed"
     assert msgpack.unpackb(ADDITIONS.encode())["rounds"]["overlap"] is True

@@ -36,7 +36,7 @@ def test_two_quorums_share_enough(members: int) -> None:
     byzantine, crash = quorum("byzantine", members), quorum("crash", members)
     assert 3 * byzantine > 2 * members >= 3 * (byzantine - 1)
     assert 2 * crash > members >= 2 * (crash - 1)
-    # With less than a third that lie, two quorums share somebody who does not.
+    # If less than a third are byzantine, two quorums share an honest member.
     liars = (members - 1) // 3
     assert 2 * byzantine - members > liars
     assert byzantine <= members - liars
@@ -73,7 +73,7 @@ def test_everybody_leads_in_turn() -> None:
 
 
 def test_no_proposer_has_a_say_in_who_leads_next() -> None:
-    """Records that differ in what their maker may vary, here what it says it trained on."""
+    """Even with records that differ in what their maker may vary, here the tokens it claims."""
     chain = Chain(7)
     me = chain.leaders[0]
     others = [chain.update(peer) for peer in chain.membership.peers if peer != me]

@@ -1,4 +1,4 @@
-"""What messages may hold, and what they are about."""
+"""What messages may hold, and which round and parent they name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_message_is_what_its_envelope_says() -> None:
 def test_rounds_and_parents() -> None:
     for kind in MESSAGE_TYPES:
         message = FORMATS[kind].value
-        # Evidence and looks are about earlier rounds, on the same chain.
+        # Evidence and audits are about earlier rounds, on the same chain.
         earlier = {"join": 50, "evidence": 49, "check": 50, "recheck": 49}
         assert round_of(message) == earlier.get(kind, 51)
         says_parent = kind not in ("join", "leave", "heartbeat")
@@ -135,7 +135,7 @@ def test_lists_have_bounds(field: str, most: int) -> None:
 
 
 def test_a_thousand_updates_and_all_looks_fit_in_a_message() -> None:
-    """Each field as long as it can be."""
+    """With each field at its maximum length."""
     peers = [PeerId(content_id(number.to_bytes(4, "big"))) for number in range(1024)]
     most, signature = 2**63 - 1, bytes(64)
     updates = (

@@ -1,4 +1,4 @@
-"""Strict structures: what fits is taken as it is, all else is refused with its place."""
+"""Strict structures: valid values are taken unchanged, all others are refused with their place."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_positions_are_as_many_as_there_are_fields(value: Any) -> None:
 
 @dataclass(frozen=True)
 class Before:
-    """A message of an earlier version."""
+    """Message of an earlier version."""
 
     number: int
     usual: int = 7
@@ -134,7 +134,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Since(Before):
-    """The same with what was added since."""
+    """The same with later additions."""
 
     data: bytes = field(default=b"", metadata=ADDITION)
     many: tuple[Before, ...] = field(default=(), metadata=ADDITION)
@@ -146,7 +146,7 @@ class Since(Before):
     [
         (Since(1), [1, 7]),
         (Since(1, data=b"x"), [1, 7, b"x"]),
-        # What stands before something else is written, whatever it is.
+        # A field before a non-default one is written, whatever its value.
         (Since(1, many=(Before(2),)), [1, 7, b"", [[2, 7]]]),
         (Since(1, last=4), [1, 7, b"", [], 4]),
         (Since(1, data=b"x", last=4), [1, 7, b"x", [], 4]),
@@ -161,7 +161,7 @@ def test_additions_are_left_out_from_the_end_on(value: Since, plain: list[Any]) 
 
 def test_what_was_made_before_keeps_its_bytes() -> None:
     assert encode(Since(1, 2)) == encode(Before(1, 2))
-    # Only what was added may be missing.
+    # Only additions may be missing.
     for plain in ([1], [1, 7, b"x", [], 4, 5]):
         with pytest.raises(StructureError, match="expected a list of 5"):
             from_plain(Since, plain, named=False)
@@ -188,14 +188,14 @@ def test_free_values_end_at_a_depth() -> None:
 
 
 def test_long_names_are_cut_in_errors() -> None:
-    """A name of megabytes is somebody's attack, and the error goes into a log."""
+    """A name of megabytes is an attack, and the error goes into a log."""
     assert len("".join(problem(**{"x" * 1_000_000: 1}))) < 200
     where, text = problem(table={"x" * 1_000_000: {"y" * 1_000_000: {1}}})
     assert len(where + text) < 200
 
 
 def test_places_cost_nothing_where_there_is_no_error() -> None:
-    """The place of each item once was a new text as long as the key above it: here, terabytes."""
+    """Each item's path was once a new text as long as the key above it: here, terabytes."""
     table = {"k" * 2_000_000: [0] * 2_000_000}
     assert from_plain(Outer, {"name": "x", "table": table}, named=True).table == table
 

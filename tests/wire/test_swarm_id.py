@@ -1,4 +1,4 @@
-"""Swarm-ids and invite links: what is written is read back, and every typo is caught."""
+"""Swarm-ids and invite links: what is written is read back, and every typo is detected."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_swarm_id_is_read_back(swarm: SwarmId) -> None:
 
 
 def test_the_text_of_a_swarm_id_is_frozen() -> None:
-    # A change here is a change of every invite link that is out there.
+    # A change here changes every existing invite link.
     assert TEXT == "swarm-aaaqeayeaudaocajbifqydiob4ibceqtcqkrmfyydenbwha5dyp2f4ph"
 
 
@@ -144,7 +144,7 @@ def test_an_invite_link_is_read_back(
 
 
 def test_the_text_of_a_checkpoint_is_frozen() -> None:
-    # A change here makes every link that people have worthless.
+    # A change here invalidates every existing link.
     assert checkpoint_text(AT) == AT_TEXT
     assert checkpoint_from_text(AT_TEXT) == AT
 

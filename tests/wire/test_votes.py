@@ -1,4 +1,4 @@
-"""How many votes members have, and how they are counted."""
+"""Members' votes, and how they are counted."""
 
 from __future__ import annotations
 
