@@ -1,10 +1,10 @@
-"""DeMo written down from its paper's equations, slowly and in float64: the oracle of our optimizer.
+"""DeMo implemented from its paper's equations, slowly and in float64: the oracle for our optimizer.
 
 Peng, Quesnelle, Kingma: "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870, algorithm 1. It
-shares no line with the program: chunks are cut by loops and cosines written out. Two things the
+shares no line with the program: chunks are cut by loops and cosines written out. Two points that the
 paper leaves open are settled as in our protocol: a chunk's side is the largest divisor of its
-dimension up to 64, and a chunk smaller than 64 × 64 sends an eighth of its coefficients at most, but
-always one.
+dimension up to 64, and a chunk smaller than 64 × 64 sends at most an eighth of its coefficients, but
+at least one.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class DemoReference:
         self._top_k = top_k
 
     def share(self, gradients: Sequence[Sequence[torch.Tensor]], *, signs: bool = False) -> None:
-        """Every member's m ← β·m + g; q ← fast components of m; m ← m - q. One gradient a member.
+        """Compute every member's m ← β·m + g; q ← fast components of m; m ← m - q. One gradient per
+        member.
 
-        With `signs` members subtract the same q, but share the sign of each coefficient.
+        With `signs` members subtract the same q, but share only the sign of each coefficient.
         """
         for member, gradient in zip(self.members, gradients, strict=True):
             member.fast = [torch.zeros_like(p) for p in self.parameters]
@@ -74,7 +75,7 @@ class DemoReference:
                 ]
 
     def synchronized(self) -> list[torch.Tensor]:
-        """Q: the mean of q over the members."""
+        """Return Q: the mean of q over the members."""
         return [
             sum(member.fast[index] for member in self.members) / len(self.members)
             for index in range(len(self.parameters))
@@ -107,7 +108,7 @@ class DemoReference:
 
 
 def side(length: int) -> int:
-    """The largest divisor of a length that is at most 64."""
+    """Return the largest divisor of a length that is at most 64."""
     best = 1
     for candidate in range(1, MOST + 1):
         if length % candidate == 0:
@@ -116,30 +117,31 @@ def side(length: int) -> int:
 
 
 def cosine(frequency: int, place: int, length: int) -> float:
-    """The orthonormal DCT-II: s_f · cos(π (2x + 1) f / 2n), with s_0 = √(1/n) and s_f = √(2/n) else."""
+    """Return s_f · cos(π (2x + 1) f / 2n), the orthonormal DCT-II: s_0 = √(1/n), otherwise s_f =
+    √(2/n)."""
     scale = math.sqrt((1 if frequency == 0 else 2) / length)
     return scale * math.cos(math.pi * (2 * place + 1) * frequency / (2 * length))
 
 
 @functools.cache
 def cosines(length: int) -> torch.Tensor:
-    """Row = frequency, column = place."""
+    """Return the matrix of cosines: row = frequency, column = place."""
     rows = [[cosine(f, x, length) for x in range(length)] for f in range(length)]
     return torch.tensor(rows, dtype=torch.float64)
 
 
 def wave(f: int, g: int, shape: torch.Size) -> torch.Tensor:
-    """The chunk whose one coefficient that is not 0 is a 1 at (f, g)."""
+    """Return the chunk whose only coefficient other than 0 is a 1 at (f, g)."""
     rows, columns = shape
     return torch.outer(cosines(rows)[f], cosines(columns)[g])
 
 
 def transform(chunk: torch.Tensor) -> torch.Tensor:
-    """C(f, g) = Σ_x Σ_y chunk(x, y) · cos_f(x) · cos_g(y)."""
+    """Return C(f, g) = Σ_x Σ_y chunk(x, y) · cos_f(x) · cos_g(y)."""
     rows, columns = chunk.shape
     return torch.einsum("fx,xy,gy->fg", cosines(rows), chunk, cosines(columns))
 
 
 def _matrix(tensor: torch.Tensor) -> torch.Tensor:
-    """A vector or scalar is one row; a tensor of more dimensions is rows of its last one."""
+    """Return a vector or scalar as one row, and a tensor of more dimensions as rows of its last one."""
     return tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)

@@ -1,4 +1,4 @@
-"""The shared step written down a second time, in whole numbers, and the cases it is tried on."""
+"""A second implementation of the shared step, in integers, and the cases on which it is tested."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def layout_of(shapes: Sequence[tuple[int, ...]], top_k: int = 8, chunk: int = 64
 
 
 def random_updates(layout: UpdateLayout, members: int, seed: int = 0) -> list[DecodedUpdate]:
-    """Updates as in training: low frequencies are sent more often, and signs lean to one side."""
+    """Return updates like those of training: low frequencies are sent more often, and signs are
+    biased."""
     generator = np.random.default_rng(seed)
     updates = []
     for _ in range(members):
@@ -52,7 +53,8 @@ def random_updates(layout: UpdateLayout, members: int, seed: int = 0) -> list[De
         for tensor in layout.tensors:
             rows, columns = np.divmod(np.arange(tensor.elements), tensor.block_columns)
             height = 3 * (rows / tensor.block_rows + columns / tensor.block_columns)
-            # The k smallest of exponential variables scaled so are a weighted draw without repetition.
+            # The k smallest of exponential variables scaled in this way are a weighted draw without
+            # repetition.
             draw = generator.exponential(size=(tensor.blocks, tensor.elements)) * np.exp(height)
             chosen = np.argpartition(draw, tensor.top_k - 1, axis=1)[:, : tensor.top_k]
             positions.append(np.sort(chosen, axis=1).astype(np.int32))
@@ -65,7 +67,7 @@ def random_updates(layout: UpdateLayout, members: int, seed: int = 0) -> list[De
 def random_parameters(
     shapes: Sequence[tuple[int, ...]], seed: int = 1, rate: float = RATE
 ) -> list[torch.Tensor]:
-    """Weights of the usual size; a few are what rounding and the sign of zero could trip over."""
+    """Return weights of the usual size, with a few that test rounding and the sign of zero."""
     generator = np.random.default_rng(seed)
     special = np.array([0.0, -0.0, rate, -rate, 2.0**-126, -(2.0**-100), 1.0, 1e30], np.float32)
     parameters = []
@@ -85,7 +87,7 @@ def reference_step(
     decay: float,
     step: Step = "sign",
 ) -> Bits:
-    """What `apply_step` must leave in the parameters, computed block by block in int64."""
+    """Compute the parameters that `apply_step` must produce, block by block in int64."""
     factor = np.float32(1 - np.longdouble(rate) * np.longdouble(decay))
     results = []
     for index, (parameter, tensor) in enumerate(zip(parameters, layout.tensors, strict=True)):
@@ -93,7 +95,7 @@ def reference_step(
         sign_sums = np.zeros((tensor.blocks, tensor.elements), dtype=np.int64)
         block = np.arange(tensor.blocks)[:, None]
         for update in updates:
-            # No position comes twice in a block of one update.
+            # No position occurs twice in a block of one update.
             sign_sums[block, update.positions[index]] += update.signs[index]
         left, right = integer_basis(a).astype(np.int64), integer_basis(b).astype(np.int64)
         sums = left.T @ sign_sums.reshape(-1, a, b) @ right

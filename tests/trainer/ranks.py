@@ -1,4 +1,4 @@
-"""Several ranks in one process, a thread for each: for tests of what they do and not of processes."""
+"""Several ranks in one process, a thread each: for tests of their computation, not of processes."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Together:
         self.call("load", chunks)
 
     def call(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
-        """What each rank's session returns. Raises what rank 0's raises."""
+        """Return what each rank's session returns. Raises what rank 0's raises."""
         return side_by_side(
             lambda session: getattr(session, method)(*arguments, **options), self.sessions
         )
 
     def train(self, round_: int, samples: Sequence[int]) -> Any:
-        """Rank 0's update."""
+        """Return rank 0's update."""
         return self.call("train", round_, samples)[0]
 
     def apply(
@@ -67,13 +67,13 @@ class Together:
         counted: bool,
         counts: Sequence[int] | None = None,
     ) -> int:
-        """The fingerprint, on which all ranks agree."""
+        """Return the fingerprint, on which all ranks must agree."""
         (found,) = set(self.call("apply", round_, bodies, rate, counted, counts))
         return found
 
 
 def side_by_side(act: Callable[[Any], T], arguments: Sequence[Any]) -> list[T]:
-    """Call it with each in a thread of its own; raise what the first of them raises."""
+    """Call `act` with each argument in a thread of its own; raise what the first of them raises."""
     results: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
 

@@ -1,8 +1,8 @@
-"""An environment with an older major release of transformers, beside the one that everything runs in.
+"""An environment with an older major release of transformers, beside the one in which everything runs.
 
-What others open an export with, and what members may have installed, is not always what is pinned here.
-The environment shares torch with the one that runs the tests; it is kept in `.venv`, so that only the
-first run downloads anything.
+Users may open an export with another release than the one pinned here, and members may have another
+one installed. The environment shares torch with the one that runs the tests; it is kept in `.venv`,
+so that only the first run downloads anything.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ PACKAGES = (f"transformers=={RELEASE}", "huggingface_hub<1", "tokenizers<0.23")
 
 
 def older_python() -> Path:
-    """The interpreter of the environment with transformers 4, which is made where there is none yet.
+    """Return the interpreter of the environment with transformers 4, which is created if it does not
+    exist.
 
-    Where nothing can be downloaded the test is skipped, but not in CI.
+    Where nothing can be downloaded the test is skipped, except in CI.
     """
     root = Path(sys.prefix) / f"transformers-{RELEASE}"
     python, done = root / "bin" / "python", root / "complete"
@@ -38,7 +39,7 @@ def older_python() -> Path:
         assert os.environ.get("CI") != "true", f"CI needs transformers {RELEASE}: {reason}"
         pytest.skip(f"transformers {RELEASE} cannot be installed: {reason}")
     own = Path(sysconfig.get_path("purelib", vars={"base": str(root), "platbase": str(root)}))
-    # Behind its own packages: torch and all else that this project needs.
+    # After its own packages: torch and everything else that this project needs.
     (own / "zz_shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
     # The checkout is the package, whatever its folder is called.
     (root / "src").mkdir()
@@ -48,7 +49,7 @@ def older_python() -> Path:
 
 
 def run_older(program: str, *arguments: object) -> str:
-    """Run a program under transformers 4 and return what it prints."""
+    """Run a program under transformers 4 and return its output."""
     python = older_python()
     path = os.pathsep.join((str(python.parents[1] / "src"), str(CHECKOUT / "tests")))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

@@ -1,4 +1,4 @@
-"""A small configuration of every architecture that can be trained, with what sets it apart."""
+"""A small configuration of every trainable architecture, including its special features."""
 
 from __future__ import annotations
 

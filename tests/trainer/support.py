@@ -1,4 +1,4 @@
-"""A tiny model on bytes, made in memory: what the trainer's tests train."""
+"""A tiny model on bytes, made in memory: the model that the trainer's tests train."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def store_shard(store: BlobStore, tokens: np.ndarray) -> ShardSpec:
 
 
 def store_byte_tokenizer(store: BlobStore) -> ContentId:
-    """A tokenizer whose 256 tokens are the bytes."""
+    """Store a tokenizer whose 256 tokens are the bytes."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -65,7 +65,7 @@ def store_byte_tokenizer(store: BlobStore) -> ContentId:
 
 
 def example_text(size: int) -> np.ndarray:
-    """Bytes with something to learn in them: words of a small vocabulary in random order."""
+    """Return bytes that can be learned: words of a small vocabulary in random order."""
     words = [b"gradient ", b"momentum ", b"swarm ", b"update\n", b"round ", b"agree "]
     chosen = np.random.default_rng(0).integers(0, len(words), size)
     return np.frombuffer(b"".join(words[i] for i in chosen)[:size], dtype=np.uint8)
@@ -78,7 +78,8 @@ def make_manifest(
     lora: Lora | None = None,
     **changes: Any,
 ) -> tuple[Manifest, Sequence[ContentId]]:
-    """A manifest whose blobs are all in the store at `root`; and its initial snapshot's chunks."""
+    """Return a manifest whose blobs are all in the store at `root`, and its initial snapshot's
+    chunks."""
     store = BlobStore(root)
     config = config or TINY_LLAMA
     if lora is None:
@@ -110,13 +111,13 @@ def make_manifest(
 
 
 def write_checkpoint(directory: Path, config: dict[str, Any]) -> None:
-    """Somebody's trained model, as transformers saves it."""
+    """Write a trained model as transformers saves it."""
     torch.manual_seed(7)
     new_model(model_config(config), CPU).save_pretrained(directory)
 
 
 def make_session(root: Path, **changes: Any) -> TrainingSession:
-    """A session with the initial parameters loaded."""
+    """Return a session with the initial parameters loaded."""
     manifest, chunks = make_manifest(root, **changes)
     session = TrainingSession(manifest, BlobStore(root), CPU)
     session.load(chunks)
@@ -126,8 +127,8 @@ def make_session(root: Path, **changes: Any) -> TrainingSession:
 def train_beside_a_cpu(
     device: torch.device, root: Path, *, rounds: int, optimizer: OptimizerSpec | None = None
 ) -> None:
-    """Train a member on a device and one on the CPU together; check that they hold the same bits in each
-    round, and that the one on the device learns."""
+    """Train a member on a device and one on the CPU together; check that they hold the same bits in
+    each round, and that the one on the device learns."""
     manifest, chunks = make_manifest(root, optimizer=optimizer)
     sessions = [TrainingSession(manifest, BlobStore(root), each) for each in (CPU, device)]
     assert len({session.load(chunks) for session in sessions}) == 1
@@ -148,7 +149,7 @@ def train_beside_a_cpu(
 def inverse_transform(
     coefficients_NAB: torch.Tensor, matrix_a: torch.Tensor, matrix_b: torch.Tensor
 ) -> torch.Tensor:
-    """Aᵀ · C · B for each block; with the orthonormal basis this undoes `forward_transform`."""
+    """Return Aᵀ · C · B for each block; with the orthonormal basis this inverts `forward_transform`."""
     count, a, b = coefficients_NAB.shape
     result = coefficients_NAB
     if b > 1:
@@ -159,7 +160,7 @@ def inverse_transform(
 
 
 def dense_momentum(optimizer: LocalOptimizer, layout: UpdateLayout) -> list[torch.Tensor]:
-    """The momentum transformed back in float64: (rows, columns) for each tensor."""
+    """Return the momentum transformed back in float64: (rows, columns) for each tensor."""
     results = []
     for tensor, momentum in zip(layout.tensors, optimizer.momentum, strict=True):
         result = torch.empty(tensor.rows, tensor.columns, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Adapters beside frozen weights: the table, where they begin, training, restarts, exports, refusals."""
+"""Adapters beside frozen weights: the table, initial values, training, restarts, exports, refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TINY_GPT2: dict[str, Any] = {
     "n_head": 2,
     "n_positions": 64,
     "vocab_size": 256,
-    # Else its logits differ from one call to the next.
+    # Otherwise its logits differ from one call to the next.
     "attn_pdrop": 0.0,
     "embd_pdrop": 0.0,
     "resid_pdrop": 0.0,
@@ -54,7 +54,7 @@ def base_of(manifest: Manifest) -> AdapterSpec:
 
 
 def trained(root: Path, config: dict[str, Any] = TINY_LLAMA) -> TrainingSession:
-    """After three rounds, so that B is zero no more."""
+    """Return a session after three rounds, so that B is no longer zero."""
     session = make_session(root, config=config, lora=LORA)
     for round_ in (1, 2, 3):
         body = session.train(round_, [4 * round_ + i for i in range(4)]).body
@@ -91,7 +91,7 @@ class TestStart:
         assert base.base_elements == sum(
             p.numel() for p in new_model(model_config(TINY_LLAMA), CPU).parameters()
         )
-        # What travels and is kept is the adapters alone.
+        # Only the adapters are sent and stored.
         assert decode_blob_list(
             BlobStore(tmp_path).get(manifest.initial) or b"", "snapshot", 4 * manifest.elements
         ).chunks == tuple(chunks)
@@ -106,7 +106,7 @@ class TestStart:
         store = BlobStore(tmp_path / "blobs")
 
         def made(seed: int) -> Any:
-            # What was drawn before, and what peft draws for itself, changes nothing.
+            # Earlier draws, and peft's own, change nothing.
             torch.rand(seed + 1)
             return initialise(TINY_LLAMA, seed, tmp_path / "base", store, CPU, LORA)
 
@@ -116,7 +116,8 @@ class TestStart:
         assert first.adapter == other.adapter
 
     def test_where_a_seed_begins_is_written_down(self) -> None:
-        """The numbers themselves: who draws otherwise makes other swarms of the same file."""
+        """The numbers themselves: an implementation that draws others makes other swarms from the
+        same file."""
         table = (
             ParameterSpec(name="x.lora_A.weight", shape=(4, 48)),
             ParameterSpec(name="x.lora_B.weight", shape=(32, 4)),
@@ -159,7 +160,7 @@ class TestTraining:
                 for i, s in enumerate(sessions)
             ]
             assert all(len(body) == sessions[0].layout.body_bytes for body in bodies)
-            # In whatever order they come.
+            # In any order.
             prints = [
                 s.apply(round_, bodies[:: 1 if i else -1], RATE, True)
                 for i, s in enumerate(sessions)
@@ -214,7 +215,7 @@ class TestExport:
         export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out", merged=True)
         opened = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
         assert torch.allclose(logits(opened), logits(session.model), rtol=0, atol=2e-6)
-        # And the session is as it was.
+        # And the session is unchanged.
         assert fingerprint(session.parameters) == before
         assert examine(session, tmp_path / "out")["fingerprint"] == before
 
@@ -303,7 +304,7 @@ class TestRefusals:
         missing = refusal(manifest, tmp_path)
         assert missing.kind == "bad_snapshot"
         assert "1 of 1 pieces of the base model are missing" in str(missing)
-        # What a disk made of it is as good as missing.
+        # A chunk damaged on disk counts as missing.
         store.path(chunk).write_bytes(weights[:-1] + b"x")
         assert refusal(manifest, tmp_path).kind == "bad_snapshot"
         store.remove(base.base)
@@ -313,7 +314,7 @@ class TestRefusals:
         TrainingSession(manifest, store, CPU).prove()
 
     def test_a_base_that_is_none(self, tmp_path: Path) -> None:
-        """Nobody but who made the swarm can have it so: it all hashes to what the manifest names."""
+        """Only the swarm's founder can cause this: everything hashes to what the manifest names."""
         manifest, _ = make_manifest(tmp_path, lora=LORA)
         store, base = BlobStore(tmp_path), base_of(manifest)
 

@@ -1,4 +1,4 @@
-"""Configurations that are made to keep a trainer busy or to fill its memory: refused before they can."""
+"""Configurations made to keep a trainer busy or to fill its memory: refused before they can."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_every_architecture_can_be_built_and_started_from(tmp_path: Path, model_
 
 @pytest.mark.parametrize("model_type", sorted(ARCHITECTURES))
 def test_a_checkpoints_own_configuration_is_known(model_type: str) -> None:
-    """All keys that transformers writes, but for those without a say in the model."""
+    """All keys that transformers writes, except those without an effect on the model."""
     written = CONFIG_MAPPING[model_type](**tiny(model_type)).to_dict()
     kept = check_configuration(written)
     again = new_model(model_config(kept), torch.device("meta"))

@@ -1,4 +1,4 @@
-"""Conversations through chat templates: where the assistant speaks, and what is refused."""
+"""Conversations through chat templates: the spans of the assistant, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from distro_node.node.trainer.chat import BadConversation, BadTemplate, ChatTemplate
 from distro_node.node.trainer.tokenizer_settings import TokenizerSettings
 
-# As published models have it, written by hand.
+# As in published models, rewritten by hand.
 CHATML = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
@@ -23,7 +23,7 @@ MARKED = """{{ bos_token }}
         {{- ' Q:' + message.content | trim }}
     {%- endif %}
 {%- endfor %}"""
-# What was thought is kept of the last answer alone, as several families of models do it.
+# Only the last answer keeps its reasoning, as in several families of models.
 FORGETFUL = (
     "{% for m in messages %}[{{ m.role }}]"
     "{{ '(thought)' if loop.last and m.role == 'assistant' }}{{ m.content }}{% endfor %}"
@@ -107,7 +107,7 @@ def test_what_is_no_template_is_said(text: str) -> None:
 
 
 def test_the_day_is_the_one_that_the_settings_name() -> None:
-    """The same conversation is the same text tomorrow, or a swarm could not be made again."""
+    """The same conversation is the same text tomorrow; otherwise a swarm could not be recreated."""
     dated = "Today: {{ strftime_now('%d %b %Y') }}{{ strftime_now('%H:%M') }}"
     assert template(dated, chat_date="2024-02-29").text(TALK) == "Today: 29 Feb 202400:00"
     assert template("{{ strftime_now is defined }}").text(TALK) == "False"

@@ -1,4 +1,5 @@
-"""A check of somebody's work: the coefficients it compares, and honest work told from other work."""
+"""Audits of a member's work: the coefficients compared, and honest work distinguished from other
+work."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def test_coefficients_are_those_that_the_gradient_would_add_to_a_momentum(
         for dense, positions in zip(added, update.positions, strict=True)
     ]
     np.testing.assert_allclose(found, np.concatenate(expected), atol=2e-5)
-    # Neither the gradients nor the checker were changed by looking.
+    # The audit changed neither the gradients nor the auditor.
     for gradient, again in zip(gradients, random_gradients(3), strict=True):
         assert torch.equal(gradient, again)
 
@@ -84,19 +85,20 @@ def test_what_is_missing_or_not_finite_says_nothing() -> None:
     assert look(update, seen).squares > 0
     nothing = alone(changes([[None] * 4], [None] * 4, 3, LAYOUT, spec, checker))
     assert look(update, nothing).score == 0
-    # Two at once are seen as each by itself.
+    # Two at once give the same results as each alone.
     both = list(changes([random_gradients(3), gradients], own, 3, LAYOUT, spec, checker))
     for one, (_, other) in zip(seen, both, strict=True):
         torch.testing.assert_close(one, other)
 
 
 def alone(tables: Iterable[list[torch.Tensor]]) -> list[torch.Tensor]:
-    """What one sample changes."""
+    """Return the changes made by one sample."""
     return [table for (table,) in tables]
 
 
 class Swarm:
-    """Four members that learn a random net of two layers, three sequences of 16 points each a round."""
+    """Four members that train a random net of two layers, three sequences of 16 points each per
+    round."""
 
     MEMBERS, SHARE, POINTS = 4, 3, 16
 
@@ -136,8 +138,9 @@ class Swarm:
 
 
 def test_honest_work_is_told_from_other_work() -> None:
-    """Eighteen checks of each in the last six of fourteen rounds, one after the other as if each were
-    the only one of its round: who does not do the work is accused, who does is not."""
+    """Eighteen audits of each kind in the last six of fourteen rounds, one after the other as if
+    each were the only one of its round: members that do not do the work are accused, those that do
+    are not."""
     swarm = Swarm()
     idle = swarm.new_optimizer()
     chance = np.random.default_rng(1)

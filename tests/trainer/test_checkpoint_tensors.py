@@ -1,4 +1,4 @@
-"""Nothing that a checkpoint holds is dropped without a word, and what starts a swarm can be joined."""
+"""No tensor of a checkpoint is dropped silently, and every swarm that starts can be joined."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNTIED = TINY_LLAMA | {"tie_word_embeddings": False}
 
 
 def edited(root: Path, config: dict[str, Any], edit: Callable[[Tensors], object]) -> Path:
-    """A checkpoint whose tensors somebody has changed."""
+    """Return a checkpoint with modified tensors."""
     write_checkpoint(root, config)
     tensors = load_file(root / "model.safetensors")
     edit(tensors)
@@ -111,7 +111,7 @@ def test_a_head_of_its_own_beside_tied_embeddings(tmp_path: Path) -> None:
     with pytest.raises(TrainerFailed, match=r"lm_head.*tie_word_embeddings.*say false") as caught:
         initialise(TINY_LLAMA, 0, edited(tmp_path / "base", TINY_LLAMA, head), store, CPU)
     assert caught.value.kind == "bad_model"
-    # What it says helps.
+    # The remedy in the message works.
     made = initialise(UNTIED, 0, tmp_path / "base", store, CPU)
     assert "lm_head.weight" in {spec.name for spec in made.table}
 

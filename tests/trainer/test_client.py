@@ -1,4 +1,4 @@
-"""The client against real trainer processes: a whole life, deaths, cancellations, refusals."""
+"""The client against real trainer processes: a whole session, deaths, cancellations, refusals."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 
 RATE = 2.0**-8
 
-# Starting a trainer takes seconds: every test here starts one.
+# Starting a trainer takes seconds, and every test here starts one.
 pytestmark = pytest.mark.slow
 
 
 def spec_of(root: Path, manifest: Manifest, device: str = "cpu") -> TrainerSpec:
-    """What the trainer writes beside blobs goes to `out`, next to them."""
+    """Return a spec whose trainer writes, besides blobs, to `out` next to them."""
     return TrainerSpec(
         manifest=manifest.encode(),
         blobs=root,
@@ -46,7 +46,7 @@ def spec_of(root: Path, manifest: Manifest, device: str = "cpu") -> TrainerSpec:
 
 
 def ended(pid: int) -> bool:
-    """Whether a process is gone; one that nobody has waited for yet counts as gone."""
+    """Whether a process has ended, including one not yet reaped."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -65,7 +65,7 @@ async def test_a_whole_life(tmp_path: Path) -> None:
     twin = make_session(root)
     async with open_trainer(spec_of(root, manifest)) as trainer:
         assert trainer.device == "cpu"
-        # Ctrl-C is the daemon's business.
+        # Ctrl-C is for the daemon to handle.
         os.kill(trainer.pid, signal.SIGINT)
 
         with pytest.raises(TrainerFailed) as caught:
@@ -83,7 +83,7 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         seconds = await trainer.look(1, 7, 4)
         assert seconds is not None
         assert seconds > 0
-        # Once is all there is.
+        # The result is given only once.
         assert await trainer.look(1, 7, 4) is None
         again = await trainer.look_again(1, other, [5, 6], [9], 1)
         judged = await trainer.judge(1, other)
@@ -139,7 +139,7 @@ async def test_cancelled_calls_leave_it_usable_and_a_stuck_one_is_killed(
     async with open_trainer(spec_of(tmp_path, manifest)) as trainer:
         start = await trainer.load(chunks)
         for size in (10, 100_000, 10, 3_000_000):
-            # The short one is sent whole and answered late; the long ones are cut in a frame.
+            # The short request is sent whole and answered late; the long ones are cut within a frame.
             await frozen_call(trainer, size)
             assert await trainer.load(chunks) == start
         body = (await trainer.train(1, [0])).body
@@ -159,11 +159,11 @@ async def test_cancelled_calls_leave_it_usable_and_a_stuck_one_is_killed(
 
 async def test_a_killed_trainer_is_reported(tmp_path: Path) -> None:
     manifest, chunks = make_manifest(tmp_path)
-    # Out of the whole block, to see that the exception arrives as it is, in no group.
+    # Around the whole block, to show that the exception arrives unchanged, in no group.
     with pytest.raises(TrainerDied, match="signal 9"):  # noqa: PT012
         async with open_trainer(spec_of(tmp_path, manifest)) as trainer:
             await trainer.load(chunks)
-            # Stopped first, so that it surely has not answered when it dies.
+            # Stopped first, so that it certainly has not answered when it dies.
             os.kill(trainer.pid, signal.SIGSTOP)
             with trio.move_on_after(0.05):
                 await trainer.train(1, [0])
@@ -216,7 +216,7 @@ trio.run(main)
 
 
 async def test_a_trainer_does_not_outlive_its_parent(tmp_path: Path) -> None:
-    """Not even one that is killed while the trainer computes."""
+    """Not even if the parent is killed while the trainer computes."""
     manifest, chunks = make_manifest(tmp_path / "blobs")
     (tmp_path / "manifest").write_bytes(manifest.encode())
     parent = subprocess.Popen(  # noqa: ASYNC220 (returns at once)

@@ -1,4 +1,4 @@
-"""Compiling layers: kept where it is faster, and otherwise everything is as it was."""
+"""Compilation of layers: kept where it is faster, and otherwise everything stays as before."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def nothing_stays_compiled() -> Iterator[None]:
 
 
 class Layer(torch.nn.Linear):
-    """Takes note of whether it was compiled."""
+    """Records whether it was compiled."""
 
     compiled = False
 
@@ -68,7 +68,7 @@ def test_what_is_faster_is_kept() -> None:
     outcome = compile_if_faster([layer], compute, 4)
     assert outcome.faster
     assert layer.is_compiled
-    # Shares do not divide evenly, so that the last pass of a round is a smaller one.
+    # Shares do not divide evenly, so the last pass of a round is a smaller one.
     assert set(sizes) == {1, 4}
     assert re.search(r"compiled, in \d+ s: \S+ sequences a second instead of", outcome.words)
 
@@ -106,7 +106,7 @@ def test_a_compiler_without_end_is_interrupted() -> None:
             try:
                 time.sleep(60)
             except TimeoutError:
-                # As a library does that takes it for a failure of its own.
+                # Like a library that takes it for a failure of its own.
                 interruptions += 1
                 if interruptions == 2:
                     raise
@@ -131,7 +131,7 @@ def test_a_processor_is_asked_for_it_alone(tmp_path: Path) -> None:
     "made", [make_manifest, sft_manifest, masked_manifest, image_manifest], ids=lambda m: m.__name__
 )
 def test_every_task_can_be_tried(tmp_path: Path, made: Any) -> None:
-    """Zeros are samples of all of them, and what they leave behind is no gradient."""
+    """Zeros are valid samples for all of them, and leave no gradient behind."""
     session = TrainingSession(made(tmp_path)[0], BlobStore(tmp_path), CPU, micro_batch=2)
     for sequences in (1, 2):
         session._compute_nothing(sequences)
@@ -151,7 +151,7 @@ def test_a_compiled_session_learns_the_same(
         return compile_if_faster(*arguments, least_gain=0.0)
 
     def compile_quickly(layer: torch.nn.Module) -> None:
-        # All of torch's ways but the last, into machine code, which takes a minute.
+        # All stages of torch's compiler but the last, machine code, which takes a minute.
         layer._compiled_call_impl = torch.compile(layer._call_impl, backend="aot_eager")
 
     monkeypatch.setattr(torch.nn.Module, "compile", compile_quickly)
@@ -168,14 +168,14 @@ def test_a_compiled_session_learns_the_same(
         assert all(each is not None for each in found)
         return loss, [each.clone() for each in found if each is not None]
 
-    # Two passes of two, and one of one: both were compiled.
+    # Two passes of two, and one of one: both sizes were compiled.
     for session in (compiled, compiled.shadow()):
         loss, expected = gradients(plain, 5)
         other, found = gradients(session, 5)
         assert other == pytest.approx(loss, rel=1e-5)
         for here, there in zip(expected, found, strict=True):
             torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-6)
-    # Nothing is compiled for it: members tell it each other, and it stays what it was.
+    # An evaluation runs uncompiled: members report it to each other, and it stays the same.
     assert compiled.evaluate(2) == plain.evaluate(2)
 
 
@@ -186,7 +186,8 @@ async def test_a_confined_trainer_compiles(tmp_path: Path) -> None:
     spec = replace(spec_of(tmp_path / "blobs", manifest), compile=Compile.ON, micro_batch=1)
     async with open_trainer(spec) as trainer:
         assert trainer.compiled is not None
-        # How fast it is, and how fast this machine compiles, is its own affair; that it does is not.
+        # The test does not depend on how fast it is or compiles on this machine, only on the fact
+        # that it does.
         assert re.search("sequences a second instead of|takes more than 180 s", trainer.compiled)
     async with open_trainer(replace(spec, compile=Compile.AUTO)) as trainer:
         assert trainer.compiled is None

@@ -1,4 +1,4 @@
-"""A converter has a name of its own for each tensor of an export: by the maps of the package gguf."""
+"""A converter has a name for each tensor of an export, by the maps of the package gguf."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from distro_node.node.trainer.model import model_config, new_model
 from trainer.small_models import SMALL_MODELS
 
-# How llama.cpp calls an architecture, where it is not the same in capitals.
+# llama.cpp's name of an architecture, where it is not just the capitalised one.
 CALLED = {
     "mistral": "LLAMA",
     "gemma3_text": "GEMMA3",

@@ -1,4 +1,4 @@
-"""What a trainer is given: the bodies that are needed and fit, in their order."""
+"""The inputs of a step: the bodies that are needed and fit, in their order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_what_does_not_fit_is_left_out_and_what_is_lacking_is_said(tmp_path: Pat
         for peer, body in zip(chain.membership.peers, bodies, strict=False)
     )
     honest = Needed(first, 1, (0, 2)), Needed(second, 1, (1, 2))
-    # Its panel has agreed on a tally of the other section.
+    # Its committee has agreed on an aggregate of the other section.
     liars = Needed(first, 1, (0, 2)), Needed(first, 1, (1, 2))
 
     assert counted_bodies(store, honest) == Counted(bodies, [1, 1])

@@ -1,4 +1,4 @@
-"""The loss without logits: that of the plain way, its gradients too, whatever the model's head."""
+"""The loss without logits equals the plain loss, and so do its gradients, for every kind of head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TINY = {key: value for key, value in TINY_LLAMA.items() if key != "model_type"} 
     "pad_token_id": 0,
 }
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 256}
-# What a family calls by another name, or does with its logits.
+# What a family names differently, or does with its logits.
 OWN: dict[str, dict[str, Any]] = {
     "gemma2": {"head_dim": 16, "final_logit_softcapping": 0.5},
     "gemma": {"head_dim": 16},
@@ -28,7 +28,8 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def tiny_model(model_type: str, **changes: Any) -> Any:
-    """A model of this family, with larger numbers than it begins with: its logits differ."""
+    """Return a model of this family with larger weights than the initial ones, so that its logits
+    differ."""
     known = GPT2 if model_type == "gpt2" else TINY
     settings = {k: v for k, v in known.items() if k in ARCHITECTURES[model_type]}
     torch.manual_seed(0)
@@ -47,7 +48,7 @@ def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor | None]:
 
 @pytest.mark.parametrize("model_type", sorted(ARCHITECTURES))
 def test_is_the_plain_loss(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Several pieces, and a last one that is shorter.
+    # Several pieces, and a shorter last one.
     monkeypatch.setattr(cross_entropy, "logit_rows", lambda *_: 5)
     model = tiny_model(model_type)
     tokens = torch.randint(1, 256, (3, 13))
@@ -61,7 +62,7 @@ def test_is_the_plain_loss(model_type: str, monkeypatch: pytest.MonkeyPatch) -> 
         if one is not None:
             assert other is not None
             assert (one - other).norm() <= 3e-5 * other.norm() + 1e-6
-    # And the model is as it was.
+    # And the model is unchanged.
     assert model(**inputs).logits.shape == (3, 12, 256)
 
 

@@ -51,7 +51,7 @@ def test_the_step_and_its_fingerprint_are_the_same_on_both(
     step: Step,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # 130 members are the most that float32 holds; float64 must give the same.
+    # 130 members are the most for which float32 is exact; float64 must give the same result.
     monkeypatch.setattr(exact, "exact_in_float32", lambda *_: in_float32)
     layout = layout_of(SHAPES)
     on_cpu = random_parameters(SHAPES)

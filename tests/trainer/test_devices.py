@@ -1,4 +1,5 @@
-"""What a device can compute in, which copies it may be left to make, and cards that torch cannot use."""
+"""The types a device can compute in, which copies may be asynchronous, and GPUs that torch cannot
+use."""
 
 from __future__ import annotations
 

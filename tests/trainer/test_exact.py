@@ -1,4 +1,4 @@
-"""The shared step gives the same bits whatever the order, the threads, the float type or strides."""
+"""The shared step gives the same bits for any order, number of threads, float type or strides."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _restore_threads() -> Iterator[None]:
 
 @pytest.fixture
 def force_float_type(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Call it with whether float32 is to be taken, whatever the bound says."""
+    """Return a function that forces float32 or float64, whatever the bound."""
     return lambda in_float32: monkeypatch.setattr(exact, "exact_in_float32", lambda *_: in_float32)
 
 
@@ -86,7 +86,7 @@ def test_same_bits_for_any_order_of_updates(step: Step) -> None:
 
 
 def test_same_bits_for_one_thread_and_two(step: Step) -> None:
-    """On a matrix so large that torch does share the work out; it keeps small ones on one thread."""
+    """On a matrix so large that torch splits the work; small ones stay on one thread."""
     shapes = [(1024, 512), (300_007,)]
     layout = layout_of(shapes)
     updates = random_updates(layout, 3)
@@ -126,7 +126,7 @@ def test_same_bits_for_any_size_of_stripes(
 
 
 def strided(values: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Memory with other numbers around, and a view of it that holds the values."""
+    """Return memory with other numbers around, and a view of it that holds the values."""
     if kind == "transposed":
         memory = values.movedim(0, -1).clone(memory_format=torch.contiguous_format)
         return memory, memory.movedim(-1, 0)
@@ -174,7 +174,7 @@ def test_parameters_of_a_module_are_stepped_in_place() -> None:
 
 @pytest.mark.parametrize(("members", "count"), [(517, 1), (518, 1), (258, 2), (259, 2)])
 def test_beyond_the_bound_of_float32_it_takes_float64(members: int, count: int) -> None:
-    """All members send everything: the largest sums there can be. 518 · 4 · 90² exceeds 2^24."""
+    """All members send everything: the largest possible sums. 518 · 4 · 90² exceeds 2^24."""
     layout = layout_of([(2, 2)], top_k=4, chunk=2)
     everywhere = np.arange(4, dtype=np.int32)[None]
     update = DecodedUpdate([everywhere], [np.ones((1, 4), dtype=np.int8)])
@@ -200,7 +200,7 @@ def test_what_counts_twice_is_as_if_it_were_sent_twice(step: Step) -> None:
     sent = [updates[index] for index in (0, 1, 1, 2, 3, 3, 4, 4, 4)]
     assert_equal_bits(bits_of(parameters), stepped(sent, step=step))
     assert not all(map(np.array_equal, bits_of(parameters), stepped(updates, step=step)))
-    # Each once is what it is without counts.
+    # Counting each once equals a step without counts.
     again = random_parameters(SHAPES)
     apply_step(again, LAYOUT, updates, RATE, 0.1, [1] * 5, step=step)
     assert_equal_bits(bits_of(again), stepped(updates, step=step))
@@ -208,7 +208,7 @@ def test_what_counts_twice_is_as_if_it_were_sent_twice(step: Step) -> None:
 
 @pytest.mark.parametrize("members", [1024, 4096])
 def test_the_largest_swarms_are_exact_where_all_count_twice(members: int, step: Step) -> None:
-    """All but one say the same: the sums are as large as they can be."""
+    """All but one send the same: the sums are as large as they can be."""
     layout = layout_of([(64, 64)])
     update, other = random_updates(layout, 2)
     parameters = random_parameters([(64, 64)])
@@ -232,7 +232,7 @@ def test_the_largest_swarms_agree_with_whole_number_arithmetic(members: int, ste
 
 
 def test_float32_does_lose_whole_numbers_beyond_the_bound() -> None:
-    """So the switch to float64 is no decoration."""
+    """So the switch to float64 is necessary."""
     generator = np.random.default_rng(3)
     sign_sums = generator.integers(-4096, 4097, (64, 64))
     sign_sums_t = torch.from_numpy(sign_sums.astype(np.float32))
@@ -249,12 +249,12 @@ def test_float32_does_lose_whole_numbers_beyond_the_bound() -> None:
 class TestTheUnroundedTransform:
     """The known-bad twin: the same sums of signs, the orthonormal float basis, and a sign.
 
-    Whoever sums in another order (another BLAS, device or thread count) finds other signs where a sum
-    is zero but for rounding; two replicas then differ by a whole step, for ever.
+    Summing in another order (another BLAS, device or thread count) gives other signs where a sum is
+    zero except for rounding; two replicas then differ by a whole step, for ever.
     """
 
     def differing_signs(self, sign_sums_NAB: torch.Tensor, bases: list[torch.Tensor]) -> int:
-        """Columns first, rows first, and the frequencies the other way round: signs that differ."""
+        """Count the signs that differ between columns first, rows first, and reversed frequencies."""
         left, right = bases
         turned = sign_sums_NAB.flip(-2, -1)
         orders = (
@@ -268,9 +268,9 @@ class TestTheUnroundedTransform:
     def test_tears_replicas_apart_in_ordinary_rounds(self, shape: tuple[int, ...]) -> None:
         """Sums of signs as in training, in blocks of 60 × 60 and of 43: widths of 300, 1,200 or 344.
 
-        Cosines of such sides meet in many places, and then a handful of signs does cancel. On sides
-        of 64 it is about one sign in a hundred million: a dozen in each round of a model with 1.2
-        billion parameters.
+        Cosines of such sides coincide in many places, and then a handful of signs can cancel. On
+        sides of 64 that happens for about one sign in a hundred million: a dozen in each round of a
+        model with 1.2 billion parameters.
         """
         layout = layout_of([shape])
         (tensor,) = layout.tensors
@@ -293,9 +293,8 @@ class TestTheUnroundedTransform:
         assert differing["float"] >= 5
 
     def test_tears_them_apart_wholesale_where_signs_cancel(self) -> None:
-        """Signs for a frequency pair and against its mirror image cancel on the diagonal; what a
-        float transform finds there is rounding and nothing else.
-        """
+        """Signs for a frequency pair and against its mirror image cancel on the diagonal; a float
+        transform finds only rounding errors there."""
         generator = np.random.default_rng(0)
         sign_sums = torch.zeros(20, 64, 64)
         for block in sign_sums:
@@ -309,7 +308,7 @@ class TestTheUnroundedTransform:
 
 
 def spread(layout: UpdateLayout, members: int, seed: int = 0) -> list[DecodedUpdate]:
-    """Updates that prefer no frequency, as those of orthogonal blocks."""
+    """Return updates without a preferred frequency, like those of orthogonal blocks."""
     generator = np.random.default_rng(seed)
 
     def positions(blocks: int, elements: int, count: int) -> npt.NDArray[np.int32]:
@@ -329,7 +328,7 @@ def spread(layout: UpdateLayout, members: int, seed: int = 0) -> list[DecodedUpd
 
 
 def test_a_scaled_step_is_about_as_long_as_one_of_signs() -> None:
-    """In the root mean square over a matrix: what is cut off is little, and the basis is rounded."""
+    """In the root mean square over a matrix: clipping removes little, and the basis is rounded."""
     shapes = [(256, 192), (129, 134), (200, 60)]
     layout = layout_of(shapes)
     parameters = [torch.zeros(shape) for shape in shapes]
@@ -339,7 +338,7 @@ def test_a_scaled_step_is_about_as_long_as_one_of_signs() -> None:
 
 
 def test_no_element_goes_further_than_two_learning_rates() -> None:
-    """Even if all members let all their signs meet in one corner of every block."""
+    """Even if all members concentrate all their signs in one corner of every block."""
     layout = layout_of([(128, 128)])
     lowest = np.tile(np.array([0, 1, 2, 3, 64, 65, 66, 128], np.int32), (4, 1))
     corner = DecodedUpdate([lowest], [np.ones((4, 8), np.int8)])
@@ -360,7 +359,8 @@ def test_a_scaled_step_moves_vectors_by_signs() -> None:
 
 
 def test_a_scaled_step_goes_where_the_sum_does() -> None:
-    """What three say moves about three times as much as what one says, and what nobody says hardly."""
+    """A coefficient with three votes moves about three times as much as one with a single vote, and
+    one without votes hardly at all."""
     layout = layout_of([(64, 64)])
     often, once = spread(layout, 2)
     parameter = torch.zeros(64, 64)
@@ -374,7 +374,7 @@ def test_a_scaled_step_goes_where_the_sum_does() -> None:
 
 
 def test_parts_of_a_tensor_are_scaled_as_the_whole() -> None:
-    """Who has some of the rows asks for the means over all of them."""
+    """A shard's owner asks for the means over all rows."""
     layout, upper, lower = (layout_of([(rows, 128)]) for rows in (192, 128, 64))
     updates = random_updates(layout, 12)
     whole = random_parameters([(192, 128)])
@@ -401,7 +401,7 @@ def test_parts_of_a_tensor_are_scaled_as_the_whole() -> None:
 
 
 def test_who_has_no_part_is_asked_for_the_means_all_the_same() -> None:
-    """Or a rank that has no tensor would leave the others waiting."""
+    """Otherwise a rank without tensors would leave the others waiting."""
     asked = []
     nothing = layout_of([])
 
@@ -427,7 +427,7 @@ def test_opposite_signs_cancel_but_weight_decay_stays(step: Step) -> None:
 
 
 def test_another_basis_is_another_step() -> None:
-    """So an experiment that passes its own does measure it."""
+    """So an experiment that passes its own basis does measure it."""
 
     def flat(side: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.ones((side, side), dtype=dtype, device=device)

@@ -1,8 +1,8 @@
-"""The shared step on random cases, each held against whole numbers.
+"""The shared step on random cases, each compared with integer arithmetic.
 
 A case is one block of a tensor: its parameters, and the positions and signs of its members' updates,
-are drawn for it alone. Blocks of one tensor share the shape, the members and the rates, and are stepped
-together, which makes a million cases a matter of minutes.
+are drawn for it alone. Blocks of one tensor share the shape, the members and the rates, and are
+stepped together, so that a million cases take minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trainer.exactness import (
 FAST_CASES = 5_000
 SOAK_CASES = 1_000_000
 
-# Elements of a tensor: bounds what the reference costs, and gives small blocks more cases.
+# Elements of a tensor: limits the cost of the reference, and gives small blocks more cases.
 TENSOR_ELEMENTS = 1 << 18
 
 
@@ -41,7 +41,7 @@ def _restore_threads() -> Iterator[None]:
 
 
 def draw_shape(generator: np.random.Generator) -> tuple[int, ...]:
-    """A tensor whose blocks have sides of 1 to 64, in one to four dimensions."""
+    """Return the shape of a tensor whose blocks have sides of 1 to 64, in one to four dimensions."""
     a, b = (int(side) for side in generator.integers(1, MAX_SIDE + 1, 2))
     kind = generator.integers(5)
     if kind == 0:
@@ -59,12 +59,12 @@ def draw_shape(generator: np.random.Generator) -> tuple[int, ...]:
 def draw_updates(
     layout: UpdateLayout, members: int, generator: np.random.Generator
 ) -> list[DecodedUpdate]:
-    """Sets of positions, spread evenly or crowded at the start, and signs with or without a lean."""
+    """Return sets of positions, uniform or crowded at the start, and signs with or without a bias."""
     (tensor,) = layout.tensors
     crowd = generator.choice([1.0, 2.0, 8.0])
     lean = generator.choice([0.5, 0.9, 1.0])
     shape = (members, tensor.blocks, tensor.top_k)
-    # Ascending numbers, moved apart by one each, are a set.
+    # Ascending numbers, moved apart by one each, form a set.
     room = tensor.elements - tensor.top_k + 1
     drawn = np.sort((room * generator.random(shape) ** crowd).astype(np.int32), axis=2)
     positions = drawn + np.arange(tensor.top_k, dtype=np.int32)
@@ -77,7 +77,7 @@ def run_cases(
     force_float_type: Callable[[bool], None],
     force_stripe: Callable[[int], None],
 ) -> int:
-    """Draw a tensor, step it in every way there is, and return how many cases that was."""
+    """Draw a tensor, step it in every way, and return the number of cases."""
     generator = np.random.default_rng(seed)
     shape = draw_shape(generator)
     layout = layout_of([shape], top_k=int(generator.choice([1, 4, 8, 32])))

@@ -28,7 +28,7 @@ def test_this_processor_is_exact() -> None:
 
 
 def with_ten_bits(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The inverse transform as TF32 computes it."""
+    """Compute the inverse transform as TF32 does."""
     first = (sums.reshape(-1, len(b)) @ b).to(torch.bfloat16).to(sums.dtype)
     columns = sums.shape[1]
     return torch.matmul(a.T, first.view(-1, len(a), columns)).view(sums.shape)
@@ -59,7 +59,7 @@ def in_one_rounding(
     counts: Any = None,
     **others: Any,
 ) -> None:
-    """Decay and subtraction fused, as compilers do: the difference is exact and is rounded once."""
+    """Fuse decay and subtraction, as compilers do: the difference is exact and rounded once."""
     start = [parameter.clone() for parameter in parameters]
     moved = [torch.zeros_like(parameter) for parameter in parameters]
     apply_step(moved, layout, updates, rate, 0.0, counts, **others)
@@ -85,7 +85,7 @@ def test_a_wrong_step_of_one_kind_is_found(of: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_sums_beyond_float32_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device whose float64 is float32 in disguise gives other sums as soon as many count."""
+    """A device whose float64 is float32 internally gives other sums once many updates count."""
 
     def narrow(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         found = blocks.inverse_transform_rows(sums, a, b)

@@ -1,4 +1,4 @@
-"""An export opens in transformers as it is, and its texts end where the tokenizer says."""
+"""An export opens in transformers unchanged, and its texts end where the tokenizer defines it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEMPLATE = (
 
 
 def bpe(*special: str) -> Tokenizer:
-    """A tokenizer of one's own: 256 bytes behind its special tokens, which come first."""
+    """Return a custom tokenizer: special tokens, followed by 256 bytes."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -66,13 +66,13 @@ def session_with(
 
 
 def always_says(session: TrainingSession, token: int | None) -> None:
-    """Whatever comes in, the model's likeliest token is this one."""
+    """Make this token the model's likeliest one for any input."""
     assert token is not None
     named = dict(session.model.named_parameters())
     with torch.no_grad():
         named["lm_head.weight"].zero_()
         named["lm_head.weight"][token] = 1.0
-        # A head of ones and a state of ones: no input moves it.
+        # A head of ones and a state of ones: no input has an effect.
         named["model.norm.weight"].fill_(1.0)
         for name, parameter in named.items():
             if "embed" in name:
@@ -83,7 +83,7 @@ def always_says(session: TrainingSession, token: int | None) -> None:
 
 @pytest.mark.parametrize("named", ["usual", "settings", "model"])
 def test_a_text_ends_at_the_end_token_of_ones_own_tokenizer(tmp_path: Path, named: str) -> None:
-    """Llama's own end token is number 2, which is a quotation mark or so in any other tokenizer."""
+    """Llama's own end token is number 2, which is an ordinary character in other tokenizers."""
     spelled = END if named == "usual" else "<fin>"
     tokenizer = bpe("<a>", "<b>", "<c>", spelled)
     end = tokenizer.token_to_id(spelled)
@@ -101,14 +101,14 @@ def test_a_text_ends_at_the_end_token_of_ones_own_tokenizer(tmp_path: Path, name
     opened = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert (opened.eos_token, opened.eos_token_id) == (spelled, end)
     assert opened.pad_token_id is not None
-    # transformers' own types of what it returns do not fit its `generate`.
+    # transformers' own types of its results do not fit its `generate`.
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     batch = opened(["once", "once upon a time"], return_tensors="pt", padding=True)
     assert batch["attention_mask"].sum() < batch["attention_mask"].numel()
     text = model.generate(**opened("once", return_tensors="pt"), max_new_tokens=20)
     assert text[0].tolist()[-1] == end
     assert len(text[0]) == len(opened("once")["input_ids"]) + 1
-    # And the command's own writing stops there, too.
+    # And the command's own text generation stops there, too.
     store = BlobStore(tmp_path / "blobs")
     assert list(write_text(session, store, "once", 0, 0.0, 20)) == []
 
@@ -120,7 +120,7 @@ def test_a_text_does_not_end_at_llamas_end_token(tmp_path: Path) -> None:
     always_says(session, word)
     export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
     opened = AutoTokenizer.from_pretrained(tmp_path / "out")
-    # transformers' own types of what it returns do not fit its `generate`.
+    # transformers' own types of its results do not fit its `generate`.
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     asked = opened("once", return_tensors="pt")
     text = model.generate(**asked, max_new_tokens=12)
@@ -137,14 +137,14 @@ def test_a_tokenizer_without_an_end_token_names_none(tmp_path: Path) -> None:
 
 
 def test_the_model_says_how_many_tokens_it_takes(tmp_path: Path) -> None:
-    """And not the swarm, whose sequences have 32."""
+    """Not the swarm's sequence length, which is 32."""
     session = session_with(tmp_path / "blobs", bpe(END))
     export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
     assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 64
 
 
 def test_old_and_new_names_are_written(tmp_path: Path) -> None:
-    """What transformers 4 and converters ask for beside what transformers 5 writes."""
+    """The names that transformers 4 and converters read, beside those that transformers 5 writes."""
     scaling = {"rope_type": "linear", "factor": 4.0}
     session = session_with(tmp_path / "blobs", bpe(END), rope_theta=500_000.0, rope_scaling=scaling)
     export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
@@ -165,9 +165,9 @@ def test_a_chat_template_is_kept(tmp_path: Path) -> None:
     said = [{"role": "user", "content": "hello"}]
     assert opened.apply_chat_template(said, tokenize=False) == "user: hello"
     assert (opened.bos_token, opened.eos_token) == ("<a>", END)
-    # Those that end turns and texts differently keep both.
+    # Models that end messages and texts differently keep both.
     assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == [1, 0]
-    # And it can be a swarm's beginning.
+    # And it can be the start of a swarm.
     assert read_settings(tmp_path / "out") == dataclasses.replace(settings, pad_token=END)
 
 
@@ -210,7 +210,7 @@ class TestWriting:
         assert len(list(write_text(session, store, long, 0, 0.0, 1000))) == 64 - used
         with pytest.raises(TrainerFailed, match="64 tokens"):
             write_text(session, store, "x" * 64, 0, 0.0, 5)
-        # Nothing begins like a text in training: behind the end of another one.
+        # An empty prompt begins like a text in training: after the end of another one.
         assert list(write_text(session, store, "", 0, 0.0, 2)) == ["a", "a"]
 
     def test_a_seed_writes_the_same_again(self, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ class TestWriting:
         assert first != other
 
     def test_a_cache_changes_nothing(self, tmp_path: Path) -> None:
-        """The likeliest token each time is that of the whole text computed anew."""
+        """The likeliest token at each step is the one computed from the whole text."""
         session = make_session(tmp_path)
         store = BlobStore(tmp_path)
         written = "".join(write_text(session, store, "round ", 0, 0.0, 8))

@@ -1,4 +1,4 @@
-"""The fingerprint sees every bit and does not depend on how it is computed."""
+"""The fingerprint depends on every bit and not on how it is computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parameters(seed: int = 0) -> list[torch.Tensor]:
 
 
 def reference(tensors: list[torch.Tensor]) -> int:
-    """The formula in Python's unbounded numbers."""
+    """Return the formula's value in Python's unbounded integers."""
     bits = np.concatenate([t.numpy().ravel().view(np.int32) for t in tensors])
     multiplier = 0x9E3779B97F4A7C15
     return sum(int(b) * ((i * multiplier) % 2**64 | 1) for i, b in enumerate(bits)) % 2**64
@@ -48,13 +48,13 @@ def test_tensors_count_as_one_row() -> None:
 
 
 def flipped(tensors: list[torch.Tensor], index: int, element: int, bit: int) -> None:
-    """Flip one bit where it lies; bit 31 is the sign."""
+    """Flip one bit in place; bit 31 is the sign."""
     bits = tensors[index].reshape(-1).view(torch.int32)
     bits[element] ^= (1 << bit) if bit < 31 else -(1 << 31)
 
 
 def test_every_single_bit_counts() -> None:
-    """Sign, exponent and mantissa, in every element of every tensor: and all give different sums."""
+    """Sign, exponent and mantissa, in every element of every tensor; and all give different sums."""
     expected = fingerprint(parameters())
     seen = {expected}
     flips = 0
@@ -118,7 +118,7 @@ def test_two_exchanged_tensors_of_one_shape_count() -> None:
 
 
 def test_two_flipped_bits_do_not_hide_each_other() -> None:
-    """The same bit of two elements, once set and once cleared: a plain sum would not see it."""
+    """The same bit of two elements, once set and once cleared: a plain sum would not change."""
     ones, zeros = torch.full((64,), 1.0), torch.zeros(64)
     before = fingerprint([ones, zeros])
     for bit in (0, 7, 29):

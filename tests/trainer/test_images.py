@@ -1,5 +1,4 @@
-"""The task about images in a trainer: what is drawn, what is refused, what members agree on, what comes
-out."""
+"""The image task in a trainer: its random numbers, its refusals, the members' agreement, its results."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ SMALL: dict[str, Any] = {
 
 
 def signs(samples: int, settings: ImageSettings = SIGNS) -> np.ndarray:
-    """Upright bars and level beams at any place: before each the byte of its class, at the end one
-    more."""
+    """Return vertical and horizontal bars at random places: each with a byte for its class before
+    it, and one more byte at the end."""
     generator = np.random.default_rng(0)
     rows = []
     for number in range(samples):
@@ -107,7 +106,7 @@ def test_what_is_drawn_follows_from_its_key_alone() -> None:
     assert drawn("a", (1, 2), 3).tolist() == drawn("a", (1, 2), 5).tolist()[:3]
     assert drawn("a", (1, 2), 3).tolist() != drawn("b", (1, 2), 3).tolist()
     assert drawn("a", (1, 2), 3).tolist() != drawn("a", (1, 3), 3).tolist()
-    # These numbers are those that every member of a swarm draws: they may not change.
+    # Every member of a swarm draws these numbers: they may not change.
     assert drawn("test", (0,), 2).tolist() == DRAWN
     values = normal("test", (0,), 100_001)
     assert values.dtype == np.float32
@@ -248,7 +247,7 @@ def test_images_are_drawn_again_from_the_same_seed(
         np.abs(np.frombuffer(a, np.uint8).astype(int) - np.frombuffer(b, np.uint8)).max()
         for a, b in zip(first, again, strict=True)
     ]
-    # How many are computed together changes the last bits.
+    # The number computed together changes the last bits.
     assert max(differences) <= 1
     assert [*draw_images(session, 3, 1, 4)] == first
     assert [*draw_images(session, 3, 2, 4)] != first
@@ -269,7 +268,7 @@ def test_an_export_opens_in_the_library(tmp_path: Path) -> None:
         model: Any = UNet2DModel.from_pretrained(directory / UNET)
         for one, other in zip(model.parameters(), session.parameters, strict=True):
             assert torch.equal(one, other)
-        # Where tensors lie in memory may change the last bits.
+        # The memory layout of tensors may change the last bits.
         assert torch.allclose(model(noisy, times).sample, ours, atol=1e-5)
     pipeline: Any = DDPMPipeline.from_pretrained(directory)
     pipeline.set_progress_bar_config(disable=True)

@@ -1,7 +1,7 @@
-"""What a GPU would be asked to do in a round, and how often it would be waited for.
+"""How much work a GPU would get in a round, and how often it would be waited for.
 
-Operations are counted as torch dispatches them, on the CPU: each is at least one kernel on a GPU, and
-each scalar that is read is a wait for all that was asked before.
+Operations are counted as torch dispatches them, on the CPU: each is at least one kernel on a GPU,
+and each scalar that is read waits for all previous work.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Dispatched(TorchDispatchMode):
 
     @property
     def kernels(self) -> int:
-        """Operations that compute or copy something."""
+        """Number of operations that compute or copy something."""
         return sum(count for name, count in self.count.items() if name.strip("_") not in _NO_KERNEL)
 
     @property
     def waits(self) -> int:
-        """Scalars read."""
+        """Number of scalars read."""
         return self.count["_local_scalar_dense"] + self.count["is_nonzero"]
 
 
@@ -73,12 +73,12 @@ def test_a_fingerprint_takes_few_operations_a_tensor_and_one_wait() -> None:
     fingerprint(few)
     base, more = dispatched(lambda: fingerprint(few)), dispatched(lambda: fingerprint(many))
     assert base.waits == more.waits == 1
-    # A cast, two sums, what is added up, and the rows' weights, which the processor computes.
+    # A cast, two sums, their accumulation, and the rows' weights, which the CPU computes.
     assert (more.kernels - base.kernels) / 100 <= 8
 
 
 def test_a_large_tensor_takes_no_more_than_a_small_one(monkeypatch: Any) -> None:
-    """The pieces of a GPU are 16 million elements: whole layers of models of a billion parameters."""
+    """A GPU's pieces have 16 million elements: whole layers of models of a billion parameters."""
     monkeypatch.setattr("distro_node.node.trainer.fingerprint._CPU_PIECE", 1 << 24)
     small, large = torch.ones(64, 64), torch.ones(1024, 2048)
     assert (
@@ -98,7 +98,7 @@ def test_no_micro_batch_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_accumulating_and_taking_wait_for_nothing(monkeypatch: Any) -> None:
-    """Values and positions go to main memory in one copy of each kind, behind the last tensor."""
+    """Values and positions go to main memory in one copy of each type, after the last tensor."""
     monkeypatch.setattr(blocks, "CPU_STRIPE", 4096)
     shapes = [(128, 192)] * 8 + [(96,)] * 4
     layout = layout_of(shapes)
@@ -106,7 +106,7 @@ def test_accumulating_and_taking_wait_for_nothing(monkeypatch: Any) -> None:
     optimizer = LocalOptimizer(layout, parameters, OptimizerSpec(preconditioner="muon"))
     found = dispatched(lambda: optimizer.accumulate([torch.ones_like(p) for p in parameters]))
     assert found.waits == 0
-    # In each of 52 stripes: reading, decay, transform, five rounds of three products, writing.
+    # In each of 52 stripes: reading, decay, transform, five iterations of three products, writing.
     assert found.kernels <= 52 * 45
     assert dispatched(lambda: optimizer.take(1)).waits == 0
 
@@ -123,5 +123,5 @@ def test_a_step_waits_at_most_once(monkeypatch: Any) -> None:
         found = dispatched(
             lambda p=parameters, s=step: apply_step(p, layout, updates, 2.0**-9, 0.1, step=s)
         )
-        # `tolist` of n numbers on the CPU is n scalars, and one copy from a GPU.
+        # On the CPU `tolist` of n numbers counts as n scalars; from a GPU it is one copy.
         assert found.waits <= waits + 4, step

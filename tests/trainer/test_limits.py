@@ -1,4 +1,5 @@
-"""What a stranger's definition may take: seconds and memory, also of code that no signal interrupts."""
+"""The limits for a stranger's definition: seconds and memory, also for code that no signal
+interrupts."""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ def test_code_of_ours_is_interrupted_and_all_limits_are_as_before() -> None:
 
 
 def test_limits_of_several_threads_leave_nothing_behind() -> None:
-    """Whoever comes second finds the first one's, and must not take it for what was there before: a
-    process that had computed for hours was ended a minute later."""
+    """A second thread finds the first one's lowered limit, and must not take it for the original
+    one: a process that had computed for hours was once ended a minute later."""
     before = resource.getrlimit(resource.RLIMIT_CPU)
     inside, leave = threading.Event(), threading.Event()
 
@@ -67,7 +68,7 @@ def test_limits_of_several_threads_leave_nothing_behind() -> None:
     assert inside.wait(60.0)
     lowered, _ = resource.getrlimit(resource.RLIMIT_CPU)
     with limited("bad_data", "this", seconds=600.0):
-        # The least of them holds while there are several.
+        # The lowest applies while there are several.
         assert resource.getrlimit(resource.RLIMIT_CPU) == (lowered, before[1])
         leave.set()
         thread.join()
@@ -76,7 +77,7 @@ def test_limits_of_several_threads_leave_nothing_behind() -> None:
 
 
 def test_code_that_does_not_return_is_ended_with_its_process() -> None:
-    """The whole loop runs in C, without a look at signals."""
+    """The whole loop runs in C and never checks for signals."""
     ended = subprocess.run([sys.executable, "-c", _STUCK], check=False, timeout=100)
     assert ended.returncode == -signal.SIGXCPU
 
@@ -85,11 +86,12 @@ def test_code_that_does_not_return_is_ended_with_its_process() -> None:
 def test_seconds_are_counted_from_what_the_kernel_has_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its ticks may be far ahead of the exact time: a process was once ended before it had begun."""
+    """The kernel's ticks may be far ahead of the exact time: a process was once ended before it had
+    begun."""
     monkeypatch.setattr(time, "process_time", lambda: 0.0)
     ticks = time.clock_gettime(limits._LIMITS_CLOCK)
     exact = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-    # The same process's time, and no other clock.
+    # The CPU time of the same process, and not another clock.
     assert ticks == pytest.approx(exact, rel=0.3, abs=1.0)
     with limited("bad_data", "this", seconds=60.0, memory=1 << 30):
         soft, _ = resource.getrlimit(resource.RLIMIT_CPU)
@@ -121,7 +123,7 @@ def test_a_regular_expression_that_gives_up_is_the_tokenizers_fault() -> None:
         struct.pack("<Q", 1 << 60) + b"{}",
         struct.pack("<Q", 100_000_000) + b"{}",
         struct.pack("<Q", 40_000) + b'{"a":' * 8000,
-        # One that reaches beyond the file, and two in one place.
+        # One that extends beyond the file, and two in one place.
         *(
             struct.pack("<Q", len(text)) + text + bytes(64)
             for text in (

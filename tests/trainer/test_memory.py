@@ -1,4 +1,4 @@
-"""What training takes, as the arithmetic has it and as it is; and what is chosen by it."""
+"""The memory that training takes, computed and measured, and the choices based on it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_all_architectures_are_in_the_table() -> None:
 
 
 def test_what_costs_least_of_what_fits_is_chosen() -> None:
-    # So long that activations are more than all else.
+    # So long that activations exceed everything else.
     work = dataclasses.replace(WORK, sequence_length=1 << 15)
     every = list(choices(work, "cuda", Room(device=1 << 50, host=1 << 50), micro_batch=1))
     assert all(choice.fits for choice in every)
@@ -122,7 +122,7 @@ def test_main_memory_is_only_taken_where_there_is_some() -> None:
     assert not next(choices(WORK, "cuda", room, 1, aside)).fits
     room = dataclasses.replace(room, host=wanted.host)
     assert next(choices(WORK, "cuda", room, 1, aside)).fits
-    # On a processor there is nothing beside the main memory.
+    # On a CPU there is no other memory besides main memory.
     assert all(choice.options.state.place == "device" for choice in choices(WORK, "cpu", room, 1))
 
 
@@ -181,7 +181,7 @@ def test_where_one_sequence_is_too_much_activations_are_computed_twice(
 
 
 def test_several_devices_divide_what_they_do_not_copy() -> None:
-    """A table whose rows are cut evenly, so that each of two has half of it."""
+    """A table whose rows are cut evenly, so that each of two devices has half of it."""
     table = (ParameterSpec(name="body", shape=(8192, 256)),)
     alone = dataclasses.replace(WORK, parameters=table)
     copies = dataclasses.replace(alone, ranks=2)
@@ -197,7 +197,7 @@ def test_several_devices_divide_what_they_do_not_copy() -> None:
     assert sizes(alone, "cuda") == [whole] * 4
     assert sizes(copies, "cuda") == [whole, whole, whole // 2, whole // 2]
     assert sizes(shards, "cuda") == [whole // 2] * 4
-    # Processors share one memory.
+    # CPU ranks share one memory.
     assert sizes(copies, "cpu") == [2 * whole, 2 * whole, whole, whole]
     assert sizes(shards, "cpu") == [whole] * 4
     aside = MemoryOptions(state=StateOptions(place="host"))

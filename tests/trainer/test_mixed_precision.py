@@ -1,4 +1,4 @@
-"""Gradients in float16: small elements are kept by a scale, and a scale that is too large is lowered."""
+"""Gradients in float16: a scale preserves small elements, and one that is too large is lowered."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_gradient_in_float16_is_that_of_float32_to_its_digits(tmp_path: Path) 
 
 
 def test_without_a_scale_small_elements_would_be_lost(tmp_path: Path) -> None:
-    """What the scale is for: the same gradient, of a loss that is a ten-thousandth as large."""
+    """The purpose of the scale: the same gradient, of a loss a ten-thousandth as large."""
     session = make_session(tmp_path)
     session._precision = MixedPrecision(CPU, torch.float16)
     session.gradient(1, range(1))

@@ -1,4 +1,4 @@
-"""Models from strangers' configurations, initial parameters, and what does not fit."""
+"""Models from strangers' configurations, initial parameters, and mismatches."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class TestInitialParameters:
         assert sum(spec.elements for spec in first.table) * 4 == first.blobs.size
 
     def test_export_and_checkpoint(self, tmp_path: Path) -> None:
-        """What is exported loads with transformers, and can be a swarm's beginning."""
+        """An export loads with transformers, and can be the start of a swarm."""
         session = make_session(tmp_path / "blobs")
         store = BlobStore(tmp_path / "blobs")
         session.apply(1, [session.train(1, [0, 1]).body], 2.0**-8, True)
@@ -153,7 +153,7 @@ class TestInitialParameters:
             assert caught.value.kind == "bad_model"
 
     def test_subnormal_and_infinite_parameters(self, tmp_path: Path) -> None:
-        """Devices disagree about subnormal numbers, so a swarm begins without any."""
+        """Devices treat subnormal numbers differently, so a swarm starts without any."""
         store = BlobStore(tmp_path / "blobs")
         session = make_session(tmp_path / "blobs")
         with torch.no_grad():

@@ -1,5 +1,5 @@
-"""Which dispute is looked at next, in the accounts of a swarm: all choose alike, and so slow members
-settle some."""
+"""The choice of the next dispute to audit, by a swarm's reputation: all choose alike, so even slow
+members settle some."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ def benchmark(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def swarm(benchmark: Any) -> Any:
-    """Six members with votes, the last one a cheat."""
+    """Return six members with votes, the last of them byzantine."""
     return benchmark.CheckedSwarm(6)
 
 
 def dispute(swarm: Any, *checkers: PeerId) -> list[FirstLook]:
-    """A round in which these find the cheat's work low, and those until others are called."""
+    """Close a round in which these auditors score the byzantine member's work low, and those until
+    others are called."""
     looks = [swarm.look(checker, swarm.cheat, 500) for checker in checkers]
     swarm.close(looks)
     for _ in range(LAG):
@@ -51,7 +52,7 @@ def test_all_choose_the_same_in_whatever_order_they_hear_of_it(swarm: Any) -> No
 
 
 def test_scores_have_no_say_in_it(benchmark: Any) -> None:
-    # Or a liar would see to it that its own looks come first.
+    # Otherwise a liar would make its own audits come first.
     def preferred(*scores: int) -> PeerId:
         swarm = benchmark.CheckedSwarm(6)
         founder, *checkers = swarm.peers[:3]
@@ -84,7 +85,7 @@ def test_what_would_be_over_before_comes_last(swarm: Any) -> None:
     (new,) = dispute(swarm, ben)
     assert chosen(swarm, [new, old], founder, takes=1) == old
     assert chosen(swarm, [new, old], founder, takes=4) == new
-    # If there is nothing else, it may still go quicker this time.
+    # If there is nothing else, it may still be faster this time.
     assert chosen(swarm, [old], founder, takes=4) == old
 
 
@@ -119,7 +120,7 @@ def test_slow_members_who_choose_alike_find_a_cheat(benchmark: Any, takes: int) 
 
 
 def test_those_who_choose_what_is_the_newest_to_them_do_not(benchmark: Any) -> None:
-    """Or far later: by chance several of them look at the same one now and then."""
+    """Or far later: by chance several of them audit the same one now and then."""
     found = benchmark.rounds_until_left_out(benchmark.newest, 7)
     alike = benchmark.rounds_until_left_out(next_look, 7, most=6 * LASTS)
     assert found is None or found > alike

@@ -1,4 +1,4 @@
-"""Local momentum: the published update, refunds, and the file it is kept in."""
+"""Local momentum: the published update, refunds, and its file."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def state(optimizer: LocalOptimizer) -> list[torch.Tensor]:
 
 
 def close(ours: torch.Tensor, expected: torch.Tensor) -> None:
-    """Within the rounding of a float32 transform, and of five rounds of the quintic before it; elements
-    here are of size 1."""
+    """Compare within the rounding of a float32 transform, and of five iterations of the quintic
+    before it; elements here are of size 1."""
     torch.testing.assert_close(ours, expected.double(), rtol=0, atol=8e-6)
 
 
@@ -80,7 +80,7 @@ def test_the_preconditioner_divides_by_the_corrected_root_mean_square() -> None:
 
 
 def orthogonalised(block: torch.Tensor, rounds: int) -> torch.Tensor:
-    """So many times Muon's quintic on the singular values, by way of them."""
+    """Apply Muon's quintic `rounds` times to the singular values, computed explicitly."""
     left, values, right = torch.linalg.svd(block, full_matrices=False)
     values = values / values.norm()
     for _ in range(rounds):
@@ -92,13 +92,13 @@ def orthogonalised(block: torch.Tensor, rounds: int) -> torch.Tensor:
 def test_singular_values_are_evened_out(
     preconditioner: Literal["orthogonal", "muon"], rounds: int
 ) -> None:
-    """Of blocks of matrices; vectors are divided by their root mean square, or are left as they are."""
+    """For blocks of matrices; vectors are divided by their root mean square, or left unchanged."""
     optimizer = new_optimizer(dataclasses.replace(RMS, preconditioner=preconditioner))
     assert bool(optimizer.second_moment) == (preconditioner == "orthogonal")
     optimizer.accumulate(gradients(1))
     for index, gradient in enumerate(gradients(1)):
         assert gradient is not None
-        # The first gradient, divided by the root of its own square, leaves its signs.
+        # The first gradient, divided by the root of its own square, becomes its signs.
         divided = torch.sign(gradient) if preconditioner == "orthogonal" else gradient
         expected = divided.double()
         tensor = LAYOUT.tensors[index]
@@ -115,7 +115,7 @@ def test_singular_values_are_evened_out(
 
 @pytest.mark.parametrize("missing", ["samples", "gradient", "neither"])
 def test_a_smoothed_gradient_holds_what_is_left_of_those_before(missing: str) -> None:
-    """And fades as the momentum does where there is none."""
+    """And decays as the momentum does in a round without a gradient."""
     optimizer = new_optimizer(dataclasses.replace(PLAIN, smoothing=0.5))
     optimizer.accumulate(gradients(1))
     if missing == "samples":
@@ -200,7 +200,7 @@ def test_what_was_counted_does_not_come_back() -> None:
 
 
 def test_the_momentum_yields_wherever_somebody_spoke() -> None:
-    """Once, however many spoke there; and nowhere else."""
+    """Once, however many updates contain the coefficient, and nowhere else."""
     optimizer, others = new_optimizer(dataclasses.replace(PLAIN, damping=0.75)), []
     for seed in (5, 6, 6):
         other = new_optimizer()

@@ -1,9 +1,9 @@
-"""Our optimizer, carrying values in floats, follows DeMo as its paper has it, step by step.
+"""Our optimizer, exchanging float values, follows DeMo as in its paper, step by step.
 
 Ours works in float32 and the oracle in float64. A transform of a 64 × 64 block errs by up to about
-1e-6 of its largest coefficient (a few), and what is subtracted stays subtracted: after ten steps the
-two were seen to differ by less than 5e-6, and 1e-5 is allowed. Where the paper takes a sign, what
-the oracle has below that is undetermined in float32 and left out of the comparison.
+1e-6 of its largest coefficient (a few), and subtractions accumulate: after ten steps the two were
+observed to differ by less than 5e-6, and 1e-5 is allowed. Where the paper takes a sign, values of
+the oracle below that are undetermined in float32 and left out of the comparison.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHAPES: dict[str, list[tuple[int, ...]]] = {
 
 
 class Ours:
-    """Members with our optimizer, and parameters stepped with the values that these hand out."""
+    """Members with our optimizer, and parameters stepped with their float values."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], members: int, top_k: int) -> None:
         self.layout = layout_of(shapes, top_k)
@@ -55,7 +55,7 @@ class Ours:
         return taken
 
     def mean(self, taken: Sequence[Taken]) -> list[torch.Tensor]:
-        """The float transform of the mean of the members' coefficients, per tensor."""
+        """Return the float transform of the mean of the members' coefficients, per tensor."""
         directions = []
         for index, (parameter, tensor) in enumerate(
             zip(self.parameters, self.layout.tensors, strict=True)
@@ -99,7 +99,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[Ours, DemoReference]:
 
 
 def test_follows_plain_descent_on_values(pair: tuple[Ours, DemoReference]) -> None:
-    """θ ← θ - η·Q, with gradients that depend on where either has come to: errors could grow."""
+    """θ ← θ - η·Q, with gradients that depend on the current parameters: errors could grow."""
     ours, oracle = pair
     shapes = [tuple(p.shape) for p in ours.parameters]
     for step in range(1, STEPS + 1):
@@ -121,7 +121,7 @@ def test_follows_plain_descent_on_values(pair: tuple[Ours, DemoReference]) -> No
         assert_follows(ours.parameters, oracle.parameters)
         for mine, theirs in zip(ours.members, oracle.members, strict=True):
             assert_follows(dense_momentum(mine, ours.layout), theirs.momentum)
-    # No choice of coefficients was so close that float32 could have made another one.
+    # No selection of coefficients was so close that float32 could have selected others.
     assert oracle.closest_call > TOLERANCE
 
 
@@ -143,7 +143,7 @@ def assert_same_coefficients(ours: Ours, oracle: DemoReference, taken: Sequence[
 
 
 def test_follows_the_sign_step_on_values(pair: tuple[Ours, DemoReference]) -> None:
-    """θ ← θ - η·sign(Q), as the paper's experiments have it (Signum)."""
+    """θ ← θ - η·sign(Q), as in the paper's experiments (Signum)."""
     ours, oracle = pair
     shapes = [tuple(p.shape) for p in ours.parameters]
     undetermined = [torch.zeros_like(p, dtype=torch.bool) for p in oracle.parameters]
@@ -167,9 +167,9 @@ def test_follows_the_sign_step_on_values(pair: tuple[Ours, DemoReference]) -> No
 
 @pytest.mark.parametrize("members", [1, 3, 8])
 def test_the_exact_step_is_the_sign_step_on_signs(members: int) -> None:
-    """What the swarm does: signs are shared, and the basis is rounded to whole numbers.
+    """The swarm's step: signs are shared, and the basis is rounded to integers.
 
-    Rounding the basis changes no more than 0.5 % of the steps, those where Q is close to zero, and
+    Rounding the basis changes at most 0.5 % of the steps, those where Q is close to zero, and
     nothing of the momenta.
     """
     shapes = [*SHAPES["full"], *SHAPES["shrunk"]]

@@ -1,6 +1,7 @@
-"""The trainer a round ahead: on which parameters it computes, and what comes back of what it sent.
+"""Training a round ahead: the parameters it computes on, and the refund of what it sent.
 
-With overlap the node asks for the next round's update before it asks to apply this round's record.
+With overlap the node requests the next round's update before it requests the application of this
+round's record.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def samples(member: int, round_: int) -> list[int]:
 
 
 def ahead(members: list[TrainingSession]) -> tuple[list[list[bytes]], list[int]]:
-    """The daemon's order: train for the next round, then apply this round's record."""
+    """Use the daemon's order: train for the next round, then apply this round's record."""
     bodies = [[m.train(1, samples(i, 1)).body for i, m in enumerate(members)]]
     prints = []
     for round_ in range(1, ROUNDS):
@@ -50,8 +51,8 @@ def ahead(members: list[TrainingSession]) -> tuple[list[list[bytes]], list[int]]
 
 
 def stale(members: list[TrainingSession]) -> tuple[list[list[bytes]], list[int]]:
-    """Each round by itself, with the parameters of a round ago put in for the gradient: as the
-    benchmark of learning does it."""
+    """Train each round by itself, with the parameters of a round ago for the gradient, as the
+    benchmark of learning does."""
     bodies, prints = [], []
     old = [[p.detach().clone() for p in m.parameters] for m in members]
     for round_ in range(1, ROUNDS):
@@ -76,7 +77,7 @@ def put(members: list[TrainingSession], parameters: list[list[torch.Tensor]]) ->
 def test_gradients_are_those_of_the_parameters_a_round_ago(tmp_path: Path) -> None:
     bodies, prints = ahead(sessions(tmp_path))
     assert (bodies, prints) == stale(sessions(tmp_path))
-    # And of no others: in order, the second round's update is another.
+    # And of no others: in order, the second round's update differs.
     first, second = sessions(tmp_path)
     both = [m.train(1, samples(i, 1)).body for i, m in enumerate((first, second))]
     assert both == bodies[0]
@@ -95,7 +96,7 @@ def test_members_learn_a_round_late(tmp_path: Path) -> None:
 def test_what_was_left_out_comes_back_though_the_next_was_taken(
     tmp_path: Path, counted: bool
 ) -> None:
-    """Exactly what was sent, and the round that is still open stays as it is."""
+    """Exactly what was sent; the round that is still open is unaffected."""
     session = make_session(tmp_path)
     stranger = make_session(tmp_path).train(1, [9]).body
     session.train(1, [0, 1])
@@ -111,7 +112,7 @@ def test_what_was_left_out_comes_back_though_the_next_was_taken(
     session.apply(1, [stranger], RATE, counted)
     for ours, theirs in zip(session.optimizer.momentum, expected, strict=True):
         assert torch.equal(ours, theirs)
-    # The second round's is settled by its own record.
+    # The second round's update is settled by its own record.
     assert session.optimizer.sent(2, decode_update(session.layout, second))
     assert not session.optimizer.refund(1)
     session.apply(2, [second], RATE, True)
@@ -119,7 +120,7 @@ def test_what_was_left_out_comes_back_though_the_next_was_taken(
 
 
 def test_a_trainer_that_is_restarted_between_the_two_goes_on(tmp_path: Path) -> None:
-    """What was pending is gone with it; parameters and momentum come from the disk and the record."""
+    """Pending updates are lost with it; parameters and momentum come from the disk and the record."""
     (session, other) = sessions(tmp_path)
     bodies, _ = ahead([session, other])
     manifest, chunks = make_manifest(tmp_path, optimizer=OptimizerSpec())

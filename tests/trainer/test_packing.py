@@ -1,4 +1,4 @@
-"""Attention within documents: what stands before a border is as if it were not there."""
+"""Attention within documents: text before a border has no effect."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_documents_need_an_end() -> None:
 
 
 def test_a_session_trains_within_documents(tmp_path: Path) -> None:
-    """With a token that is everywhere, each token sees little: the loss is that of such a mask."""
+    """With a frequent token as the end token, each token sees little: the loss is that of such a
+    mask."""
     manifest, chunks = make_manifest(tmp_path)
     losses = []
     # A space ends what the session takes for documents.
@@ -97,7 +98,7 @@ def test_a_session_trains_within_documents(tmp_path: Path) -> None:
         data = replace(manifest.data, end_token=32, attention=attention)
         session = TrainingSession(replace(manifest, data=data), BlobStore(tmp_path), CPU)
         session.load(chunks)
-        # Untrained, a model hardly looks back: only sharp scores tell what it sees.
+        # An untrained model hardly attends to earlier tokens: only sharp scores reveal what it sees.
         with torch.no_grad():
             for parameter in session.parameters:
                 parameter.mul_(8.0)

@@ -1,4 +1,4 @@
-"""Gradients of a member that keeps to differential privacy, and members that keep no state."""
+"""Gradients of a member with differential privacy, and members that keep no state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_sequence_counts_for_more_than_the_bound() -> None:
     losses = ((parameter * pull).sum() for pull in pulls)
     private_gradient([parameter], losses, Clipping(norm=0.5, noise=0.0, sequences=2))
     assert parameter.grad is not None
-    # The long one is shortened to 0.5, the short one stays; both over the two that are expected.
+    # The long one is shortened to 0.5, the short one is unchanged; both are divided by the expected two.
     assert parameter.grad.tolist() == pytest.approx([0.25, 0.125, 0, 0])
 
 
@@ -57,7 +57,7 @@ def test_the_noise_is_of_the_size_that_is_said_and_never_the_same() -> None:
     parameter = torch.nn.Parameter(torch.zeros(200, 200))
     found = []
     for _ in range(2):
-        # What others may know, such as torch's own seed, must not say the noise.
+        # Public values, such as torch's own seed, must not determine the noise.
         torch.manual_seed(0)
         private_gradient([parameter], iter([]), Clipping(norm=0.5, noise=3.0, sequences=2))
         assert parameter.grad is not None
@@ -72,7 +72,7 @@ def test_neither_loss_nor_count_is_said(tmp_path: Path) -> None:
     for samples in ([1, 2, 3], []):
         made = session.train(1, samples)
         assert (made.loss, made.tokens) == (0.0, 0)
-        # An empty draw looks like any other: the momentum has noise in it.
+        # An empty draw looks like any other: the momentum contains noise.
         assert all(bool(table.any()) for table in session.optimizer.momentum)
 
 
@@ -97,7 +97,7 @@ def test_whoever_keeps_no_state_begins_anew_each_round(tmp_path: Path) -> None:
     assert not any(bool(table.any()) for table in stateless.optimizer.momentum)
     assert not any(bool(table.any()) for table in stateless.optimizer.second_moment)
     assert stateless.train(3, [4]).body == first.body
-    # Nothing of it comes back where the update did not count.
+    # Nothing of it is refunded where the update did not count.
     stateless.apply(3, [], 1e-3, own_counted=False)
     assert not any(bool(table.any()) for table in stateless.optimizer.momentum)
 
@@ -125,7 +125,7 @@ def test_a_members_own_data_takes_the_place_of_the_swarms(tmp_path: Path) -> Non
 def test_the_account_adds_up_and_noise_is_found_for_a_limit() -> None:
     one = accountant.epsilon([(0.01, 1.0, 100)], 1e-5)
     more = accountant.epsilon([(0.01, 1.0, 1000)], 1e-5)
-    # As opacus says of a thousand rounds (RDP, its own orders): 2.10.
+    # opacus's result for a thousand rounds (RDP, its own orders): 2.10.
     assert 0 < one < more == pytest.approx(2.10, abs=0.02)
     assert accountant.epsilon([], 1e-5) == 0.0
     split = accountant.epsilon([(0.01, 1.0, 400), (0.01, 1.0, 600)], 1e-5)

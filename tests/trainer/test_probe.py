@@ -1,4 +1,4 @@
-"""A trainer that computes another model than the swarm's finds out before its first update."""
+"""A trainer that computes another model than the swarm's detects it before its first update."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = TINY_LLAMA | {"num_hidden_layers": 2}
 
 
 def probed(root: Path, config: dict[str, Any] | None = None, **changes: Any) -> Manifest:
-    """A manifest with its probe."""
+    """Return a manifest with its probe."""
     manifest, _ = make_manifest(root, config or SMALL, **changes)
     return dataclasses.replace(manifest, probe=make_probe(manifest, BlobStore(root)))
 
@@ -116,7 +116,7 @@ def test_adapters_have_the_base_s_weights_after_it(tmp_path: Path) -> None:
     plain.load(chunks)
     proven.load(chunks)
     assert plain.evaluate(2) == proven.evaluate(2)
-    # An adapter that counts otherwise is another model.
+    # An adapter with another scale is another model.
     assert manifest.adapter is not None
     louder = dataclasses.replace(manifest.adapter, alpha=8.0)
     refused(dataclasses.replace(manifest, probe=probe, adapter=louder), tmp_path)
@@ -175,7 +175,7 @@ def test_bfloat16_stays_within_its_tolerance(
 
 
 def test_its_parameters_are_the_same_in_pieces() -> None:
-    """As several devices fill the bands that each has."""
+    """As several devices fill their own bands."""
     table = (ParameterSpec(name="a.weight", shape=(30, 20)), ParameterSpec(name="b", shape=(7,)))
     fill = ParameterFill(table, 999_900)
     whole = [torch.empty(30, 20), torch.empty(7)]
@@ -184,7 +184,7 @@ def test_its_parameters_are_the_same_in_pieces() -> None:
     for start in range(0, 600, 40):
         fill.part(pieces[start : start + 40], 0, start)
     assert torch.equal(pieces, whole[0].view(-1))
-    # Frozen for ever: another release of torch must not draw others.
+    # Fixed for ever: another release of torch must not draw others.
     assert whole[1].tolist() == pytest.approx(FROZEN)
 
 
@@ -202,7 +202,7 @@ def test_a_probe_that_cannot_be_meant_does_not_decode() -> None:
 
 
 def test_a_session_that_was_not_asked_trains_all_the_same(tmp_path: Path) -> None:
-    """A task of one's own may offer none: then there is nothing to prove."""
+    """A custom task may offer no probe: then there is nothing to prove."""
     manifest, chunks = make_manifest(tmp_path, SMALL)
     session = opened(manifest, tmp_path)
     session.load(chunks)

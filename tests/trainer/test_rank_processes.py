@@ -1,4 +1,4 @@
-"""Several devices in one trainer, with its real processes: a life, a death, a hang, and refusals."""
+"""Several devices in one trainer, with its real processes: a session, a death, a hang, and refusals."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ async def test_a_life_and_a_death(tmp_path: Path) -> None:
         others = psutil.Process(trainer.pid).children()
         assert len(others) == 2
         await trainer.load(chunks)
-        # Several devices have it there at once: one with a single device is asked again.
+        # With several devices the result is there at once; a single device must be polled.
         trained = await trainer.train_aside(1, range(7))
         assert trained is not None
         assert trained.tokens == twin.train(1, range(7)).tokens
-        # What rank 0 does by itself between what all do.
+        # Requests that rank 0 handles alone, between joint ones.
         await trainer.begin_text("gradient ", seed=0, temperature=0, max_tokens=4)
         while await trainer.next_text() is not None:
             pass
@@ -70,7 +70,7 @@ async def test_a_life_and_a_death(tmp_path: Path) -> None:
         memory = await trainer.memory()
         assert memory["process_bytes"] > psutil.Process(trainer.pid).memory_info().rss
 
-        # It has nothing to do at this time; the node hears of it when it asks next.
+        # The node makes no request at this time; it is informed at its next one.
         os.kill(others[1].pid, signal.SIGKILL)
         await until_ended(others[0].pid)
         with pytest.raises(
@@ -82,7 +82,7 @@ async def test_a_life_and_a_death(tmp_path: Path) -> None:
 
 
 async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
-    """FSDP2, of a model with tied weights, some of whose matrices torch would cut through blocks."""
+    """FSDP2, with a model of tied weights, some of whose matrices torch would cut through blocks."""
     root = tmp_path / "blobs"
     model = {**TINY_LLAMA, "num_hidden_layers": 2}
     manifest, chunks = make_manifest(root, config=model, optimizer=BLOCKS)
@@ -130,7 +130,7 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
 
 
 async def test_too_little_memory_is_told_by_all_together(tmp_path: Path) -> None:
-    """Whatever the model is cut into, of so little nothing fits."""
+    """With either split, nothing fits into so little."""
     root = tmp_path / "blobs"
     manifest, _ = make_manifest(root)
     for split in (Split.COPIES, Split.SHARDS):
@@ -142,7 +142,7 @@ async def test_too_little_memory_is_told_by_all_together(tmp_path: Path) -> None
 
 
 async def test_a_device_that_is_not_there_is_told(tmp_path: Path) -> None:
-    """Also to the ranks that have theirs, which would wait for it."""
+    """Also to the ranks that have their device, which would wait for it."""
     root = tmp_path / "blobs"
     manifest, _ = make_manifest(root)
     with pytest.raises(TrainerFailed, match="no device 'cuda:7' here") as caught:
@@ -175,7 +175,7 @@ def test_why_a_rank_ended_is_told(error: Exception, expected: tuple[str, bool]) 
 
 
 def test_without_memory_a_pass_of_all_ends_where_it_is() -> None:
-    """In shards the others are in the middle of it."""
+    """With shards the others are in the middle of the pass."""
 
     def compute() -> None:
         raise MemoryError
@@ -201,7 +201,7 @@ def test_gpus_are_counted_in_a_process_that_can_be_forked_afterwards() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("split", [Split.COPIES, Split.SHARDS])
 async def test_gpus_are_one_member(tmp_path: Path, split: Split) -> None:
-    """However many there are: what is shared has the same bits as in one process on the CPU."""
+    """With any number: everything shared has the same bits as in one process on the CPU."""
     root = tmp_path / "blobs"
     model = {**TINY_LLAMA, "hidden_size": 64, "num_hidden_layers": 2}
     manifest, chunks = make_manifest(root, config=model, optimizer=BLOCKS)

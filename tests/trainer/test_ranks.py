@@ -1,4 +1,5 @@
-"""Several ranks are one member: its updates within what floats allow, all that is shared to the bit."""
+"""Several ranks are one member: its updates are equal within float rounding, and all that is shared
+to the bit."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ from trainer.support import CPU, TINY_LLAMA, make_manifest
 
 RATE = 2.0**-8
 
-# Blocks of 16: three rows of them in most matrices, so that three ranks have one each, and two do not
-# have equally many.
+# Blocks of 16: three block rows in most matrices, so that three ranks have one each, and two have
+# unequal numbers.
 BLOCKS = OptimizerSpec(chunk=16, weight_decay=0.1, damping=0.1, smoothing=0.5)
 TWO_LAYERS = {**TINY_LLAMA, "hidden_size": 48, "num_hidden_layers": 2, "tie_word_embeddings": False}
 
 
 def coefficients(sessions: Sequence[Any]) -> dict[tuple[str, int], torch.Tensor]:
-    """The momentum of every tensor by its name and its block."""
+    """Return the momentum of every tensor by its name and its block."""
     found = {}
     for session in sessions:
         seat = session.part.seat
@@ -51,8 +52,8 @@ def coefficients(sessions: Sequence[Any]) -> dict[tuple[str, int], torch.Tensor]
 
 
 def assert_close_momentum(ours: Sequence[Any], theirs: Any) -> None:
-    """But for the few coefficients that one has sent and the other has not: of two that are equally
-    strong but for a rounding, either is."""
+    """Compare except for the few coefficients that only one of them has sent: of two that are equal
+    except for rounding, either may be sent."""
     expected, found = coefficients([theirs]), coefficients(ours)
     assert expected.keys() == found.keys()
     largest = max(float(row.abs().max()) for row in expected.values())
@@ -67,8 +68,8 @@ def assert_close_momentum(ours: Sequence[Any], theirs: Any) -> None:
     [(2, "none", "sign"), (3, "orthogonal", "sign"), (3, "muon", "scaled")],
 )
 def test_ranks_are_one_member(tmp_path: Path, size: int, preconditioner: Any, step: Step) -> None:
-    """Rounds with some samples for each, with fewer than there are ranks, and with none; a round that
-    was missed; a stranger's update in every step."""
+    """Rounds with some samples for each rank, with fewer samples than ranks, and with none; a missed
+    round; a stranger's update in every step."""
     optimizer = dataclasses.replace(BLOCKS, preconditioner=preconditioner, step=step)
     manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=optimizer)
     alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
@@ -82,7 +83,7 @@ def test_ranks_are_one_member(tmp_path: Path, size: int, preconditioner: Any, st
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
         assert ours.coefficients == theirs.coefficients
         assert same_signs(alone, ours.body, theirs.body) > 0.99
-        # One of the two is what the swarm counts.
+        # One of the two is the one that the swarm counts.
         counted = round_ != 3
         bodies = [stranger.train(round_, [round_]).body, *([theirs.body] if counted else [])]
         counts = [2, 1][: len(bodies)]
@@ -96,7 +97,8 @@ def test_ranks_are_one_member(tmp_path: Path, size: int, preconditioner: Any, st
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_look_as_one(tmp_path: Path, size: int) -> None:
-    """Rank 0 says of an update what one process says; the sample is one of theirs to compute."""
+    """Rank 0 returns the same score of an update as a single process; one of the ranks computes the
+    sample."""
     manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=BLOCKS)
     alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
     alone.load(chunks)
@@ -120,7 +122,7 @@ def test_ranks_look_as_one(tmp_path: Path, size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_tell_as_one_member(tmp_path: Path, size: int) -> None:
-    """Where panels speak: the same signs of nearly all coefficients, and the same step to the bit."""
+    """With committees: the same signs of nearly all coefficients, and the same step to the bit."""
     optimizer = dataclasses.replace(
         BLOCKS, preconditioner="muon", step="scaled", top_k=16, audit=False
     )
@@ -146,7 +148,7 @@ def test_ranks_tell_as_one_member(tmp_path: Path, size: int) -> None:
 
 
 def same_signs(session: TrainingSession, ours: bytes, theirs: bytes) -> float:
-    """Which part of the coefficients of one update the other has, too."""
+    """Return the share of the coefficients of one update that the other also contains."""
     sets = []
     for body in (ours, theirs):
         update = decode_update(session.layout, body)
@@ -164,7 +166,7 @@ def same_signs(session: TrainingSession, ours: bytes, theirs: bytes) -> float:
 
 
 def test_masked_targets_weigh_as_in_one_process(tmp_path: Path) -> None:
-    """The mean is over all that counts in the share, not a mean of each rank's mean."""
+    """The mean is over all targets in the share, not a mean of each rank's mean."""
     manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
     alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=1)
     alone.load(chunks)
@@ -179,7 +181,7 @@ def test_masked_targets_weigh_as_in_one_process(tmp_path: Path) -> None:
 
 
 class Unequal:
-    """A task in which a sample counts the more tokens the higher its first one is."""
+    """A task in which a sample counts more tokens the higher its first one is."""
 
     def __init__(self, task: Any) -> None:
         self._task = task
@@ -230,8 +232,8 @@ def test_an_own_update_that_the_audit_leaves_out_is_back_in_every_rank(tmp_path:
 def test_snapshots_in_parts_are_the_same_chunks(
     tmp_path: Path, items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Written by several in turns and read by one, and the other way round, with chunks that begin in
-    the middle of bands."""
+    """Written by several in turn and read by one, and vice versa, with chunks that begin in the
+    middle of bands."""
     manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
     together = Together(tmp_path, manifest, chunks, 3)
     alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
@@ -257,7 +259,7 @@ def test_a_bad_snapshot_is_refused_by_all_and_changes_nothing(tmp_path: Path) ->
     before = together.call("snapshot")[0]
     store = BlobStore(tmp_path)
     values = np.frombuffer(store.get(chunks[0]) or b"", "<f4").copy()
-    # In a band of the last rank: the first finds nothing wrong with its own.
+    # In a band of the last rank: the first rank's own bands are valid.
     values[-40] = np.nan
     bad = store.put(values.tobytes())
     for wrong in ([bad], [ContentId(bytes(32))], [*chunks, chunks[0]]):
@@ -271,7 +273,7 @@ def test_missing_data_of_one_rank_is_told_and_they_go_on(tmp_path: Path) -> None
     manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
     together = Together(tmp_path, manifest, chunks, 2)
     with pytest.raises(TrainerFailed) as caught:
-        # The second rank's half is of a sample that does not exist.
+        # The second rank's half contains a sample that does not exist.
         together.train(1, [0, 1, 2, 10**9])
     assert caught.value.kind == "bad_data"
     assert together.train(1, [0, 1, 2, 3]).tokens == 4 * 32
@@ -289,7 +291,7 @@ def test_a_gradient_that_is_not_finite_at_one_rank_is_left_out_at_all(tmp_path: 
 
 
 def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: Path) -> None:
-    """From one to three, to two, and back to one; what an older number has left is gone."""
+    """From one to three, to two, and back to one; files of an older number are removed."""
     manifest, chunks = make_manifest(tmp_path / "blobs", config=TWO_LAYERS, optimizer=BLOCKS)
     path, spec = tmp_path / "trainer" / "momentum", manifest.optimizer
     store = BlobStore(tmp_path / "blobs")
@@ -321,7 +323,7 @@ def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: 
     for one, other in zip(ours.smoothed, theirs.smoothed, strict=True):
         assert torch.equal(one.whole(), other.whole())
 
-    # A piece that rots spoils all of it, and nothing is half read.
+    # One damaged piece invalidates all of it, and nothing is partly read.
     folders = sorted(path.parent.glob("copies-*"))
     spoilt = bytearray((folders[0] / "momentum").read_bytes())
     spoilt[-3] ^= 1
@@ -336,7 +338,7 @@ def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: 
 def test_each_rank_has_the_state_that_the_arithmetic_says(
     tmp_path: Path, precision: Precision
 ) -> None:
-    """On processors it counts them all, on GPUs the one that has the most."""
+    """On CPUs it is the total over all ranks, on GPUs that of the rank with the most."""
     manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=BLOCKS)
     options = MemoryOptions(state=StateOptions(precision=precision))
     together = Together(tmp_path, manifest, chunks, 2, options=options)
@@ -361,7 +363,7 @@ def test_each_rank_has_the_state_that_the_arithmetic_says(
 def test_coarse_state_goes_from_one_number_of_ranks_to_another(
     tmp_path: Path, precision: Precision
 ) -> None:
-    """Of 8 bits a number may come out one code further."""
+    """In 8 bits a number may differ by one code."""
     manifest, chunks = make_manifest(tmp_path / "blobs", config=TWO_LAYERS, optimizer=BLOCKS)
     path, spec = tmp_path / "trainer" / "momentum", manifest.optimizer
     options = MemoryOptions(state=StateOptions(precision=precision))

@@ -1,4 +1,4 @@
-"""Two major releases of transformers: a member of the other one trains the same model, or none."""
+"""Two major releases of transformers: a member with the other one trains the same model, or none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "qwen2": SMALL | ROPE | {"model_type": "qwen2"},
     "qwen3": SMALL | ROPE | {"model_type": "qwen3", "head_dim": 16},
     "mistral": SMALL | ROPE | {"model_type": "mistral"},
-    # It falls back to an attention that leaves out the soft-capping.
+    # It falls back to an attention without the soft-capping.
     "gemma2": GEMMA2,
     "smollm3": SMALL | ROPE | {"model_type": "smollm3", "pad_token_id": 0},
 }
@@ -97,7 +97,7 @@ TOKENS = [(7 * i * i + 3) % 256 for i in range(40)]
 
 
 def exported(root: Path) -> Path:
-    """An export of every architecture, each with the logits that it is to compute."""
+    """Export every architecture, each with the logits that it must compute."""
     for name, config in SMALL_MODELS.items():
         task: dict[str, Any] = {}
         if name in ("bert", "roberta"):

@@ -1,4 +1,4 @@
-"""A trainer process that was taken over: what it can still reach."""
+"""What a compromised trainer process can still reach."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ KERNEL = (
 
 @pytest.fixture
 def servants(tmp_path: Path) -> Iterator[Path]:
-    """A user's folder with a key, and with sockets that obey whoever reaches them."""
+    """Make a user's folder with a key, and with sockets that accept commands from any client."""
     home = tmp_path / "home"
     home.mkdir()
     (home / "identity.key").write_bytes(b"secret")
@@ -175,7 +175,7 @@ def servants(tmp_path: Path) -> Iterator[Path]:
     for each in (agent, abstract):
         each.listen(8)
     threading.Thread(target=_obey, args=(agent,), daemon=True).start()
-    # As they were before: somebody else reaches each of them.
+    # Unchanged: another process still reaches each of them.
     assert ask(home / "daemon.sock", "status", 5) == {}
     yield home
     for each in (agent, log, abstract):
@@ -195,7 +195,7 @@ def _obey(agent: socket.socket) -> None:
 
 @pytest.fixture
 def result(tmp_path: Path, servants: Path) -> dict[str, Any]:
-    """What was enforced, and what the confined process could do."""
+    """Return what was enforced, and what the confined process was able to do."""
     blobs = tmp_path / "blobs"
     blobs.mkdir()
     shared = Path("/dev/shm", f"distro-node-test-{os.getpid()}")
@@ -215,7 +215,7 @@ def result(tmp_path: Path, servants: Path) -> dict[str, Any]:
         shared.unlink(missing_ok=True)
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
-    # Said to be done, and not done.
+    # Reported as done, but not done.
     found["can"]["open the key to all"] = bool((servants / "identity.key").stat().st_mode & 0o077)
     return found
 
@@ -249,7 +249,7 @@ def test_no_capability_is_left(result: dict[str, Any]) -> None:
 
 
 def test_this_kernel_enforces_what_it_can(result: dict[str, Any]) -> None:
-    """On the machines that tests usually run on, all: a filter that fails to load is noticed."""
+    """On the usual test machines everything: a filter that fails to load is noticed."""
     if sys.platform != "linux" or platform.machine() not in ARCHITECTURES:
         assert result["enforced"] == []
         return
@@ -298,7 +298,7 @@ print(json.dumps({"enforced": enforced, "heard": heard,
 
 
 def test_several_have_a_network_of_their_own(servants: Path) -> None:
-    """They reach each other, and nobody else: not even this machine's own services."""
+    """They reach each other and nothing else, not even this machine's own services."""
     shared = Path("/dev/shm", f"distro-node-test-{os.getpid()}")
     shared.write_bytes(b"of another program")
     try:
@@ -324,13 +324,13 @@ def test_several_have_a_network_of_their_own(servants: Path) -> None:
     assert not found["others' memory"]
 
 
-# A machine for the filter's instructions: both architectures are tried, wherever the tests run.
+# An interpreter of the filter's instructions: both architectures are tested, wherever the tests run.
 
 
 def verdict(
     machine: str, name: str | int, *arguments: int, audit: int | None = None, **rules: Any
 ) -> str | int:
-    """What the filter answers to a call: "allowed", or an error; 0 is a success that did nothing."""
+    """Return the filter's answer to a call: "allowed", or an error; 0 is a success without effect."""
     number = NUMBERS[name][list(ARCHITECTURES).index(machine)] if isinstance(name, str) else name
     assert number is not None
     data = {0: number, 4: ARCHITECTURES[machine] if audit is None else audit}
@@ -397,7 +397,7 @@ def test_calls_are_judged_by_their_arguments(machine: str) -> None:
     assert of(0x40000000 + 41) == errno.EPERM
     other = next(each for each in ARCHITECTURES if each != machine)
     assert of(3, audit=ARCHITECTURES[other]) == errno.EPERM
-    # 32-bit programs, whose numbers are others: i386 and arm.
+    # 32-bit programs, which have other numbers: i386 and arm.
     assert of(3, audit=0x40000003) == of(3, audit=0x40000028) == errno.EPERM
 
 

@@ -1,5 +1,5 @@
-"""Second looks, with a trainer made of notes: what is looked at, on which parameters, and when it is
-given up."""
+"""Re-audits, with a fake trainer that records its calls: which update, on which parameters, and when
+they are given up."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class World:
         self.found = [Agreement(30, 9), Agreement(-1, 4)]
         self.open = 0
         self.starting: Exception | None = None
-        # Of each of them no more is used than has the same names here.
+        # Only the attributes with the same names here are used of each.
         world: Any = self
         self.looks = SecondLooks(
             manifest=self.chain.manifest,
@@ -87,7 +87,7 @@ class World:
         return _Ledger(self.chain.ledger, SimpleNamespace(accounts=accounts))
 
     def dispute_rounds(self, rounds: list[int], since: int) -> None:
-        """Open a dispute about the work of each of these rounds, and call for a second look."""
+        """Open a dispute about the work of each of these rounds, and call for a re-audit."""
         for round_ in rounds:
             self.first = FirstLook(CHECKER, IDLE, round_, 3, 100)
             self.disputes[self.first] = Dispute(since, 3000, CALLED)
@@ -139,7 +139,7 @@ class World:
 
 
 class _Ledger:
-    """A ledger, with disputes of the test's."""
+    """A ledger with the test's own disputes."""
 
     def __init__(self, ledger: Any, work: Any) -> None:
         self._ledger, self.work = ledger, work
@@ -163,7 +163,7 @@ async def test_it_makes_the_parameters_again_and_looks(
     ]
     assert world.heard == [LookedAgain(world.first, (Score(30, 9), Score(-1, 4)))]
     (spec,) = world.specs
-    # Out of the way of whoever trains.
+    # Without disturbing the training trainer.
     assert (spec.device, spec.micro_batch) == ("cpu", 1)
     assert spec.nice > 0
     assert spec.memory is not None
@@ -202,7 +202,7 @@ async def test_a_state_that_cannot_be_made_again_is_let_go(
     world.looks.put(world.effect)
     await world.run()
     assert (world.specs, world.heard) == ([], [])
-    # Nor one whose updates are gone, or whose own is.
+    # Nor a round whose updates, or whose own update, are gone.
     world = World(tmp_path)
     world.store.remove(world.chain.ledger[2].record.updates[0].update)
     world.looks.put(world.effect)
@@ -229,7 +229,7 @@ async def test_a_trainer_stays_and_goes_on_from_the_state_that_it_has(
             *("apply 4", "apply 5", "momentum"),
             "look again at 6: (1, 2) of 3",
         ]
-        # An older state is made from the snapshot again.
+        # An older state is reconstructed from the snapshot.
         world.did.clear()
         world.dispute_rounds([3], 5)
         await trio.sleep(1.0)
@@ -273,7 +273,7 @@ async def test_one_that_refuses_or_dies_costs_the_look_alone(
     world.dispute_rounds([4, 6], 5)
     await world.run()
     assert len(world.heard) == 1
-    # Behind one that died there is another.
+    # A trainer that died is replaced.
     assert len(world.specs) == trainers
 
 
@@ -287,7 +287,7 @@ async def test_where_no_trainer_starts_nothing_waits(
     world.starting = error
     world.dispute_rounds([4, 6], 5)
     await world.run()
-    # Or each of them would cost another start.
+    # Otherwise each of them would cost another start.
     assert (world.heard, len(world.specs)) == ([], 1)
     world.starting = None
     world.looks.put(world.effect)
@@ -316,7 +316,7 @@ async def test_it_ends_with_the_dispute_and_after_its_time(
         await trio.sleep(10.0)
         assert len(world.specs) == 1
         world.disputes.clear()
-        # What is over before its turn is not begun.
+        # A dispute that ends before its turn is not started.
         world.looks.put(world.effect)
     assert len(world.specs) == 1
     assert world.heard == []
@@ -336,7 +336,7 @@ async def test_what_is_over_is_let_go_and_never_too_much_waits(
     world.dispute_rounds([2, 3, 4, 5, 6], 5)
     del world.disputes[world.first]
     await world.run()
-    # The oldest had to go, and the newest is over.
+    # The oldest was dropped, and the newest is over.
     assert sorted(heard.first.round for heard in world.heard) == [4, 5]
 
 

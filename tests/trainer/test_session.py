@@ -1,4 +1,4 @@
-"""Training in memory: several members stay identical, nothing is lost, memory runs out politely."""
+"""Training in memory: several members stay identical, nothing is lost, a lack of memory is handled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 # Private here: `_shadow`: what a copy of the parameters takes.
 
 RATE = 2.0**-8
-# Of a model as small as these an update needs many coefficients to be told (usual.py).
+# In models as small as these an update needs many coefficients for audits to recognise it (usual.py).
 WITH_MUON = OptimizerSpec(
     preconditioner="muon", smoothing=0.7, momentum=0.97, step="scaled", top_k=128
 )
@@ -122,7 +122,7 @@ def test_an_update_that_missed_its_round_is_back_in_the_momentum(tmp_path: Path)
 
 
 def test_the_momentum_yields_to_what_was_counted(tmp_path: Path) -> None:
-    """Also where its own update missed the round and came back."""
+    """Also where its own update missed the round and was refunded."""
     session = make_session(tmp_path, optimizer=OptimizerSpec(damping=0.5))
     stranger = make_session(tmp_path).train(1, [9]).body
     session.train(1, [0, 1])
@@ -145,7 +145,7 @@ def opposite(session: TrainingSession, body: bytes) -> bytes:
 
 @pytest.mark.parametrize("audit", [True, False])
 def test_the_audit_leaves_a_lie_out_of_the_step(tmp_path: Path, audit: bool) -> None:
-    """The step is the one without it, in whatever order the updates come."""
+    """The step equals the one without it, in any order of the updates."""
     members = [make_session(tmp_path, optimizer=OptimizerSpec(audit=audit)) for _ in range(5)]
     bodies = [
         member.train(1, range(8 * index, 8 * index + 8)).body
@@ -162,8 +162,8 @@ def test_the_audit_leaves_a_lie_out_of_the_step(tmp_path: Path, audit: bool) -> 
 
 
 def test_in_the_audit_everyone_counts_once(tmp_path: Path) -> None:
-    """However often a lie counts, as many speak against it: the others take the step of their own
-    counts without it."""
+    """However often a false update counts, equally many contradict it: the others take the step of
+    their own counts without it."""
     members = [make_session(tmp_path) for _ in range(4)]
     bodies = [m.train(1, range(8 * i, 8 * i + 8)).body for i, m in enumerate(members)]
     lie, without = opposite(members[0], bodies[3]), make_session(tmp_path)
@@ -174,7 +174,7 @@ def test_in_the_audit_everyone_counts_once(tmp_path: Path) -> None:
 
 
 def test_an_own_update_that_the_audit_leaves_out_is_back_in_the_momentum(tmp_path: Path) -> None:
-    """And no other one's, though it says the opposite of what was sent."""
+    """And no other member's is, though it is the opposite of what was sent."""
     left_out, missed, heard = (make_session(tmp_path) for _ in range(3))
     for session in (left_out, missed, heard):
         own = session.train(1, range(8)).body
@@ -208,7 +208,7 @@ def test_no_samples_sends_the_momentum(tmp_path: Path) -> None:
     empty = session.train(2, [])
     assert (empty.loss, empty.tokens) == (0.0, 0)
     assert empty.coefficients == first.coefficients
-    # What is left has faded and lost what was taken.
+    # The rest has decayed and lost what was taken.
     assert session.optimizer.momentum[0].norm() < 0.95 * momentum.norm()
     assert (first.tokens, len(first.body) > 50) == (96, True)
 
@@ -266,7 +266,7 @@ def test_out_of_memory_halves_the_micro_batch(tmp_path: Path) -> None:
 def test_a_micro_batch_that_was_halved_grows_back_when_memory_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A game that is over must not leave the trainer with one sequence at a time."""
+    """After a game has ended, the trainer must not stay at one sequence at a time."""
     monkeypatch.setattr("distro_node.node.trainer.session._BEFORE_GROWING", 2)
     manifest, chunks = make_manifest(tmp_path)
     session = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=8)
@@ -276,7 +276,7 @@ def test_a_micro_batch_that_was_halved_grows_back_when_memory_does(
     for round_ in range(1, 9):
         session.train(round_, range(8))
         sizes.append(session.micro_batch)
-    # 4 is tried after two gradients that fitted, and after four more, not again and again.
+    # 4 is tried after two gradients that fitted, then only after four more.
     assert sizes == [2, 4, 2, 2, 2, 4, 2, 2]
     limit.fits = 8
     for round_ in range(9, 60):
@@ -369,7 +369,7 @@ def test_held_out_data_shorter_than_a_sample(tmp_path: Path) -> None:
 def test_a_share_is_never_in_memory_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A corpus that names one chunk again and again makes shares far larger than itself."""
+    """A corpus that names one chunk repeatedly makes shares far larger than itself."""
     manifest, chunks = make_manifest(tmp_path)
     session = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=2)
     session.load(chunks)
@@ -386,7 +386,8 @@ def test_a_share_is_never_in_memory_as_a_whole(
 
 
 def test_a_gradient_aside_is_that_of_the_parameters_when_it_began(tmp_path: Path) -> None:
-    """Steps are taken meanwhile, which are exact; and its update is what it would have been before."""
+    """Steps are taken meanwhile, which are exact; and its update is what it would have been before
+    them."""
     sessions = [make_session(tmp_path) for _ in range(3)]
     before, after, beside = sessions
     step = make_session(tmp_path).train(1, [9]).body
@@ -422,7 +423,7 @@ def test_work_of_several_rounds_takes_no_more_memory_than_the_plan_counts(
     copied = aside._shadow.parameters
     trained = 4 * sum(parameter.numel() for parameter in session.parameters)
     assert 2 * sum(each.numel() * each.element_size() for each in copied) == trained
-    # What is not trained is not copied at all.
+    # Frozen parameters are not copied at all.
     frozen = [each.data_ptr() for each in session.model.parameters() if not each.requires_grad]
     shared = [
         each.data_ptr() for each in aside._shadow.model.parameters() if not each.requires_grad
@@ -431,7 +432,7 @@ def test_work_of_several_rounds_takes_no_more_memory_than_the_plan_counts(
     while not aside.done:
         time.sleep(0.01)
     aside.finish()
-    # With what was sent, of which small differences may choose another part.
+    # Including what was sent, where small differences may select another part.
     assert session.optimizer.refund(4)
     assert whole.optimizer.refund(4)
     for ours, expected in zip(session.optimizer.momentum, whole.optimizer.momentum, strict=True):
@@ -481,13 +482,13 @@ def test_a_look_changes_nothing_and_tells_honest_work(
         assert not twin.look(round_number, look)
         bodies = {
             "honest": honest.train(round_number, range(dealt, dealt + 3)).body,
-            # It was dealt the same, and takes what it has at hand.
+            # It has the same assignment, and trains on the samples it has at hand.
             "idle": idle.train(round_number, range(3)).body,
         }
         for session, name in ((checker, "honest"), (other, "idle")):
             found = session.judge(round_number, bodies[name])
             assert found is not None
-            # It is said once.
+            # The result is given once.
             assert session.judge(round_number, bodies[name]) is None
             samples = range(dealt, dealt + 3)
             again = look_again(session, round_number, bodies[name], samples, own, 3)
@@ -562,7 +563,7 @@ def test_there_is_no_look_without_something_to_hold_it_against(
     body = session.train(1, [], looks=True).body
     look = Dealt(sample=5, share=3)
     assert not session.look(1, look)
-    # Not to look; of another round; on other parameters; without memory.
+    # Without an audit; of another round; on other parameters; without memory.
     session.train(2, [1])
     assert not session.look(2, look)
     session.train(3, [1], looks=True)

@@ -1,4 +1,4 @@
-"""Bands: every block has one owner, and what is cut and put together again is the same."""
+"""Bands: every block has one owner, and cutting and merging give the original."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_fingerprints_of_bands_add_up(ranks: int) -> None:
 
 
 def test_work_is_shared_evenly() -> None:
-    """Also that on tensors which cannot be cut."""
+    """Including tensors that cannot be cut."""
     shapes = [(512, 256), (4096,), (4096,), (256, 512)]
     plan = plan_bands(layout_of(shapes), table_of(shapes), 4)
     loads = [sum(band.elements for band in plan.of(rank)) for rank in range(4)]

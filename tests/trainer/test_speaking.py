@@ -1,4 +1,5 @@
-"""Trainers where panels speak: from everybody's sheets by way of tallies to one and the same step."""
+"""Trainers in a swarm with committees: from every member's sign vote by way of aggregates to one and
+the same step."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ SPOKEN = OptimizerSpec(
 
 
 def swarm_of(tmp_path: Path, count: int) -> tuple[Manifest, list[TrainingSession], list[Section]]:
-    """So many members, loaded, and two sections of their model."""
+    """Return `count` members, loaded, and two sections of their model."""
     manifest, chunks = make_manifest(tmp_path, optimizer=SPOKEN)
     manifest = dataclasses.replace(manifest, speakers=SpeakersSpec(one_of=ONE_OF))
     members = [TrainingSession(manifest, BlobStore(tmp_path), CPU, 2) for _ in range(count)]
@@ -37,7 +38,7 @@ def swarm_of(tmp_path: Path, count: int) -> tuple[Manifest, list[TrainingSession
 def tallies(
     cut: list[Section], momenta: list[Momentum], sheets: list[bytes], turn: int
 ) -> list[bytes]:
-    """What the panels of all sections say of these sheets."""
+    """Return the aggregates that the committees of all sections make of these sign votes."""
     (whole,) = sections(cut[0].whole, 1)
     parts = [cut_sheet(whole, cut, ONE_OF, turn, sheet) for sheet in sheets]
     bodies = []
@@ -58,9 +59,9 @@ def test_members_stay_bit_identical_and_learn(tmp_path: Path) -> None:
         shares = [range(4 * place, 4 * place + 4) for place in range(len(members))]
         made = [m.train(round_, s) for m, s in zip(members, shares, strict=True)]
         sheets = [each.body for each in made]
-        # A bit each, behind a byte.
+        # One bit each, after one byte.
         assert all(0 <= 8 * len(each.body) - 8 - each.coefficients < 8 for each in made)
-        # Nothing changes until the panels have spoken.
+        # Nothing changes until the committees have sent their aggregates.
         (unchanged,) = {m.apply(round_, [], 1.0, False, []) for m in members}
         said = tallies(cut, momenta, sheets, step_of(round_))
         rate = learning_rate(manifest.schedule, round_ + 1)

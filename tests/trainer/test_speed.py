@@ -1,4 +1,4 @@
-"""What a sequence takes of a device, against what is counted by hand, and what a device can do."""
+"""The cost of a sequence, compared with a count by hand, and the speed of a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WEIGHTS = 4 * HIDDEN**2 + 3 * HIDDEN * TINY_LLAMA["intermediate_size"] + HIDDEN 
 
 
 def test_operations_are_those_counted_by_hand(tmp_path: Path) -> None:
-    """Two for each weight and token forward, four backward; attention has two products of its own."""
+    """Two per weight and token forward, four backward; attention has two products of its own."""
     manifest, _ = make_manifest(tmp_path)
     length = manifest.data.sequence_length
     by_hand = 6 * WEIGHTS * length + 12 * HIDDEN * length**2

@@ -1,4 +1,4 @@
-"""Momentum in fewer bits: right on average, kept on disk, and nobody else can tell."""
+"""Momentum in fewer bits: right on average, kept on disk, and invisible to other members."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def gradients(seed: int) -> list[torch.Tensor | None]:
 def test_what_is_rounded_is_right_on_average(
     precision: Precision, digits: float, signed: bool
 ) -> None:
-    # Large numbers and small ones beside each other, and a last group that is shorter.
+    # Large and small numbers beside each other, and a shorter last group.
     values = torch.randn(8, 300, generator=torch.Generator().manual_seed(1))
     values[:, ::7] *= 1e-3
     values = values if signed else values.square()
@@ -66,7 +66,7 @@ def test_what_is_rounded_is_right_on_average(
         assert (found - values).norm() < digits * values.norm()
         total += found
     assert (total / times - values).norm() < 2 * digits / times**0.5 * values.norm()
-    # Small ones, whose last digits a nearest neighbour would lose for ever, are there as well.
+    # It also has the small ones, whose last digits rounding to nearest would always lose.
     small = (total / times)[:, ::7], values[:, ::7]
     assert (small[0] - small[1]).norm() < 0.1 * small[1].norm()
 
@@ -143,7 +143,7 @@ def test_replicas_are_the_same_to_the_last_bit_whatever_each_keeps(tmp_path: Pat
         ]
         prints = {member.apply(round_, bodies, 2.0**-8, True) for member in members}
         assert len(prints) == 1
-    # They are not one and the same by doing the same.
+    # They are not identical because they all did the same.
     assert len(set(bodies)) > 1
     for tensors in zip(*(member.parameters for member in members), strict=True):
         assert all(torch.equal(tensors[0], each) for each in tensors[1:])

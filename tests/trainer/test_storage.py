@@ -1,4 +1,4 @@
-"""Snapshots and training data, out of the blob store and into it."""
+"""Snapshots and training data, from the blob store and into it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distro_node.protocol.wire.blobs import CHUNK_BYTES, decode_blob_list
 from distro_node.protocol.wire.manifest import DataSpec
 from trainer.support import store_shard
 
-# One and a bit chunks, with a tensor across the border.
+# A little more than one chunk, with a tensor across the border.
 SHAPES = [(3, 5), (1000, 600), (), (600, 1000)]
 
 
@@ -61,7 +61,7 @@ class TestSnapshot:
                 bits[element] ^= mask
                 changed = write_snapshot(parameters, store)
                 bits[element] ^= mask
-                # What is untouched keeps its chunk: only one of the two differs.
+                # Unchanged data keeps its chunk: only one of the two differs.
                 assert sum(a != b for a, b in zip(changed.chunks, whole.chunks, strict=True)) == 1
                 seen.add(changed.encode())
                 for chunk in set(changed.chunks) - set(whole.chunks):
@@ -75,7 +75,7 @@ class TestSnapshot:
         exchanged = torch.tensor([1.0, 0.0, 2.0, 3.0, 4.0, 5.0])
         lists = [[one, other], [other, one], [exchanged, other], [one, -other]]
         assert len({write_snapshot(values, store) for values in lists}) == 4
-        # What tells tensors apart is the manifest's table; the bytes are one row.
+        # The manifest's table separates the tensors; the bytes are one sequence.
         joined = torch.cat([one, other])
         assert write_snapshot([joined], store) == write_snapshot([one, other], store)
 
@@ -115,7 +115,7 @@ class TestSnapshot:
 
 class TestData:
     def corpus(self, root: Path, width: int = 2) -> tuple[Corpus, DataSpec, np.ndarray]:
-        """Two shards; the first one's tokens run over three chunks."""
+        """Make two shards; the first one's tokens extend over three chunks."""
         store = BlobStore(root)
         kind = {1: "u1", 2: "<u2", 4: "<u4"}[width]
         long = (np.arange(2 * CHUNK_BYTES // width + 1000) % 251).astype(kind)
@@ -211,7 +211,7 @@ class TestData:
         (chunk,) = decode_blob_list(listed, "shard", spec.heldout.tokens * 2).chunks
         sound = store.get(chunk)
         assert sound is not None
-        # Tokens that are in the vocabulary: nothing but the hash tells.
+        # Tokens within the vocabulary: only the hash reveals the change.
         store.path(chunk).write_bytes(b"\x07" + sound[1:])
         with pytest.raises(TrainerFailed) as caught:
             corpus.heldout([0])

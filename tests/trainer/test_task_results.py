@@ -1,4 +1,4 @@
-"""What comes out of the tasks: answers through the chat template, gaps filled, exports that open."""
+"""The results of the tasks: answers through the chat template, filled gaps, exports that open."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _, TURN, END, MASK = range(256, 260)
 
 
 def made(root: Path, config: dict[str, Any], **settings: str) -> TrainingSession:
-    """A session with a tokenizer of bytes and special tokens."""
+    """Return a session with a tokenizer of bytes and special tokens."""
     manifest, chunks = make_manifest(root, config | {"vocab_size": 260})
     store = BlobStore(root)
     tokenizer = Tokenizer.from_str((store.get(manifest.data.tokenizer) or b"").decode())
@@ -52,7 +52,7 @@ def talking(root: Path) -> TrainingSession:
 
 
 class Parrot(torch.nn.Module):
-    """A model that says what it is told to, and remembers what it was asked."""
+    """A model that outputs a given text, and records its inputs."""
 
     def __init__(self, session: TrainingSession, said: list[int]) -> None:
         super().__init__()

@@ -1,5 +1,4 @@
-"""The tasks in a trainer: what counts towards a loss, what is drawn, what is refused, and that they
-learn."""
+"""The tasks in a trainer: the targets of a loss, random numbers, refusals, and that they learn."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ MASK = 256
 
 
 def answers(samples: int) -> np.ndarray:
-    """Rows of two conversations: a number, what follows it by a rule, and a number after that which
-    follows no rule."""
+    """Return rows of two conversations: a number, one that follows from it by a rule, and then a
+    number that follows no rule."""
     generator = np.random.default_rng(1)
     rows = []
     for _ in range(samples * 2):
@@ -121,7 +120,7 @@ def test_the_assistants_words_are_learned_and_no_others(tmp_path: Path) -> None:
     made = session.train(1, [0, 1, 2])
     assert made.tokens == 3 * 2 * 7
     before = session.evaluate(4)
-    # Eight beginnings and what follows each: there is nothing else to be learned.
+    # Eight beginnings with their continuations: there is nothing else to be learned.
     train(session, 40)
     assert session.evaluate(4) < 0.7 * before
 
@@ -133,7 +132,7 @@ def test_the_loss_is_the_mean_over_marked_tokens(tmp_path: Path) -> None:
     for start in range(0, 128, 16):
         ids = torch.from_numpy((row[start : start + 16] & (LEARNED - 1)).astype(np.int64))[None]
         with torch.no_grad():
-            # Each conversation alone: what stands before it must not matter.
+            # Each conversation alone: text before it must not matter.
             logits = session.model(input_ids=ids, use_cache=False).logits[0, :7]
         losses.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:8]))
     assert session.evaluate(4) == pytest.approx(float(torch.stack(losses).mean()), rel=1e-5)
@@ -181,7 +180,7 @@ def test_the_beginning_of_a_sample_is_half_of_what_is_learned(tmp_path: Path, ki
     assert half.count == whole.count // 2
     for name, tensor in beginning.items():
         assert torch.equal(tensor, batch[name][:, : tensor.shape[1]])
-    # That is all there is to it, in the gradient as well.
+    # Nothing else is in it, in the gradient as well.
     (half.total / half.count).backward()
     expected = [parameter.grad for parameter in session.parameters]
     loss, counted = session.gradient(1, [5], beginning=True)
@@ -194,7 +193,7 @@ def test_the_beginning_of_a_sample_is_half_of_what_is_learned(tmp_path: Path, ki
 def test_a_sample_in_which_one_thing_is_learned_has_no_beginning(tmp_path: Path) -> None:
     manifest, chunks = sft_manifest(tmp_path)
     row = answers(4) & ~np.uint16(LEARNED)
-    # One in each sample of 32 and the one behind.
+    # One in each sample of 32 and in the number after it.
     row[5::32] |= LEARNED
     single = store_shard(BlobStore(tmp_path), row)
     data = replace(manifest.data, shards=(single,), heldout=single)
@@ -223,7 +222,7 @@ def test_gaps_are_the_same_for_everybody_and_others_each_round(tmp_path: Path) -
     # A sample in a batch with others is the same, too.
     both = session.task.batch([Sample(data, 4, 1), Sample(data, 5, 1)])
     assert torch.equal(both["tokens"][1], first["tokens"][0])
-    # What is drawn is part of what a swarm's members agree on.
+    # The members of a swarm must agree on these random numbers.
     assert np.flatnonzero(first["targets"][0] != -100).tolist() == [0, 7, 15, 17]
 
 
@@ -310,7 +309,7 @@ class LastToken:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installed package that brings tasks, as far as Python can tell."""
+    """Make a package that brings tasks, and appears installed to Python."""
     root = tmp_path / "site"
     about = root / "lasttoken-1.0.dist-info"
     about.mkdir(parents=True)
@@ -361,7 +360,7 @@ def test_two_packages_with_one_task_are_none(
 
 
 def test_a_look_needs_no_beginnings(tmp_path: Path, package: Path) -> None:
-    """A task of somebody else's does not have to cut samples."""
+    """A third-party task need not be able to truncate samples."""
     manifest, chunks = make_manifest(tmp_path)
     manifest = replace(manifest, task="last", task_settings={"scale": 2.0})
     session = opened((manifest, chunks), tmp_path)

@@ -1,4 +1,4 @@
-"""The supervisor, with a trainer made of notes: what is done in which order, whatever dies when."""
+"""The supervisor, with a fake trainer that records its calls: the order of work through all failures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def train_effect(round_: int, dealt: int | None = None) -> Train:
 
 
 class FakeTrainer:
-    """Its parameters are the number of the last round that was applied to them."""
+    """A fake trainer; its parameters are the number of the last round that was applied to them."""
 
     device = "fake"
     gpus = ()
@@ -101,7 +101,7 @@ class FakeTrainer:
             raise TrainerFailed("out_of_memory", "CUDA out of memory")
 
     async def apply(self, round_: int, *_: object) -> Applied:
-        # In its first round there is still enough.
+        # In its first round memory still suffices.
         if self.parameters > LOADED_ROUND or self._shop.short.get("train"):
             self._short("apply")
         if self._shop.fitting:
@@ -135,7 +135,7 @@ class FakeTrainer:
 
 
 class FakeSupervisor:
-    """A supervisor with such trainers, and the member it reports to: it wants the next round applied."""
+    """A supervisor with such trainers, and the member it reports to: it requests the next round."""
 
     def __init__(
         self,
@@ -148,9 +148,10 @@ class FakeSupervisor:
         self.losses = 0
         self.specs: list[TrainerSpec] = []
         self.short: dict[str, int] = {}
-        """How often memory runs out, by what is done when it does."""
+        """How often memory runs out, by the kind of work."""
         self.fitting: list[int] = []
-        """How many sequences at once trainers find worth a try, each when it ends for want of memory."""
+        """How many sequences at once trainers suggest to try next, each when it ends for lack of
+        memory."""
         self.heldout: float | None = None
         self.prompts: list[str] = []
         self.pieces = ["and ", "so ", "on"]
@@ -161,7 +162,7 @@ class FakeSupervisor:
         self.encoding: list[float] = []
         self.wished: list[tuple[int, ...]] = []
         self.here = True
-        """Whether the data of what is looked at is."""
+        """Whether the data of audited samples is here."""
         self.looks_fail = False
         self.telemetry = Telemetry(identity(0).peer, Metrics(version="test"))
         self.trained_on: dict[int, int] = {}
@@ -172,14 +173,14 @@ class FakeSupervisor:
         @asynccontextmanager
         async def open_fake(spec: TrainerSpec) -> AsyncIterator[FakeTrainer]:
             self.specs.append(spec)
-            # A fresh start finds no room, and later ones do not while others have the memory.
+            # A fresh start finds no room, and later ones do not while other programs hold the memory.
             for when in ("first", "open"):
                 if self.short.get(when) and (when == "first" or len(self.specs) > 2):
                     self.short[when] -= 1
                     raise TrainerFailed("model_too_large", "the device has 1 GiB free")
             yield FakeTrainer(self)
 
-        # Of the snapshots and of the member no more is used than has the same names here.
+        # Of the snapshots and of the member only the attributes with the same names here are used.
         snapshots: Any = self
         start: Any = open_fake
         self.trainer_supervisor = TrainerSupervisor(
@@ -255,7 +256,7 @@ async def run_until(shop: FakeSupervisor, done: Callable[[], bool]) -> None:
 async def test_what_was_queued_for_a_dead_trainer_is_not_done_by_the_next(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock
 ) -> None:
-    """A round may be decided while no trainer runs; its turn comes after the replay."""
+    """A round may be decided while no trainer runs; it is applied after the replay."""
     shop.deaths = 1
 
     async def decide_meanwhile() -> None:
@@ -285,18 +286,18 @@ async def test_several_devices_without_memory_for_one_sequence_try_again_and_the
     assert isinstance(error, UserError)
     assert error.code is ExitCode.MODEL_TOO_LARGE
     assert "one sequence does not fit: no memory; tried 10 times in a row" in error.problem
-    # Each time with the owner's own wishes: what is free is planned for anew.
+    # Each time with the owner's own settings: a new plan is made for the free memory.
     assert [spec.micro_batch for spec in shop.specs] == [None, 1] + 9 * [None]
 
 
 async def test_memory_that_comes_back_is_waited_for(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock
 ) -> None:
-    """While it applied a round, a game took the card; the next trainer does not even find room."""
+    """While it applied a round, a game took the GPU; the next trainer does not even find room."""
     shop.short = {"apply": 2, "open": 4}
     began = trio.current_time()
     await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
-    # Each new trainer begins at the snapshot.
+    # Each new trainer starts at the snapshot.
     assert shop.applied_rounds[-5:] == list(range(LOADED_ROUND + 1, LOADED_ROUND + 6))
     assert trio.current_time() - began > 10.0
     assert len(shop.specs) == 7
@@ -334,7 +335,8 @@ async def test_training_that_never_fits_ends_though_rounds_are_applied_in_betwee
 async def test_the_base_is_there_before_each_trainer(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock
 ) -> None:
-    """One that finds pieces of it gone ends; they are fetched again before the next one starts."""
+    """A trainer that finds pieces of it missing ends; they are fetched again before the next one
+    starts."""
     shop.deaths = 1
     happened: list[str] = []
 
@@ -358,7 +360,7 @@ async def test_a_reload_drops_what_was_queued_for_the_old_parameters(
         nonlocal loads
         loads += 1
         if loads == 1:
-            # As when a mismatch is found while the first load is still under way.
+            # As when a mismatch is found while the first load is still in progress.
             shop.trainer_supervisor.reload()
             shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 4))
 
@@ -370,7 +372,7 @@ async def test_a_reload_drops_what_was_queued_for_the_old_parameters(
 async def test_training_ahead_is_done_on_the_parameters_that_there_are(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With overlap, a record that is decided meanwhile waits for the end of it."""
+    """With overlap, a record that is decided meanwhile waits until the training ends."""
     at_work = trio.Event()
 
     async def has_data(samples: tuple[int, ...]) -> None:
@@ -391,7 +393,7 @@ async def test_training_ahead_is_done_on_the_parameters_that_there_are(
 async def test_what_takes_several_rounds_holds_up_no_record(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is begun on the parameters that there are, and reported when it is there; rounds go on."""
+    """It is started on the current parameters and reported when it is done; rounds go on meanwhile."""
     reported: list[tuple[int, int]] = []
 
     def loaded(round: int, *_: object) -> None:
@@ -420,7 +422,7 @@ async def test_training_ahead_whose_data_is_late_lets_the_record_pass(
         await arrived.wait()
 
     def loaded(round: int, *_: object) -> None:
-        # What is asked for a round that is decided before its data comes is dropped.
+        # A request for a round that is decided before its data arrives is dropped.
         shop.trainer_supervisor.train(train_effect(round + 1))
         shop.trainer_supervisor.train(train_effect(round + 2))
 
@@ -447,7 +449,7 @@ async def test_waiting_is_counted(
     monkeypatch.setattr(shop, "loaded", lambda *_: loaded.set())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_until, shop, lambda: shop.applied_rounds)
-        # The clock goes on while a thread works at the loading.
+        # The clock runs on while a thread does the loading.
         await loaded.wait()
         await trio.sleep(7.0)
         shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 1))
@@ -460,7 +462,7 @@ async def test_waiting_is_counted(
 async def test_data_that_the_disk_has_lost_is_waited_for_and_the_trainer_lives(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many chunks of a share were damaged; nor does a measurement end anything."""
+    """However many chunks of a share were damaged; nor does an evaluation end anything."""
     asked = 0
     shop.losses = 12
 
@@ -473,7 +475,7 @@ async def test_data_that_the_disk_has_lost_is_waited_for_and_the_trainer_lives(
 
     monkeypatch.setattr(shop, "data_ready", ready)
     monkeypatch.setattr(shop, "loaded", loaded)
-    # Else the made-up swarm would need a thousand rounds.
+    # Otherwise the fake swarm would need a thousand rounds.
     monkeypatch.setattr(shop.trainer_supervisor, "_evaluate_every", 1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_until, shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
@@ -487,15 +489,15 @@ async def test_data_that_the_disk_has_lost_is_waited_for_and_the_trainer_lives(
 async def test_a_measured_loss_is_never_of_a_round_behind_the_runs_last(
     shop: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rounds in which the members only sign for the end change no parameters."""
+    """The rounds in which the members only sign the end change no parameters."""
     last = LOADED_ROUND + 2
     manifest = toy_manifest()
     schedule = replace(
         manifest.schedule, total_rounds=last, warmup_rounds=0, decay_rounds=0, at_end="finish"
     )
-    # A supervisor whose run is that short; the fixture makes one for all tests.
+    # A supervisor with such a short run; the fixture makes one for all tests.
     monkeypatch.setattr(shop.trainer_supervisor, "_manifest", replace(manifest, schedule=schedule))
-    # Else it would measure after none of these rounds.
+    # Otherwise it would evaluate after none of these rounds.
     monkeypatch.setattr(shop.trainer_supervisor, "_evaluate_every", 1)
     rounds: list[int] = []
     monkeypatch.setattr(shop.telemetry, "evaluated", lambda round_, loss: rounds.append(round_))
@@ -521,7 +523,7 @@ def sampled(history: Path) -> dict[int, str]:
 async def test_the_model_writes_after_each_measurement(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
-    """The last round's measurement is behind everything else that there is to do."""
+    """The last round's evaluation comes after all other work."""
     shop = FakeSupervisor(tmp_path, "Once upon a time", evaluate_every=LOADED_ROUND + 5)
     shop.telemetry.keep_history(tmp_path / "history")
     shop.heldout = 2.5
@@ -576,7 +578,7 @@ async def test_nothing_is_written_where_nobody_asked_for_it(
 
 
 class OwnDraws:
-    """Sequences of a member's own, so many times."""
+    """A member's own sequences, a given number of times."""
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -600,7 +602,7 @@ async def test_own_data_is_trained_in_the_place_of_what_is_dealt(
 
     monkeypatch.setattr(shop, "loaded", loaded)
     await run_until(shop, lambda: shop.stopped)
-    # One sequence is dealt each time; the third time there is none to be had.
+    # One sequence is assigned each time; the third time none is left.
     assert draws.counts == [1, 1, 1]
     assert shop.trained_samples == [(101,), (102,)]
 
@@ -644,7 +646,7 @@ def look_effect(round_: int) -> Train:
 async def do_all(
     shop: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, *effects: Train | Apply | Judge
 ) -> None:
-    """Queue these for a trainer that has its parameters, and let it do them."""
+    """Queue these for a trainer that has its parameters, and let it complete them."""
 
     def loaded(*_: object) -> None:
         for effect in effects:
@@ -674,7 +676,7 @@ async def test_a_look_is_taken_behind_the_own_update(
     await do_all(shop, monkeypatch, look_effect(FIRST), train_effect(FIRST + 1))
     assert shop.wished == [(7,)]
     assert shop.did == ["trained 4", "look 4: 7 of 3", "trained 5"]
-    # What the look kept waiting is time that the next update took, and not its sequences.
+    # The delay by the audit belongs to the next update's time, not to the time of its sequences.
     assert shop.encoding == [0.0, 2.5]
 
 
@@ -689,7 +691,7 @@ async def test_without_the_data_there_is_no_look(
 async def test_with_overlap_the_record_before_waits_for_a_look(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On other parameters it would be worth nothing."""
+    """On other parameters it would be worthless."""
 
     async def trained(what: Train, made: Trained) -> None:
         shop.trainer_supervisor.apply(apply_effect(FIRST))

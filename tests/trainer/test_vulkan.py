@@ -1,8 +1,8 @@
-"""Another device than the CPU in every run: Vulkan, on Mesa's lavapipe, by the package torchvulkan.
+"""Another device than the CPU in every run: Vulkan, on Mesa's lavapipe, through the package torchvulkan.
 
-Its kernels are others' (compute shaders, compiled by LLVM), and the swarm's promise is that they give
-the same bits. CI insists on it (`.ci/run`); elsewhere these tests are skipped where the package or a
-driver is missing.
+Its kernels are independent of ours (compute shaders, compiled by LLVM), and the swarm promises that
+they give the same bits. CI requires it (`.ci/run`); elsewhere these tests are skipped where the
+package or a driver is missing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def bits_that_differ(left: list[torch.Tensor], right: list[torch.Tensor]) -> int
     )
 
 
-# The package adds votes up one by one, a third of a millisecond each: many members vote on few blocks.
+# The package adds up votes one by one, a third of a millisecond each: many members vote on few blocks.
 FEW_SHAPES = [(64, 64), (43, 67), (7,)]
 
 

@@ -1,4 +1,4 @@
-"""Whatever `create` accepts, members can run: over all architectures and their switches."""
+"""Members can run whatever `create` accepts: over all architectures and their switches."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ VALUES: dict[str, list[Any]] = {
 
 @st.composite
 def configurations(draw: st.DrawFn, model_type: str) -> dict[str, Any]:
-    """A small configuration with some of its keys at other values."""
+    """Draw a small configuration with some of its keys at other values."""
     keys = sorted(set(ARCHITECTURES[model_type]) & set(VALUES))
     chosen = draw(st.lists(st.sampled_from(keys), max_size=4, unique=True))
     return SMALL_MODELS[model_type] | {key: draw(st.sampled_from(VALUES[key])) for key in chosen}
@@ -97,7 +97,7 @@ def test_what_create_accepts_trains_and_exports(model_type: str, data: st.DataOb
             manifest = dataclasses.replace(manifest, probe=make_probe(manifest, store))
         except (StructureError, TrainerFailed):
             return
-        # And a member, who knows no more than the manifest's bytes.
+        # And a member, which has only the manifest's bytes.
         again = dataclasses.replace(manifest, model=json.loads(json.dumps(manifest.model)))
         session = TrainingSession(again, store, CPU)
         session.prove()
@@ -107,6 +107,6 @@ def test_what_create_accepts_trains_and_exports(model_type: str, data: st.DataOb
         found = examine(session, root / "out")
         assert found["differing"] == ()
         assert found["fingerprint"] == session.part.fingerprint()
-        # The export can be a swarm's beginning.
+        # The export can be the start of a swarm.
         written = json.loads((root / "out" / "config.json").read_text())
         complete_model(written, vocabulary=256, sequence_length=32)
