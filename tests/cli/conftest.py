@@ -1,4 +1,4 @@
-"""Running the command line inside the test's process, in a home directory of its own."""
+"""Fixtures that run the command line inside the test's process, in a home directory of its own."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from distro_node.node.cli import main
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended and what it wrote."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
     def refused_with(self, code: int, *words: str) -> None:
-        """Check that the command said what is wrong and what to do, in one line each."""
+        """Check that the command printed what is wrong and what to do, in one line each."""
         assert self.code == code, self
         problem, remedy = self.err.splitlines()
         assert problem.startswith("error: ")
@@ -36,7 +36,7 @@ Command = Callable[..., Result]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home directory, and no setting of whoever runs the tests."""
+    """Return an empty home directory, with none of the settings of the user who runs the tests."""
     for variable in list(os.environ):
         if variable.startswith(("DISTRO_NODE", "XDG_")):
             monkeypatch.delenv(variable)
@@ -48,12 +48,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def logging_is_put_back(logging_as_it_was: None) -> None:
-    """Each command configures logging for the whole process."""
+    """Restore logging: each command configures it for the whole process."""
 
 
 @pytest.fixture
 def command(home: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a command line and return how it ended."""
+    """Return a function that runs a command line and returns its result."""
 
     def run(*arguments: str | Path) -> Result:
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What docs/json.md promises of each command, and whether a value is that and nothing else."""
+"""The promises of docs/json.md for each command, and the check that a value keeps exactly these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMES = {bool: "true or false", int: "whole number", float: "number", str: "str
 
 
 def documented() -> dict[str, dict[str, str]]:
-    """By command: the type of every field by its path."""
+    """Return, by command, the type of every field by its path."""
     found = {}
     for section in _PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
         heading, _, text = section.partition("\n")
@@ -23,7 +23,8 @@ def documented() -> dict[str, dict[str, str]]:
 
 
 def conforms(command: str, value: Any) -> None:
-    """Check what a command printed against the page: no field too many or too few, each of its type."""
+    """Check a command's output against the page: no missing or additional field, and each of its
+    type."""
     fields = documented()[command]
     there: dict[str, set[str]] = {}
     for path, kind in _walk(value, "", fields):
@@ -32,13 +33,13 @@ def conforms(command: str, value: Any) -> None:
         assert path in fields, f"docs/json.md lacks {path} of {command}"
         allowed = fields[path].removesuffix(", or absent").removesuffix(", or null")
         for kind in kinds:
-            # A list that is empty, and whole numbers where a number may be anything.
+            # An empty list, and an integer where any number is allowed.
             known = kind == allowed or (kind, allowed) == ("whole number", "number")
             known |= kind == "list" and allowed.startswith("list of ")
             known |= kind == "null" and fields[path].endswith(", or null")
             assert known, f"{command}: {path} is a {kind}, and docs/json.md says {fields[path]}"
     for path, kind in fields.items():
-        # What lies in a table or list that is not there cannot be there.
+        # A field of a missing table or list cannot be present.
         parent = re.sub(r"(\[\])?\.[^.]+$", "", path)
         present = path == parent or _filled(value, parent)
         if not kind.endswith("or absent") and present and "*" not in path:
@@ -64,7 +65,7 @@ def _walk(value: Any, prefix: str, fields: dict[str, str]) -> Iterator[tuple[str
 
 
 def _filled(value: Any, parent: str) -> bool:
-    """Whether there is a table at this path, in whatever lists are on the way."""
+    """Whether there is a table at this path, inside any lists on the way."""
     values = [value]
     for step in parent.split("."):
         values = [each[step] for each in values if isinstance(each, dict) and step in each]

@@ -1,4 +1,4 @@
-"""The program as a whole: what it loads, how it ends, and what it says about mistakes."""
+"""The program as a whole: what it loads, how it ends, and its messages about mistakes."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ HEAVY = ("libp2p", "torch", "transformers", "tokenizers", "trio", "numpy")
 
 
 def process(*arguments: str | Path, **options) -> subprocess.Popen:
-    """The real console entry, in a process of its own."""
+    """Start the real console entry in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "distro_node.node", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Whoever runs the tests in the background may have SIGINT ignored; that would be inherited.
+        # A shell that runs the tests in the background may ignore SIGINT, which would be inherited.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )
@@ -58,7 +58,7 @@ def process(*arguments: str | Path, **options) -> subprocess.Popen:
 
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> list[DaemonSettings]:
-    """Stand-in for the daemon: collects the settings it is started with."""
+    """Replace the daemon: collect the settings it is started with."""
     started: list[DaemonSettings] = []
 
     async def run_daemon(settings: DaemonSettings) -> None:
@@ -97,7 +97,7 @@ finally:
 
 
 def test_a_command_that_uses_the_network_would_be_noticed(home: Path) -> None:
-    # What the test above looks for is there to be found.
+    # Shows that the test above can detect what it looks for.
     script = "import sys, trio, numpy; print([n for n in ('trio', 'numpy') if n in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -137,7 +137,7 @@ def test_options_are_named_as_their_settings() -> None:
     for command_name, function in COMMANDS.items():
         code = sys.modules[function.__module__].__file__
         assert code is not None
-        # Options that several commands have, or that are many, stand in modules of their own.
+        # Options shared by several commands, or numerous ones, are in modules of their own.
         shared = [Path(code).parent / name for name in ("options.py", "energy.py", "own_data.py")]
         source = "".join(path.read_text() for path in [Path(code), *shared])
         for option in command_options(function):
@@ -236,13 +236,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
 
 
 def test_control_c_in_a_real_process(home: Path, tmp_path: Path) -> None:
-    # A named pipe as the manifest: opening it blocks until somebody writes, here for ever.
+    # A named pipe as the manifest: opening it blocks until there is a writer, here for ever.
     pipe = tmp_path / "pipe.toml"
     os.mkfifo(pipe)
     running = process("create", pipe)
-    # Opening the other end returns once the process has come that far. Again and again, because
-    # Python may notice a signal and still enter the read it was about to; but not while it ends,
-    # when a second signal does what it does to any process.
+    # Opening the other end returns once the process has come that far. Repeatedly, because Python
+    # may notice a signal and still enter the read it was about to start; but not while the process
+    # ends, when a second signal has its default effect.
     with pipe.open("wb"):
         while running.poll() is None:
             running.send_signal(signal.SIGINT)
@@ -254,7 +254,8 @@ def test_control_c_in_a_real_process(home: Path, tmp_path: Path) -> None:
 
 
 def test_control_c_before_anything_is_loaded() -> None:
-    """At a module that the command line needs the signal arrives, as if somebody were quick."""
+    """The signal arrives at the import of a module that the command line needs, as from an impatient
+    user."""
     script = """
 import os, signal, sys
 class Impatient:
@@ -271,7 +272,7 @@ main()
 
 
 def test_paths_are_checked_by_whoever_reads_them() -> None:
-    """The library's own check ends with a code that stands for a mistake on the command line."""
+    """The library's own check would end with the exit code of a mistake on the command line."""
     paths = {
         f"{function.__name__} {name}": typing.get_args(hint)[1]
         for function in (*COMMANDS.values(), _settings)
@@ -284,7 +285,7 @@ def test_paths_are_checked_by_whoever_reads_them() -> None:
 
 
 def test_what_helps_names_options_that_there_are(checkout: Path) -> None:
-    """Every option in a remedy is one of some command, and in a command's own module one of its own."""
+    """Every option in a remedy exists in some command; in a command's own module, in that command."""
     group: Any = get_command(app)
     everywhere = {"--help"}
     of_module: dict[str, set[str]] = {}
@@ -301,7 +302,7 @@ def test_what_helps_names_options_that_there_are(checkout: Path) -> None:
             if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "UserError"):
                 continue
             texts = [n.value for n in ast.walk(call) if isinstance(n, ast.Constant)]
-            # In backticks stands another command, which the documents' test would know.
+            # Text in backticks is another command, which the test of the documents checks.
             words = re.sub("`[^`]*`", "", " ".join(text for text in texts if type(text) is str))
             named = set(re.findall(r"--[a-z][a-z-]+", words))
             seen |= named
@@ -429,7 +430,7 @@ def test_log_lines_go_where_no_screen_is_drawn(command, monkeypatch, home: Path)
     options = ["join", TEXT, "--data-dir", home]
     assert "look here" in command(*options).err
     assert "look here" in command(*options, "--no-screen").err
-    # What rich takes for a terminal.
+    # The variable by which rich recognises a terminal.
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert command(*options).err == ""
     assert (home / "logs" / "distro-node.log").read_text().count("look here") == 3
@@ -536,7 +537,7 @@ def test_the_demo_decides_its_exit_code(command, monkeypatch) -> None:
 
 @pytest.fixture
 def introducer(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Stand-in for the bootstrap peer: collects what it is started with."""
+    """Replace the bootstrap peer: collect the settings it is started with."""
     started = []
 
     async def run_bootstrap(settings: Any, *, ready: Callable[[list[str]], None]) -> None:

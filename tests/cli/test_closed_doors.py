@@ -1,4 +1,4 @@
-"""Files and folders that one may not read: commands say which and what helps, and end with its code."""
+"""Unreadable files and folders: commands name them and the remedy, and end with the right exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VERSION_3 = 0x20080522
 
 @pytest.fixture(autouse=True)
 def like_anybody() -> Iterator[None]:
-    """Let file modes hold for the superuser, too, who often runs the tests in containers."""
+    """Make file modes apply to the superuser, too, who often runs the tests in containers."""
     if os.geteuid() != 0:
         yield
         return
@@ -38,7 +38,7 @@ def like_anybody() -> Iterator[None]:
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Iterator[Path]:
-    """A folder that nobody may look into."""
+    """Return a folder that no user may read."""
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o000)
     with pytest.raises(PermissionError):
@@ -69,7 +69,7 @@ def test_texts_and_folders_of_them(command, closed: Path, tmp_path: Path) -> Non
     run.write_text(command("create", "--example").out)
     (tmp_path / "readable.txt").write_text("a text of some length. " * 1000)
     for data in (closed, tmp_path):
-        # Left out in silence, the folder's texts would be missing from what is trained on.
+        # If it were skipped silently, the folder's texts would be missing from the training data.
         result = command("create", run, "--data", data, "--data-dir", tmp_path / "d", "--dry-run")
         result.refused_with(ExitCode.DATA_MISSING, str(closed), "Permission denied")
 

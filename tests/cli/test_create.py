@@ -1,4 +1,4 @@
-"""`create`: what a founder gets, and what is said when file, texts, key or disk are not as wanted."""
+"""`create`: its results, and its messages when file, texts, key or disk are wrong."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}"
 
 @pytest.fixture
 def initialised(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Stand-in for the trainer: collects what it is asked for and makes parameters out of it."""
+    """Replace the trainer: collect its requests and make up parameters for them."""
     asked: list[dict[str, Any]] = []
 
     async def initialise_model(
@@ -84,7 +84,7 @@ def initialised(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def run(home: Path) -> Path:
-    """A founder's file with texts beside it."""
+    """Return a founder's file with texts beside it."""
     texts = home / "texts"
     texts.mkdir()
     for number in range(40):
@@ -167,7 +167,7 @@ def test_the_example_can_be_used_as_it_is(command, initialised, run: Path, home:
 
 def test_an_invitation_is_the_founders_to_give(command, initialised, run: Path, home: Path) -> None:
     run.write_text(RUN + '[admission]\npolicy = "invite"\n')
-    # A link without a ticket lets nobody in, so it is not to be given to everybody.
+    # A link without a ticket admits no peer, so it must not be offered for distribution.
     said = command("create", run, "--data-dir", home / "a", "--bootstrap", ADDRESS).out
     assert "distro-node invite SWARM PEER" in said
     assert "give the link to everybody" not in said
@@ -233,7 +233,7 @@ def test_a_checkpoint_brings_its_configuration(command, initialised, run: Path, 
 
 
 def lora_run(run: Path, table: str) -> Path:
-    """The same run with adapters in a checkpoint beside the file."""
+    """Rewrite the founder's file for adapters on a checkpoint beside it."""
     model = f'[model]\ncheckpoint = "base"\n{table}\n[data]'
     run.write_text(re.sub(r"\[model\].*\[data\]", model, RUN, flags=re.S))
     return run
@@ -407,7 +407,8 @@ def test_what_does_not_go_with_speakers_is_told(
 def test_what_does_not_go_together_is_told_before_a_text_is_read(
     command, initialised, run: Path, home: Path, monkeypatch, tables: str, words: str
 ) -> None:
-    """Reading may take hours. So it is told even where what is read would be refused as well."""
+    """Reading may take hours, so these are reported first, even where the texts would be refused as
+    well."""
     run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", RUN) + tables)
     monkeypatch.setattr(draft, "read_corpus", lambda *_: pytest.fail("the texts were read"))
     for options in ([], ["--dry-run"]):
@@ -446,7 +447,7 @@ weight = 0.25
     assert (texts["name"], small["name"]) == ("texts", "small.jsonl")
     assert texts["share"] == pytest.approx(0.75, rel=0.01)
     assert small["times"] > 5
-    # Names of files stay at home.
+    # Names of files stay private.
     told = manifest_in(DataDir(home / "data")).data.sources
     assert told is not None
     assert [source.name for source in told] == ["texts", "2"]
@@ -642,7 +643,7 @@ def test_a_dry_run_makes_nothing_and_measures(command, run: Path, home: Path) ->
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_a_dry_run_measures_where_few_speak_for_all(command, run: Path, home: Path) -> None:
-    """And says it in words."""
+    """And it reports them in words."""
     text = RUN.replace(
         "hidden_size = 8", "hidden_size = 8\nintermediate_size = 16\nnum_hidden_layers = 1"
     )
@@ -687,7 +688,7 @@ finally:
 @pytest.mark.e2e
 @pytest.mark.slow
 def test_real_adapters_are_made_beside_a_real_base(command, run: Path, home: Path) -> None:
-    """And a dry run says what will travel."""
+    """And a dry run reports what will be transferred."""
     config = TINY_LLAMA | {"tie_word_embeddings": False}
     write_checkpoint(home / "base", config)
     weights = sum(p.numel() for p in new_model(model_config(config), CPU).parameters())

@@ -1,4 +1,4 @@
-"""The options of what the work costs: what fits together, and one clear line for what does not."""
+"""The energy options: which fit together, and one clear line for each that does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`distro-node fit`: what a model takes, whether it fits, and what cannot be asked about."""
+"""`distro-node fit`: what a model takes, whether it fits, and which targets are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simulation.chain import Chain
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """What a trainer process would say of the device."""
+    """Return a function that sets what the trainer process reports of the device."""
 
     def say(kind: str, device: int, host: int = 0, count: int = 1) -> None:
         async def survey(name: str, config: Any = None) -> Survey:
@@ -35,7 +35,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    """A swarm's, in a file."""
+    """Return a file with a swarm's manifest."""
     path = tmp_path / "manifest"
     path.write_bytes(Chain(0).manifest.encode())
     return path
@@ -84,7 +84,7 @@ def test_what_else_wants_memory_is_told_where_there_is_any_of_it(
     path.write_bytes(described.encode())
     found = json.loads(command("fit", path, "--json").out)
     conforms("fit", found)
-    # Twelve bytes a parameter, however training keeps its own.
+    # Twelve bytes per parameter, whatever the precision of the training state.
     assert found[room] == 12 * found["parameters"]
     assert words in command("fit", path).out
 
@@ -102,7 +102,7 @@ def test_several_devices_have_copies_if_they_fit_or_else_shards(
 
     roomy = fit(24 * 10**9)
     assert (roomy["shards"], roomy["fits"]) == (False, True)
-    # What training takes is to leave some room, and so this is too little for a copy.
+    # Training must leave some room free, so this is too little for a copy.
     least = min(choice["device_bytes"] for choice in roomy["choices"])
     assert not fit(2 * least)["shards"]
     narrow = fit(least)
@@ -126,7 +126,7 @@ def test_a_swarm_that_is_stored_here(command, there, home: Path) -> None:
     found = json.loads(result.out)
     conforms("fit", found)
     assert found["choices"][0]["chosen"]
-    # There is no main memory beside the main memory.
+    # On a CPU there is no other memory besides main memory.
     assert {choice["place"] for choice in found["choices"]} == {"device"}
 
 
@@ -142,7 +142,7 @@ def test_processors_have_one_memory_together(command, manifest: Path) -> None:
 
 @pytest.mark.slow
 def test_a_founder_s_file(command, checkout: Path) -> None:
-    """By a real trainer process, which lays the model out."""
+    """With a real trainer process, which builds the model."""
     preset = checkout / "node" / "create" / "manifests" / "llama-1.2b.toml"
     result = command("fit", preset, "--device", "cpu", "--memory", "1TB", "--json")
     assert result.code == 0, result

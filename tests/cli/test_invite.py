@@ -1,4 +1,4 @@
-"""Invitations: the link works for the guest that it was written for, and only there."""
+"""Invitations: the link works only for the guest that it was written for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{peer_text(GUEST)}"
 
 
 def stored(place: Path, policy: str = "invite", issuer: bytes | None = None) -> Manifest:
-    """A swarm in the data directory at `place`, made by whose directory it is."""
+    """Store a swarm in the data directory at `place`, founded by the directory's identity."""
     data = DataDir(place)
     data.create()
     founder = open_identity(data, None).peer
@@ -57,7 +57,7 @@ def test_the_link_lets_this_guest_in_and_no_other(command: Command, tmp_path: Pa
 
 
 def test_a_link_that_leads_to_nobody_is_warned_of(command: Command, tmp_path: Path) -> None:
-    """Guests over the internet would find nobody."""
+    """Guests on the internet would find no peer."""
     manifest = stored(tmp_path, policy="open")
     bare = command("invite", swarm_text(manifest.swarm), "--data-dir", tmp_path)
     assert (bare.code, parse_invite(bare.out.strip()).bootstrap) == (0, ())
@@ -75,7 +75,7 @@ def test_the_link_says_what_is_known_to_be_final(command: Command, tmp_path: Pat
         manifest = stored(place, policy=policy)
         swarm = swarm_text(manifest.swarm)
         asked = ("invite", swarm, *guest, "--data-dir", place)
-        # Nothing is final yet: a link as ever.
+        # Nothing is final yet: a link without a checkpoint.
         assert parse_invite(command(*asked).out.strip()).at is None
         final = DataDir(place).swarm(manifest.swarm).final
         known = Checkpoint(7, RecordId(content_id(b"record")))
@@ -83,7 +83,7 @@ def test_the_link_says_what_is_known_to_be_final(command: Command, tmp_path: Pat
         link = command(*asked).out.strip()
         assert parse_invite(link).at == known
         assert (parse_invite(link).ticket is None) == (policy == "open")
-        # A link that is passed on says what this node knows, not what it was told.
+        # A link that is passed on has this node's own final record, not the one from the original link.
         again = command("invite", link, *guest, "--data-dir", place)
         assert parse_invite(again.out.strip()).at == known
         final.write_bytes(b"7.damaged")

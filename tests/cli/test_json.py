@@ -29,7 +29,7 @@ from statuses import TRAINING
 
 def test_every_command_for_programs_is_documented() -> None:
     with_json = {name for name, f in COMMANDS.items() if "json" in inspect.signature(f).parameters}
-    # They have a table in another page.
+    # Their tables are on another page.
     elsewhere = {"status", "evaluate"}
     assert with_json - elsewhere == {n for n, fields in documented().items() if fields}
 
@@ -87,7 +87,7 @@ async def test_what_a_node_answers(tmp_path: Path) -> None:
 
 
 def test_what_comes_out() -> None:
-    """The commands print these as they are."""
+    """The commands print these values unchanged."""
     done = Exported(directory=Path("/x"), round=1, parameters=2, record="ab", fingerprint="cd")
     assert get_type_hints(Exported).keys() == asdict(done).keys()
     conforms("export", asdict(done) | {"directory": "/x"})

@@ -1,4 +1,4 @@
-"""Log lines: one a record, in the chosen form, in the chosen places, never without bound."""
+"""Log lines: one per record, in the chosen form and places, and always bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manual pages and shell completion: both come from the commands, and are as these are now."""
+"""The manual pages and shell completion are generated from the commands, and are up to date."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_formatter_understands_them(checkout: Path) -> None:
         line for line in done.stderr.splitlines() if "break" not in line and "adjust" not in line
     ]
     assert (done.returncode, faults) == (0, [])
-    # Bold is a letter over itself, or a sequence for the terminal, as the formatter is set up.
+    # Bold is an overstruck letter or a terminal sequence, depending on the formatter's configuration.
     shown = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout)
     assert "--relay-updates, --no-relay-updates" in shown
     assert "distro-node join 'distro:swarm-…" in shown

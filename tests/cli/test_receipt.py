@@ -1,4 +1,5 @@
-"""`contributions`, `receipt` and `verify-receipt`: what is proved by what, and the codes that say so."""
+"""`contributions`, `receipt` and `verify-receipt`: what each kind of evidence proves, and the exit
+codes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from simulation.swarm import identity
 
 # Private here: `_render`: a data directory of a member whose key is known.
 
-# The last record with an account that is final then is that of round 36.
+# The latest final record with certified contributions is then that of round 36.
 ROUNDS, CERTIFIED = 40, 36
 FOUNDER, MEMBER = peer_text(identity(0).peer), peer_text(identity(1).peer)
 
@@ -41,7 +42,7 @@ def chain() -> VouchedChain:
 
 
 def stored(place: Path, ledger: Ledger) -> Path:
-    """A data directory with this chain in it."""
+    """Store a data directory with this chain."""
     data = DataDir(place)
     data.create()
     directory = data.swarm(ledger.manifest.swarm)
@@ -61,7 +62,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def file(place: Path, command: Command, tmp_path: Path) -> Path:
-    """A receipt of the second member's."""
+    """Return a receipt of the second member."""
     file = tmp_path / "mine.receipt"
     done = command("receipt", "--peer", MEMBER, "--output", file, "--data-dir", place)
     assert (done.code, done.err) == (0, "")
@@ -200,7 +201,7 @@ def test_what_was_carried_is_claimed_and_not_proved(
 
 
 def write_identity(place: Path, number: int) -> None:
-    """Make the data directory that of a simulated member."""
+    """Give the data directory the identity of a simulated member."""
     (place / "identity.key").write_bytes(keystore._render(identity(number), None))
     (place / "identity.key").chmod(0o600)
 
@@ -211,7 +212,7 @@ def test_a_receipt_waits_until_its_record_is_final(command: Command, tmp_path: P
     place = stored(tmp_path / "node", young)
     asked = ("receipt", "--peer", MEMBER, "--output", tmp_path / "f", "--data-dir", place)
     command(*asked).refused_with(ExitCode.NOTHING_TO_EXPORT, "is final yet")
-    # The node may know more than the records show, by a lease.
+    # The node may know of later final records than the records show, by a lease.
     final = DataDir(place).swarm(young.swarm).final
     write_final(final, Checkpoint(6, RecordId(bytes(32))))
     command(*asked).refused_with(ExitCode.NOTHING_TO_EXPORT, "is final yet")
@@ -266,7 +267,7 @@ def test_what_says_nothing_of_this_record(command: Command, file: Path, tmp_path
     command("verify-receipt", file, "--ledger", behind).refused_with(
         ExitCode.UNANCHORED, "ends before round 36"
     )
-    # The link's word is enough.
+    # The link is sufficient evidence.
     both = command("verify-receipt", file, "--ledger", behind, "--link", link(anchor()))
     assert both.code == 0
 
@@ -280,7 +281,7 @@ def test_what_contradicts_it(command: Command, place: Path, file: Path, tmp_path
     command("verify-receipt", file, "--link", elsewhere).refused_with(
         ExitCode.FALSE_RECEIPT, "another swarm"
     )
-    # Good for a chain is not enough where a link says otherwise.
+    # Matching the chain is not enough where the link contradicts it.
     command("verify-receipt", file, "--ledger", place, "--link", elsewhere).refused_with(
         ExitCode.FALSE_RECEIPT, "another swarm"
     )
@@ -313,7 +314,7 @@ def test_what_is_no_receipt(command: Command, file: Path, tmp_path: Path) -> Non
 def test_a_name_that_is_none(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a founder called the swarm is shown without its power over a terminal."""
+    """A swarm's name from its founder is shown without terminal control sequences."""
     named = VouchedChain(2, name="a\x1b[31m").grow_until(12)
     place = stored(tmp_path / "node", named.ledger)
     monkeypatch.chdir(tmp_path)
@@ -339,6 +340,6 @@ finally:
 def test_the_environment_may_say_it(
     command: Command, file: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command's name with a hyphen in it is no name of a variable."""
+    """A command's name with a hyphen is not a valid variable name."""
     monkeypatch.setenv("DISTRO_NODE_VERIFY_RECEIPT_LEDGER", str(place))
     assert command("verify-receipt", file).code == 0

@@ -14,7 +14,7 @@ from distro_node.node.errors import ExitCode
 
 @pytest.fixture
 def places(home: Path) -> dict[str, tuple[str, str]]:
-    """Four data directories with an identity each: their path and peer."""
+    """Return four data directories with an identity each: their path and peer."""
     found = {}
     for name in ("line", "special", "general", "table", "common"):
         place = home / name
@@ -58,5 +58,5 @@ def test_a_broken_configuration_is_told(command, home: Path) -> None:
     result = command("--config", config, "id")
     result.refused_with(ExitCode.BAD_CONFIG, str(config), "'thread'", "did you mean 'threads'?")
     command("--config", home / "none", "id").refused_with(ExitCode.BAD_CONFIG, "none")
-    # The help is what one needs in order to mend it.
+    # The help is needed to mend the configuration.
     assert command("--config", config, "id", "--help").code == 0

@@ -31,7 +31,7 @@ STATUS = replace(
 
 @pytest.fixture
 def node(home: Path) -> Iterator[dict[str, Handler]]:
-    """A control socket in a thread; the test fills in the handlers."""
+    """Run a control socket in a thread; the test fills in the handlers."""
     handlers: dict[str, Handler] = {}
     started = threading.Event()
     ending: list[Any] = []
@@ -143,7 +143,7 @@ def test_the_page_is_opened_without_the_token_and_its_link_is_printed(
     result = command("dashboard", "--data-dir", home, "--json")
     assert json.loads(result.out)["url"] == url
     assert opened == [url]
-    # At a bootstrap peer there is nothing to act with.
+    # The page at a bootstrap peer allows no actions.
     node["dashboard"] = lambda _: {"url": url, "link": None}
     assert command("dashboard", "--data-dir", home, "--no-open").out == f"To look: {url}\n"
 

@@ -1,4 +1,4 @@
-"""A checkpoint brings its own tokenizer, with its special tokens; another one is refused in a line."""
+"""A checkpoint brings its own tokenizer, with its special tokens; any other is refused in a line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_tokenizer(path: Path, *special: str, words: int = 10) -> None:
 
 
 class Founder:
-    """A manifest file, and what is chosen by it."""
+    """A manifest file, and what follows from it."""
 
     def __init__(self, root: Path, model: str = 'checkpoint = "base"', data: str = "") -> None:
         self.path = root / "run.toml"
@@ -56,7 +56,7 @@ class Founder:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    """A checkpoint's directory with its tokenizer."""
+    """Return a checkpoint's directory with its tokenizer."""
     write_tokenizer(tmp_path / "base" / "tokenizer.json", "<end>", "<begin>")
     return tmp_path / "base"
 
@@ -73,7 +73,7 @@ def test_a_checkpoint_brings_its_own(tmp_path: Path, base: Path) -> None:
     assert settings == TokenizerSettings(
         eos_token="<end>", bos_token="<begin>", chat_template=TEMPLATE
     )
-    # Between documents stands what stood there when the model was trained.
+    # The separator between documents is the one that the model was trained with.
     tokenizer = FileTokenizer(base / "tokenizer.json")
     assert end_tokens(founder.file.data, tokenizer, founder.path) == (10,)
 
@@ -87,7 +87,7 @@ def test_a_template_that_writes_the_date_has_one_for_all(tmp_path: Path, base: P
     assert Founder(tmp_path).settings().chat_date in (today, date.today().isoformat())
     said = Founder(tmp_path, data='chat_date = "2024-02-29"').settings()
     assert said.chat_date == "2024-02-29"
-    # It goes to the members with the template.
+    # The date is distributed to the members with the template.
     there = decode_settings(said.encode())
     assert ChatTemplate(there).text([]) == "29 February 2024[]"
     for day in ("2023-02-29", "29.2.2024!"):
@@ -117,7 +117,7 @@ def test_another_tokenizer_than_the_checkpoints_is_refused(
     configure(base, eos_token="<end>")
     problem = Founder(tmp_path, data=f'tokenizer = "{named}"').refusal()
     assert "not the tokenizer that the checkpoint was trained with" in problem
-    # The same one by another path is no other one.
+    # The same tokenizer at another path is not a different one.
     (tmp_path / "same.json").write_bytes((base / "tokenizer.json").read_bytes())
     assert Founder(tmp_path, data='tokenizer = "same.json"').settings().eos_token == "<end>"
 

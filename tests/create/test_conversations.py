@@ -37,7 +37,7 @@ TALK = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "S
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
-    """Bytes as tokens, and two more around a turn."""
+    """Return a tokenizer of bytes with two more tokens around each message."""
     library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
     library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     file = tmp_path_factory.mktemp("chat") / "tokenizer.json"
@@ -90,7 +90,7 @@ class Founder:
         return spec, StoredCorpus(spec, store)
 
     def conversations(self, corpus: Corpus) -> tuple[list[str], list[str]]:
-        """All that lies in the samples, conversation by conversation, and what is learned of each."""
+        """Return all conversations in the samples, and what is learned of each."""
         spec, stored = self.stored(corpus)
         samples = [
             *stored.training(range(spec.samples)),
@@ -102,7 +102,7 @@ class Founder:
         assert tokens.learned is not None
         whole, learned = [], []
         for ids, begins, marks in zip(tokens.ids, tokens.begins, tokens.learned, strict=True):
-            # The last one is the first of the next sample.
+            # The last number is the first of the next sample.
             assert begins[0]
             assert begins[-1]
             assert not marks[-1]
@@ -325,7 +325,7 @@ def test_a_template_without_special_tokens_gets_the_end_token(plain: FileTokeniz
 
 
 def test_a_token_over_the_border_counts_where_it_ends(tmp_path: Path) -> None:
-    """A space that the template writes may be one token with the answer's first word."""
+    """A space written by the template may form one token with the answer's first word."""
     words = {"A:": 0, "▁yes": 1, "▁": 2, "no": 3, "<unk>": 4}
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<unk>"))
     library.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="never")
@@ -351,7 +351,7 @@ def test_rows_are_filled_well_and_in_whole() -> None:
     found = np.split(joined, np.flatnonzero(joined & begins)[1:])
     kept = [len(part) for part in found if part[-1] & (begins - 1) != 999]
     assert sorted(kept) == sorted(sizes)
-    # The rows that are needed at the least, and one in fifty more.
+    # The minimum number of rows, and two percent more.
     assert len(made) <= sum(sizes) / length * 1.02 + 1
 
 

@@ -1,5 +1,5 @@
-"""From sources to shards: which files, which part is held out, who has which share, and what is kept
-when it is interrupted."""
+"""From sources to shards: which files, which part is held out, each source's share, and what an
+interruption preserves."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rows(file: Path, texts: Sequence[str]) -> Path:
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
-    """Bytes as tokens, and one more that ends a document."""
+    """Return a tokenizer of bytes with one more token that ends a document."""
     import tokenizers
 
     library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
@@ -63,7 +63,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
 
 
 class Founder:
-    """Makes corpora out of what lies in a folder."""
+    """Makes corpora from the files in a folder."""
 
     def __init__(self, root: Path, tokenizer: Tokenizer) -> None:
         self.root = root
@@ -85,7 +85,7 @@ class Founder:
         return read_corpus(file, found, self.tokenizer, end, self.data, self._hear)
 
     def stored(self, corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens to train on and those held out."""
+        """Return the training tokens and the held-out ones."""
         store = BlobStore(self.data.blobs)
         shards, heldout = corpus.store(store, self._hear)
         width = self.tokenizer.token_bytes
@@ -210,7 +210,7 @@ def test_the_same_text_makes_the_same_corpus_wherever_it_lies(
 def test_mixing_puts_something_of_everything_everywhere(
     founder: Founder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three long books: each part of the result has some of each."""
+    """Three long books: each part of the result contains some of each."""
     monkeypatch.setattr(dealing, "_PIECE_BYTES", 1 << 12)
     monkeypatch.setattr(tokenising, "_SECTION_BYTES", 1 << 11)
     for number in range(3):
@@ -262,7 +262,7 @@ def test_end_tokens(founder: Founder, tmp_path: Path, tokenizer: FileTokenizer) 
         with pytest.raises(UserError, match=words) as caught:
             ends(wrong, **options)
         assert caught.value.code == ExitCode.MANIFEST
-    # What stands beside the tokenizer says it, too.
+    # The configuration beside the tokenizer also defines it.
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "A"}}')
     assert ends(FileTokenizer(plain)) == (65,)
 
@@ -319,11 +319,11 @@ def test_equal_documents_are_left_out_on_request_and_counted(
 @pytest.mark.parametrize(
     ("weights", "rounds", "times"),
     [
-        # All of the large one is wanted: the small one repeats.
+        # All of the large source is wanted: the small one repeats.
         ((0.5, 0.5), 10**9, (1.0, 8.0)),
         # The run needs less than that.
         ((0.5, 0.5), 400, (None, None)),
-        # And never less than it takes for one to be used up.
+        # And never less than what uses up one source.
         ((3.0, 1.0), 1, (None, 1.0)),
         ((0.9, 0.1), 10**9, (1.125, 1.0)),
     ],
@@ -354,7 +354,7 @@ def test_each_source_has_its_share_to_within_a_percent(
             assert each.times == pytest.approx(expected, rel=0.05)
     if rounds == 400:
         assert len(training) == pytest.approx(400 * 32 * 16, rel=0.01)
-    # Everywhere, not only over all.
+    # Everywhere, not only on average.
     parts = np.array_split(training, 4)
     shares = [np.mean(part == ord("A")) for part in parts]
     assert max(shares) == pytest.approx(min(shares), rel=0.35)
@@ -547,7 +547,7 @@ def test_byte_tokens_are_the_bytes(tmp_path: Path) -> None:
     tokenizer = ByteTokenizer()
     everything = bytes(range(256))
     assert tokenizer.encode([everything])[0].tobytes() == everything
-    # The definition that travels with the swarm says the same to the library.
+    # The definition that is distributed with the swarm has the same meaning to the library.
     file = tmp_path / "tokenizer.json"
     file.write_bytes(tokenizer.definition)
     described = FileTokenizer(file)
@@ -606,7 +606,7 @@ def test_columns_are_text_by_default() -> None:
 
 
 def giant_parquet(file: Path) -> None:
-    """A hundred thousand rows of a megabyte each, all the same: one entry of a dictionary."""
+    """Write a hundred thousand rows of a megabyte each, all the same: one entry of a dictionary."""
     text = "a line of a very long text\n" * 40_000
     rows_ = pyarrow.DictionaryArray.from_arrays(np.zeros(100_000, np.int32), [text])
     pyarrow.parquet.write_table(pyarrow.table({"text": rows_}), file, compression="zstd")
@@ -614,7 +614,7 @@ def giant_parquet(file: Path) -> None:
 
 
 def giant_gzip(file: Path) -> None:
-    """A hundred megabytes of text in a tenth of one."""
+    """Write a hundred megabytes of text, compressed to a tenth of a megabyte."""
     line = b'{"text": "' + b"a long text " * 10_000 + b'"}\n'
     with gzip.open(file, "wb", compresslevel=9) as packed:
         for _ in range(100):
@@ -644,7 +644,7 @@ def test_a_disk_that_will_not_do_is_foreseen(
 def test_a_disk_that_will_do_is_not_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is read first is packed a hundred times as well as the rest."""
+    """The files read first are compressed a hundred times better than the rest."""
     founder = Founder(tmp_path, ByteTokenizer())
     monkeypatch.setattr(tokenising, "_PART_BYTES", 1 << 18)
     monkeypatch.setattr(tokenising, "_ROOM_SECONDS", 0)

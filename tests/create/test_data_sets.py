@@ -1,4 +1,5 @@
-"""Data sets as they lie on disks: one split of them counts, linked folders do, and the rest is named."""
+"""Data sets in their usual layouts on disk: one split counts, linked folders count, and the rest is
+named."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ About it.
 
 
 def lay(root: Path, *names: str, card: str | None = None) -> Path:
-    """A folder with files of these names, each with a row that says its name."""
+    """Make a folder with files of these names, each with a row that contains its name."""
     for name in names:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +44,7 @@ def lay(root: Path, *names: str, card: str | None = None) -> Path:
 
 
 def find(*paths: Path, **options: Any) -> tuple[list[str], dict[str, list[str]]]:
-    """The files that count, and the others by the reason."""
+    """Return the files that count, and the others by reason."""
     files, skipped = find_files(Source(name="s", paths=paths, **options))
     for count, names in skipped.reasons.values():
         assert len(names) == min(count, 3)
@@ -94,7 +95,7 @@ def test_a_clone_of_the_hub_is_read_as_the_hub_reads_it(tmp_path: Path) -> None:
     assert "has no split 'dev' (it has: train, validation, test)" in error.problem or all(
         split in error.problem for split in ("train", "validation", "test")
     )
-    # What is to be held out counts whatever it is called.
+    # Files to be held out count whatever their names.
     assert find(root, heldout=("test-*",))[0] == ["data/test-00000-of-00001-a1b2.parquet", *train]
 
 
@@ -106,7 +107,7 @@ def test_a_clone_of_the_hub_is_read_as_the_hub_reads_it(tmp_path: Path) -> None:
         (["my_train_file_0.jsonl", "my_test_file.jsonl", "eval-1.jsonl"], 1),
         (["training/a.jsonl", "testing/a.jsonl", "dev/a.jsonl"], ["training/a.jsonl"]),
         (["en/train/a.jsonl", "en/test/b.jsonl", "de/train/c.jsonl"], 2),
-        # Folders say it before files do.
+        # Folders take precedence over files.
         (["train/test.jsonl", "test/train.jsonl"], ["train/test.jsonl"]),
     ],
 )
@@ -114,7 +115,7 @@ def test_a_clone_of_the_hub_is_read_as_the_hub_reads_it(tmp_path: Path) -> None:
 def test_names_say_which_split_a_file_is_of(
     tmp_path: Path, names: list[str], train: list[str] | int, card: str | None
 ) -> None:
-    """With a card and, as rows that are called so are meant so, without one."""
+    """With a card, and without one too, since rows with such names are intended as splits."""
     found, skipped = find(lay(tmp_path / "set", *names, card=card))
     assert len(found) == train if isinstance(train, int) else found == train
     assert len(skipped[OTHER]) == len(names) - len(found)
@@ -123,12 +124,12 @@ def test_names_say_which_split_a_file_is_of(
 def test_names_that_say_nothing_leave_nothing_out(tmp_path: Path) -> None:
     for number, names in enumerate(
         (
-            # No word stands alone in them.
+            # None contains such a word on its own.
             ["trainer.jsonl", "contest.jsonl", "devices.jsonl", "latest.jsonl"],
-            # No file of `train`, or of nothing else: words that happen to be there.
+            # No file for `train`, or none for any other split: coincidental words.
             ["test.jsonl", "other.jsonl"],
             ["train.jsonl", "other.jsonl"],
-            # Programs and prose are called so for other reasons.
+            # Programs and prose have such names for other reasons.
             ["train.py", "test_train.py", "src/test/a.py", "train/model.md", "test/model.md"],
         )
     ):
@@ -317,7 +318,7 @@ def test_a_folder_that_is_linked_into_itself_is_named(tmp_path: Path) -> None:
         ["in/a.txt"],
         {"linked into themselves": ["above/", "in/again/", "in/self/"]},
     )
-    # Two that lead to each other.
+    # Two folders with links to each other.
     one, two = lay(tmp_path / "one", "1.txt"), lay(tmp_path / "two", "2.txt")
     (one / "two").symlink_to(two)
     (two / "one").symlink_to(one)

@@ -188,7 +188,7 @@ def test_what_datasets_saves(tmp_path: Path) -> None:
     one = datasets.Dataset.from_dict(COLUMNS)
     one.save_to_disk(str(tmp_path / "one"), num_shards=2)
     assert texts(tmp_path / "one") == TEXTS
-    # Rows in another order are saved as they are seen.
+    # Rows in another order are saved in the selected order.
     one.select([2, 0]).save_to_disk(str(tmp_path / "chosen"))
     assert texts(tmp_path / "chosen") == [TEXTS[2], TEXTS[0]]
     split = datasets.DatasetDict({"train": one, "test": one.select([1])})
@@ -203,7 +203,7 @@ def test_what_datasets_saves(tmp_path: Path) -> None:
 
 
 def test_data_sets_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library takes a folder of that name for the data set; what is far away is not reached."""
+    """The library takes a folder of that name for the data set; the network is not used."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
@@ -357,7 +357,7 @@ def test_what_is_not_text_is_no_text_whatever_it_is_called(tmp_path: Path) -> No
         (tmp_path / f"{number}.txt").write_bytes(content)
     (tmp_path / "3.txt").write_bytes(b"text\n")
     made = [item for _, item in read(tmp_path, HOW)]
-    # The first one is unpacked, and there is no text in it either.
+    # The first one is decompressed, and contains no text either.
     assert [type(item) for item in made] == [NoText, NoText, Document]
     refused(tmp_path / "1.txt", "is not text")
 
@@ -385,7 +385,7 @@ def test_unicode_in_whatever_encoding_is_read(tmp_path: Path, kind: str, ending:
         ("a.txt", plain),
         ("a.jsonl", jsonl().decode()),
         ("a.json", json.dumps(ROWS, indent=1)),
-        # Spreadsheets quote the first name, too: behind the mark of the encoding.
+        # Spreadsheets quote the first name, too: after the byte-order mark.
         ("a.csv", '"id","text"' + table.removeprefix("id,text")),
         ("a.tsv", csv_of("\t").decode()),
     ):
@@ -420,7 +420,7 @@ def test_lines_may_end_with_carriage_returns(tmp_path: Path, name: str, end: str
     file = tmp_path / name
     file.write_bytes(content.replace("\n", end).encode())
     assert texts(file) == [row["text"] for row in rows]
-    # And where both are in one file, as when two are joined.
+    # And with both in one file, as when two files are concatenated.
     if not name.endswith("json"):
         half = content.index("\n", len(content) // 2) + 1
         file.write_bytes((content[:half] + content[half:].replace("\n", end)).encode())
@@ -474,7 +474,7 @@ def test_a_column_that_is_there_twice_is_refused(
         by = "," if name == "a.csv" else "\t"
         file.write_text(f"{by.join(names)}\n{by.join(['a', '1', 'b'])}\n")
     refused(file, "has 2 columns 'text'", template=template)
-    # One that nobody wants may be there as often as it likes.
+    # A column that is not used may be repeated.
     assert texts(file, text="id") == ["1"]
 
 
@@ -547,7 +547,7 @@ def test_plain_arrays_and_those_of_numpy(tmp_path: Path) -> None:
     for kind in ("u2", "i8"):
         np.save(tmp_path / "a.npy", np.array(TOKENS, kind).reshape(3, 3))
         assert tokens(tmp_path / "a.npy") == expected
-    # As llm.c writes them: 256 whole numbers before the tokens.
+    # As llm.c writes them: a header of 256 integers before the tokens.
     header = np.zeros(256, "<i4")
     header[:3] = 20240520, 1, len(TOKENS)
     (tmp_path / "a.bin").write_bytes(header.tobytes() + np.array(TOKENS, "<u2").tobytes())
@@ -614,19 +614,19 @@ def test_an_array_of_wider_tokens_than_usual_is_refused_until_its_type_is_said(
 
 def test_arrays_whose_zeros_may_be_tokens_are_read(tmp_path: Path) -> None:
     file = tmp_path / "a.bin"
-    # Too few to be certain, nothing but zeros, and one number that is none.
+    # Too few to be certain, all zeros, and one number that does not fit.
     for values in ([5, 0] * 8, [0] * 100, [*([5, 0] * 5000), 5, 6]):
         np.array(values, "<u2").tofile(file)
         assert sum(len(made) for made, _ in tokens(file)) == len(values)
     np.array([70_000] * 40, "<u4").tofile(file)
     refused(file, "read as uint16", "the tokenizer has 300 tokens")
-    # Other evidence: a number that is cut.
+    # Other evidence: a truncated number.
     file.write_bytes(file.read_bytes()[:-1])
     refused(file, "1 bytes are left over")
 
 
 def megatron(file: Path, documents: Sequence[Sequence[int]], code: int, kind: str) -> Path:
-    """As Megatron-LM's `MMapIndexedDataset` lies on a disk: each document two sequences."""
+    """Write a file in the layout of Megatron-LM's `MMapIndexedDataset`: two sequences per document."""
     np.concatenate([np.array(each, kind) for each in documents]).tofile(file)
     lengths = [part for each in documents for part in (len(each) - 1, 1)]
     width = np.dtype(kind).itemsize

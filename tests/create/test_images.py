@@ -1,5 +1,4 @@
-"""Images as samples: what comes out of files made by Pillow and pyarrow, and what is refused in a
-line."""
+"""Images as samples: the result for files made by Pillow and pyarrow, and what is refused in a line."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ UNET = {"model_type": "unet2d", "block_out_channels": [8, 16]}
 
 
 def picture(shade: int, mode: str = "L", side: int = 4) -> Image.Image:
-    """Shades that tell one picture from another, and its corners apart."""
+    """Return a picture identified by its shade, with one distinct corner."""
     image = Image.new(mode, (side, side), shade if mode == "L" else (shade,) * len(mode))
     image.putpixel((0, 0), 255 - shade if mode == "L" else (255 - shade,) * len(mode))
     return image
@@ -51,7 +50,7 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 
 
 def png_of_size(width: int, height: int) -> bytes:
-    """The head of a PNG file of this size, and a few pixels."""
+    """Return a PNG file with this size in its header, and only a few pixels."""
     parts = [b"\x89PNG\r\n\x1a\n"]
     head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     for name, data in ((b"IHDR", head), (b"IDAT", zlib.compress(bytes(100))), (b"IEND", b"")):
@@ -68,7 +67,7 @@ def shown(made: bytes | BadRow) -> bytes:
 
 
 class Founder:
-    """Images in a folder, and what comes of them."""
+    """Images in a folder, and the corpus made from them."""
 
     def __init__(self, root: Path, settings: ImageSettings = GREY) -> None:
         self.root, self.settings = root, settings
@@ -94,7 +93,7 @@ class Founder:
         return read_corpus(file, found, ImageTokenizer(), (), self.data, lambda *_: None)
 
     def samples(self, corpus: Corpus) -> tuple[list[bytes], list[bytes]]:
-        """Those to train on and those held out, as a trainer reads them, without the byte behind."""
+        """Return training and held-out samples as a trainer reads them, without the byte after each."""
         store = BlobStore(self.data.blobs)
         shards, heldout = corpus.store(store, lambda *_: None)
         spec = DataSpec(
@@ -143,7 +142,7 @@ def test_a_dry_run_takes_whole_images(tmp_path: Path) -> None:
     founder = Founder(tmp_path)
     founder.draw(6)
     store = BlobStore(founder.data.blobs)
-    # More than there are, so that some come again.
+    # More than there are, so that some repeat.
     shard = founder.read().first(10 * 16 + 1, store)
     assert shard.tokens == 10 * 16 + 1
     spec = DataSpec(
@@ -289,7 +288,7 @@ def test_many_classes_take_two_bytes() -> None:
 
 
 def table(kind: str, labels: bool = True) -> pyarrow.Table:
-    """Ten images with their classes, as several programs write them."""
+    """Return a table of ten images with their classes, in the form that several programs write."""
     cells: Any = [encoded(picture(number)) for number in range(10)]
     classes: Any = [number % 2 for number in range(10)]
     if kind == "datasets":

@@ -1,4 +1,4 @@
-"""A founder's file: what is in it counts, and every mistake is named with file and key."""
+"""A founder's file: its values take effect, and every mistake is reported with file and key."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_any_file_is_a_run_or_the_one_error(
 
 
 def parameters(model: dict[str, Any]) -> int:
-    """The parameters of a Llama without biases, tied embeddings or shared heads."""
+    """Return the number of parameters of a Llama without biases, tied embeddings or shared heads."""
     hidden, layers = model["hidden_size"], model["num_hidden_layers"]
     attention = 4 * hidden * hidden
     feed_forward = 3 * hidden * model["intermediate_size"]

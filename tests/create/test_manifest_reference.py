@@ -1,4 +1,4 @@
-"""docs/founders-file.md: every key of the founder's file, as the code has it."""
+"""docs/founders-file.md: every key of the founder's file, generated from the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Published configurations are taken as they are, and what is not known is told with what is nearest."""
+"""Published configurations are accepted unchanged; for unknown ones the message names the nearest
+known."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_keys_that_mean_nothing_are_left_out(more: dict[str, Any]) -> None:
         ({"model_type": "deepseek_v3"}, "nearest is 'qwen3_moe'.*latent attention"),
         ({"model_type": "qwen4"}, "the nearest is 'qwen[23]'"),
         ({"model_type": "mixtral", "num_local_experts": 2**31 - 1}, "num_local_experts"),
-        # The library would take its defaults for both kinds of layers.
+        # The library would use its defaults for both kinds of layers.
         (
             {"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 5000.0}},
             "rope_parameters.*'rope_theta' is no kind of layer",

@@ -1,4 +1,4 @@
-"""What a task asks of a founder's file, and how it is refused before any text is read."""
+"""What a task requires of a founder's file, and its refusal before any text is read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def plan(
     special: Sequence[str] = SPECIAL,
     template: str | None = CHATML,
 ) -> TaskPlan:
-    """What comes of a file with these keys, beside a tokenizer with these tokens and a template."""
+    """Return the plan for a file with these keys, beside a tokenizer with these tokens and a
+    template."""
     library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
     library.add_special_tokens(list(special))
     library.save(str(root / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""What a founder does not say of the optimizer goes with the rest of the file, and with the model."""
+"""The optimizer settings that a founder does not give follow from the rest of the file and the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ model_type = "llama"
 sequence_length = 64
 """
 NOW, OLDER = ("muon", 0.97, 0.7, "scaled"), ("orthogonal", 0.95, 0.0, "sign")
-# With k = 8 an update speaks of 8 coefficients of each block.
+# With k = 8 an update has 8 coefficients of each block.
 ENOUGH = TOLD_WITH_MUON // 8
 CHECKED = "[checks]\n"
 
@@ -112,7 +112,7 @@ def test_nobody_makes_a_swarm_whose_looks_accuse_the_honest(said: str, tmp_path:
         ("[checks]", 139_584, 8e-3),
         ("[optimizer]\nstep = 'sign'", 918_656, 6e-3),
         ("", 2 * 10**9, 4e-4),
-        # Nobody has looked for theirs.
+        # For these no best value was measured.
         ("[optimizer]\npreconditioner = 'rms'", 139_584, 2e-3),
         ("[optimizer]\npreconditioner = 'none'", 139_584, 2e-3),
         ("[schedule]\npeak = 0.002", 139_584, 2e-3),
@@ -133,7 +133,7 @@ def test_with_speakers_the_panels_have_the_momentum(tmp_path: Path) -> None:
     spec = usual(tmp_path, "[speakers]")
     assert (spec.top_k, spec.audit, spec.preconditioner, spec.step) == (64, False, "muon", "scaled")
     assert usual(tmp_path, "[optimizer]\ntop_k = 32\n[speakers]").top_k == 32
-    # Of a large model as many as one panel can say.
+    # For a large model, as many as one committee can aggregate.
     assert usual(tmp_path, "[speakers]", blocks=1 << 18).top_k == 60
     with pytest.raises(UserError, match="with speakers panels have the momentum"):
         usual(tmp_path, "[optimizer]\nmomentum = 0.9\n[speakers]")

@@ -1,4 +1,4 @@
-"""The demo's parts: its plan, its directory, its processes, and what it concludes from histories."""
+"""The demo's parts: its plan, its directory, its processes, and its conclusions from histories."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_no_process_outlives_the_context(tmp_path: Path) -> None:
 
 
 def test_last_words_are_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # This one is not killed: it ends by itself, after its imports.
+    # This program is not killed: it ends by itself, after its imports.
     monkeypatch.setattr(processes_module, "_GONE_SECONDS", 60.0)
     config = tmp_path / "config.toml"
     config.write_text("")
@@ -169,11 +169,11 @@ def test_a_history_is_read_as_it_grows(tmp_path: Path) -> None:
     history.update()
     assert history.values("loss") == {1: 5.5, 2: 4.0}
     assert history.values("heldout") == {2: 4.5, 3: 4.4}
-    # A round of which only the measurement is known was not applied by its line.
+    # A round with only a measurement in its line was not applied.
     assert history.last_round == 2
 
 
-# What is concluded from them
+# Conclusions from histories
 
 
 def history(rounds: range, counted: dict[int, list[str]], changes: dict[int, Any]) -> History:
@@ -197,7 +197,7 @@ def history(rounds: range, counted: dict[int, list[str]], changes: dict[int, Any
 
 
 def run_of(**changes: Any) -> Run:
-    """A run of three nodes in which all goes as promised, but for `changes`."""
+    """Return a run of three nodes that keeps all promises, except for `changes`."""
     counted = {r: ["A", "B", "C"] for r in range(1, 5)}
     counted |= {r: ["A", "B"] for r in range(5, 9)}
     counted |= {r: ["A", "B", "D"] for r in range(9, 13)}
@@ -241,7 +241,7 @@ def test_a_good_run_passes_all_checks() -> None:
 
 
 def test_the_summary_of_a_good_run() -> None:
-    # A member of round 5 that sent nothing has made others receive less: no round to measure.
+    # In round 5 a member sent nothing, so the others received less: that round must not be measured.
     summary = summarise(run_of(lines={"A": {5: {"members": 3}}, "B": {5: {"members": 3}}}))
     assert summary["rounds"] == 12
     assert summary["members"] == 3
@@ -251,7 +251,7 @@ def test_the_summary_of_a_good_run() -> None:
     assert len(summary["training_loss"]) == 12
     assert summary["update_bytes"] == 100
     assert summary["bits_per_coefficient"] == pytest.approx(10)
-    # Rounds with three members only, and 2 bytes × 1,000 parameters × 2 others for the same.
+    # Only rounds with three members, and 2 bytes × 1,000 parameters × 2 others for all-reduce.
     assert summary["received_bytes_per_round"] == 200
     assert summary["dense_bytes_per_round"] == 4000
     assert reduction(summary) == 20
@@ -299,7 +299,7 @@ def test_a_run_that_never_began_can_be_summed_up() -> None:
     print_results(summary, check(run), {})
 
 
-# What is shown
+# Display
 
 
 def picture(nodes: int, happened: int) -> Picture:

@@ -1,4 +1,4 @@
-"""The demo as a user runs it: all its promises kept, and no process left behind."""
+"""The demo as a user runs it: it keeps all its promises, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 class Family:
-    """Collects every process that a process starts, directly or not, while it runs."""
+    """Collects every process that a process starts, directly or indirectly, while it runs."""
 
     def __init__(self, root: psutil.Process) -> None:
         self.seen: set[psutil.Process] = set()
@@ -38,7 +38,7 @@ class Family:
         self._thread.join()
 
     def running(self) -> list[str]:
-        """The command lines of those that have not ended."""
+        """Return the command lines of those still running."""
         lines = []
         for process in self.seen:
             with suppress(psutil.Error):
@@ -49,13 +49,13 @@ class Family:
 
 @contextmanager
 def demo(out: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Family]]:
-    """`distro-node demo` in a process, and the family it gets; killed if the test ends early."""
+    """Run `distro-node demo` in a process, and collect its family; killed if the test ends early."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "distro_node.node", "demo", "--out", str(out), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Whoever runs the tests in the background may have SIGINT ignored; that would be inherited.
+        # A shell that runs the tests in the background may ignore SIGINT, which would be inherited.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     family = Family(psutil.Process(process.pid))
@@ -91,7 +91,7 @@ def test_a_small_demo_keeps_its_promises_without_its_founder(tmp_path: Path) -> 
     assert survivors[-1]["first_round"] > 6
     assert summary["heldout_loss"][-1][0] == 12
     assert summary["heldout_loss"][-1][1] < summary["heldout_loss"][0][1] - 1
-    # The information in k = 8 positions of 4,096 and their signs, if all were equally likely.
+    # The information in k = 8 positions of 4,096 and their signs, if all are equally likely.
     assert 8 < summary["bits_per_coefficient"] < 11.2
     assert summary["dense_bytes_per_round"] > 300 * summary["received_bytes_per_round"]
     assert (out / "loss.png").stat().st_size > 10_000
@@ -104,7 +104,7 @@ def test_a_small_demo_keeps_its_promises_without_its_founder(tmp_path: Path) -> 
 def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: int) -> None:
     out = tmp_path / "out"
     with demo(out, "--nodes", "2", "--rounds", "12") as (process, family):
-        # Far enough that there are trainers, too: two nodes, two trainers, one bootstrap peer.
+        # Until the trainers run, too: two nodes, two trainers, one bootstrap peer.
         deadline = time.monotonic() + 600
         while len(family.running()) < 5:
             assert process.poll() is None
@@ -123,7 +123,7 @@ def test_a_process_that_dies_unasked_fails_the_demo_and_is_named(tmp_path: Path)
     out = tmp_path / "out"
     with demo(out, "--nodes", "2", "--rounds", "12") as (process, family):
         deadline = time.monotonic() + 600
-        # The second node has begun to say what it does.
+        # The second node has begun to log.
         while not (log := out / "logs" / "node-2.log").exists() or log.stat().st_size == 0:
             assert process.poll() is None
             assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""The fixtures of the command line's own tests."""
+"""Fixtures shared with the tests of the command line."""
 
 from cli.conftest import command, home, logging_is_put_back
 

@@ -1,4 +1,5 @@
-"""The doctor's look at the computer itself: what stops a node, what hurts it, and what it says first."""
+"""The doctor's examination of the computer: what stops a node, what hurts it, and what it reports
+first."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_what_confines_it_here_is_found_out() -> None:
 
 
 def work(millions: int) -> Workload:
-    """A model with so many parameters, nearly all of them in one table."""
+    """Return a model with that many million parameters, nearly all of them in one table."""
     rows = millions * 10**6 // 256
     config = {
         "model_type": "llama",
@@ -98,7 +99,7 @@ def test_a_gpu_is_held_against_the_model(monkeypatch) -> None:
         psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 30, total=32 << 30)
     )
     assert device(None).what == "Some GPU with 8.6 GB"
-    # In float32, and where that is too much in 8 bits.
+    # In float32, and in 8 bits where that is too much.
     assert device(work(100)).severity == device(work(400)).severity == "good"
     assert "the swarm's model takes" in device(work(400)).what
     too_large = device(work(2000))
@@ -154,7 +155,7 @@ def test_ports_that_are_taken(tmp_path: Path, monkeypatch) -> None:
         (found,) = computer.examine_ports(DataDir(tmp_path))
         assert (found.severity, str(taken[1]) in found.what) == ("hurts", True)
         assert "--metrics-addr" in found.remedy
-    # A node of one's own has them, and that is as it should be.
+    # The user's own running node has taken them, which is fine.
     data = DataDir(tmp_path / "data")
     data.create()
     with data.lock():

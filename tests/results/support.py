@@ -1,4 +1,4 @@
-"""A swarm on a disk: a chain of signed records over real updates of a tiny model, made in memory."""
+"""A swarm on disk: a chain of signed records over real updates of a tiny model, made in memory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ INTERVAL = 2
 
 @dataclass
 class Made:
-    """What was put on the disk."""
+    """What was written to disk."""
 
     data: DataDir
     manifest: Manifest
     ledger: Ledger
     fingerprints: list[int]
-    """After each round; the first: of the initial parameters."""
+    """After each round; the first is that of the initial parameters."""
     snapshots: dict[int, SnapshotEntry]
 
     @property
@@ -53,8 +53,8 @@ def make_swarm(
     made: tuple[Manifest, Sequence[ContentId]] | None = None,
     **changes: Any,
 ) -> Made:
-    """A founder's data directory after so many rounds of `LAST`; after all of them the run is closed. Of
-    a manifest that is `made` already, model and data are taken."""
+    """Write a founder's data directory after `rounds` of `LAST` rounds; after all of them the run is
+    closed. If `made` is given, its manifest, model and data are used."""
     data = DataDir(root)
     data.create()
     schedule = ScheduleSpec(peak=4e-3, warmup_rounds=2, total_rounds=LAST)
@@ -111,7 +111,7 @@ def make_swarm(
 
 
 def without(made: Made, update: ContentId) -> None:
-    """An update is on this disk no more."""
+    """Remove an update from this disk."""
     BlobStore(made.data.blobs).remove(update)
 
 

@@ -1,4 +1,4 @@
-"""What comes out of a swarm that trains adapters: them alone, or a model that they are in."""
+"""The results of a swarm that trains adapters: the adapters alone, or a model with them merged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from results.support import LAST, Made, make_swarm
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-# Each export and each check starts a trainer.
+# Each export and each verification starts a trainer.
 pytestmark = pytest.mark.slow
 
 TOKENS = torch.arange(24).view(2, 12)
@@ -29,7 +29,7 @@ TOKENS = torch.arange(24).view(2, 12)
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A run that is over. Nobody may change it."""
+    """Return a finished run. Tests may not modify it."""
     return make_swarm(tmp_path_factory.mktemp("finished"), lora=Lora(rank=4, alpha=8.0))
 
 
@@ -58,7 +58,7 @@ async def test_both_ways_out_are_the_same_model_and_the_swarms(
     apart = await export(finished, tmp_path / "apart", merged=False)
     whole = await export(finished, tmp_path / "whole", merged=True)
     base = await export(finished, tmp_path / "base", merged=True, which=Which(round=0))
-    # The base is what comes out before the first round.
+    # Before the first round the merged model equals the base.
     opened = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), apart)
     merged = AutoModelForCausalLM.from_pretrained(whole)
     with torch.no_grad():
@@ -118,7 +118,7 @@ async def test_of_a_whole_model_there_is_nothing_to_merge(tmp_path: Path) -> Non
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for the smaller files, and not for the adapters as well."""
+    """Mount a file system with room for the smaller files, but not for the adapters as well."""
     place = tmp_path / "full"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8k", "none", str(place)]

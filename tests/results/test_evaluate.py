@@ -1,4 +1,4 @@
-"""Measuring a model by lm-eval's tasks: without the internet, and bound to what was measured."""
+"""Evaluation on lm-eval's tasks: without the internet, and bound to the state that was measured."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
-    """A task of one's own, in two files."""
+    """Write a local task, in two files."""
     rows = [{"beginning": b, "endings": e, "right": r} for b, e, r in QUESTIONS]
     data = tmp_path / "words.jsonl"
     data.write_text("\n".join(map(json.dumps, rows)))
@@ -84,7 +84,7 @@ def evaluate(made: Made, *options: str) -> int:
 def test_a_task_of_ones_own_needs_no_internet_and_is_bound_to_the_record(
     finished: Made, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
 ) -> None:
-    # Whatever would go there is refused at once.
+    # Any request to it is refused at once.
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     assert evaluate(finished, "--tasks", str(task), "--json", "--round", "4") == 0
@@ -101,7 +101,7 @@ def test_a_task_of_ones_own_needs_no_internet_and_is_bound_to_the_record(
     lines = [json.loads(line) for line in finished.history.read_text().splitlines()]
     assert [line["round"] for line in lines] == [4]
     assert read_scores(lines[0]["scores"]) == told
-    # The node that is started next shows them.
+    # The next node that is started shows them.
     telemetry = Telemetry(PeerId(bytes(32)), Metrics(version="1"))
     telemetry.keep_history(finished.history)
     assert telemetry.scores == told

@@ -1,6 +1,7 @@
-"""Images as they come out of a swarm: drawn onto a sheet, exported, verified; and what text has instead.
+"""Images from a swarm: drawn onto a grid, exported, verified; and the errors of a text swarm.
 
-The swarm is one that `create` made of files and that one member has trained, in memory, as in `support`.
+The swarm is one that `create` made from files and that one member has trained, in memory, as in
+`support`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ paths = ["images"]
 
 
 def create(root: Path) -> Manifest:
-    """What a founder makes of a folder of images, trainer process and all."""
+    """Create a founder's swarm from a folder of images, including the trainer process."""
     for number in range(40):
         image = np.full((4, 4), number, np.uint8)
         kind = ("bar", "beam")[number % 2]
@@ -190,5 +191,5 @@ def test_a_sheet_has_a_column_for_each_class_or_is_a_square() -> None:
     with Image.open(io.BytesIO(png([bytes([255, 0, 0] * 16)] * 3, colour, 2))) as sheet:
         assert sheet.size == (134, 134)
         assert sheet.getpixel((3, 3)) == (255, 0, 0)
-        # Between the images, and where there is none.
+        # Between the images, and in an empty place.
         assert sheet.getpixel((1, 1)) == sheet.getpixel((100, 100)) == (128, 128, 128)

@@ -1,4 +1,4 @@
-"""What comes out of a swarm: states made again, exports, and what they turn out to be."""
+"""The results of a swarm: reconstructed states, exports, and their verification."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A run that is over. Nobody may change it."""
+    """Return a finished run. Tests may not modify it."""
     return make_swarm(tmp_path_factory.mktemp("finished"))
 
 
 @pytest.fixture
 def made(finished: Made, tmp_path: Path) -> Made:
-    """A copy of it, to be changed."""
+    """Return a copy of it, which tests may modify."""
     root = tmp_path / "data"
     shutil.copytree(finished.data.root, root)
     return Made(
@@ -84,7 +84,7 @@ def refusal(code: ExitCode, *words: str) -> Callable[[UserError], bool]:
 
 @pytest.fixture(scope="module")
 def exported(finished: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `distro-node export` writes after the last round."""
+    """Return what `distro-node export` writes after the last round."""
     directory = tmp_path_factory.mktemp("out") / "model"
     with pytest.raises(SystemExit) as ended:
         main(
@@ -100,7 +100,7 @@ def exported(finished: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_export_opens_as_it_is_and_says_where_it_comes_from(
     finished: Made, exported: Path
 ) -> None:
-    # transformers' own types of what it returns do not fit its `generate`.
+    # transformers' own types of its results do not fit its `generate`.
     model: Any = AutoModelForCausalLM.from_pretrained(exported)
     tokenizer = AutoTokenizer.from_pretrained(exported)
     text = model.generate(**tokenizer("round ", return_tensors="pt"), max_new_tokens=4)
@@ -154,7 +154,7 @@ async def test_what_was_changed_is_found_out(
         tensors = load_file(weights)
         name = sorted(tensors)[0]
         if change == "weights":
-            # The smallest change that there is, of one number.
+            # The smallest possible change of one number.
             flat = tensors[name].view(-1)
             flat[7] = flat[7].nextafter(flat[7] + 1)
             claims.unlink()
@@ -183,7 +183,7 @@ async def test_any_kept_round_can_be_made_again_and_no_other(made: Made) -> None
     known = await read_swarm(made.data, made.manifest.swarm)
     assert [each.round for each in known.snapshots] == [-1, 4, 5]
     async with made_again(known, Which(round=3)) as state:
-        # From the very beginning, by the updates that are still there.
+        # From the initial parameters, by the updates that are still there.
         assert (state.round, state.fingerprint) == (3, made.fingerprints[3])
         assert state.record == made.ledger[3].record.id
         assert state.agreed
@@ -208,7 +208,7 @@ async def test_the_best_is_the_one_with_the_lowest_held_out_loss(
     assert "--best" in refused.value.remedy
     assert refused.value.code == ExitCode.NOTHING_TO_EXPORT
     assert not to.exists()
-    # What is not kept any more does not count, nor a loss that is none.
+    # A round that is no longer kept does not count, nor does an invalid loss.
     made.measured({1: 3.0, 2: 2.5, 4: 2.75, 5: 2.9, 77: 0.1, 3: float("nan")})
     (lost,) = made.ledger[2].record.updates
     BlobStore(made.data.blobs).remove(lost.update)
@@ -218,7 +218,7 @@ async def test_the_best_is_the_one_with_the_lowest_held_out_loss(
 
 
 async def test_without_the_ledger_there_is_no_model(made: Made, tmp_path: Path) -> None:
-    """The initial model would be there, and is not what anybody means."""
+    """The initial model would be available, but is never what the user means."""
     made.data.swarm(made.manifest.swarm).ledger.unlink()
     with pytest.raises(UserError, check=refusal(ExitCode.NOTHING_TO_EXPORT, "ledger")):
         await export_swarm(settings(made, tmp_path / "model"))
@@ -226,7 +226,7 @@ async def test_without_the_ledger_there_is_no_model(made: Made, tmp_path: Path) 
 
 
 async def test_a_state_that_is_not_the_swarms_is_none(made: Made) -> None:
-    """As after a fault of the disk that left a whole snapshot, of other parameters."""
+    """As after a disk fault that left a complete snapshot of other parameters."""
     directory = made.data.swarm(made.manifest.swarm)
     other = LocalSnapshot(3, made.snapshots[2].blob.hex(), made.snapshots[2].size)
     store = SwarmStore(directory, made.manifest)
@@ -241,7 +241,7 @@ async def test_a_state_that_is_not_the_swarms_is_none(made: Made) -> None:
 class TestPlaces:
     @pytest.fixture
     def full(self, tmp_path: Path) -> Iterator[Path]:
-        """A file system with hardly any room."""
+        """Mount a file system with hardly any room."""
         place = tmp_path / "full"
         place.mkdir()
         mounted = subprocess.run(
@@ -314,7 +314,7 @@ async def test_a_model_writes_while_nothing_is_changed(finished: Made) -> None:
         assert 1 <= len(pieces) <= 6
         with pytest.raises(UserError, check=refusal(ExitCode.USAGE, "64 tokens")):
             await writer.write("x" * 64, pieces.append)
-        # It can be asked again.
+        # It can be called again.
         await writer.write("", pieces.append)
     after = {p: p.stat().st_mtime_ns for p in finished.data.root.rglob("*") if p.is_file()}
     assert after == before
@@ -356,7 +356,7 @@ def test_a_name_stays_text_on_the_card(exported: Path) -> None:
     assert "\x1b" not in page
     assert "\n## \\[click" not in page
     assert "<script>" not in page.replace("\\<script\\>", "")
-    # Where it stands for programs nothing but ASCII is, and it comes back as it was.
+    # For programs it is written in pure ASCII, and reads back unchanged.
     facts["name"] = "x\x9b31m\u202e\u2066\x1b[31m\n"
     data = provenance_bytes(facts)
     assert all(byte in b"\n" or 32 <= byte < 127 for byte in data)
@@ -384,7 +384,7 @@ def test_the_hub_out_of_reach_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # A port where nobody listens: as without the internet, at once.
+    # A port without a listener: as without the internet, and fast.
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_TOKEN", "hf_test")
