@@ -1,17 +1,17 @@
-"""What accounts of work must come to, whatever the records say.
+"""Checks of the audit accounts: what they must show, whatever the records contain.
 
-It is looked at with each record that anybody follows.
+They run with each record that any member follows.
 
-- *accounts*: two members on one chain have the same accounts, and so have those that were made again for
-  an earlier record. Votes in earlier rounds are what they were.
-- *votes*: nobody has more votes than sequences of its own that count, up to the last of its rounds in
-  which somebody saw work. Who never did any has none.
-- *accused*: whoever does its work, and says what it sees, stands as one who does.
-- *idle*: whoever does none is out of the step before `IDLE_ROUNDS` of its updates have counted in a row.
-  Rounds in which another liar has votes are not counted: while honest members are away it may be enough
-  to keep a dispute open. What nobody can look at never counts.
+- *accounts*: two members on one chain have the same accounts, and so do accounts recomputed for an
+  earlier record. Votes in earlier rounds do not change.
+- *votes*: no member has more votes than sequences of its own that count, up to the last round in which
+  an audit saw its work. A member that never worked has none.
+- *accused*: a member that does its work and reports its audits truthfully has a clean reputation.
+- *idle*: a member that does no work is out of the step before `IDLE_ROUNDS` of its updates have counted
+  in a row. Rounds in which another liar has votes are not counted: while honest members are away it may
+  be enough to keep a dispute open. Work that cannot be audited never counts.
 
-Which updates are work is known from what was really computed (`scores`), and not from looks.
+Which updates are work is known from what was really computed (`scores`), and not from the audits.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ from distro_node.protocol.wire.messages import Record, RecordId
 
 from .scores import Scores
 
-# Private here: `_accounts`, `_looked`: all that there is of an account is compared.
+# Private here: `_accounts`, `_looked`: every field of an account is compared.
 
 IDLE_ROUNDS = 60
-"""Whoever has votes looks in every second round at least, but most are away at times, and a dispute may
-be dropped, twenty rounds after it began. At first the founder alone looks. One run came to 41."""
+"""A member with votes audits in every second round at least, but most members are away at times, and a
+dispute may be dropped twenty rounds after it began. At first the founder audits alone. One run reached
+41."""
 
 
 @dataclass
 class _Page:
-    """What was seen of one member on a chain."""
+    """The observations about one member on a chain."""
 
     sequences: int = 0
-    """Of its updates that count."""
+    """Sequences of its updates that count."""
     shown: int = 0
-    """Those of them up to the last round that somebody saw work in."""
+    """Those of them up to the last round in which an audit saw its work."""
     by_round: dict[int, int] = field(default_factory=dict)
     worked: bool = False
-    """Whether it ever did."""
+    """Whether it ever worked."""
     idle: int = 0
-    """How many updates in a row were none, while they counted."""
+    """Number of consecutive updates without work that counted."""
 
 
 class Books:
@@ -67,7 +68,7 @@ class Books:
         self._votes: dict[RecordId, dict[PeerId, int]] = {}
 
     def add(self, ledger: Ledger) -> str:
-        """Look at a chain that ends with a new record. Returns what is wrong with it; mostly nothing."""
+        """Check a chain that ends with a new record. Return the error; usually the empty string."""
         work, record = ledger.work, ledger[len(ledger) - 1].record
         if work is None or record.id in self._after:
             return ""
@@ -80,13 +81,13 @@ class Books:
         )
 
     def compare(self, ledger: Ledger) -> str:
-        """Hold a member's accounts, which it grew by its own way, against those of the records."""
+        """Compare a member's accounts, which it has built up itself, with those of the records."""
         work = ledger.work
         if work is None:
             return ""
         if fingerprint(work.accounts) != self._after.get(ledger.head):
             return f"it has other accounts after {len(ledger)} rounds"
-        # Somewhere else each time.
+        # Another round each time.
         earlier = int.from_bytes(ledger.head[:4], "big") % len(ledger)
         known = self._votes.get(ledger.parent(earlier))
         if known is not None and dict(work.votes(earlier)) != known:
@@ -94,18 +95,18 @@ class Books:
         return ""
 
     def compare_again(self, ledger: Ledger) -> str:
-        """The same for accounts that are made again for an earlier record."""
+        """Compare accounts that are recomputed for an earlier record."""
         if ledger.work is None:
             return ""
         length = 1 + int.from_bytes(ledger.head[4:8], "big") % len(ledger)
         shorter = ledger.truncated(length)
         known = self._after.get(shorter.head)
-        assert shorter.work is not None  # as in the one that it was cut from
+        assert shorter.work is not None  # as in the ledger that it was cut from
         if known is not None and fingerprint(shorter.work.accounts) != known:
             return f"cut to {length} rounds it has other accounts"
         return ""
 
-    # Private
+    # Private helpers
 
     def _pages_after(
         self, record: Record, ledger: Ledger, work: CheckedWork
@@ -133,12 +134,12 @@ class Books:
             page = pages[drawn.peer]
             shown = sum(n for round_, n in page.by_round.items() if round_ <= look.round)
             pages[drawn.peer] = replace(page, shown=max(page.shown, shown))
-        # As they are by this record: whoever departs with it has none, and of heirs each has one.
+        # Members after this record: a member that departs with it has no votes, and heirs have one each.
         members = ledger.membership(record.round + 1).peers
         earned = work.earned(record.round)
         voters = [peer for peer in members if peer in earned] or members
         if len(voters) == 1:
-            # Nobody else could vouch for it.
+            # No other member could vouch for it.
             (alone,) = voters
             page = pages.get(alone, _Page())
             pages[alone] = replace(page, shown=page.sequences)
@@ -151,7 +152,7 @@ class Books:
         if not votes or not votes.keys() <= members:
             return "votes are those of no members"
         if set(votes.values()) == {1}:
-            # The founder's at the beginning, or one each where nobody has any.
+            # The founder's at the beginning, or one each if no member has any.
             return "" if votes.keys() in ({self._founder}, members) else "votes that nobody earned"
         for peer, number in votes.items():
             page = pages.get(peer, _Page())
@@ -172,7 +173,7 @@ class Books:
 
 
 def fingerprint(accounts: Accounts) -> ContentId:
-    """Of all that accounts are."""
+    """Return a hash of everything in the accounts."""
     known = accounts._accounts
     pages: list[object] = [
         (

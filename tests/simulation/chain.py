@@ -1,4 +1,4 @@
-"""Ledgers made by hand, by members whose keys the test holds: for tests of single rules."""
+"""Hand-made ledgers of members whose keys the test holds, for tests of single rules."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from distro_node.protocol.wire.messages import (
 from simulation.swarm import identity, toy_manifest
 
 FINGERPRINT = 7
-"""Of the parameters after any round: these tests train nothing."""
+"""Fingerprint of the parameters after any round: these tests train nothing."""
 
 
 def envelope(manifest: Manifest, who: Identity, kind: str, message: Message) -> Envelope:
@@ -65,7 +65,7 @@ def update_of(peer: PeerId, round_: int) -> ContentId:
 
 @contextmanager
 def voting(votes: Mapping[PeerId, int]) -> Iterator[None]:
-    """Every chain says that its members have these votes."""
+    """Give the members of every chain these votes."""
 
     def said(self: Ledger, round: int) -> Votes:
         return Votes.of(votes, self.membership(round))
@@ -75,11 +75,11 @@ def voting(votes: Mapping[PeerId, int]) -> Iterator[None]:
 
 
 Answering = Callable[[Question], Answer | None]
-"""How a peer answers."""
+"""A peer's function from question to answer."""
 
 
 class Chain:
-    """A ledger, and the keys of everybody in it. Whatever is not said is as in a quiet round."""
+    """A ledger, and the keys of all its members. Defaults are those of a quiet round."""
 
     def __init__(self, count: int = 4, **changes: Any) -> None:
         changes.setdefault("snapshot_interval", 1000)
@@ -95,7 +95,7 @@ class Chain:
 
     @property
     def leaders(self) -> tuple[PeerId, ...]:
-        """Of the slots of this round, as many as there are members."""
+        """The leaders of this round's slots, as many as there are members."""
         leaders = self.ledger.leaders(self.round)
         return tuple(leaders[slot] for slot in range(1, 1 + len(self.membership)))
 
@@ -104,21 +104,21 @@ class Chain:
         return len(self.ledger)
 
     def fork(self) -> Chain:
-        """Another chain that begins like this one."""
+        """Return another chain that begins like this one."""
         other = Chain(0)
         other.manifest = self.manifest
         other.ledger = self.ledger.truncated(len(self.ledger))
         return other
 
     def grow_until(self, rounds: int) -> Self:
-        """Decide quiet rounds until there are so many; the same chain."""
+        """Decide quiet rounds until there are `rounds` of them; return the same chain."""
         while self.round < rounds:
             self.grow()
         return self
 
     def forged(self, rounds: int) -> Chain:
-        """What the founder, which was alone in round 0, can sign at any time: so many other rounds of
-        the same swarm."""
+        """Return a chain of `rounds` other rounds of the same swarm, which the founder can sign at any
+        time because it was alone in round 0."""
         other = Chain(0)
         other.manifest = self.manifest
         other.grow(fingerprint=666)
@@ -131,7 +131,8 @@ class Chain:
         return self.envelope(who, kind, message).signature
 
     def secret(self, who: int | PeerId, round_: int | None = None) -> bytes:
-        """What draws at whom somebody looks behind a round, as `member/looking` makes it of the key."""
+        """Return the secret that draws an audit after a round, derived from the key as `member/looking`
+        does."""
         number = self.round if round_ is None else round_
         parent = self.ledger.head if number == self.round else self.ledger.parent(number)
         body = encode([number, parent])
@@ -190,7 +191,8 @@ class Chain:
         slot: int = 1,
         **changes: Any,
     ) -> Record:
-        """The next record: by default everybody's update, and nobody comes or goes."""
+        """Return the next record: by default with all members' updates, without admissions and
+        departures."""
         departed = sorted(departed, key=lambda entry: entry.peer)
         silent = {entry.peer for entry in departed if entry.reason == "silent"}
         if updates is None:
@@ -217,7 +219,7 @@ class Chain:
         return Record(**(settings | changes))
 
     def reveal(self, slot: int = 1) -> bytes:
-        """The secret that the leader of a slot puts into the next record."""
+        """Return the secret that a slot's leader puts into the next record."""
         beacon, leader = self.ledger.beacon, self.ledger.leaders(self.round)[slot]
         if beacon is None or not beacon.bound(leader, self.round):
             return b""
@@ -233,7 +235,7 @@ class Chain:
         return Testimony(kind, block, ballot.silent, self.signature(who, kind, ballot))
 
     def evidence(self, who: int | PeerId, *, slot: int = 1, **changes: Any) -> Evidence:
-        """Proof that somebody voted for two blocks in a slot of this round."""
+        """Return a proof that a member voted for two blocks in a slot of this round."""
         blocks = sorted(RecordId(content_id(bytes([number]))) for number in range(2))
         first, second = (
             self.testimony(who, "vote", block, slot=slot, **changes) for block in blocks
@@ -264,7 +266,7 @@ class Chain:
         silent: Iterable[PeerId] = (),
         **changes: Any,
     ) -> Certificate:
-        """A certificate by all members with votes but the silent, or by these signers."""
+        """Return a certificate by all members with votes except the silent ones, or by these signers."""
         silent = set(silent)
         if signers is None:
             here = [peer for peer in self.membership.peers if peer not in silent]
@@ -293,7 +295,7 @@ class Chain:
         signers: Sequence[PeerId] | None = None,
         **parts: Any,
     ) -> Decided:
-        """Decide the next record and add it."""
+        """Decide the next record and append it."""
         decided = self.decide(self.record(**parts), silent=silent, signers=signers)
         self.ledger.append(decided)
         return decided
@@ -309,7 +311,7 @@ class Chain:
         ticket: bytes = b"",
         recall: bool = False,
     ) -> Member:
-        """A member that stands where the chain stands, has `said` this and, if `load`, has its
+        """Return a member at the chain's tip that has `said` these messages and, if `load`, has the
         parameters."""
         key = self._key(who)
         member = Member(
@@ -351,10 +353,10 @@ def compared(
     abandoned: bool = False,
     rests: Rests | None = None,
 ) -> Ledger | None:
-    """The chain that the node `who` on `ours` follows, of its own and that of one peer; None for its
-    own. It has worked on its own if that is `binding`.
+    """Return the chain that the node `who` on `ours` follows, given one peer's chain; None for its own.
+    It has worked on its own chain if that is `binding`.
 
-    Raises `ProtocolError` for what the peer is blamed for.
+    Raises `ProtocolError` for an offence of the peer.
     """
     ours.binding = binding
     peer = ours.manifest.founder
@@ -372,7 +374,7 @@ def compared(
 
 
 def answers(ledger: Ledger) -> Answering:
-    """What an honest peer with this ledger answers."""
+    """Return the answers of an honest peer with this ledger."""
 
     def answering(question: Question) -> Answer:
         request = question.request(ledger.swarm)

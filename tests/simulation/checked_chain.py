@@ -1,4 +1,4 @@
-"""A chain made by hand whose members look at each other's work."""
+"""A hand-made chain whose members audit each other's work."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from distro_node.protocol.wire.messages import LookAgainEntry, LookEntry, Record
 from .chain import Chain
 
 SURE, GOOD, LOW = 1000, 15, 0
-"""Scores, in standard deviations of chance."""
+"""Audit scores, in standard deviations of chance."""
 FIRST_DRAWN = 2 + LAG
-"""The first round in which anybody looks at anything, without overlap."""
+"""The first round in which a member audits, without overlap."""
 
 
 class CheckedChain(Chain):
-    """Whatever is not said of a look is as an honest member would say it."""
+    """A chain with audits; by default they are an honest member's."""
 
     def __init__(self, count: int = 4, *, every: int = 1, **changes: Any) -> None:
-        """With `every` 1 each member with votes looks at somebody in every round."""
+        """With `every` 1 each member with votes audits in every round."""
         super().__init__(count, checks=ChecksSpec(every=every), **changes)
 
     @property
@@ -38,18 +38,18 @@ class CheckedChain(Chain):
 
     @property
     def ahead(self) -> int:
-        """Rounds from the one that draws a look to the one that is looked at."""
+        """Return the number of rounds from the one that draws an audit to the audited one."""
         return 1 + self.manifest.rounds.overlap
 
     def drawn(self, who: PeerId, round_: int) -> Look | None:
-        """At what somebody looks in a round."""
+        """Return what a member audits in a round."""
         secret = self.secret(who, max(0, self.work.bound_in(round_)))
         return self.work.drawn(who, secret, round_)
 
     def look(
         self, who: PeerId, round_: int | None = None, score: int = GOOD, **changes: Any
     ) -> LookEntry:
-        """What somebody says of its look at a round, by default the last one."""
+        """Return a member's audit of a round, by default the last one."""
         number = self.round - 1 if round_ is None else round_
         secret = self.secret(who, max(0, self.work.bound_in(number)))
         entry = LookEntry(who, number, secret, score, 1, b"")
@@ -61,7 +61,7 @@ class CheckedChain(Chain):
     def again(
         self, who: PeerId, first: FirstLook, scores: Sequence[int] | None = None, **changes: Any
     ) -> LookAgainEntry:
-        """What somebody says of its second look; by default all is low."""
+        """Return a member's re-audit; by default all scores are low."""
         if scores is None:
             scores = [LOW] * min(first.share, MOST_SEQUENCES)
         said = tuple(Score(score, 1) for score in scores)
@@ -71,20 +71,21 @@ class CheckedChain(Chain):
         return dataclasses.replace(entry, signature=self.signature(who, "recheck", message))
 
     def looks(self, score: int = GOOD) -> tuple[LookEntry, ...]:
-        """All looks at the last round that the next record may hold."""
+        """Return all audits of the last round that the next record may contain."""
         if self.round <= FIRST_DRAWN:
             return ()
         entries = [self.look(peer, score=score) for peer in self.membership.peers]
         return tuple(entry for entry in entries if self._holds(entry))
 
     def check(self, rounds: int) -> Self:
-        """Decide quiet rounds until there are so many, with all looks; the same chain."""
+        """Decide quiet rounds with all audits until there are `rounds` of them; return the same
+        chain."""
         while self.round < rounds:
             self.grow(looks=self.looks())
         return self
 
     def disputed(self) -> FirstLook:
-        """A low look is recorded, and it is drawn who looks again: the dispute about it."""
+        """Record a low audit and let its re-auditors be drawn; return the dispute."""
         self.grow(looks=self.looks(LOW)[:1])
         (first,) = self.work.accounts.disputes
         self.grow_until(self.round + LAG)
@@ -99,7 +100,7 @@ class CheckedChain(Chain):
 
 
 class VouchedChain(CheckedChain):
-    """Each record has all looks at the round before, and each fifth one what everybody has done."""
+    """Each record has all audits of the round before, and each fifth one all members' contributions."""
 
     def __init__(self, count: int = 4, **changes: Any) -> None:
         super().__init__(count, **({"snapshot_interval": 5} | changes))

@@ -1,7 +1,7 @@
-"""Virtual time: a queue of what is to happen, in one thread.
+"""Virtual time: a queue of scheduled events, in one thread.
 
-Two things due at the same instant happen in the order in which they were put down, so a run depends on
-nothing but what is put into it.
+Two events at the same instant happen in the order in which they were scheduled, so a run depends only on
+its events.
 """
 
 from __future__ import annotations
@@ -11,42 +11,43 @@ from collections.abc import Callable
 from typing import Any
 
 MOST_STEPS = 100_000
-"""So many things within a second are a circle: whoever answers answers stops the time for all. Twenty
-times what the busiest swarm does in which three of ten flood the others."""
+"""More events within a second are taken for an endless loop: members that answer each other's answers
+stop the time for all. It is twenty times what the busiest swarm does in which three of ten flood the
+others."""
 
 
 class Standstill(AssertionError):
-    """Things happen without end, and the time hardly goes on."""
+    """Events follow each other without end while the time hardly advances."""
 
 
 class Clock:
-    """Seconds of virtual time, and what happens when."""
+    """Virtual time in seconds, and the scheduled events."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.events = 0
-        """How many things have happened."""
+        """Number of events so far."""
         self._queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._count = 0
         self._second = 0.0
         self._steps = 0
 
     def at(self, when: float, act: Callable[..., object], *arguments: Any) -> None:
-        """Let `act(*arguments)` happen at a time, which must not be past."""
+        """Schedule `act(*arguments)` at a time, which must not be past."""
         self._count += 1
         heapq.heappush(self._queue, (when, self._count, act, arguments))
 
     def after(self, delay: float, act: Callable[..., object], *arguments: Any) -> None:
-        """Let it happen in `delay` seconds."""
+        """Schedule it in `delay` seconds."""
         self.at(self.now + delay, act, *arguments)
 
     @property
     def next(self) -> float:
-        """When something happens next; infinity if nothing ever will."""
+        """The time of the next event; infinity if there is none."""
         return self._queue[0][0] if self._queue else float("inf")
 
     def step(self) -> None:
-        """Let the next thing happen. Raises `Standstill` if too much happens in a second."""
+        """Run the next event. Raises `Standstill` for too many events within a second."""
         self.now, _, act, arguments = heapq.heappop(self._queue)
         self.events += 1
         self._steps += 1

@@ -1,7 +1,7 @@
-"""What goes wrong in a run and when: a schedule drawn from the seed before the run begins.
+"""The faults of a run and their times: a schedule drawn from the seed before the run begins.
 
 A schedule is a list of actions, each a word and numbers, so that a failing run can be shrunk by leaving
-actions out and shown to people as it is.
+actions out, and printed.
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ if TYPE_CHECKING:
 
 Family = Literal["none", "crash", "network", "liars", "all", "cut", "down", "looks", "speakers"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
-"""In "cut" the network is cut between honest members, while liars hear and talk to all sides; in "down"
-many members are dead, for all the time or in turn, while others lie; in "looks" work is looked at and
-gives votes, and liars lie about that; in "speakers" panels speak for the others, and liars in them say
-what was not told."""
+"""In "cut" the network is cut between honest members, while liars can talk to all sides; in "down" many
+members are dead, all the time or in turn, while others lie; in "looks" work is audited and earns votes,
+and liars lie about that; in "speakers" committees aggregate, and liars in them send false aggregates."""
 
 
 _DEADLY = ("crash", "wipe", "fuse", "mass")
 
-# Two rounds: the others' announcements show to a member that its parameters are not theirs.
+# Two rounds: the others' announcements show a member that its parameters differ from theirs.
 _NOTICED_SECONDS = 6.0
 
 
 @dataclass(frozen=True)
 class Action:
-    """Something done to the swarm at a time, or at some moment soon after it."""
+    """A fault injected at a time, or at some moment soon after it."""
 
     time: float
     what: str
     node: int = -1
     seconds: float = 0.0
-    """How long it lasts, where it ends by itself."""
+    """How long it lasts, if it ends by itself."""
     number: float = 0.0
     others: tuple[int, ...] = ()
 
@@ -57,15 +56,15 @@ class Action:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All that goes wrong in a run."""
+    """All faults of a run."""
 
     actions: tuple[Action, ...]
     cut_off: bool
-    """Whether members may hear nothing of each other for a lease though they live."""
+    """Whether members may be cut off from each other for a lease although they live."""
 
     @property
     def end(self) -> float:
-        """When the last fault is over."""
+        """The time at which the last fault ends."""
         return max((action.time + action.seconds for action in self.actions), default=0.0)
 
 
@@ -78,8 +77,8 @@ def draw_schedule(
     brief: bool = False,
     founder_away: bool = False,
 ) -> Schedule:
-    """A schedule for `count` nodes. Node 0, the founder, never lies; among liars, or if it is to be
-    `brief`, it alone may be away, and briefly unless `founder_away` says that it may be for longer."""
+    """Draw a schedule for `count` nodes. Node 0, the founder, never lies; among liars, or if it is to be
+    `brief`, it alone may be away, and briefly unless `founder_away` allows longer."""
     begin, span = 3.0, 60.0 if family == "looks" else 17.0
     crash: list[Callable[[], Iterable[Action]]] = [
         lambda: _crash(chance, count, begin, span),
@@ -109,7 +108,7 @@ def draw_schedule(
             Action(_when(chance, begin, span), "failing", -1, 10.0, chance.choice((0.3, 0.8)))
         ],
     ]
-    # Nobody may be away for so long that liars are a third of those who are left.
+    # No node may be away for so long that liars are a third of the remaining ones.
     among_liars: list[Callable[[], Iterable[Action]]] = [
         lambda: [Action(_when(chance, begin, span), "newcomer", count)],
         lambda: [Action(_when(chance, begin, span), "newcomer", count)],
@@ -140,7 +139,7 @@ def draw_schedule(
     if family == "cut":
         actions += _partition(chance, count, begin, span, 4 * lease * (0.5 + chance.random()))
     if founder_away and chance.random() < 0.4:
-        # It has the only vote when it is away so early, and the others go on as heirs.
+        # That early it has the only vote, and the others go on as heirs.
         away = 2 * lease * (0.5 + chance.random())
         actions.append(Action(_when(chance, 2.0, 15.0), "crash", 0, away))
     for _ in range(chance.randrange(2, 7) if kinds else 0):
@@ -160,8 +159,8 @@ def draw_schedule(
 def draw_absences(
     liars: Sequence[int], count: int, lease: float, chance: random.Random
 ) -> Schedule:
-    """Of `count` nodes as many are dead at a time as leave more than three times as many as lie: some
-    until the end, others in turn, and mostly so briefly that no mask has all of them."""
+    """Draw deaths such that the living are always more than three times the liars: some nodes until the
+    end, others in turn, and mostly so briefly that no mask marks all of them."""
     begin, span = 3.0, 12 * lease
     longest, pause = chance.choice(((1.0, 0.2), (1.0, 0.5), (3.0, 2.0)))
     most = count - 3 * len(liars) - 1
@@ -170,13 +169,13 @@ def draw_absences(
     gone = honest[: chance.randrange(most + 1)]
     actions = [Action(begin + lease * chance.random(), "crash", node, span) for node in gone]
     for turn in range(most - len(gone)):
-        # Nodes of its own for each, so that nobody is killed twice.
+        # Separate nodes for each sequence, so that no node is killed twice.
         others = honest[len(gone) + turn :: most - len(gone)]
         now = begin + 2 * lease * chance.random()
         while now < begin + span - 4 * lease:
             seconds = lease * chance.uniform(0.2, longest)
             actions.append(Action(now, "crash", chance.choice(others), seconds))
-            # Then another one, or the same again.
+            # Then another node, or the same one again.
             now += seconds + lease * chance.uniform(0.1, pause)
     actions.sort(key=lambda action: (action.time, action.what, action.node))
     return Schedule(tuple(actions), _cut_off(actions, lease))
@@ -185,7 +184,8 @@ def draw_absences(
 def with_wipes(
     schedule: Schedule, nodes: Sequence[int], lease: float, chance: random.Random
 ) -> Schedule:
-    """The same and, at some time, each of these nodes' disks is lost while its key is not."""
+    """Return the schedule with a loss of each of these nodes' disks, but not of its key, at some
+    time."""
     wipes = [Action(_when(chance, 3.0, 17.0), "wipe", node, _pause(chance)) for node in nodes]
     actions = sorted(
         [*schedule.actions, *wipes], key=lambda action: (action.time, action.what, action.node)
@@ -194,18 +194,19 @@ def with_wipes(
 
 
 def _cut_off(actions: Sequence[Action], lease: float) -> bool:
-    # Whoever was restarted says nothing until it has caught up.
+    # A restarted node sends nothing until it has caught up.
     requests_fail = any(a.what == "failing" for a in actions)
     return any(
         a.what in ("partition", "one-way", "loss", "freeze", "clock")
-        # Whoever comes back may find the others dead that went on without it.
+        # A node that comes back may find that the others, which went on without it, are dead.
         or (a.what in _DEADLY and (a.seconds > lease / 2 or requests_fail))
         for a in actions
     )
 
 
 class Faults:
-    """Carries a schedule out. To those `spared` no link is cut, and their disks keep what they hold."""
+    """Injects a schedule's faults. Links to `spared` nodes are never cut, and their disks lose
+    nothing."""
 
     def __init__(
         self,
@@ -270,7 +271,7 @@ class Faults:
             case "trainer":
                 node.training_seconds = action.number
             case "corrupt":
-                # Wrong parameters of a majority would be the right ones.
+                # The wrong parameters of a majority would be the right ones.
                 members = set(node.member.members)
                 here = [
                     o
@@ -287,7 +288,7 @@ class Faults:
                 swarm.clock.after(8.0, self._start, node.index, node.disk)
 
     def _near(self, node: Node, other: Node) -> bool:
-        """Whether the two will talk to each other until wrong parameters have been noticed."""
+        """Whether the two stay connected until wrong parameters have been noticed."""
         now, network = self._swarm.now, self._swarm.network
         soon = [a for a in self._schedule.actions if now < a.time < now + _NOTICED_SECONDS]
         return (node is other or network.connected(node.index, other.index)) and not soon
@@ -298,16 +299,16 @@ class Faults:
             self._return(node, seconds)
 
     def _return(self, node: Node, seconds: float) -> None:
-        """Start a dead node again, perhaps with damage done to its disk."""
+        """Start a dead node again, possibly with a damaged disk."""
         disk, kind = node.disk, self._chance.random()
-        # Whoever forgets what it built on counts among the liars, and those are there already.
+        # A node that forgets what it built on counts as a liar, and there are enough of those.
         if self._spared:
             kind = 1.0
         if kind < 0.2 and disk.entries:
             # The newest entry of the ledger was torn.
             disk.entries.pop()
         elif kind < 0.3:
-            # What nobody else has cannot be lost, or no protocol would help.
+            # Only blobs that others have can be lost; no protocol could recover the rest.
             others = {o.index: o.disk for o in self._swarm.nodes if o.disk is not disk}
             disk.blobs -= {blob for other in others.values() for blob in other.blobs}
         self._swarm.clock.after(seconds, self._start, node.index, disk, type(node))
@@ -366,7 +367,7 @@ def _fuse(chance: random.Random, count: int, begin: float, span: float) -> list[
 
 
 def _mass(chance: random.Random, count: int, begin: float, span: float) -> list[Action]:
-    """Half of all at once, or all but one, or all."""
+    """Kill half of all nodes at once, or all but one, or all."""
     number = chance.choice((count // 2, count - 1, count))
     if not number:
         return []
@@ -375,7 +376,7 @@ def _mass(chance: random.Random, count: int, begin: float, span: float) -> list[
 
 
 def _speeds(chance: random.Random, count: int, begin: float, span: float) -> list[Action]:
-    """Members as fast as 1 : 2 : 4 : 8 : 16, and later as fast as that in another order."""
+    """Set speeds in the ratio 1 : 2 : 4 : 8 : 16, and later the same in another order."""
     actions: list[Action] = []
     for when in (0.0, _when(chance, begin, span)):
         order = chance.sample(range(count), count)

@@ -1,8 +1,8 @@
-"""The least that three steps of a quorum take on a network: what `scale` measures, held against it.
+"""The minimum time for three quorum steps on a network, as a reference for what `scale` measures.
 
-A proposal goes out, each member votes when it hears it, finalizes when it hears a quorum of votes, and
-decides when it hears a quorum of finalizes. Nothing else takes time here, and everybody holds all there
-is: the rest is the network's, and a step waits not for the median message but for a quorum's slowest.
+A proposal is sent, each member votes when it receives it, finalizes when it has a quorum of votes, and
+decides when it has a quorum of finalizes. Nothing else takes time here, and every member holds all data:
+the rest is the network's time. A step waits for a quorum's slowest message, and not for the median one.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Floor:
 
     members: int
     one_way: float
-    """A ballot's way to a member."""
+    """Latency of a ballot to a member."""
     to_quorum: float
-    """Until a quorum has heard a ballot."""
+    """Time until a quorum has received a ballot."""
     decide: float
-    """From the proposal to a decision."""
+    """Time from the proposal to a decision."""
 
 
 def find_floor(count: int, links: Links) -> Floor:
-    """Work it out for `count` members of the model `byzantine`."""
+    """Compute the floor for `count` members of the fault model `byzantine`."""
     network = Network(links, random.Random("network 1"))
     for node in range(count):
         network.join(node)
@@ -67,7 +67,7 @@ def find_floor(count: int, links: Links) -> Floor:
 
 
 def floor_table(counts: list[int], links: Links) -> list[Floor]:
-    """Floors of several sizes. Prints and returns them."""
+    """Compute the floors for several sizes. Print and return them."""
     print(f"{'n':>5} {'one-way':>8} {'to a quorum':>12} {'to decide':>10}  in one-ways, in quorums")
     floors = [find_floor(count, links) for count in counts]
     for floor in floors:

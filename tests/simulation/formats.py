@@ -1,7 +1,7 @@
 """One fixed instance of every wire format of `protocol/`, with the function that decodes it.
 
-Every field is given here, and everything a signature or an id depends on: the bytes change with the
-formats alone.
+Every field is given here, and everything that a signature or an id depends on: the bytes change only
+with the formats.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from distro_node.protocol.wire.work_specs import ProbeSpec
 
 @dataclass(frozen=True)
 class Format:
-    """`value` as it is, and the decoder of its kind."""
+    """A `value`, and the decoder of its kind."""
 
     value: Any
     decode: Callable[[bytes], Any]
@@ -147,7 +147,7 @@ MANIFEST = Manifest(
     founder=PEERS[0],
 )
 
-# With everything that was added since: what has its default there is not in the bytes.
+# With every field added since: fields with their default values are not in the bytes.
 ADDITIONS = dataclasses.replace(MANIFEST, rounds=dataclasses.replace(MANIFEST.rounds, overlap=True))
 ADAPTERS = dataclasses.replace(
     MANIFEST,
@@ -215,7 +215,7 @@ RECORD = Record(
     witnesses=(WitnessEntry(PEERS[2], 3, b"\x02", _signature(9)),),
 )
 
-# Where work is checked: one update with a commitment, and looks of all kinds.
+# With audits: one update with a commitment, and audits of all kinds.
 _SECRET = bytes(range(16))
 _SCORES = (Score(-1, 2**62), Score(2**62, 1))
 LOOKED = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Bytes that are nearly right: what is valid, changed in its bytes or in its values."""
+"""Almost valid bytes: valid data, mutated as bytes or as values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgpack
 
 
 def hostile_item(chance: random.Random) -> Any:
-    """Something valid in MessagePack that is probably not expected where it is put."""
+    """Return an item that is valid MessagePack and probably unexpected in its place."""
     return chance.choice(
         (
             lambda: None,
@@ -39,7 +39,7 @@ def _nested(depth: int) -> Any:
 
 
 def mutate_plain(value: Any, chance: random.Random) -> Any:
-    """One place of a decoded value changed."""
+    """Return a decoded value with one place changed."""
     if isinstance(value, (list, dict)) and value and chance.random() < 0.85:
         if isinstance(value, dict):
             key = chance.choice(list(value))
@@ -69,7 +69,7 @@ def mutate_plain(value: Any, chance: random.Random) -> Any:
     return hostile_item(chance)
 
 
-# The beginnings of items that claim a length, a count or a kind.
+# Prefixes of items that declare a length, a count or a kind.
 _HEADS = [
     b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff",
     b"\xc6\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff\x05", b"\xdc\xff\xff", b"\xde\xff\xff",
@@ -103,7 +103,7 @@ def mutate_bytes(data: bytes, chance: random.Random) -> bytes:
 
 
 def repeat_a_key(data: bytes, chance: random.Random) -> bytes:
-    """A table with one of its keys twice, or, where there is none, one more key than it says."""
+    """Return a table with a duplicated key or, without a table, with one more key than declared."""
     tables = [i for i, byte in enumerate(data) if 0x80 < byte < 0x8F]
     if not tables:
         return data + b"\xa1k\x01"

@@ -1,7 +1,7 @@
-"""Nodes that lie about work: their own, and what they have seen of that of others.
+"""Nodes that lie about work: about their own, and about their audits of others.
 
-They sign nothing twice and propose like anybody: what they want is a say that they have not earned, or
-that others lose theirs.
+They sign nothing twice and propose honestly: they want votes that they have not earned, or others to
+lose theirs.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from distro_node.protocol.wire.messages import (
 from .liars import Liar, Liars
 from .scores import HONEST, score
 
-# Private here: `_looking`, `_secret`: a liar says with its own secret what it has not seen.
+# Private here: `_looking`, `_secret`: a liar reports with its own secret what it has not seen.
 # Private here: `_propose`: where `Liar` twists a proposal.
 
 OTHER_DATA = "other data"
-"""It trains on what nobody dealt to it: always."""
+"""It trains on samples not assigned to it: always."""
 AT_TIMES = "other data at times"
-"""In every second round."""
+"""The same in every second round."""
 BEGINNINGS = "beginnings of its samples"
-"""It computes nothing else."""
+"""It computes only these."""
 UNTIL_VOTES = "works until it has votes"
 CROWD = "one of a crowd"
-"""Many identities with one machine, which works for each of them in turn."""
+"""Many identities on one machine, which works for each of them in turn."""
 FALSE_VERDICTS = "false verdicts"
-"""What liars did is good, whatever others did is not."""
+"""It reports liars' work as good, and that of others as bad."""
 FAINT_PRAISE = "faint praise"
-"""Of the work of others it says that it just passes: nobody looks at that again."""
+"""It reports that others' work barely passes, so it is not re-audited."""
 FALSE_HALVES = "false halves"
-"""Of others it says that one half of each sequence is missing, or says nothing of halves."""
+"""It reports that one half of each sequence is missing in others' work, or omits the halves."""
 FALSE_LOOKS = "false looks"
-"""It says looks that were not drawn, twice, with wrong secrets, where there was nothing to see."""
+"""It reports audits that were not drawn, duplicates, ones with wrong secrets, and ones of nothing."""
 WITHHOLDS_LOOKS = "withholds looks"
-"""When it leads it puts nobody's looks into the record."""
+"""As leader it puts no audits into the record."""
 FORGED_LOOKS = "forged looks"
-"""When it leads it puts looks into the record that nobody has said."""
+"""As leader it puts audits into the record that no member has signed."""
 LATE_LOOKS = "late looks"
-"""It tells its looks when it likes, as long as they may be recorded."""
+"""It publishes its audits at any time at which they may still be recorded."""
 GRINDS = "grinds"
-"""When it leads it says of itself whatever makes the record's id the one that it likes best."""
+"""As leader it varies its own announcement until it likes the record's id."""
 KEEPS_SECRET = "keeps its secret"
-"""When it leads it lets its slot pass, as often as not."""
+"""As leader it lets its slot pass half of the time."""
 TOO_SMALL = "too small to be looked at"
-"""It does nothing, and says that it needs several rounds for a sequence."""
+"""It does nothing, and states that it needs several rounds for a sequence."""
 
 IDLE = (OTHER_DATA, AT_TIMES, BEGINNINGS, UNTIL_VOTES, CROWD, "copycat", TOO_SMALL)
 UNTRUE = (
@@ -80,7 +80,8 @@ _SLOWER = 20
 
 
 def draw_idlers(count: int, chance: random.Random) -> Liars:
-    """Fewer than a third of so many nodes, never the founder; sometimes all of them are one crowd."""
+    """Draw liars, fewer than a third of `count` nodes, never the founder; sometimes all are one
+    crowd."""
     number = chance.randrange(1, (count - 1) // 3 + 1)
     crowd = chance.random() < 0.2
     return tuple(
@@ -96,7 +97,7 @@ def draw_idlers(count: int, chance: random.Random) -> Liars:
 
 
 class Idler(Liar):
-    """Tells lies about work as well."""
+    """A liar that also lies about work."""
 
     def works(self, effect: Train) -> tuple[int, ...]:
         return () if self._idles(effect.round) else effect.samples
@@ -164,7 +165,7 @@ class Idler(Liar):
             self._say("proposal", Proposal(proposal.slot, record))
 
     def _with_tokens(self, record: Record, tokens: int) -> Record:
-        """The same record, in which its own announcement says so many tokens."""
+        """Return the record with this number of tokens in its own announcement."""
         updates = []
         for entry in record.updates:
             if entry.peer == self.peer:

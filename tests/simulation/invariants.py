@@ -1,27 +1,30 @@
-"""What must hold at every moment of a run, checked with each event that could break it.
+"""The invariants of a run, checked with each event that could violate them.
 
-- *one chain*: two different records are decided after the same one only if, of the certificates for
-  each, none or only one needs no silence, neither itself nor in what it rests on (a slot in which the
-  other was decided, and which has to be skipped); so full quorums never contradict each other. Where
-  nothing in the scenario explains silence (`forks_explained`), honest members never follow two
-  different ones, whatever liars sign; but who has just come may believe the first whom it asks.
+- *one chain*: two different records are decided after the same one only if at most one of their
+  certificates needs no silence, neither itself nor in what it rests on (a slot in which the other was
+  decided, and which has to be skipped); so full quorums never contradict each other. Where nothing in
+  the scenario explains silence (`forks_explained`), honest members never follow two different records,
+  whatever liars sign; but a member that has just come may believe the first peer it asks.
 - *certificate*: what an honest member follows is proven by a quorum, by the oracle's own count.
 - *record*: each record on an honest chain passes a fresh ledger, checked from the entries alone.
 - *available*: a member that votes holds every update listed; when a record is decided, its updates are
-  held by a quorum of those whom its voters heard, liars not counted. Sheets are for panels alone.
-- *complete*: in the first slots a member votes only for a record that names, as it was announced, all
-  that the member held in good time of others, unless they announced two things.
-- *ballots*: no honest member says two things: two votes, finalizes or proposals for a slot, a finalize
-  and a skip, two updates for a round. It votes for what the slot's leader proposed, on its own chain.
-- *fork choice*: nobody changes to a chain that the rules put behind its own, as the oracle reads them.
-- *final*: of two records that are final, on whatever chain, one builds on the other, and no member
-  goes back behind one, or takes another for final than the definitions say.
-- *parameters*: honest members that applied the same record have the same parameters, and a record
-  names the parameters before it.
-- *refund*: an update counts for its maker exactly if a record lists it, and nothing is lost.
-- *samples*: on every chain each sample is trained once an epoch, or is still to be dealt (`samples`).
-- *accounts*: where work is looked at, what everybody's votes and standing must come to (`books`).
-- *expelled*: in the end, whoever contradicted himself before everybody is no member.
+  held by a quorum of the members that its voters did not call silent, without the liars. Sign votes
+  are for committees only.
+- *complete*: in the first slots a member votes only for a record that lists, as announced, all updates
+  of others that it held in good time, unless they announced two things.
+- *ballots*: no honest member contradicts itself: two votes, finalizes or proposals for a slot, a
+  finalize and a skip, two updates for a round. It votes for what the slot's leader proposed, on its own
+  chain.
+- *fork choice*: no member changes to a chain that the rules rank below its own, as the oracle reads
+  them.
+- *final*: of two final records, on any chains, one builds on the other, and no member reverts one, or
+  takes another for final than the definitions say.
+- *parameters*: honest members that applied the same record have the same parameters, and a record names
+  the parameters before it.
+- *refund*: an update counts for its author exactly if a record lists it, and nothing is lost.
+- *samples*: on every chain each sample is trained once an epoch, or is still to be assigned (`samples`).
+- *accounts*: with audits, all members' votes and reputation are what they should be (`books`).
+- *expelled*: in the end, members that contradicted themselves before all others are expelled.
 - *memory*: what a member keeps of others stays within its bounds.
 """
 
@@ -59,23 +62,23 @@ from .oracle import Chains, Judgement, least_quorum, may_be_quorum
 from .samples import Samples
 from .toy import INITIAL
 
-# Private here: `_pacing`, `_arrivals`: what a member held in good time, it knows alone.
+# Private here: `_pacing`, `_arrivals`: only the member knows what it held in good time.
 # Private here: `_inbox`, `_mailbox`, `_bytes`, `_rounds`, `_current`, `_slots`, `_joins`, `_waiting`,
 # `_holdings`: what others can make a member keep is bounded inside it, table by table.
-# Private here: `_leaving`: whoever takes leave follows any decision.
+# Private here: `_leaving`: a member that is leaving follows any decision.
 
 if TYPE_CHECKING:
     from .node import Node
     from .swarm import Swarm
 
-# Counting what a member keeps takes longer than most events do.
+# Counting a member's memory takes longer than most events do.
 _MEMORY_EVERY = 97
-# And so does making accounts of earlier rounds again.
+# And so does recomputing the accounts of earlier rounds.
 _AGAIN_EVERY = 8
 
 
 class Violation(AssertionError):
-    """Something happened that must not. `concerned` are records, peers and numbers of nodes."""
+    """An invariant was violated. `concerned` are records, peers and numbers of nodes."""
 
     def __init__(self, invariant: str, text: str, *concerned: object) -> None:
         super().__init__(f"{invariant}: {text}")
@@ -84,7 +87,7 @@ class Violation(AssertionError):
 
 
 class Watch:
-    """Looks on. Raises `Violation`."""
+    """Checks the invariants. Raises `Violation`."""
 
     def __init__(self, swarm: Swarm) -> None:
         self._swarm = swarm
@@ -94,34 +97,37 @@ class Watch:
         self.liars: set[int] = set()
         """Nodes from which nothing good is expected."""
         self.forgetful: set[int] = set()
-        """Honest nodes whose disk was lost: they may contradict what they said before."""
+        """Honest nodes whose disk was lost: they may contradict what they signed before."""
         self.cut = False
-        """Whether liars meet a cut network. Then promises hang on how many honest members are left."""
+        """Whether liars meet a cut network. Then guarantees depend on how many honest members are
+        left."""
         self.down = False
-        """Whether many members are dead: nobody believes liars alone while enough others are there."""
+        """Whether many members are dead: no member believes liars alone while enough others are
+        there."""
         self.believed = False
-        """Whether somebody did, where liars were a third of those who were there."""
+        """Whether a member did, when liars were a third of those present."""
         self.forks_explained = True
         """Whether members may have been silent to each other for a lease without being dead."""
         self.decided_at: dict[RecordId, float] = {}
-        """When each record was first decided."""
+        """The time at which each record was first decided."""
         self.decisions: dict[RecordId, list[float]] = {}
-        """When each member learned of it."""
+        """The times at which each member learned of it."""
         self.holders: dict[RecordId, dict[PeerId, float]] = {}
-        """By the record before: when each honest member last came to hold an update of the round."""
+        """By parent record: when each honest member last received an update of the round."""
         self._followed: dict[RecordId, set[RecordId]] = {}
-        # By the record before: what honest members followed that had long been there.
+        # By parent record: what honest members followed that had been there for long.
         self._held: dict[ContentId, set[int]] = {}
-        # By the record before and member, what it announced, by the signatures.
+        # By parent record and member: its announcements, by signature.
         self._announced: dict[tuple[RecordId, PeerId], dict[bytes, Announcement]] = {}
         self._voted: set[tuple[PeerId, RecordId, int]] = set()
-        # Who proposed it: a liar may, before anybody honest has decided what it builds on.
+        # The proposers: a liar may propose before any honest member has decided the parent.
         self._proposed: dict[tuple[RecordId, int, RecordId], set[PeerId]] = {}
         self._known: dict[RecordId, Record] = {}
         self._said: dict[tuple[object, ...], object] = {}
         self._parameters: dict[RecordId, int] = {RecordId(swarm.manifest.swarm): INITIAL}
         self._contradicted: dict[PeerId, dict[RecordId, float]] = {}
-        # Who told everybody two things, a finalize and a skip say; after which records, and when.
+        # Members that sent all others two contradicting messages, such as a finalize and a skip; the
+        # parent records, and the times.
         self._final: dict[tuple[object, ...], set[RecordId]] = {}
         # Ballots, with all masks of each signer.
         self._cast: dict[tuple[RecordId, int, str], dict[RecordId, dict[PeerId, set[int]]]] = {}
@@ -130,11 +136,11 @@ class Watch:
         self._premise = True
         # Whether any two quorums of each finality set so far share an honest member.
         self.heard_by_all_since = 0.0
-        """When the last fault was over that may keep words from those who must hear them."""
+        """When the last fault ended that may keep messages from members that need them."""
         self._stirs = 0
 
     def facts(self, envelope: Envelope) -> tuple[object, ...]:
-        """What a message says, in a few words."""
+        """Return the content of a message in a few words."""
         try:
             message = read(envelope)
         except ProtocolError:
@@ -149,7 +155,7 @@ class Watch:
         return (round_of(message),)
 
     def ready(self, decided: Decided) -> float | None:
-        """When the leader of a decided record, and a quorum, held all of the round's updates."""
+        """Return when the leader of a decided record, and a quorum, held all of the round's updates."""
         parent = decided.record.parent
         held = self.holders.get(parent, {})
         leader = self.chains.leader(parent, decided.certificate.slot)
@@ -164,10 +170,10 @@ class Watch:
                 return max(held[leader], when)
         return None
 
-    # What is said
+    # Messages
 
     def signed(self, node: Node, envelope: Envelope) -> None:
-        """A node signed a message, which need not be sent."""
+        """Check a message that a node signed, which need not be sent."""
         if envelope.kind == "proposal":
             message = read(envelope)
             assert isinstance(message, Proposal)
@@ -182,10 +188,10 @@ class Watch:
             cast = self._cast.setdefault(place, {}).setdefault(message.block, {})
             members = self.chains.membership(message.parent)
             mask = int.from_bytes(message.silent, "little")
-            # A liar's mask may mark more than there are, and then nobody counts its ballot.
+            # A liar's mask may mark more members than there are; such a ballot is not counted.
             if members is None or not mask >> len(members):
                 cast.setdefault(envelope.sender, set()).add(mask)
-            # It is said again with another mask; by then a damaged disk may have lost the data.
+            # Repeated with another mask; by then a damaged disk may have lost the data.
             again = (envelope.sender, message.parent, message.slot)
             if (
                 envelope.kind == "vote"
@@ -202,7 +208,7 @@ class Watch:
             self._announced.setdefault(place, {})[envelope.signature] = message
 
     def told(self, envelope: Envelope) -> None:
-        """A message is on its way to everybody."""
+        """Note a message that is on its way to all members."""
         if envelope.kind in ("skip", "finalize"):
             message = read(envelope)
             assert isinstance(message, Ballot)
@@ -214,9 +220,9 @@ class Watch:
                 rounds.setdefault(message.parent, self._swarm.now)
 
     def outnumbered(self) -> bool:
-        """Whether what is promised of members is promised no more: somewhere liars can stop a chain that
-        somebody honest follows, or could when the record was decided whose updates are lacking there, or
-        two quorums of a finality set need not share an honest member."""
+        """Whether the guarantees no longer hold: somewhere liars can stop a chain that an honest member
+        follows, or could when the record was decided whose updates are lacking there, or two quorums of
+        a finality set need not share an honest member."""
         nodes = [node for node in self._swarm.alive if node.index not in self.liars]
         for node in nodes:
             ledger = node.member.ledger
@@ -226,25 +232,25 @@ class Watch:
         return not self._premise
 
     def _can_stop(self, votes: Votes) -> bool:
-        """Whether the others of these are no quorum."""
+        """Whether the honest votes among these are not a quorum."""
         needed = least_quorum(self._swarm.manifest.fault_model, votes.total)
         return votes.total - self._lying(votes) < needed
 
     def _lying(self, votes: Votes) -> int:
-        """How many of these votes are those of liars, or of who has forgotten what it said."""
+        """Return how many of these votes belong to liars, or to nodes that lost their disk."""
         untrue = self.liars | self.forgetful
         return votes.among(p for p in votes.by_peer if self._swarm.number(p) in untrue)
 
     def _share_an_honest_one(self, votes: Votes) -> bool:
-        """Whether any two quorums of these do."""
+        """Whether any two quorums of these votes share an honest member."""
         needed = least_quorum(self._swarm.manifest.fault_model, votes.total)
         return 2 * needed - votes.total > self._lying(votes)
 
     def unpunished(self, members: set[PeerId], height: int, ledger: Ledger) -> list[int | None]:
-        """Members that contradicted themselves before `height` and must have been found out.
+        """Return members that contradicted themselves before `height` and must have been detected.
 
-        What is said when a round is over, or nearly, nobody listens to; but not every time. On another
-        chain, and while not all hear each other, it need not be found out either.
+        Messages at the end of a round are ignored, but not every time. On another chain, and while not
+        all members are connected, they need not be detected either.
         """
         guilty: list[int | None] = []
         for peer in members.intersection(self._contradicted):
@@ -263,7 +269,7 @@ class Watch:
         return known is not None and ledger.parent(known.record.round + 1) == parent
 
     def _round_over(self, parent: RecordId) -> tuple[float, float]:
-        """Which round followed a record, and when it was decided; infinity if it was not."""
+        """Return the round after a record and when it was decided; infinity if it was not."""
         children = self.chains.children.get(parent, {}).keys() & self.decided_at.keys()
         return min(
             ((self.chains.records[b].record.round, self.decided_at[b]) for b in children),
@@ -271,7 +277,7 @@ class Watch:
         )
 
     def published(self, node: Node, envelope: Envelope) -> None:
-        """A node says something to everybody."""
+        """Check a message that a node publishes."""
         message = read(envelope)
         if node.index not in self.liars:
             self._check_once(node, envelope, message)
@@ -287,7 +293,7 @@ class Watch:
             place, said = (envelope.sender, record.round, record.parent, message.slot), record.id
         elif isinstance(message, Announcement):
             place = (envelope.sender, message.round, message.parent)
-            # Two are evidence, whatever they differ in.
+            # Two are evidence, whatever the difference between them.
             said = envelope.body
         else:
             return
@@ -353,7 +359,7 @@ class Watch:
                 raise Violation("complete", text, ballot.block)
 
     def _well_founded(self, ballot: Ballot) -> bool:
-        """Whether enough was ever signed for the slots before this one to end as the vote says."""
+        """Whether enough was ever signed for the slots before this one to end as the vote implies."""
         for slot in range(ballot.slot - 1, 0, -1):
             if self._may_be_quorum(ballot.parent, slot, "vote", ballot.block):
                 return True
@@ -369,12 +375,12 @@ class Watch:
         votes, model = self.chains.votes(parent), self._swarm.manifest.fault_model
         return may_be_quorum(model, membership, votes, cast)
 
-    # What is decided
+    # Decisions
 
     def kept(self, node: Node, decided: Decided) -> None:
-        """A node adds an entry to its chain."""
+        """Check an entry that a node adds to its chain."""
         record = decided.record
-        # A newcomer takes nothing for its chain before it has seen its checkpoint there.
+        # A newcomer adopts no chain before it has seen its checkpoint there.
         if node.index in self.liars or not node.member.ledger.anchored:
             return
         where = f"record {record.round} at node {node.index}"
@@ -388,7 +394,7 @@ class Watch:
         if self.down:
             self._check_company(node, decided, where)
         ledger = node.member.ledger
-        # But for whoever took more for final by a lease, or on the word of a link.
+        # Except for a member that took more for final by a lease, or because of a link.
         moved = any(note.kind == "moved_on" for note in node.notes)
         known = self.chains.finality(record.id).final
         if ledger.head == record.id and not moved and ledger.final_round != known:
@@ -399,7 +405,7 @@ class Watch:
                 self._check_books(self.books.compare_again, ledger, where)
 
     def _check_company(self, node: Node, decided: Decided, where: str) -> None:
-        """Liars alone are believed by members where they are a third of those who are there."""
+        """Check that liars alone are believed only where they are a third of the members present."""
         swarm, record = self._swarm, decided.record
         membership = self.chains.membership(record.parent)
         assert membership is not None  # the chain was judged first
@@ -416,11 +422,11 @@ class Watch:
             for each in swarm.alive
             if each.peer in membership
             and each.index not in self.liars
-            # A process that has just been started is no member yet.
+            # A process that has just been started is not a member yet.
             and each.member is not None
             and each.member.round >= record.round
             and each.started_at < since
-            # Who has followed the liars before is no company against them.
+            # A member that has followed the liars does not count against them.
             and not _has(each.member.ledger, record)
         }
         needed = least_quorum(swarm.manifest.fault_model, len(here) + liars)
@@ -430,15 +436,16 @@ class Watch:
         self.believed = True
 
     def fetched(self, node: Node, decided: Decided) -> None:
-        """A node that starts adds an entry to its ledger, which it does not work on yet."""
+        """Check an entry that a starting node adds to its ledger, before it works on it."""
         if node.index not in self.liars:
             self._check_entry(
                 decided, f"record {decided.record.round} fetched by node {node.index}"
             )
 
     def rebased(self, node: Node, ledger: Ledger, alone: Collection[bool] = (False, True)) -> None:
-        """A node changes to another chain. `alone`: whether nobody was left on its own when it began to
-        compare them, which may be otherwise by now; both where that is not known."""
+        """Check that a node may change to another chain. `alone`: whether no other member was left on
+        its own chain when the comparison began, which may have changed; both values where it is
+        unknown."""
         if node.index in self.liars:
             return
         ours, fork = node.member.ledger, 0
@@ -469,8 +476,8 @@ class Watch:
         if judgement.problem:
             raise Violation("certificate", f"{where}: {judgement.problem}", record.id)
         known = self._parameters.get(record.parent)
-        # Whom a cut, or so many deaths, let hear nobody else believes in the end what liars alone have
-        # signed; it finds out when it applies it.
+        # Members that a cut, or so many deaths, isolate from all others believe in the end what liars
+        # alone have signed; they find out when they apply it.
         honest = any(
             self._swarm.number(signed.peer) not in self.liars
             for signed in decided.certificate.ballots
@@ -491,7 +498,7 @@ class Watch:
             raise Violation("accounts", f"{where}: {wrong}", ledger.head)
 
     def _check_final(self, record: Record, where: str) -> None:
-        """Of all records that are final on some chain, each builds on the one before."""
+        """Check that each final record, on any chain, builds on the one before."""
         finality = self.chains.finality(record.id)
         final = finality.final
         if self.cut and not self._share_an_honest_one(Votes(finality.latest.weights)):
@@ -509,7 +516,7 @@ class Watch:
             self._last_final = block
 
     def _back_to(self, block: RecordId, round_: int) -> RecordId:
-        """The record of a round, or of one before it, on the chain that ends with `block`."""
+        """Return the record of a round, or of one before it, on the chain that ends with `block`."""
         while self.chains.records[block].record.round > round_:
             block = self.chains.records[block].record.parent
         return block
@@ -539,16 +546,16 @@ class Watch:
     def _exclude_each_other(self, parent: RecordId, one: int, other: int, *, votes: Votes) -> bool:
         """Whether no full quorums decide two records in these slots, one in each.
 
-        The later one needs the earlier slot skipped. Where members that were cut off did so on their
-        own, by calling the others silent, some of those may have gone over to them when they met again.
-        Then both decisions have a full quorum, though the later one rests on silence.
+        The later one needs the earlier slot skipped. If members that were cut off did so on their own by
+        calling the others silent, some of those may have joined them when they met again. Then both
+        decisions have a full quorum, though the later one rests on silence.
         """
         skipped = self._cast.get((parent, min(one, other), "skip"), {}).get(NO_BLOCK, {})
         needed = least_quorum(self._swarm.manifest.fault_model, votes.total)
         return one == other or votes.among(skipped) >= needed
 
     def _listens(self, node: Node, record: Record) -> bool:
-        """Whether a node was a member when a record was decided, and has long been there."""
+        """Whether a node was a member when a record was decided, and had been there for long."""
         membership = self.chains.membership(record.parent)
         assert membership is not None  # the chain was judged first
         lease = self._swarm.manifest.rounds.lease_min_seconds
@@ -559,14 +566,14 @@ class Watch:
         membership = self.chains.membership(record.parent)
         assert membership is not None  # the chain was judged first
         model = self._swarm.manifest.fault_model
-        # Whom the voters called silent may have been heard again when it came to finalizing.
+        # Members that the voters called silent may have returned before the finalizes.
         for slot in range(1, decided.certificate.slot + 1):
             cast = self._cast.get((record.parent, slot, "vote"), {}).get(record.id, {})
             honest = [
                 masks for peer, masks in cast.items() if self._swarm.number(peer) not in self.liars
             ]
-            # Where a cut has left so many of them, liars may decide among themselves, and then nobody
-            # else need hold anything.
+            # Where a cut has left so many of them, liars may decide among themselves, and then no other
+            # member needs to hold anything.
             if not honest and self._can_stop(votes):
                 honest = [*cast.values()]
             silent = (votes.among(membership.marked(m)) for masks in honest for m in masks)
@@ -584,13 +591,13 @@ class Watch:
                 )
 
     def _all_need(self, record: Record) -> tuple[UpdateEntry, ...]:
-        """The updates of a record that everybody needs: sheets are not among them."""
+        """Return the updates of a record that all members need: sign votes are not among them."""
         manifest = self._swarm.manifest
         sheets = manifest.speakers is not None and not manifest.speaks(record.round)
         return () if sheets else record.updates
 
     def undecided(self, record: Record) -> None:
-        """The one who had decided a record is gone, before anybody else could know of it."""
+        """Undo a decision whose only decider died before any other member could learn of it."""
         self.chains.children[record.parent].pop(record.id, None)
         self._followed.get(record.parent, set()).discard(record.id)
         self.decided_at.pop(record.id, None)
@@ -599,32 +606,32 @@ class Watch:
             self._last_final = record.parent
 
     def forgets(self, node: Node) -> None:
-        """A node's disk is lost."""
+        """Note that a node's disk is lost."""
         self.forgetful.add(node.index)
         for holders in self._held.values():
             holders.discard(node.index)
 
     def holds(self, node: Node, update: ContentId) -> None:
-        """A node has an update on its disk."""
+        """Note that a node has an update on its disk."""
         self._held.setdefault(update, set()).add(node.index)
         parent = self._update_of.get(update)
         if parent is not None and node.index not in self.liars:
             self.holders.setdefault(parent, {})[node.peer] = self._swarm.now
 
-    # What is applied
+    # Applied records
 
     def applying(self, node: Node, effect: Apply) -> None:
-        """A node is about to apply a record."""
+        """Check a record that a node is about to apply."""
         if node.index in self.liars:
             return
         needed = [each.entry for each in effect.needed]
         counts = {each.entry.peer: each.count for each in effect.needed}
-        # What counts is in the parameters, even if somebody who copied it got there first.
+        # An update that counts is in the parameters, even if a member that copied it announced it first.
         listed = any(
             counts[entry.peer] > 0 and (entry.peer == node.peer or entry.update in node.disk.made)
             for entry in needed
         )
-        # Of rounds before a restart a node forgets what it made; nothing of them is under way.
+        # A node forgets its own updates of rounds before a restart; none of them are under way.
         told = effect.own_counted or effect.record.round in node.trainer.sent
         if told and listed != effect.own_counted:
             raise Violation(
@@ -642,7 +649,7 @@ class Watch:
             )
 
     def applied(self, node: Node, record: Record, fingerprint: int) -> None:
-        """A node has applied a record."""
+        """Check the parameters of a node that has applied a record."""
         if node.index in self.liars:
             return
         known = self._parameters.setdefault(record.id, fingerprint)
@@ -655,22 +662,22 @@ class Watch:
         if not node.trainer.balanced:
             raise Violation("refund", f"node {node.index} lost a gradient", record.id)
 
-    # What is kept
+    # Memory
 
     def stirred(self, node: Node) -> None:
-        """A node has taken something in."""
+        """Note that a node has received something."""
         self._stirs += 1
         if self._stirs % _MEMORY_EVERY == 0 and node.index not in self.liars:
             self.check_memory(node)
 
     def check_memory(self, node: Node) -> None:
-        """Count what a member keeps of others."""
+        """Check the amount of data that a member keeps of others."""
         member = node.member
         members = len(member.members)
         mailbox = member._inbox._mailbox
         agreement = member._current.agreement
         counts = {
-            # Own words about a chain that was left may be about later rounds.
+            # Own messages about a chain that was left may concern later rounds.
             "rounds in the mailbox": (
                 sum(any(e.sender != node.peer for e in box) for box in mailbox._rounds.values()),
                 FUTURE_ROUNDS + 2,
@@ -681,7 +688,7 @@ class Watch:
             "announcements": (len(member._current.collection.announcements()), members),
             "updates held": (
                 len(member._holdings.held),
-                # Who has changed to a shorter chain has applied more than there is.
+                # A member that changed to a shorter chain has applied more rounds than there are.
                 (members + 2) * (2 + max(0, member.round - max(0, member.applied_round))),
             ),
         }
@@ -689,7 +696,7 @@ class Watch:
             if count > bound:
                 raise Violation("memory", f"node {node.index} keeps {count} {what}", node.index)
 
-    # After all
+    # At the end
 
     def expected(self, peer: PeerId) -> bool:
         """Whether this is a peer that should be a member in the end."""

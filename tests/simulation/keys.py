@@ -1,8 +1,8 @@
-"""Who signs in a simulation: real Ed25519 keys, or hashes that cost a fiftieth.
+"""Signatures in a simulation: real Ed25519 keys, or hashes that cost a fiftieth.
 
-A simulated signature is a keyed hash with a secret of the signer's. The verifier looks the secret up,
-which a real one cannot; but nothing in a simulation, liars included, signs except through here, so
-nobody can forge one either.
+A simulated signature is a keyed hash with the signer's secret. The verifier looks the secret up, which
+is impossible in reality; but everything in a simulation, liars included, signs through this module, so
+no signature can be forged either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distro_node.crypto.identity import Identity, PeerId
 
 @functools.cache
 def identity(index: int) -> Identity:
-    """The key of the peer with this number, the same in all simulations."""
+    """Return the key of the peer with this number, the same in all simulations."""
     return Identity.from_seed(content_id(b"simulated peer %d" % index))
 
 

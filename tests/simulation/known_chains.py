@@ -1,4 +1,4 @@
-"""Chains that several rules need, made before any rule is taken away; and peers that answer at once."""
+"""Chains that several tests need, made before any rule is disabled, and peers that answer at once."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from .chain import Answering, Chain, identity
 
 @cache
 def true_chain(rounds: int = 12, members: int = 4) -> Chain:
-    """Quiet rounds of some members."""
+    """Return a chain of quiet rounds of some members."""
     return Chain(members).grow_until(rounds)
 
 
 @cache
 def forged_chain() -> Chain:
-    """What the founder made of the same swarm alone."""
+    """Return a chain of the same swarm that the founder made alone."""
     return true_chain().forged(40)
 
 
 @cache
 def solo_chain(rounds: int = 400) -> Chain:
-    """The true chain, and rounds that a member signed alone after it, everybody else called silent."""
+    """Return the true chain followed by rounds that one member signed alone, calling all others
+    silent."""
     chain = true_chain().fork()
     split(chain, 3)
     while chain.round < rounds:
@@ -39,14 +40,14 @@ def solo_chain(rounds: int = 400) -> Chain:
 
 
 def split(chain: Chain, *stay: int, **parts: Any) -> None:
-    """These go on alone: the others are called silent."""
+    """Append a round in which these members go on alone, calling the others silent."""
     here = [identity(who).peer for who in stay]
     lost = [peer for peer in chain.membership.peers if peer not in here]
     chain.grow(signers=here, silent=lost, departed=[chain.silence(peer) for peer in lost], **parts)
 
 
 def sides(*stay: int, rounds: int = 3) -> Chain:
-    """The true chain, and what these made of it alone."""
+    """Return the true chain followed by rounds that these members made alone."""
     side = true_chain().fork()
     split(side, *stay)
     for _ in range(rounds):
@@ -55,7 +56,7 @@ def sides(*stay: int, rounds: int = 3) -> Chain:
 
 
 def carried_on(chain: Chain, here: Sequence[PeerId], rounds: int = 2, *, variant: int = 0) -> Chain:
-    """`chain` as the members `here` carry it on, hearing nobody else; each variant has other ids."""
+    """Return `chain` continued by the members `here` alone; each variant has other ids."""
     side = chain.fork()
     for _ in range(rounds):
         gone = [peer for peer in side.membership.peers if peer not in here]
@@ -66,7 +67,7 @@ def carried_on(chain: Chain, here: Sequence[PeerId], rounds: int = 2, *, variant
 
 
 def lower(other: Chain, fork: int, make: Callable[[int], Chain]) -> Chain:
-    """The first of the chains, made with different numbers, that the hash prefers to `other`."""
+    """Return the first chain, made with different numbers, that the hash prefers to `other`."""
     made = map(make, range(1000))
     return next(c for c in made if c.ledger[fork].record.id < other.ledger[fork].record.id)
 
@@ -74,7 +75,7 @@ def lower(other: Chain, fork: int, make: Callable[[int], Chain]) -> Chain:
 def caught_up(
     chain: Ledger, peers: list[Answering], most: int = 60, *, blamed: list[Blame] | None = None
 ) -> tuple[int, int]:
-    """Let it catch up; how many questions were asked, and how many rounds it has then."""
+    """Let a ledger catch up; return the number of questions asked, and of rounds that it then has."""
     machine = CatchingUp(chain)
     answering = {identity(100 + place).peer: one for place, one in enumerate(peers)}
     asked, now = 0, 0.0
@@ -97,7 +98,7 @@ def caught_up(
 def compared_with(
     ours: Ledger, peers: dict[PeerId, Answering], rests: Rests | None = None, now: float = 0.0
 ) -> tuple[list[Question], Ledger | None]:
-    """Let it compare; what was asked, and what is better."""
+    """Compare chains; return the questions asked, and the better chain."""
     ours.binding = True
     machine = Comparison(
         ours, peers, Rests() if rests is None else rests, me=identity(0).peer, abandoned=False
@@ -118,5 +119,5 @@ def compared_with(
 
 
 def checkpoint() -> Checkpoint:
-    """A final record of the true chain."""
+    """Return a final record of the true chain."""
     return Checkpoint(8, true_chain().ledger.parent(9))

@@ -1,4 +1,5 @@
-"""Reading messages once: in a simulation the same bytes go to hundreds of members, and to the watch."""
+"""A cache of decoded messages: in a simulation the same bytes go to hundreds of members and to the
+watch."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from distro_node.protocol.member import inbox, member
 from distro_node.protocol.wire.messages import decode_message
 
 read = lru_cache(8192)(decode_message)
-"""`decode_message`, with a memory. Messages are immutable, so members may share them."""
+"""`decode_message` with a cache. Messages are immutable, so members may share them."""
 
 
 @contextmanager
 def shared_reading() -> Iterator[None]:
-    """Let members read through the same memory."""
+    """Let members decode through the same cache."""
     with patch.object(member, "decode_message", read), patch.object(inbox, "decode_message", read):
         yield

@@ -1,6 +1,6 @@
-"""Nodes that lie. Each runs the honest state machine and twists what comes out of it.
+"""Nodes that lie. Each runs the honest state machine and twists its output.
 
-They may know everything that they hear and sign whatever they like, with their own keys alone.
+They may know everything that they receive, and sign anything, but only with their own keys.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from .keys import identity
 from .letters import read
 from .node import Node
 
-# Private here: `_current`, `_replica`, `_slots`, `_looking`: a liar starts from what an honest
-# member knows.
+# Private here: `_current`, `_replica`, `_slots`, `_looking`: a liar starts from an honest member's
+# knowledge.
 # Private here: `_entries`, `_ids`: a chain that no ledger accepts.
 
 LIES = (
@@ -88,30 +88,29 @@ LEADING = (
     "announces to some",
     "abstains from others",
 )
-"""The lies of a leader: it names the liars' updates alone, leaves somebody out, or changes its own
-announcement after it has seen the others'. And those of who would have honest leaders fail: it lets some
-alone hear of its update, or votes for nothing that others propose."""
+"""Lies of a leader: it lists only the liars' updates, leaves a member out, or changes its own
+announcement after it has seen the others'. And lies that make honest leaders fail: it sends its update
+to some members only, or votes for none of the others' proposals."""
 
 HISTORY = "another history"
-"""The founder's lie: it leaves, and writes the history anew from the time when it was alone."""
+"""The founder's lie: it leaves, and rewrites the history from the time when it was alone."""
 
 BOTH_SIDES = "both sides"
-"""While others are cut off from each other, it belongs to one side and signs with all others as well."""
+"""During a cut, it belongs to one side and signs with all others as well."""
 
 FALSE_TALLY = "false tally"
-"""Where it speaks for a section, it says what does not come of the sheets: what all such liars say, or
-what it alone does."""
+"""As an aggregator, it sends an aggregate that does not follow from the sign votes: the same as all such
+liars, or one of its own."""
 
 ABSTAINS = "abstains"
-"""Once a cut has left fewer members than the manifest starts with, it signs nothing any more but that it
-is alive."""
+"""Once a cut has left fewer members than the manifest starts with, it signs nothing but heartbeats."""
 
 STRANGER = "stranger"
-"""It never asks to be a member, and answers all the same."""
+"""It never asks to be a member, and answers requests all the same."""
 
 LEAVES = "leaves"
-"""It leaves, does not come back, and goes on answering; it may show a chain of its own from when it was
-a member."""
+"""It leaves, does not come back, and goes on answering; it may show a chain of its own from the time
+when it was a member."""
 
 ANSWERS = (
     "solo rounds",
@@ -122,34 +121,34 @@ ANSWERS = (
     "false heights",
     "false ids",
 )
-"""The lies that are told to whoever asks, which needs no membership."""
+"""The lies in answers to requests, which need no membership."""
 
 Liars = tuple[tuple[int, tuple[str, ...]], ...]
 """Numbers of nodes, and the lies that each tells."""
 
 FIRST_STRANGER = 700
-"""Numbers from here on are nobody's who starts as a member."""
+"""Numbers from here on belong to no node that starts as a member."""
 
 CONSPIRACY = "conspiracy"
-"""A lie of several: they call everybody silent but one, each round another."""
+"""A lie of several: they call all others but one silent, each round another one."""
 
-# When the founder leaves, and how long its history gets.
+# When the founder leaves, and the length of its history.
 _LEAVES_AFTER = 8.0
 _FORGED_ROUNDS = 60
-# Rounds that a liar signs alone, at the end of its chain, and shows to whoever asks from then on.
+# Rounds that a liar signs alone at the end of its chain, and shows in all answers from then on.
 _SOLO_ROUNDS = 40
-# What slow liars take: longer than is waited for an offer, and longer than for anything.
+# Delays of slow liars: longer than the timeout for an offer, and longer than any timeout.
 _SLOW_SECONDS = (4.0, 9.0, 15.0)
 
-# What a flooding liar says now and then, and what a deluge is: more than the bound for one member.
+# Messages of a flooding liar at a time, and the size of a deluge: more than the bound for one member.
 _FLOOD = 6
 _DELUGE = 1100
 
 
 def draw_liars(count: int, chance: random.Random) -> Liars:
-    """Fewer than a third of so many nodes, never the founder, each with a few lies."""
+    """Draw liars, fewer than a third of `count` nodes, never the founder, each with a few lies."""
     number = chance.randrange(1, (count - 1) // 3 + 1)
-    # A deluge takes as long as all else together.
+    # A deluge takes as long as everything else together.
     lies = LIES if chance.random() < 0.1 else tuple(lie for lie in LIES if lie != "deluge")
     return tuple(
         (index, tuple(sorted(chance.sample(lies, chance.randrange(1, 5)))))
@@ -158,21 +157,21 @@ def draw_liars(count: int, chance: random.Random) -> Liars:
 
 
 def draw_strangers(liars: Liars, chance: random.Random, share: float = 1 / 3) -> Liars:
-    """The same liars and, in so many cases, somebody among them who lies without being a member: who
-    never was one, who has left, or who will be expelled."""
+    """Return the liars and, with the probability `share`, one of them lies without being a member: it
+    never was one, has left, or will be expelled."""
     if not liars or chance.random() >= share:
         return liars
     answers = tuple(sorted(chance.sample(ANSWERS, chance.randrange(1, 4))))
     manner = chance.choice((STRANGER, LEAVES, "finalize and skip"))
     if manner == STRANGER:
         return (*liars, (FIRST_STRANGER, (*answers, STRANGER)))
-    # Who has left or was expelled was one of those that may lie.
+    # One that has left or was expelled was among those that may lie.
     place = chance.randrange(len(liars))
     return (*liars[:place], (liars[place][0], (*answers, manner)), *liars[place + 1 :])
 
 
 def draw_leading(liars: Liars, chance: random.Random, share: float = 0.3) -> Liars:
-    """The same liars, of whom in so many cases each tells lies of leaders, too."""
+    """Return the liars, each of whom, with the probability `share`, tells lies of leaders as well."""
     if chance.random() >= share:
         return liars
     return tuple(
@@ -184,15 +183,14 @@ def draw_leading(liars: Liars, chance: random.Random, share: float = 0.3) -> Lia
 
 
 def draw_founder(liars: Liars, chance: random.Random, share: float = 0.05) -> Liars:
-    """The same liars but, in so many cases, the founder in the place of one of them."""
+    """Return the liars but, with the probability `share`, with the founder instead of one of them."""
     if not liars or chance.random() >= share:
         return liars
     return ((0, (HISTORY,)), *liars[1:])
 
 
 def own_slot(ledger: Ledger, peer: PeerId) -> int:
-    """The first slot of the next round that a member leads; the first of all where it makes no
-    difference."""
+    """Return the first slot of the next round that a member leads; 1 without a beacon."""
     if ledger.beacon is None:
         return 1
     leaders = ledger.leaders(len(ledger))
@@ -221,7 +219,7 @@ class Liar(Node):
 
     @property
     def _current(self) -> Round:
-        """The round at the tip: a liar knows all that its own member knows."""
+        """The round at the tip: a liar knows everything that its own member knows."""
         return self.member._current
 
     # Hooks
@@ -296,7 +294,7 @@ class Liar(Node):
         if self._history is not None:
             return self._history
         if BOTH_SIDES in self.tells and self._home() is not None:
-            # Mostly each side's own chain, as whoever is on that side would, and now and then another's.
+            # Usually each side's own chain, as a member of that side would, sometimes another side's.
             here = self._side(asker.index)
             own_side = self._chance.random() < 0.9
             side = [n for n in self._honest() if (n.index in here) == own_side]
@@ -305,7 +303,7 @@ class Liar(Node):
         if "solo rounds" in self.tells and STRANGER not in self.tells:
             self._solo = self._solo or self._alone()
             return self._solo or self.member.ledger
-        # A stranger's rounds are never sound.
+        # A stranger's rounds are never valid.
         alike = {"solo rounds"} if STRANGER in self.tells else set()
         false = self.tells & {"false chain", "stale certificate", *alike}
         if not false or len(self.member.ledger) < 3:
@@ -319,7 +317,8 @@ class Liar(Node):
             height = answer.height + self._chance.choice((1, 1000, 1 << 40))
             answer = dataclasses.replace(answer, height=height)
         if ABSTAINS in self.tells or (BOTH_SIDES in self.tells and self._home() is not None):
-            # What one side said is nothing for another, and who abstains hands out nothing either.
+            # Messages of one side are not shown to another, and a member that abstains gives out none
+            # either.
             answer = dataclasses.replace(answer, spoken=())
         if "false ids" in self.tells and self._chance.random() < 0.5:
             ids = tuple(RecordId(content_id(record)) for record in answer.ids)
@@ -336,7 +335,8 @@ class Liar(Node):
         self._tell(self.sign(kind, encode(message)), targets)
 
     def _tell(self, envelope: Envelope, targets: set[int] | None = None) -> None:
-        """Tell everybody, or these; who signs on all sides tells its own side of what it says there."""
+        """Send a message to all members, or to these; a liar on both sides sends to its own side
+        only."""
         home = self._home() if BOTH_SIDES in self.tells else None
         if home is not None:
             targets = home if targets is None else home & targets
@@ -349,19 +349,19 @@ class Liar(Node):
         return [node for node in self.swarm.alive if node.index not in liars]
 
     def _side(self, number: int) -> set[int]:
-        """The honest nodes that talk with an honest one."""
+        """Return the honest nodes that are connected to an honest one."""
         network = self.swarm.network
         others = [node.index for node in self._honest()]
         return {o for o in others if o == number or network.connected(o, number)}
 
     def _home(self) -> set[int] | None:
-        """The side that it belongs to, the liars included, or None if nobody is cut off."""
+        """Return the side that it belongs to, the liars included, or None if no node is cut off."""
         honest = self._honest()
         side = self._side(honest[0].index) if honest else set()
         return None if len(side) == len(honest) else side | self.swarm.watch.liars
 
     def _echo(self, envelope: Envelope) -> bool:
-        """Sign what was said on a side that is not its own, for that side alone. Whether it was."""
+        """Sign another side's message as its own, for that side only. Return whether it did."""
         sender, home = self.swarm.number(envelope.sender), self._home()
         if home is None or sender is None or sender in home:
             return False
@@ -370,14 +370,15 @@ class Liar(Node):
         if isinstance(message, Ballot):
             place = envelope.kind, message.parent, message.slot, min(side, default=sender)
             if envelope.kind == "skip":
-                # Each time that one there finds another member silent.
+                # Once for each time a member there calls another one silent.
                 place = (*place, message.silent)
             if place not in self._echoed:
                 self._echoed.add(place)
                 self._say_there(envelope.kind, message, side)
         elif isinstance(message, Announcement):
             own, place = self._own_announcement(), (envelope.kind, message.parent)
-            # Two announcements of one round are evidence, and of a round that both share it made one.
+            # Two announcements of one round are evidence, and for a round that both sides share it made
+            # one.
             if own is not None and own.parent != message.parent and place not in self._echoed:
                 self._echoed.add(place)
                 said = dataclasses.replace(message, update=own.update)
@@ -421,14 +422,14 @@ class Liar(Node):
             self._tell(envelope)
 
     def _missized(self, said: Announcement) -> Announcement:
-        """Another size for the same update."""
+        """Return the announcement with another size for the same update."""
         sizes = (said.size - 1, said.size + 1, (1 << 32) - 1)
         return dataclasses.replace(said, size=self._chance.choice(sizes))
 
     def _copy(self, envelope: Envelope) -> None:
         said = read(envelope)
         assert isinstance(said, Announcement)
-        # Once each: two that copy each other's copies would do nothing else for ever.
+        # Once each: two copycats that copy each other's copies would do nothing else for ever.
         if (
             said.round == self.member.round
             and envelope.sender != self.peer
@@ -457,7 +458,7 @@ class Liar(Node):
             self._tell(envelope)
 
     def _censored(self, record: Record) -> Record | None:
-        """A sound record that names less than there is, or something else of its own."""
+        """Return a valid record that lists less than there is, or something else of its own."""
         if record.slot != self._current.agreement.slot:
             return None
         swarm, entries = self.swarm, record.updates
@@ -486,18 +487,18 @@ class Liar(Node):
         return dataclasses.replace(record, fingerprint=record.fingerprint ^ 1)
 
     def _forged(self, record: Record) -> Record | None:
-        """A record with something in it that never happened."""
+        """Return a record with something in it that never happened."""
         others = [peer for peer in self.member.members if peer != self.peer]
         victim = self._chance.choice(others) if others else self.peer
         if "wrong fingerprint" in self.tells:
-            # Nobody else's update was trained from these.
+            # No other member's update was trained from these parameters.
             wrong = record.fingerprint ^ 1
             return dataclasses.replace(record, fingerprint=wrong, updates=())
         if "wrong parent" in self.tells and record.round > 1:
             parent = self.member.ledger.parent(record.round - 1)
             return dataclasses.replace(record, parent=parent, updates=(), departed=())
         if "wrong size" in self.tells:
-            # Signed by whom it is about, so the record holds.
+            # Signed by the members concerned, so the record is valid.
             return dataclasses.replace(record, updates=tuple(map(self._resized, record.updates)))
         if "forged admission" in self.tells:
             stranger = identity(900 + self._chance.randrange(50)).peer
@@ -565,8 +566,8 @@ class Liar(Node):
         self._tell(envelope)
 
     def _conspire(self, kind: str, ballot: Ballot) -> None:
-        """Three of ten and one whom they leave out of their accusation would be a quorum: in every
-        other round for what all vote for, and else, slot after slot, for what nobody proposed."""
+        """Conspire: three of ten and one that they do not accuse would be a quorum: in every other round
+        for what all vote for, and otherwise, slot after slot, for what no member proposed."""
         swarm, membership = self.swarm, self._current.membership
         honest = [p for p in membership.peers if swarm.number(p) not in swarm.watch.liars]
         victim = honest[ballot.round % len(honest)] if honest else self.peer
@@ -582,7 +583,7 @@ class Liar(Node):
                 self._say("finalize", false)
 
     def _usurp(self) -> None:
-        """Propose in a slot that is somebody else's."""
+        """Propose in another member's slot."""
         current = self._current
         fingerprint = self.member.fingerprint
         if fingerprint is None:
@@ -602,7 +603,7 @@ class Liar(Node):
             self._say("proposal", Proposal(slot, record))
 
     def _flood(self) -> None:
-        """Say much that must be kept, or looks so."""
+        """Send many messages that must be kept, or look so."""
         current, chance = self._current, self._chance
         mask = current.membership.mask(())
         for _ in range(_FLOOD):
@@ -630,7 +631,7 @@ class Liar(Node):
                 self._say(kind, dataclasses.replace(ballot, block=block))
 
     def _pour(self) -> None:
-        """Say as much about a round to come as nobody can check yet."""
+        """Send as much as possible about a future round, which cannot be checked yet."""
         current = self._current
         others = [node.index for node in self.swarm.alive if node is not self]
         target = {self._chance.choice(others)}
@@ -640,14 +641,14 @@ class Liar(Node):
             self._say("vote", ballot, target)
 
     def _stranger(self, round_: int) -> None:
-        """Ask for admission under a false name, with a signature that is none."""
+        """Request admission under a false name, with an invalid signature."""
         request = self.sign("join", encode(JoinRequest(round_, b"")))
         stranger = identity(900 + self._chance.randrange(50)).peer
         self._tell(dataclasses.replace(request, sender=stranger))
 
     def _false_chain(self, stale: bool) -> Ledger | None:
-        """A chain of our own: everybody else is called silent in its last entry, or now and then is
-        not. If `stale`, the entry has the certificate of another record."""
+        """Return a chain of its own: its last entry calls all others silent, or sometimes does not. If
+        `stale`, the entry has the certificate of another record."""
         ledger = self.member.ledger
         fork = len(ledger) - 1 - self._chance.randrange(2)
         membership = ledger.membership(fork)
@@ -675,8 +676,8 @@ class Liar(Node):
         return forged
 
     def _alone(self) -> Ledger | None:
-        """Our chain and, after it, rounds that we sign alone, everybody else being called silent; from
-        the last round of ours on, if we are no member any more."""
+        """Return its chain followed by rounds that it signs alone, calling all others silent; from its
+        last round as a member on, if it is none any more."""
         fingerprint, ledger = self.member.fingerprint, self.member.ledger
         if LEAVES in self.tells and not self.member.is_member:
             ours = (n for n in range(len(ledger) - 1, 3, -1) if self.peer in ledger.membership(n))
@@ -694,7 +695,7 @@ class Liar(Node):
             membership = ledger.membership(round_)
             others = [peer for peer in membership.peers if peer != self.peer]
             due = snapshot_round(round_, self.swarm.manifest.rounds.snapshot_interval)
-            # Without updates the parameters stay what they are, so all of it could be applied.
+            # Without updates the parameters do not change, so all of it could be applied.
             record = Record(
                 round=round_,
                 parent=ledger.head,
@@ -714,12 +715,12 @@ class Liar(Node):
         return ledger
 
     def _rewrite(self) -> None:
-        """Leave, and sign the rounds from 0 on once more, alone but for names that round 0 may need and
-        that nobody is behind."""
+        """Leave, and sign the rounds from 0 on again, alone except for names that round 0 may need and
+        that belong to no node."""
         if not self.alive:
             return
         if self.member.ledger.final_round < 1:
-            # Until then the founder alone is the finality set, and nothing is promised against it.
+            # Until then the founder alone is the finality set, and nothing is guaranteed against it.
             self.swarm.clock.after(1.0, self._rewrite)
             return
         self.tell(Goodbye())
@@ -771,7 +772,7 @@ class Liar(Node):
             certificate = Certificate("finalize", round_, record.parent, slot, record.id, (signed,))
             ledger.append(Decided(record, certificate))
         self._history = ledger
-        # Whoever builds on another record makes the others look.
+        # A message on another record makes the others compare chains.
         other = RecordId(content_id(b"forged"))
         self._say(
             "announcement",

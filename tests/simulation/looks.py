@@ -1,8 +1,8 @@
-"""One simulated node's looks at the work of others: what its trainer does when it is told to look.
+"""One simulated node's audits: what its trainer does when it is told to audit.
 
-A look takes about as long as three sequences more. For a second look the parameters of that time are
-made again, from a snapshot and the updates since: whoever has not all of that on its disk has seen
-nothing.
+An audit takes about as long as three more sequences. For a re-audit the earlier parameters are
+recomputed from a snapshot and the updates since: a node that does not have all of that on its disk
+reports nothing.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from .node import Node
 
 LOOK_SEQUENCES = 3
-"""What a look costs, in sequences."""
+"""The cost of an audit, in sequences."""
 _JUDGE_SECONDS = 0.02
 _AGAIN_SECONDS = 2.0
 
 
 class Looks:
-    """Beside a node's trainer. Its memory goes with the process."""
+    """Audits beside a node's trainer. Its memory is lost with the process."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        # By round: the sample that was computed, and of how many it is one.
+        # By round: the sample that was computed, and the size of the share that it belongs to.
         self._computed: dict[int, tuple[int, int]] = {}
 
     def beside(self, effect: Train) -> None:
-        """The trainer computes an update, and what it is to look at."""
+        """Compute what is to be audited along with an update."""
         if effect.look is not None:
             self._computed[effect.round] = effect.look, effect.look_share
 
     def judge(self, effect: Judge) -> None:
-        """Say how well an update agrees with what was computed; nothing if that is lost."""
+        """Report how well an update agrees with what was computed; nothing if that is lost."""
         node, found = self._node, self._computed.pop(effect.round, None)
         for old in [number for number in self._computed if number < effect.round]:
             del self._computed[old]
@@ -50,7 +50,7 @@ class Looks:
         node.swarm.clock.after(_JUDGE_SECONDS, node.tell, said)
 
     def again(self, effect: LookAgain) -> None:
-        """Make the parameters of then again, and look at these samples."""
+        """Recompute the earlier parameters, and audit these samples."""
         node, scores = self._node, ()
         if self._can_go_back(effect.first.round) and effect.update in node.disk.blobs:
             scores = tuple(
@@ -63,7 +63,7 @@ class Looks:
         return node.judges(update, scores.seen(node.peer, update, sample, share))
 
     def _can_go_back(self, round_: int) -> bool:
-        """Whether a state of before `round_` is at hand, and the updates since."""
+        """Whether a state from before `round_` is on the disk, and the updates since."""
         node, ledger = self._node, self._node.member.ledger
         start = max((at for at in (-1, *node.disk.snapshots) if at < round_), default=-1)
         return all(

@@ -1,8 +1,7 @@
-"""Deliberate faults in the protocol, to see that the simulator finds them: one for each invariant or so.
+"""Deliberate faults in the protocol, to test that the simulator finds them: about one per invariant.
 
-Each takes the place of whole functions in the running classes; with it come the scenario in which the
-rule matters, and a number of seeds within which it must have been found. Smaller faults are left to unit
-tests.
+Each replaces whole functions in the running classes, and names the scenario in which the rule matters
+and the number of seeds within which it must be found. Smaller faults are left to unit tests.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from .liars import FALSE_TALLY, HISTORY
 from .oracle import judging_under
 from .scenario import Failure, Scenario, draw_scenario, run
 
-# Private here: `_vote`: what is broken on purpose.
+# Private here: `_vote`: broken on purpose.
 
 Patch = tuple[object, str, Any]
-"""What to put where: the owner, the attribute, the new value."""
+"""A replacement: the owner, the attribute, the new value."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,11 @@ class Mutation:
     patches: Callable[[], list[Patch]]
     family: Family
     seeds: int
-    """Within how many it must be found."""
+    """Number of seeds within which it must be found."""
     invariant: str
-    """By which."""
+    """The invariant that must detect it."""
     lies: tuple[str, ...] = ()
-    """What the liars do, instead of what they drew."""
+    """What the liars do, instead of the lies drawn for them."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +61,12 @@ class Catch:
 
     mutation: Mutation
     seeds: int
-    """How many it took."""
+    """Number of seeds that it took."""
     failure: Failure
 
 
 def table() -> list[str]:
-    """Hunt all mutations and write down how each was found."""
+    """Run all mutations and return lines on how each was found."""
     lines = [f"{'mutation':44} {'family':8} {'found by':12} {'seeds':>5} {'of':>4}"]
     for mutation in MUTATIONS:
         catch = find(mutation)
@@ -93,7 +92,7 @@ def find(mutation: Mutation) -> Catch | None:
 
 
 def run_mutated(scenario: Scenario, mutation: Mutation) -> Failure | None:
-    """Run a scenario with the fault in place, everywhere but in the oracle's head."""
+    """Run a scenario with the fault active everywhere except in the oracle."""
     patches = mutation.patches()
 
     @contextmanager
@@ -114,14 +113,14 @@ def run_mutated(scenario: Scenario, mutation: Mutation) -> Failure | None:
 
 
 def _lying(scenario: Scenario, lies: tuple[str, ...]) -> Scenario:
-    # The founder alone has a history of its own to tell.
+    # Only the founder can tell a history of its own.
     founder = ((0, lies),) if HISTORY in lies else ()
     members = [index for index, _ in scenario.liars if index < scenario.members]
     liars = founder or tuple((index, lies) for index in members)
     return dataclasses.replace(scenario, liars=liars)
 
 
-# What the mutations put in the place of the rules
+# The replacements
 
 
 def _one_too_few() -> list[Patch]:
@@ -227,11 +226,11 @@ def _keeps_everything() -> list[Patch]:
 
 
 def _judges_by_size() -> list[Patch]:
-    """As the daemon did, and the simulator did not."""
+    """As the daemon once did, but not the simulator."""
     original = fetching.Fetching.arrived
 
     def arrived(self: Any, wanted: Any, *, decodes: bool) -> Any:
-        # Updates of simulated members come to even numbers of bytes.
+        # Updates of simulated members have even numbers of bytes.
         return original(self, wanted, decodes=decodes and wanted.size % 2 == 0)
 
     return [(fetching.Fetching, "arrived", arrived)]

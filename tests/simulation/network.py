@@ -1,20 +1,20 @@
-"""The network between simulated nodes: lines, distances, gossip, downloads, and what goes wrong.
+"""The network between simulated nodes: lines, distances, gossip, downloads, and faults.
 
-What is modelled, and how plainly:
+The model, and its simplifications:
 
-- Nodes lie in a unit square. The latency between two grows with their distance; every message has some
-  jitter on top, so messages overtake each other.
-- Gossip goes over a mesh in which each node has about eight neighbours, all of them if there are no
-  more. A message takes the quickest path, relayed by the nodes in between, around cut links; each hop
-  costs the latency and the time to push the message to half of the neighbours over the line upward.
-  Bytes are counted as if every node passed every message on to all neighbours but the one that it
-  came from, which is the most that a mesh without control messages sends; those are not modelled.
-- Loss and duplication befall the delivery to one node as a whole: relaying mends lost packets, but the
-  queues of the implementation drop messages, and that is what has to be survived.
-- Downloads and what else is large queue for the uploader's line and for the downloader's; small messages
-  do not wait behind them, as they have streams of their own.
-- A cut link carries nothing in that direction. Whoever is in `mute` passes nothing on, so that it may
-  hear both sides of a cut without being a bridge.
+- Nodes are points in a unit square. The latency between two grows with their distance; every message has
+  some additional jitter, so messages overtake each other.
+- Gossip goes over a mesh in which each node has about eight neighbours, or all others if there are
+  fewer. A message takes the fastest path, relayed by the nodes in between, around cut links; each hop
+  costs the latency and the time to send the message to half of the neighbours over the upload line.
+  Bytes are counted as if every node forwarded every message to all neighbours except the one that it
+  came from, which is the maximum for a mesh without control messages; those are not modelled.
+- Loss and duplication affect the delivery to one node as a whole: relaying makes up for lost packets,
+  but the queues of the implementation drop messages, and the protocol has to survive that.
+- Downloads and other large transfers queue for the uploader's and the downloader's line; small messages
+  do not wait behind them, because they have streams of their own.
+- A cut link carries nothing in that direction. Nodes in `mute` relay nothing, so they may receive from
+  both sides of a cut without being a bridge.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from dataclasses import dataclass
 
 MESH_DEGREE = 8
 
-# What a message weighs on the wire beside its envelope: topic, framing, the relay's own signature.
+# Bytes on the wire in addition to the envelope: topic, framing, the relay's own signature.
 _GOSSIP_BYTES = 120
 
 
 @dataclass(frozen=True, kw_only=True)
 class Links:
-    """What lines the nodes have. Latencies in seconds one way, lines in bytes a second."""
+    """The nodes' lines. Latencies in seconds one way, lines in bytes per second."""
 
     latency_min: float = 0.02
     latency_max: float = 0.08
     """Between the two corners farthest apart."""
     jitter: float = 0.5
-    """A message takes up to so much longer than the latency."""
+    """Maximum extra time of a message, relative to the latency."""
     up: float = 12.5e6
     down: float = 12.5e6
     spread: float = 0.0
-    """A node's line is narrower than these by up to this factor, to the power of e."""
+    """A node's line is slower than these by up to e to the power of this."""
 
 
 LAN = Links(latency_min=0.0002, latency_max=0.001, up=125e6, down=125e6)
@@ -52,7 +52,7 @@ HOME = Links(latency_min=0.01, latency_max=0.12, up=1.25e6, down=12.5e6, spread=
 
 @dataclass
 class Line:
-    """One node's connection; `…_free` is when what queues for it is through."""
+    """One node's connection; `…_free` is when its queue will be empty."""
 
     x: float
     y: float
@@ -64,7 +64,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Route:
-    """The way of a message to one node: seconds, and seconds a byte."""
+    """The path of a message to one node: seconds, and seconds per byte."""
 
     target: int
     seconds: float
@@ -72,21 +72,21 @@ class Route:
 
 
 class Network:
-    """Who reaches whom, when. Nodes are known by their numbers."""
+    """Connectivity and delays. Nodes are identified by their numbers."""
 
     def __init__(self, links: Links, chance: random.Random) -> None:
         self.links = links
         self.loss = 0.0
         self.duplication = 0.0
         self.failing = 0.0
-        """The share of requests (sync, downloads) that fail."""
+        """Fraction of requests (sync, downloads) that fail."""
         self.messages = 0
         self.gossip_bytes = 0
         self.said_bytes = 0
         self.other_bytes = 0
-        """Of answers to sync requests."""
+        """Bytes of answers to sync requests."""
         self.mute: frozenset[int] = frozenset()
-        """Who says what it says, and relays nobody."""
+        """Nodes that send their own messages and relay none."""
         self.update_bytes = 0
         self._chance = chance
         self._lines: dict[int, Line] = {}
@@ -96,10 +96,10 @@ class Network:
         self._routes: dict[int, list[Route]] = {}
         self._sends = 0
 
-    # Who is there
+    # Presence
 
     def join(self, node: int) -> None:
-        """A node is reachable from now on."""
+        """Make a node reachable from now on."""
         if node not in self._lines:
             narrow = [math.exp(-self.links.spread * self._chance.random()) for _ in range(2)]
             self._lines[node] = Line(
@@ -113,13 +113,13 @@ class Network:
             self._changed()
 
     def part(self, node: int) -> None:
-        """A node is gone."""
+        """Remove a node."""
         if node in self._present:
             self._present.remove(node)
             self._changed()
 
     def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Carry nothing from the first to the second of each pair."""
+        """Cut the link from the first to the second of each pair."""
         self._cuts.update(pairs)
         self._changed()
 
@@ -129,21 +129,21 @@ class Network:
         self._changed()
 
     def reaches(self, source: int, target: int) -> bool:
-        """Whether a packet would get through."""
+        """Whether a packet would arrive."""
         return (source, target) not in self._cuts and target in self._lines
 
     def connected(self, one: int, other: int) -> bool:
         """Whether the two can talk to each other directly."""
         return self.reaches(one, other) and self.reaches(other, one)
 
-    # What is sent
+    # Transmission
 
     def latency(self, source: int, target: int) -> float:
-        """A packet's way, with this packet's jitter."""
+        """Return a packet's latency, with this packet's jitter."""
         return self._base(source, target) * (1 + self.links.jitter * self._chance.random())
 
     def gossip(self, sender: int, size: int) -> list[tuple[float, int]]:
-        """The deliveries of a message that is published now: (delay, node), the soonest first."""
+        """Return the deliveries of a message published now: (delay, node), the soonest first."""
         routes = self.routes(sender)
         chance, jitter, loss = self._chance.random, self.links.jitter, self.loss
         size += _GOSSIP_BYTES
@@ -164,7 +164,7 @@ class Network:
         )
 
     def typical_delay(self, size: int) -> float:
-        """The median time of a message from a member to another, over the pairs of some senders."""
+        """Return the median delay of a message between members, over the pairs of some senders."""
         delays = [
             route.seconds * (1 + self.links.jitter / 2) + (size + _GOSSIP_BYTES) * route.per_byte
             for sender in self._present[:40]
@@ -173,7 +173,7 @@ class Network:
         return sorted(delays)[len(delays) // 2] if delays else self.links.latency_max
 
     def routes(self, sender: int) -> list[Route]:
-        """The ways of what a node publishes to all that it reaches."""
+        """Return the paths of a node's messages to all nodes that it reaches."""
         if self._mesh is None:
             self._mesh = self._weave()
         if sender not in self._routes:
@@ -185,7 +185,7 @@ class Network:
         return self.failing > 0 and self._chance.random() < self.failing
 
     def transfer(self, source: int, target: int, size: int, now: float) -> float:
-        """Begin a transfer; when it is through. It takes its turn on both lines."""
+        """Start a transfer, which queues on both lines, and return when it will be complete."""
         up, down = self._lines[source], self._lines[target]
         begin = max(now, up.up_free, down.down_free)
         up.up_free = max(now, up.up_free) + size / up.up
@@ -193,10 +193,10 @@ class Network:
         return begin + size / min(up.up, down.down) + self.latency(source, target)
 
     def least_busy(self, sources: Sequence[int]) -> int:
-        """Of some nodes the one whose line upward is free first."""
+        """Return the node whose upload line is free first."""
         return min(sources, key=lambda node: self._lines[node].up_free)
 
-    # Private
+    # Private helpers
 
     def _changed(self) -> None:
         self._mesh = None
@@ -209,7 +209,7 @@ class Network:
         return links.latency_min + distance * (links.latency_max - links.latency_min)
 
     def _weave(self) -> dict[int, list[int]]:
-        """A mesh of those present: a ring, so that it hangs together, and random links."""
+        """Return a mesh of the nodes present: a ring, which keeps it connected, and random links."""
         nodes = list(self._present)
         if len(nodes) <= MESH_DEGREE + 1:
             mesh = {node: [other for other in nodes if other != node] for node in nodes}
@@ -226,7 +226,7 @@ class Network:
         return mesh
 
     def _find_routes(self, sender: int, mesh: dict[int, list[int]]) -> list[Route]:
-        """Dijkstra's shortest paths over the links that are not cut."""
+        """Find the shortest paths over the links that are not cut, by Dijkstra's algorithm."""
         found: dict[int, Route] = {}
         queue = [(0.0, sender, 0.0)]
         while queue:

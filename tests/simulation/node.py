@@ -1,8 +1,8 @@
-"""One simulated node: the daemon's own state machine, a disk, a toy trainer, and ways to go wrong.
+"""One simulated node: the daemon's own state machine, a disk, a toy trainer, and faults.
 
-What the daemon's runner does with effects is done here in virtual time: writing before sending, fetching
-until an update is there, asking one peer after another. A node may be killed between any two of these
-steps, stop for a while, have a clock that runs wrong or a disk that takes its time.
+It does in virtual time what the daemon's runner does with effects: write before sending, fetch until an
+update is there, ask one peer after another. A node may be killed between any two of these steps, be
+suspended for a while, or have a wrong clock or a slow disk.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ TALLY_SECONDS = 0.2
 
 # A peer that does not answer is given up when its connection breaks.
 BROKEN_SECONDS = 4.0
-# After which it is looked whether a stopped process goes on.
+# Interval at which a suspended process is checked for having resumed.
 _STOPPED_SECONDS = 1.0
-# Runs are short: what was said is forgotten sooner than in a daemon.
+# Runs are short, so messages are forgotten sooner than in a daemon.
 _FORGET_ROUNDS = 3
-# What arrives at a stopped process until its connections break, and no more than buffers hold.
+# Messages for a suspended process until its connections break, and no more than buffers hold.
 _BUFFERED = 2000
 
 
@@ -102,18 +102,18 @@ def _nothing() -> None:
 
 @dataclass
 class Fuse:
-    """A node's death by so many more writes to its disk."""
+    """A node's death after this many more writes to its disk."""
 
     writes: int
     moment: Literal["signed", "written", "sent"] = "written"
-    """Before it wrote what it signed, before it sent it, or after that."""
+    """Before writing what it signed, before sending it, or after that."""
     kind: str = ""
-    """Count messages of this kind alone; "entry" are those of the ledger."""
+    """Count only messages of this kind; "entry" means entries of the ledger."""
 
 
 @dataclass
 class Disk:
-    """What survives a crash."""
+    """The data that survives a crash."""
 
     entries: list[Decided] = field(default_factory=list)
     said: list[Envelope] = field(default_factory=list)
@@ -122,19 +122,19 @@ class Disk:
     """The updates that this node computed."""
     snapshots: dict[int, SnapshotEntry] = field(default_factory=dict)
     left: list[SnapshotEntry] = field(default_factory=list)
-    """Snapshots of the chain that was left last, until there is one of the chain that is followed."""
+    """Snapshots of the last abandoned chain, until there is one of the current chain."""
     salt: int = 0
     """Grows from start to start: no two updates of a node are the same."""
     checkpoint: Checkpoint | None = None
     """The last record that it knew to be final."""
     link: Checkpoint | None = None
-    """What the link says by which it came."""
+    """The checkpoint in the link with which it joined."""
     trainer: ToyTrainer | None = None
     """The momentum; it is written as it changes."""
 
     def lose(self, others: Iterable[Disk]) -> None:
-        """Lose everything but what no other disk has: without that no protocol could go on. The
-        clock on the wall, which starts count by, is no part of it."""
+        """Lose everything except what no other disk has: without that no protocol could continue. The
+        wall clock, which determines the numbers of starts, is not affected."""
         others = [other for other in others if other is not self]
         self.entries.clear()
         self.checkpoint = self.link = None
@@ -147,11 +147,11 @@ class Disk:
         self.trainer = None
 
     def has_snapshot(self, entry: SnapshotEntry) -> bool:
-        """Whether its bytes are there."""
+        """Whether the snapshot's bytes are there."""
         return entry in (self.snapshots.get(entry.round), *self.left)
 
     def leave_chain(self, better: Ledger) -> None:
-        """Change to the chain `better`: what there is of snapshots is put aside."""
+        """Change to the chain `better`: existing snapshots are put aside."""
 
         def of(entry: SnapshotEntry) -> bool:
             after = entry.round + 1
@@ -167,7 +167,7 @@ class Disk:
 
 
 class Node:
-    """A node at work. All its times but the swarm's are by its own clock."""
+    """A running node. All its times except the swarm's are by its own clock."""
 
     def __init__(self, swarm: Swarm, index: int, disk: Disk | None = None) -> None:
         self.swarm = swarm
@@ -177,10 +177,10 @@ class Node:
         self.disk = disk or Disk()
         self.alive = True
         self.starting = True
-        """Whether it still catches up: it hears nothing and answers nobody."""
+        """Whether it is still catching up: it receives nothing and answers no requests."""
         self.started_at = swarm.now
         self.training_seconds = swarm.training_seconds
-        """For an equal share among those with whom the swarm starts."""
+        """For an equal share among the swarm's initial members."""
         self.write_seconds = 0.0
         self.clock_rate = 1.0
         self.notes: list[Note] = []
@@ -195,21 +195,21 @@ class Node:
         self._fetching = Fetching()
         self._arrivals = Arrivals()
         self._words: OwnWords[Envelope] = OwnWords(_FORGET_ROUNDS)
-        # The last round whose updates were thrown away; None: to be found out.
+        # The last round whose updates were removed; None: not determined yet.
         self._swept: int | None = None
         self.rests = Rests()
-        """Whose chains were moved in vain."""
+        """Backoff of peers whose chains were fetched in vain."""
         self._syncing = False
         self._settling = False
         self._generation = 0
-        # With overlap one trainer's time is what counts: it does one thing after the other.
+        # With overlap there is one trainer, which does one thing after the other.
         self._jobs: deque[Train | Apply] = deque()
         self._at_work = False
         self.disk.salt += 1
         self.trainer = self.disk.trainer or ToyTrainer(self.peer)
         self.disk.trainer = self.trainer
         self._looks = Looks(self)
-        # The tally that it has said last: a process that begins holds nothing for a section.
+        # The last aggregate that it made: a new process has no state for a section.
         self._said: ContentId | None = None
 
     def start(self) -> None:
@@ -221,11 +221,12 @@ class Node:
             disk.entries.clear()
             disk.snapshots.clear()
             ledger = self._read_ledger()
-        # Who has nothing comes by a link, from whoever is there; and by the same one when it returns.
+        # A node without data joins by a link from any present member; it uses the same link when it
+        # returns.
         if not (disk.entries or disk.checkpoint or disk.link):
             disk.link = self.swarm.checkpoint(self)
         ledger.checkpoint = checkpoint_of(disk.link, disk.checkpoint, ledger)
-        # For whoever looks at it; it hears nothing yet.
+        # For observers of the node; it receives nothing yet.
         self.member = self._new_member(ledger)
         self._begun = has_begun(ledger, self.peer)
         self._catch_up(ledger)
@@ -245,7 +246,7 @@ class Node:
             ledger=ledger,
             now=self.now,
             start_number=self.disk.salt,
-            # Its disk is new, or was lost; with its own words at hand it need not ask.
+            # Its disk is new, or was lost; with its own messages at hand it need not ask.
             recall=not self.disk.said,
         )
 
@@ -273,7 +274,7 @@ class Node:
         self.swarm.catch_up(self, catching_up, keep, done)
 
     def _take_part(self, ledger: Ledger) -> None:
-        """Load the newest snapshot, begin to tick."""
+        """Load the newest snapshot, and start to tick."""
         self.starting = False
         self.member = self._new_member(ledger)
         for envelope in self.disk.said:
@@ -298,7 +299,7 @@ class Node:
 
     @property
     def frozen(self) -> bool:
-        """Whether the process is stopped: it does nothing, and what arrives waits."""
+        """Whether the process is suspended: it does nothing, and messages to it wait."""
         return self._frozen
 
     @frozen.setter
@@ -310,15 +311,15 @@ class Node:
                 self.tell(what)
 
     def stop(self) -> None:
-        """Die at once, unless it is dead."""
+        """Kill the node, unless it is dead."""
         if self.alive:
             self.alive = False
             self.swarm.gone(self)
 
-    # What happens to it
+    # Inputs
 
     def deliver(self, envelope: Envelope) -> None:
-        """A message arrived by gossip."""
+        """Receive a message by gossip."""
         if self.alive:
             if not self.swarm.genuine(envelope):
                 self.swarm.reject("bad_signature")
@@ -326,7 +327,8 @@ class Node:
             self.tell(Heard(envelope))
 
     def take_in(self, taking: TakingIn[Envelope], then: Callable[[], None]) -> None:
-        """Tell the state machine what somebody answered, as fast as the disk allows; then go on."""
+        """Pass an answer's content to the state machine, as fast as the disk allows; then call
+        `then`."""
         while self.alive:
             if self._frozen:
                 self.swarm.clock.after(_STOPPED_SECONDS, self.take_in, taking, then)
@@ -344,7 +346,7 @@ class Node:
                 taking.refused()
 
     def tell(self, what: Input) -> None:
-        """Tell the state machine something, when the process runs, and do what it asks for."""
+        """Pass an input to the state machine while the process runs, and perform the effects."""
         if not self.alive or self.starting:
             return
         if self._frozen:
@@ -366,48 +368,48 @@ class Node:
         return envelope
 
     def serves(self, update: ContentId, asker: Node) -> bool:
-        """Whether this node gives an update that it has to `asker`."""
+        """Whether this node serves an update that it has to `asker`."""
         return True
 
     def offers(self, asker: Node) -> Ledger:
-        """The chain that it shows to `asker`."""
+        """Return the chain that it shows to `asker`."""
         return self.member.ledger
 
     def twists(self, answer: Answer) -> Answer:
-        """What it says in the place of an answer."""
+        """Return the answer that it sends instead of the true one."""
         return answer
 
     def judges(self, update: ContentId, seen: Score) -> Score:
-        """What it says of an update of which it has seen this."""
+        """Return the score that it reports for an update, given the true one."""
         return seen
 
     def halves(self, update: ContentId, seen: Score) -> Score | None:
-        """What it says of a sequence's beginning, of which it has seen this."""
+        """Return the score that it reports for a sequence's beginning, given the true one."""
         return seen
 
     def works(self, effect: Train) -> tuple[int, ...]:
-        """The samples on which it really trains."""
+        """Return the samples on which it really trains."""
         return effect.samples
 
     def cuts(self) -> bool:
-        """Whether it computes nothing but their beginnings."""
+        """Whether it computes only their beginnings."""
         return False
 
     def dawdles(self) -> float:
-        """How many seconds it lets who asks wait for an answer."""
+        """Return how many seconds it delays an answer."""
         return 0.0
 
-    # What it does
+    # Effects
 
     def run(self, effects: list[Effect]) -> None:
-        """Carry out effects in order, as long as the node lives."""
+        """Perform effects in order, as long as the node lives."""
         for effect in effects:
             if not self.alive:
                 return
             self.perform(effect)
 
     def perform(self, effect: Effect) -> None:
-        """Carry out one effect."""
+        """Perform one effect."""
         swarm = self.swarm
         match effect:
             case Publish(envelope, durable):
@@ -467,12 +469,12 @@ class Node:
                     )
 
     def publish(self, envelope: Envelope) -> None:
-        """Send a message to everybody."""
+        """Send a message to all members."""
         self.swarm.watch.published(self, envelope)
         self.swarm.gossip(self, envelope)
 
     def load(self, *, certified_only: bool) -> None:
-        """Load an own snapshot that will do, or the newest certified one from somebody who has it."""
+        """Load a suitable snapshot of its own, or fetch the newest certified one."""
         self._generation += 1
         self._jobs.clear()
         ledger = self.member.ledger
@@ -484,12 +486,12 @@ class Node:
             self._loaded(chosen, self.swarm.snapshot(entry.blob) if entry else INITIAL, entry)
 
     def answered(self) -> None:
-        """The question about what was missed was answered, or nobody did."""
+        """Note that the sync request was answered, or that no peer answered it."""
         self._syncing = False
 
     def compared(self, better: Ledger | None, *, alone: bool) -> None:
-        """The chains were compared; `better` is the one to follow, if not ours. `alone`: whether nobody
-        was left on ours when that began."""
+        """Take the result of a chain comparison; `better` is the chain to follow, if not ours. `alone`:
+        whether no other member was on ours when it began."""
         self._settling = False
         if better is None or not self.alive:
             return
@@ -500,10 +502,10 @@ class Node:
         self.swarm.trace.note(self.swarm.now, self.index, "rebases", len(better), better.head)
         self.tell(Rebased(better))
 
-    # Private
+    # Private helpers
 
     def _handle(self, what: Input) -> bool:
-        """Tell the state machine something. Returns whether it takes it."""
+        """Pass an input to the state machine. Return whether it was accepted."""
         try:
             effects = self.member.handle(what, self.now)
         except ProtocolError as error:
@@ -522,14 +524,14 @@ class Node:
             self.swarm.clock.after(self.swarm.tick_seconds / self.clock_rate, self._tick)
 
     def write(self, kind: str, file: list[Any], item: object) -> bool:
-        """Append to a file on the disk. Returns whether the node outlived it."""
+        """Append to a file on the disk. Return whether the node survived it."""
         if self.fuse is not None and self.fuse.kind in ("", kind):
             self.fuse.writes -= 1
         if self._burn("signed"):
             return False
         file.append(item)
         if self._written < self.swarm.now:
-            # What is written at one time is synced at once.
+            # Writes at the same time share one sync.
             self._written = self.swarm.now
             self.busy_until = max(self.busy_until, self.swarm.now) + self.write_seconds
         return not self._burn("written")
@@ -571,14 +573,14 @@ class Node:
         self.tell(Loaded(round_, parameters, entry))
 
     def _keep_snapshot(self, new: SnapshotEntry) -> None:
-        """Keep a snapshot, and throw away what only older ones needed."""
+        """Keep a snapshot, and remove what only older ones needed."""
         disk, ledger = self.disk, self.member.ledger
         if self._swept is None:
             # Before a restart: when the newest was made, or later.
             had = len(disk.kept) >= KEPT_SNAPSHOTS
             then = disk.kept[-1].round + 1 if had else 0
             self._swept = last_dispensable(ledger, disk.kept, then) if had else -1
-        # Nobody reads one for long: here they are fetched in an instant.
+        # Fetching takes no time here, so no snapshot is held for readers.
         back = looked_back(ledger.manifest)
         kept = kept_with(disk.kept, new, held=lambda old: False, most_held=0, back=back)
         disk.snapshots = {entry.round: entry for entry in kept}
@@ -589,7 +591,7 @@ class Node:
             self._swept = last
 
     def _sweep(self, round_: int) -> None:
-        """Throw away the updates that missed their round."""
+        """Remove the updates that missed their round."""
         ledger = self.member.ledger
         missed = self._arrivals.missed(round_, ledger)
         if missed:
@@ -635,7 +637,7 @@ class Node:
         self.swarm.clock.after(seconds + looking, done)
 
     def _tally(self, effect: Tally) -> None:
-        """Say what comes of the sheets, as all honest members of the panel do who heard them all."""
+        """Send the aggregate of the sign votes, as all honest aggregators do that received them all."""
 
         def done() -> None:
             if not self.alive:
@@ -650,19 +652,20 @@ class Node:
         self.swarm.clock.after(TALLY_SECONDS, done)
 
     def tallies(self, effect: Tally) -> ContentId:
-        """What it says of a section: nothing, unless it has said what counted last, or nothing did."""
+        """Return its aggregate of a section: an abstention, unless the last that counted was its own or
+        none counted."""
         if effect.agreed and effect.agreed[-1] != self._said:
             return SAID_NOTHING
         self._said = self.heard(effect)
         return self._said
 
     def heard(self, effect: Tally) -> ContentId:
-        """What comes of the sheets of a section."""
+        """Return the true aggregate of a section."""
         place = effect.section.to_bytes(2, "big") + effect.sections.to_bytes(2, "big")
         return content_id(b"tally" + place + effect.told.id + bytes(effect.counts))
 
     def trained(self, effect: Train, update: ContentId, seconds: float) -> None:
-        """The update is computed, in so many seconds: store it and report it."""
+        """Store and report an update that took `seconds` to compute."""
         self.disk.made.add(update)
         self._arrivals.note(effect.round, update)
         self.swarm.store(self, update)
@@ -685,7 +688,7 @@ class Node:
         snapshot = None
         if effect.snapshot_due:
             snapshot = self._snapshot(record.round)
-            # Now the chain that is followed has one of its own.
+            # Now there is a snapshot of the current chain.
             self.disk.left.clear()
             self._keep_snapshot(snapshot)
         fingerprint = self.parameters
@@ -700,7 +703,7 @@ class Node:
         self.swarm.clock.after(APPLY_SECONDS, done)
 
     def _fetch(self, effect: FetchUpdate) -> None:
-        """Get an update; keep trying while its round needs it."""
+        """Fetch an update, retrying while its round needs it."""
         if self._fetching.begin(effect, stored=effect.update in self.disk.blobs):
             self._try_fetch(effect)
 

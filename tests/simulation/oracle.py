@@ -1,7 +1,7 @@
-"""An opinion of its own on chains: what a certificate proves, worked out without the protocol's code.
+"""An independent judgement of chains: what a certificate proves, computed without the protocol's code.
 
-Were certificates judged by the functions under test, a mistake in them would hide itself. Only formats,
-signatures and the accounts of who is a member, with how many votes, are shared.
+If certificates were judged by the functions under test, a mistake in them would hide itself. Only
+formats, signatures and the records of members and their votes are shared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _sober: Callable[[], AbstractContextManager[None]] = nullcontext
 
 @contextmanager
 def judging_under(sober: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Let the oracle do its work within `sober()`: that is how mutations are kept out of its head."""
+    """Let the oracle work within `sober()`, which keeps mutations out of it."""
     global _sober
     _sober = sober
     try:
@@ -40,22 +40,22 @@ def judging_under(sober: Callable[[], AbstractContextManager[None]]) -> Iterator
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a certificate shows."""
+    """What a certificate proves."""
 
     problem: str
     """Why it proves nothing; empty if it does."""
     discounted: frozenset[PeerId]
     """Members with votes that all signers call silent."""
     needed: int
-    """The votes that are a quorum of those of the others."""
+    """A quorum of the votes of the others."""
     votes: Votes
-    """In what they are counted: in heads where all who have votes are silent."""
+    """The votes counted: one per head if all members with votes are silent."""
     slot: int
-    """In which it was decided."""
+    """The slot in which it was decided."""
 
 
 def least_quorum(model: str, votes: int) -> int:
-    """The least number that is more than two thirds, or more than half."""
+    """Return the least number that is more than two thirds, or more than half."""
     share = (2, 3) if model == "byzantine" else (1, 2)
     return next(n for n in range(votes // 2, votes + 2) if n * share[1] > votes * share[0])
 
@@ -63,8 +63,8 @@ def least_quorum(model: str, votes: int) -> int:
 def may_be_quorum(
     model: str, membership: Membership, votes: Votes, cast: Mapping[PeerId, Collection[int]]
 ) -> bool:
-    """Whether these, each of whom has called silent whom one of these masks marks, may have signed a
-    certificate together; all masks are taken for the one that leaves fewest."""
+    """Whether these members, each with the masks of whom it called silent, may have signed a certificate
+    together; of all masks the one that leaves fewest is assumed."""
     members = sorted(membership.since)
     heads = Votes(dict.fromkeys(members, 1))
     heirs = [peer for peer in cast if not votes[peer]]
@@ -121,25 +121,25 @@ def judge(
 
 @dataclass(frozen=True)
 class _Set:
-    """Members, and the votes that they had after some record."""
+    """Members, and their votes after some record."""
 
     members: frozenset[PeerId]
     votes: Votes
 
     @property
     def weights(self) -> dict[PeerId, int]:
-        """What each counts for: one head if none of them has votes."""
+        """The weight of each: one per head if none of them has votes."""
         held = {peer: self.votes[peer] for peer in self.members if self.votes[peer]}
         return held or dict.fromkeys(self.members, 1)
 
     def without(self, gone: Collection[PeerId]) -> _Set:
-        """It but for these."""
+        """Return the set without these members."""
         return _Set(self.members.difference(gone), self.votes)
 
 
 @dataclass(frozen=True)
 class Finality:
-    """What is final on a chain."""
+    """The state of finality on a chain."""
 
     final: int
     justified: int
@@ -147,11 +147,11 @@ class Finality:
     """The finality set before the last one."""
     latest: _Set
     since: int
-    """The first round of which anything counts for the next final record."""
+    """The first round that counts for the next final record."""
     said: frozenset[tuple[PeerId, int, int]] = frozenset()
     left: Mapping[PeerId, int] = field(default_factory=dict)
     reached: Mapping[int, int] = field(default_factory=dict)
-    """What was justified after each record since."""
+    """The justified round after each record since."""
 
     @property
     def members(self) -> frozenset[PeerId]:
@@ -160,7 +160,7 @@ class Finality:
 
 
 def _went_on(chain: Ledger, fork: int) -> dict[PeerId, int]:
-    """Who went on with a chain, and when it was last admitted there."""
+    """Return the members that continued a chain, and when each was last admitted there."""
     found: dict[PeerId, int] = {}
     for number in range(fork, len(chain)):
         record = chain[number].record
@@ -173,17 +173,18 @@ def _went_on(chain: Ledger, fork: int) -> dict[PeerId, int]:
 
 
 class Chains:
-    """Every chain that anybody followed, as a tree of records, each checked once by a fresh ledger."""
+    """Every chain that any member followed, as a tree of records, each checked once by a fresh
+    ledger."""
 
     def __init__(self, manifest: Manifest, keys: Keys) -> None:
         self._manifest = manifest
         self._keys = keys
         fresh = Ledger(manifest, verify=keys.verify)
-        # A ledger that contains the record, and how long it was when the record was its last.
+        # A ledger that contains the record, and its length when the record was its last.
         self._home: dict[RecordId, tuple[Ledger, int]] = {fresh.head: (fresh, 0)}
         self._judged: dict[tuple[RecordId, Certificate], Judgement] = {}
         self._leaders: dict[RecordId, list[PeerId]] = {}
-        # By record: how many slots in a row that each member led were skipped, and until when it is
+        # By record: the number of consecutive skipped slots that each member led, and until when it is
         # passed over for that.
         self._skipped: dict[RecordId, dict[PeerId, tuple[int, int]]] = {fresh.head: {}}
         self._counts: dict[RecordId, tuple[int, ...]] = {}
@@ -192,31 +193,31 @@ class Chains:
         self._votes = {fresh.head: fresh.votes(0)}
         self.records: dict[RecordId, Decided] = {}
         self.children: dict[RecordId, dict[RecordId, list[Judgement]]] = {}
-        """By parent, the records that were decided after it, with their certificates."""
+        """By parent, the records decided after it, with their certificates."""
 
     def membership(self, parent: RecordId) -> Membership | None:
-        """The members of the round after a record; None if it was never decided."""
+        """Return the members of the round after a record; None if it was never decided."""
         if parent not in self._home:
             return None
         ledger, length = self._home[parent]
         return ledger.membership(length)
 
     def votes(self, parent: RecordId) -> Votes:
-        """The votes in the round after a record that was decided (`books` looks at how they came)."""
+        """Return the votes in the round after a decided record (`books` checks how they came about)."""
         return self._votes[parent]
 
     def ledger(self, parent: RecordId) -> Ledger:
-        """A chain that ends with a record that was decided."""
+        """Return a chain that ends with a decided record."""
         ledger, length = self._home[parent]
         return ledger if len(ledger) == length else ledger.truncated(length)
 
     def share(self, parent: RecordId, peer: PeerId) -> tuple[int, ...] | None:
-        """The samples of which an update is due in the round after a record that was decided."""
+        """Return the samples for which an update is due in the round after a decided record."""
         ledger, length = self._home[parent]
         return ledger.share(length, peer)
 
     def counts(self, record: Record) -> tuple[int, ...]:
-        """How often each update of a record that was decided counts in the step."""
+        """Return the update weights of a decided record."""
         ledger, _ = self._home[record.parent]
         if ledger.work is not None:
             return ledger.counts(record)
@@ -230,7 +231,8 @@ class Chains:
         return self._counts[record.id]
 
     def _tallied(self, record: Record, speaking: Speaking) -> tuple[int, ...]:
-        """One of each tally that two say and nobody of their panel denies; one, where it is alone."""
+        """Count one of each aggregate that two aggregators made and none of their committee denies; one,
+        if it is alone."""
         counts = dict.fromkeys((entry.peer for entry in record.updates), 0)
         if record.round % 2 == 0 and counts:
             members = self._home[record.parent][0].membership(record.round)
@@ -245,7 +247,8 @@ class Chains:
         return tuple(counts.values())
 
     def under_way(self, parent: RecordId) -> list[tuple[int, int]]:
-        """Lanes and rows that were dealt and may be trained still, or are to be dealt again."""
+        """Return streams and rows that were assigned and may still be trained, or are to be assigned
+        again."""
         ledger, length = self._home[parent]
         lanes, shares, last = (
             ledger.order.lanes,
@@ -253,7 +256,7 @@ class Chains:
             self.last_deal(parent),
         )
         found: list[tuple[int, int]] = []
-        # A step of two rounds deals in the first of them.
+        # A step of two rounds assigns samples in the first of them.
         two = self._manifest.speakers is not None
         for made in shares.dealt:
             number = 2 * made.round - 1 if two else made.round
@@ -265,12 +268,12 @@ class Chains:
         return [*found, *last.owed]
 
     def last_deal(self, parent: RecordId) -> Deal:
-        """The last one that is settled by a record that was decided: with `overlap` a round ahead."""
+        """Return the last assignment that a decided record settles: with `overlap` a round ahead."""
         ledger, length = self._home[parent]
         return ledger.deal(max(1, length) + ledger.manifest.rounds.overlap)
 
     def leader(self, parent: RecordId, slot: int) -> PeerId | None:
-        """Who leads a slot of the round after a record."""
+        """Return the leader of a slot of the round after a record."""
         membership = self.membership(parent)
         if membership is None:
             return None
@@ -301,8 +304,8 @@ class Chains:
         return None
 
     def _passed_over(self, parent: RecordId, round_: int, membership: Membership) -> set[PeerId]:
-        """The members of the round after a record who lead none of its first slots: a third of all at
-        most, those of whom most slots were skipped."""
+        """Return the members that lead none of the first slots of the round after a record: at most a
+        third of all, those with most skipped slots."""
         out = [
             (-skipped, peer)
             for peer, (skipped, until) in self._skipped[parent].items()
@@ -324,7 +327,7 @@ class Chains:
         return {peer: entry for peer, entry in found.items() if peer in now.since}
 
     def add(self, decided: Decided) -> Judgement:
-        """Take in an entry of somebody's chain, whose parent must be known.
+        """Add an entry of some chain, whose parent must be known.
 
         Raises `ProtocolError` if a ledger that knows the chain alone refuses it.
         """
@@ -338,8 +341,8 @@ class Chains:
     def prefers(
         self, peer: PeerId, ours: Ledger, theirs: Ledger, fork: int, *, alone: bool
     ) -> bool:
-        """Whether a member that was heard on `ours` should change to `theirs`, which parted from it
-        before round `fork`. `alone` says that nobody is left on its chain."""
+        """Whether a member that was on `ours` should change to `theirs`, which diverged before round
+        `fork`. `alone`: no other member is left on its chain."""
         common = self.finality(ours.parent(fork))
         mine, other = (self.finality(chain.head) for chain in (ours, theirs))
         if mine.final >= fork or other.final >= fork:
@@ -360,7 +363,7 @@ class Chains:
         return lower
 
     def finality(self, parent: RecordId) -> Finality:
-        """How finality stands after a record that was decided, worked out from the definitions."""
+        """Return the state of finality after a decided record, computed from the definitions."""
         missing: list[RecordId] = []
         while parent not in self._finality:
             missing.append(parent)
@@ -383,7 +386,8 @@ class Chains:
             for voters in (before.earlier, before.latest)
         ]
         left = {**before.left, **dict.fromkeys(gone, now)}
-        # Who said in which round that it stood on this chain, and in which record it is written.
+        # Which members stated in which round that they were on this chain, and the record that contains
+        # it.
         said = {*before.said, *((entry.peer, now, now) for entry in record.updates)}
         said |= {(entry.peer, now - 1, now) for entry in record.witnesses}
         said = {entry for entry in said if entry[1] >= before.since}

@@ -1,7 +1,7 @@
-"""What became of every sample on every chain: trained once an epoch, or still to be dealt.
+"""The fate of every sample on every chain: trained once an epoch, or still to be assigned.
 
-The account is kept from the samples that members were really told to train, and from which updates
-count; the protocol's own account, which samples of each lane were dealt, is compared with it.
+It is tracked from the samples that members were really told to train, and from the updates that count;
+the protocol's own account, the samples assigned from each stream, is compared with it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _Counts = npt.NDArray[np.int64]
 
 
 class Chains(Protocol):
-    """All chains that there are, by their records."""
+    """All chains, by their records."""
 
     def share(self, parent: RecordId, peer: PeerId) -> tuple[int, ...] | None:
-        """The samples of which an update is due in the round after this record."""
+        """Return the samples for which an update is due in the round after this record."""
         ...
 
     def under_way(self, parent: RecordId) -> list[tuple[int, int]]:
-        """Lanes and rows of what was dealt, and is neither trained nor given up."""
+        """Return streams and rows that were assigned, and are neither trained nor given up."""
         ...
 
     def last_deal(self, parent: RecordId) -> Deal:
-        """The last one that is settled by this record."""
+        """Return the last assignment that this record settles."""
         ...
 
 
@@ -47,15 +47,15 @@ class Samples:
         self._told: dict[tuple[RecordId, int, PeerId], tuple[int, ...]] = {}
         self._parents: dict[RecordId, RecordId] = {}
         self._trained: dict[RecordId, _Counts] = {}
-        # How often each sample comes in the rows that were dealt, by the first rows that were not.
+        # How often each sample occurs in the assigned rows, by the first rows that were not assigned.
         self._due: dict[bytes, _Counts] = {}
 
     def told(self, peer: PeerId, effect: Train) -> None:
-        """A member begins to train."""
+        """Note the samples that a member begins to train."""
         self._told[effect.parent, effect.round, peer] = effect.samples
 
     def check(self, record: Record, chains: Chains) -> str:
-        """What is wrong with the account after `record`; mostly nothing."""
+        """Return the error in the account after `record`; usually the empty string."""
         if record.id in self._trained:
             return ""
         self._parents[record.id] = record.parent
@@ -65,7 +65,7 @@ class Samples:
             trained += self._count(self._share(record, entry.peer, chains))
         self._trained[record.id] = trained
         if self._manifest.speaks(record.round + 1):
-            # What comes next is dealt when the panels have spoken.
+            # The next samples are assigned once the committees have aggregated.
             return ""
         last = chains.last_deal(record.id)
         places = np.array(chains.under_way(record.id), np.int64).reshape(-1, 2)
@@ -92,7 +92,8 @@ class Samples:
         return chains.share(record.parent, peer) or ()
 
     def _count_until(self, rows: Lanes, before: Lanes) -> _Counts:
-        """How often each sample comes in the lanes before these rows; `before` was counted earlier."""
+        """Return how often each sample occurs in the streams before these rows; `before` was counted
+        earlier."""
         key = rows.tobytes()
         if key not in self._due:
             known = self._due.get(before.tobytes())

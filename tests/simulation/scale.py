@@ -1,7 +1,7 @@
-"""The good case at any size: what deciding a round costs, in time, messages, bytes and processor.
+"""The good case at any size: the cost of deciding a round in time, messages, bytes and CPU time.
 
-Nothing goes wrong here; what is measured is the protocol's own price. Also how its deadlines adapt to
-lines and machines as different as a network at home and volunteers all over the world.
+Nothing goes wrong here, so the protocol's own cost is measured. Also how its deadlines adapt to lines
+and machines as different as a home network and volunteers all over the world.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from .oracle import least_quorum
 from .swarm import Swarm
 from .toy import INITIAL, toy_manifest
 
-# Private here: `_pacing`: what a member learnt of the others' times is told to nobody.
+# Private here: `_pacing`: a member publishes nothing of what it learned of the others' times.
 
 UPDATE_BYTES = 2_800_000
-"""Of the 1.2B model."""
+"""Update size of the 1.2B model."""
 FIBRE = Links(latency_min=0.01, latency_max=0.12, up=125e6, down=125e6)
 
 
 @dataclass(frozen=True)
 class GoodCase:
-    """Rounds in which nothing goes wrong, on average."""
+    """Averages over rounds in which nothing goes wrong."""
 
     members: int
     rounds: int
     one_way: float
-    """Seconds from saying a ballot to a member's hearing it, the median over pairs."""
+    """Seconds from sending a ballot to a member's receiving it, the median over pairs."""
     decide: float
     """Seconds from the last update's arrival, at the leader and a quorum, to a member's decision: the
     median over members and rounds."""
     decide_delays: float
     """The same in one-way delays."""
     messages: float
-    """Said by a member in a round."""
+    """Messages that a member sends in a round."""
     said_bytes: float
-    """Bytes of those."""
+    """Bytes of these messages."""
     gossip_bytes: float
-    """Bytes of gossip that a member sends in a round, passing on included."""
+    """Bytes of gossip that a member sends in a round, forwarding included."""
     update_bytes: float
     """Bytes of updates that a member receives in a round."""
     share: float
-    """Protocol bytes in all bytes."""
+    """Fraction of protocol bytes in all bytes."""
     processor: float
-    """Seconds of one core for a round of the whole swarm, simulator included."""
+    """CPU seconds for a round of the whole swarm, simulator included."""
 
 
 def run_good_case(count: int, *, rounds: int | None = None, links: Links = FIBRE) -> GoodCase:
@@ -90,7 +90,7 @@ def run_good_case(count: int, *, rounds: int | None = None, links: Links = FIBRE
     for node in swarm.nodes:
         node.start()
     with shared_reading():
-        # A round goes by before anything is counted, but for a thousand members: it takes minutes.
+        # The first round is not counted, except for a thousand members, where it takes minutes.
         first = 1 if count <= 256 else 0
         if first:
             _until(swarm, first)
@@ -129,7 +129,7 @@ def run_good_case(count: int, *, rounds: int | None = None, links: Links = FIBRE
 
 
 def pace_table() -> list[dict[str, Any]]:
-    """Deadlines after a dozen rounds, for swarms with the same settings. Prints and returns them."""
+    """Return the deadlines after a dozen rounds, for swarms with the same settings. Also print them."""
     rows = []
     print(f"{'swarm':34} {'round':>8} {'collect':>9} {'slot':>7} {'lease':>8}  (seconds)")
     for name, count, links, training, size in (
@@ -171,7 +171,7 @@ def _until(swarm: Swarm, round_: int) -> None:
 
 
 def _first_entry(swarm: Swarm, count: int) -> Decided:
-    """Round 0, in which the founder admits everybody: one ballot is a quorum there."""
+    """Return round 0, in which the founder admits all members: one ballot is a quorum there."""
     manifest, keys = swarm.manifest, swarm.keys
     request = JoinRequest(0, b"")
     body = encode(request)

@@ -1,8 +1,8 @@
-"""One seed, one run: what swarm, which faults, and what has to come of it.
+"""One seed, one run: the swarm, its faults, and the required outcome.
 
-`run_seed` is everything: it draws the scenario, runs it, waits until the faults are over and then for
-the swarm to be whole again, within a stated time. What fails comes back as a `Failure`, which can be
-shrunk and shown.
+`run_seed` does everything: it draws the scenario, runs it until the faults are over, and then waits for
+the swarm to recover within a stated time. A failure is returned as a `Failure`, which can be shrunk and
+printed.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from .toy import toy_manifest
 
 LEASE_SECONDS = 6.0
 RECOVERY_SECONDS = 180.0
-"""After the last fault everybody is on one chain, a member and contributing within this time: a lease
-or two until all the dead are out, a slot of at most a minute, comparing chains every ten seconds, and
+"""Within this time after the last fault all nodes are on one chain, members and contributing: a lease or
+two until all dead members are out, a slot of at most a minute, a chain comparison every ten seconds, and
 rejoining."""
 CONSPIRACY_SECONDS = 600.0
-"""The same where three of ten say nothing but what stops the others: these must all be in one slot then,
-and a member that was restarted meanwhile begins with short ones, which grow one by one."""
+"""The same where three of ten send only what stops the others: these must all be in one slot then, and a
+member that was restarted meanwhile begins with short slots, which grow one by one."""
 CUT_SECONDS = 1200.0
-"""The same where liars were on both sides of a cut: a peer whose chain was moved in vain is not asked
+"""The same where liars were on both sides of a cut: a peer whose chain was fetched in vain is not asked
 for it again for up to 160 seconds, and what liars alone may have signed is doubted for sixteen leases,
-each of which may have grown to a minute while rounds were slow. If it is more, so many leases."""
+each of which may have grown to a minute while rounds were slow. If it is longer, `CUT_LEASES` leases."""
 CUT_LEASES = 18
 LOOKS_SECONDS = 900.0
-"""The same where so many rounds are to come that terms of votes change."""
+"""The same where the run is long enough for epochs of votes to change."""
 LOOKS_ROUNDS = 56
-"""Three terms, and a half."""
+"""Three and a half epochs of votes."""
 RECOVERY_ROUNDS = 3
-"""So many rounds more are decided in that time, in which all contribute."""
+"""Rounds to be decided within that time, with contributions of all members."""
 
-# Where work is looked at: sequences of a member, and what they take. Rounds are many, so they are short.
+# With audits: sequences per member, and the time for them. Rounds are many, so they are short.
 _SHARE = 4
 _SHORT_SECONDS = 0.3
 
@@ -72,19 +72,19 @@ class Scenario:
     family: Family
     members: int
     rounds: int
-    """How many rounds are to be decided at least."""
+    """Minimum number of rounds to decide."""
     model: str
     liars: Liars
     schedule: Schedule
     links: Links
     overlap: bool = False
-    """Updates are computed a round ahead."""
+    """Whether updates are computed a round ahead."""
     say: Say = "equal"
-    """How often an update counts."""
+    """The rule for update weights."""
     term: int = 0
-    """For how many steps a panel speaks; 0: everybody speaks of everything."""
+    """Number of steps in an epoch of the committees; 0: no committees."""
     every: int = 0
-    """Who has votes looks at somebody once in so many rounds; 0: nobody's work is looked at."""
+    """A member with votes audits once in this many rounds; 0: no audits."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Failure:
 
     @property
     def command(self) -> str:
-        """What repeats the run."""
+        """The command that repeats the run."""
         scenario = self.scenario
         return (
             f"python benchmarks/simulate.py --seeds {scenario.seed}:{scenario.seed + 1} "
@@ -109,24 +109,24 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """What a run measured."""
+    """The measurements of a run."""
 
     failure: Failure | None
     rounds: int
     digest: str
     delays: list[float]
-    """From the arrival of a round's last update, at the leader and a quorum, to each member's
-    decision; in one-way delays."""
+    """From the arrival of a round's last update, at the leader and a quorum, to each member's decision;
+    in one-way delays."""
     messages: float
-    """Messages said, a member and round."""
+    """Messages sent per member and round."""
     gossip_bytes: float
-    """Bytes of gossip and sync, a member and round."""
+    """Bytes of gossip and sync per member and round."""
     seconds: float
     """Virtual time."""
     forks: int
     excused: bool = False
-    """It ended where liars were so many of a membership, or of a finality set, that nothing is promised
-    any more: cuts had left them with fewer honest members than started."""
+    """Whether it ended with so many liars in a membership, or in a finality set, that nothing is
+    guaranteed any more: cuts had left them with fewer honest members than at the start."""
 
 
 def draw_scenario(
@@ -137,9 +137,9 @@ def draw_scenario(
     *,
     overlap: bool = False,
 ) -> Scenario:
-    """What `seed` stands for; sizes are drawn as well unless given."""
+    """Draw the scenario of `seed`; sizes are drawn as well unless given."""
     chance = random.Random(f"scenario {seed} {family}")
-    # From a stream of its own: whoever repeats a run names its size, and must get the same run.
+    # From a separate stream: a command that repeats a run names its size, and must give the same run.
     size = random.Random(f"size {seed} {family}")
     if family == "down":
         return _many_down(seed, members, rounds or 8, overlap)
@@ -153,11 +153,11 @@ def draw_scenario(
     sizes = (4, 4, 4, 5, 6, 7) if lying else (1, 2, 3, 3, 4, 4, 5, 6, 8)
     sizes = (4, 4, 5, 6, 7, 7, 8, 10) if cut else sizes
     drawn = size.choice(sizes)
-    # What was added later has streams of its own, or all older seeds were others.
+    # Later additions have separate streams; otherwise all older seeds would change.
     later = random.Random(f"later {seed} {family}")
     if (lying or family == "all") and later.random() < 0.02:
         drawn = 16
-    # Fewer than three liars cannot do without an honest signer that they do not call silent.
+    # Fewer than three liars need an honest signer that they do not call silent.
     conspire = lying and size.random() < 0.06
     count = members or (10 if conspire else drawn)
     liars = draw_liars(count, chance) if lying and count >= 4 else ()
@@ -171,7 +171,7 @@ def draw_scenario(
     liars = draw_leading(liars, random.Random(f"leading {seed} {family}"))
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
     schedule = draw_schedule("liars" if liars and not cut else family, count, LEASE_SECONDS, chance)
-    # Whoever lost its disk may contradict itself, so it counts among those that may lie.
+    # A node that lost its disk may contradict itself, so it counts among those that may lie.
     most = most_liars(model, count) if family in ("crash", "all") and not liars else 0
     if most and size.random() < 0.3:
         nodes = size.sample(range(count), size.randrange(1, most + 1))
@@ -192,7 +192,7 @@ def draw_scenario(
 
 
 def _speaking(seed: int, members: int | None, rounds: int | None) -> Scenario:
-    """What another family has for a seed, with panels, and liars in them."""
+    """Draw another family's scenario for a seed, with committees, and liars in them."""
     chance = random.Random(f"scenario {seed} speakers")
     others: tuple[Family, ...] = ("none", "crash", "network", "liars", "liars", "all", "all")
     drawn = draw_scenario(seed, chance.choice(others), members, rounds or 12)
@@ -228,7 +228,7 @@ def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Sc
 
 
 def draw_say(seed: int, family: Family) -> Say:
-    """How often updates count in the run of a seed."""
+    """Draw the rule for update weights of a seed's run."""
     return random.Random(f"say {seed} {family}").choice(("equal", "share"))
 
 
@@ -237,7 +237,7 @@ def _looking(seed: int, members: int | None, rounds: int, overlap: bool) -> Scen
     count = members or size.choice((3, 4, 4, 5, 5, 6, 7))
     liars = draw_idlers(count, chance) if count >= 4 and chance.random() < 0.6 else ()
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
-    # The founder may be away for long where liars are no third of the others.
+    # The founder may be away for long where liars are less than a third of the others.
     long = count - 1 > 3 * len(liars)
     schedule = draw_schedule(
         "looks", count, LEASE_SECONDS, chance, brief=bool(liars), founder_away=long
@@ -265,7 +265,7 @@ def run_seed(
     overlap: bool = False,
     keys: Keys | None = None,
 ) -> Outcome:
-    """Run a seed. Never raises for what the protocol does wrong: it is in the outcome."""
+    """Run a seed. Never raises for faults of the protocol: they are in the outcome."""
     return run(draw_scenario(seed, family, members, rounds, overlap=overlap), keys)
 
 
@@ -290,7 +290,7 @@ def run(scenario: Scenario, keys: Keys | None = None) -> Outcome:
 
 
 def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
-    """The swarm of a scenario, with nobody started yet."""
+    """Return the swarm of a scenario, with no node started yet."""
     manifest = toy_manifest(
         fault_model=scenario.model,
         start_members=scenario.members,
@@ -305,7 +305,7 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
     )
     size = 20_000 if scenario.links.up < 1e7 else 2_800_000
     swarm = Swarm(manifest, scenario.seed, links=scenario.links, keys=keys, update_bytes=size)
-    # Half as often as the daemon, since every tick costs; what happens at once needs none.
+    # Half as often as the daemon, since every tick costs; immediate reactions need none.
     swarm.tick_seconds = 0.4
     if scenario.every:
         swarm.training_seconds = _SHORT_SECONDS
@@ -315,7 +315,7 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
     swarm.watch.down = scenario.family == "down"
     lies = dict(scenario.liars)
     spared = frozenset(lies) if scenario.family == "cut" else frozenset()
-    # Whoever hears all sides of a cut and passed everything on would be a bridge.
+    # A node that receives from all sides of a cut and forwarded everything would be a bridge.
     swarm.network.mute = spared
     Faults(swarm, scenario.schedule, random.Random(f"faults {scenario.seed}"), spared)
     strangers = [index for index in lies if index >= scenario.members]
@@ -329,7 +329,7 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
 
 
 def _with_looks(scenario: Scenario) -> dict[str, Any]:
-    """What a manifest says besides where work is looked at."""
+    """Return the additional manifest fields with audits."""
     if not scenario.every:
         return {}
     # Shares as small as those whose scores were measured.
@@ -340,16 +340,16 @@ def _with_looks(scenario: Scenario) -> dict[str, Any]:
 
 
 def _with_panels(scenario: Scenario) -> dict[str, Any]:
-    """What a manifest says besides where panels speak."""
+    """Return the additional manifest fields with committees."""
     if not scenario.term:
         return {}
-    # Eight blocks, so that there are sections for several panels.
+    # Eight blocks, so that there are sections for several committees.
     table = (ParameterSpec(name="weight", shape=(512, 64)),)
     return {"speakers": SpeakersSpec(panel=2, term=scenario.term), "parameters": table}
 
 
 def shrink(failure: Failure) -> Failure:
-    """The same failure with as few faults and lies as suffice for it."""
+    """Return the same failure with a minimal set of faults and lies."""
     best = failure
     changed = True
     while changed:
@@ -393,7 +393,7 @@ def _start_liar(swarm: Swarm, index: int, lies: tuple[str, ...]) -> None:
 
 
 def _on_both_sides(liars: Liars, chance: random.Random) -> Liars:
-    """The same liars; most sign on both sides of cuts, some of them telling no other lie."""
+    """Return the same liars; most sign on both sides of cuts, some of them telling no other lie."""
     return tuple(
         (index, lies)
         if chance.random() < 0.2
@@ -403,13 +403,13 @@ def _on_both_sides(liars: Liars, chance: random.Random) -> Liars:
 
 
 def _play(swarm: Swarm, scenario: Scenario) -> bool:
-    """Run it. Returns whether it ended where nothing was promised any more."""
+    """Run it. Return whether it ended where nothing was guaranteed any more."""
     clock = swarm.clock
     faults_over = max(scenario.schedule.end, 0.2 * scenario.members) + 1.0
     while clock.next <= faults_over:
         clock.step()
     clock.now = faults_over
-    # Deaths still to come are called off; whoever is dead comes back by the schedule.
+    # Pending deaths are cancelled; dead nodes come back by the schedule.
     for node in swarm.alive:
         node.fuse = None
     swarm.watch.heard_by_all_since = faults_over
@@ -423,7 +423,7 @@ def _play(swarm: Swarm, scenario: Scenario) -> bool:
     deadline = max(clock.now, faults_over) + patience
     while (problem := lacking(swarm, target)) is not None:
         if clock.next > deadline and scenario.family == "cut" and patience < _doubting(swarm):
-            # A round that a cut made long sets a long lease, and a decision that liars may have signed
+            # A round that a cut made long causes a long lease, and a decision that liars may have signed
             # alone is doubted for sixteen (`Round.binds`).
             deadline += _doubting(swarm) - patience
             patience = _doubting(swarm)
@@ -452,8 +452,9 @@ def _honest_round(swarm: Swarm) -> list[int]:
 
 
 def lacking(swarm: Swarm, target: int) -> tuple[str, str] | None:
-    """Which invariant the swarm still fails, and how; None if all honest nodes are members, on one
-    chain of the length `target`, and contribute, and whoever contradicted himself is out."""
+    """Return the invariant that the swarm still fails, and how; None if all honest nodes are members, on
+    one chain of the length `target`, and contribute, and members that contradicted themselves are
+    out."""
     watch = swarm.watch
     nodes = [
         node

@@ -1,8 +1,7 @@
 """A swarm in virtual time: many nodes in one thread, a network between them, and one seed for a run.
 
-It carries messages, answers questions and hands out updates, as the daemons' network code does, and
-tells everything to the trace and to the watch (`invariants`), which ends the run at the first thing
-that must not be.
+It delivers messages, answers requests and serves updates, as the daemons' network code does, and reports
+everything to the trace and to the watch (`invariants`), which ends the run at the first violation.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from .trace import Trace
 
 __all__ = ["Disk", "Node", "Swarm", "identity", "peers", "toy_manifest"]
 
-# How long after a crash the others' connections break; the kernel tells at once.
+# Delay after a crash until the others' connections break; the kernel resets them at once.
 _RESET_SECONDS = 0.05
 
 
@@ -51,7 +50,7 @@ class _Known(Answer):
 
 
 class Swarm:
-    """Virtual time, the network, the nodes, and those who watch."""
+    """Virtual time, the network, the nodes, and their observers."""
 
     def __init__(
         self,
@@ -75,9 +74,9 @@ class Swarm:
         self.nodes: list[Node] = []
         self.rejected: dict[str, int] = {}
         self.snapshots: dict[ContentId, int] = {}
-        """The parameters in every snapshot that was ever made, by its id."""
+        """The parameters in every snapshot ever made, by its id."""
         self.forks = 0
-        """How often a node changed to another chain."""
+        """Number of changes of a node to another chain."""
         self.tick_seconds = 0.25
         self.training_seconds = 1.0
         self.update_bytes = update_bytes
@@ -89,7 +88,7 @@ class Swarm:
     # Nodes
 
     def add(self, index: int, disk: Disk | None = None, kind: type[Node] = Node) -> Node:
-        """Start a node, with a disk if it was there before."""
+        """Start a node, with its disk if it ran before."""
         node = self.prepare(index, disk, kind)
         node.start()
         for other in self.alive:
@@ -98,7 +97,7 @@ class Swarm:
         return node
 
     def prepare(self, index: int, disk: Disk | None = None, kind: type[Node] = Node) -> Node:
-        """A node that is connected, and still to be started."""
+        """Return a node that is connected, but not started yet."""
         node = kind(self, index, disk)
         self.nodes.append(node)
         self._by_index[index] = node
@@ -108,14 +107,14 @@ class Swarm:
         return node
 
     def gone(self, node: Node) -> None:
-        """A node has died: its connections break."""
+        """Note that a node has died: its connections break."""
         self.trace.note(self.now, node.index, "stops")
         self.network.part(node.index)
         self.clock.after(_RESET_SECONDS, self._broken, node)
 
     @property
     def alive(self) -> list[Node]:
-        """The nodes that live, stopped ones included."""
+        """The living nodes, suspended ones included."""
         return [node for node in self.nodes if node.alive]
 
     @property
@@ -123,12 +122,12 @@ class Swarm:
         return self.clock.now
 
     def node(self, index: int) -> Node | None:
-        """The latest node with this number, if it lives."""
+        """Return the latest node with this number, if it lives."""
         node = self._by_index.get(index)
         return node if node is not None and node.alive else None
 
     def checkpoint(self, guest: Node) -> Checkpoint | None:
-        """What a link to the swarm carries that somebody honest gives away now."""
+        """Return the checkpoint of a link that an honest member would give out now."""
         honest = [
             node for node in self.alive if node is not guest and node.index not in self.watch.liars
         ]
@@ -137,21 +136,21 @@ class Swarm:
         )
 
     def number(self, peer: PeerId | None) -> int | None:
-        """The number of a peer."""
+        """Return the number of a peer."""
         return None if peer is None else self._numbers.get(peer)
 
     def at(self, delay: float, act: Callable[[], None]) -> None:
-        """Let something happen in `delay` seconds."""
+        """Schedule an event in `delay` seconds."""
         self.clock.after(delay, act)
 
     def reject(self, reason: str) -> None:
-        """A member refused something."""
+        """Count a member's rejection."""
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
     # Messages
 
     def gossip(self, sender: Node, envelope: Envelope, targets: set[int] | None = None) -> None:
-        """Deliver a message to everybody, or to these alone (relays drop what they dislike)."""
+        """Deliver a message to all nodes, or only to these (relays drop what they dislike)."""
         deliveries = self.network.gossip(sender.index, 140 + len(envelope.body))
         if targets is None:
             self.watch.told(envelope)
@@ -163,11 +162,11 @@ class Swarm:
             self.clock.at(begin + deliveries[0][0], self._deliver, envelope, begin, deliveries, 0)
 
     def describe_message(self, envelope: Envelope) -> tuple[object, ...]:
-        """What a message says, for the trace."""
+        """Describe a message for the trace."""
         return (envelope.kind, *self.watch.facts(envelope))
 
     def genuine(self, envelope: Envelope) -> bool:
-        """Whether the signature holds; found out once for all who receive it."""
+        """Whether the signature is valid; verified once for all receivers."""
         known = self._genuine.get(envelope)
         if known is None:
             if len(self._genuine) > 50_000:
@@ -181,7 +180,7 @@ class Swarm:
             )
         return known
 
-    # Questions
+    # Requests
 
     def sync(self, asker: Node, round_: int) -> None:
         """Ask a random peer for what was missed, the next one if it does not answer."""
@@ -198,7 +197,7 @@ class Swarm:
         self._carry_out(asker, asking, asking.questions, done)
 
     def recall(self, asker: Node, round_: int) -> None:
-        """Ask all other members what they know of a round, and report when all have answered."""
+        """Ask all other members for what they know of a round, and report when all have answered."""
         others = set(asker.member.members) - {asker.peer}
         recalling = Recalling(round_, others, asker.now)
 
@@ -240,7 +239,7 @@ class Swarm:
         keep: Callable[[], None],
         done: Callable[[], None],
     ) -> None:
-        """Bring a starting node's ledger up to what its peers have; `keep` follows each answer."""
+        """Extend a starting node's ledger by what its peers have; `keep` follows each answer."""
 
         def kept(then: Callable[[], None]) -> None:
             keep()
@@ -251,7 +250,7 @@ class Swarm:
     def _following(
         self, asker: Node, machine: CatchingUp | Recalling
     ) -> Callable[[float], list[Question]]:
-        """The machine's questions to whoever is connected at the time."""
+        """Return the machine's questions for the peers connected at the time."""
 
         def questions(now: float) -> list[Question]:
             near = [o for o in self.alive if o is not asker and self._connected(asker, o)]
@@ -272,27 +271,27 @@ class Swarm:
     # Updates and snapshots
 
     def store(self, node: Node, update: ContentId) -> None:
-        """A node has an update on its disk."""
+        """Note that a node has an update on its disk."""
         if update not in node.disk.blobs:
             node.disk.blobs.add(update)
             self.watch.holds(node, update)
 
     def make_garbage(self, update: ContentId) -> None:
-        """These bytes are no update."""
+        """Note that these bytes are not a valid update."""
         self._garbage.add(update)
 
     def is_garbage(self, update: ContentId) -> bool:
-        """Whether the bytes with this id are no update."""
+        """Whether the bytes with this id are not a valid update."""
         return update in self._garbage
 
     def download(
         self, asker: Node, wanted: FetchUpdate, fetching: Fetching
     ) -> tuple[float | None, bool]:
-        """Begin to fetch an update: when it will be there, or None if nobody gives it now; and whether
-        all who could have it say that they have not."""
+        """Start fetching an update. Return when it will be there, or None if no node serves it now; and
+        whether all nodes that could have it report that they do not."""
         if wanted.update in asker.disk.blobs:
             return self.now, False
-        # Most have it; everybody is asked only where a few have not.
+        # Most have it; all are asked only if a few do not.
         maker = self._by_index.get(self._numbers.get(wanted.peer, -1))
         few = self.random.sample(self.nodes, min(3, len(self.nodes)))
         for asked in (few if maker in few or maker is None else [*few, maker], self.nodes):
@@ -317,17 +316,17 @@ class Swarm:
         if self.network.fails():
             return None, False
         source = self.network.least_busy(sources)
-        # What is said of its size does not make it longer.
+        # A false size in the announcement does not make the transfer longer.
         size = self.update_bytes
         self.network.update_bytes += size
         return self.network.transfer(source, asker.index, size, self.now), False
 
     def snapshot(self, blob: ContentId) -> int:
-        """The parameters in a snapshot."""
+        """Return the parameters in a snapshot."""
         return self.snapshots[blob]
 
     def has_snapshot(self, asker: Node, entry: SnapshotEntry) -> bool:
-        """Whether somebody can give this snapshot to `asker`."""
+        """Whether a node can serve this snapshot to `asker`."""
         return any(
             node.disk.has_snapshot(entry) and self._connected(asker, node) for node in self.alive
         )
@@ -345,7 +344,7 @@ class Swarm:
                 self.clock.step()
 
     def run_for(self, seconds: float) -> None:
-        """Run for so long."""
+        """Run for this time."""
         end = self.now + seconds
         with shared_reading():
             while self.clock.next <= end:
@@ -353,14 +352,14 @@ class Swarm:
         self.clock.now = end
 
     def describe(self) -> str:
-        """Where everybody stands: decided/applied rounds, members."""
+        """Describe all nodes: decided/applied rounds, members."""
         return "; ".join(
             f"{node.index}: {node.member.round}/{node.member.applied_round}"
             f" of {len(node.member.members)}" + " frozen" * node.frozen
             for node in self.alive
         )
 
-    # Private
+    # Private helpers
 
     def _connected(self, one: Node, other: Node) -> bool:
         return not other.frozen and self.network.connected(one.index, other.index)
@@ -372,7 +371,7 @@ class Swarm:
         deliveries: list[tuple[float, int]],
         place: int,
     ) -> None:
-        # One entry of the queue for a message, however many it goes to.
+        # One entry of the queue per message, for any number of receivers.
         node = self._by_index.get(deliveries[place][1])
         if node is not None and node.alive:
             node.deliver(envelope)
@@ -387,7 +386,7 @@ class Swarm:
                 other.tell(Disconnected(node.peer))
 
     def breaks(self, pairs: list[tuple[int, int]]) -> None:
-        """Tell both ends of these links, whose packets no longer arrive, that they are broken."""
+        """Report to both ends of these links, whose packets no longer arrive, that they are broken."""
 
         def notice() -> None:
             for one, other in pairs:
@@ -398,14 +397,14 @@ class Swarm:
         self.clock.after(BROKEN_SECONDS, notice)
 
     def heals(self) -> None:
-        """Tell everybody of the links that carry packets again."""
+        """Report to all nodes the links that carry packets again."""
         for one in self.alive:
             for other in self.alive:
                 if one is not other and self._connected(one, other):
                     one.tell(Connected(other.peer))
 
     def _knows(self, other: Node, asker: Node, question: Question) -> tuple[Answer, int]:
-        """What a node answers another, and what its answer comes to."""
+        """Return a node's answer to another, and its size."""
         ledger, request = other.offers(asker), question.request(self.manifest.swarm)
         height, ids, rounds, envelopes = answer_to(request, ledger, other.member.messages)
         entries = [ledger[round_] for round_ in rounds]
@@ -423,8 +422,8 @@ class Swarm:
         done: Callable[[], None],
         after: Callable[[Callable[[], None]], None] = lambda then: then(),
     ) -> None:
-        """Ask what the machine wants to be asked, until it is done or its node dead; `after` follows
-        each answer, and calls what it is handed when it is through."""
+        """Ask the machine's questions until it is done or its node is dead; `after` is called for each
+        answer with a callback for when it is through."""
         ended = False
 
         def step() -> None:
@@ -458,8 +457,8 @@ class Swarm:
     def _send(
         self, asker: Node, question: Question, take: Callable[[PeerId, Answer | None], None]
     ) -> None:
-        """Carry a question to a peer and its answer back; to a dead one it takes until the connection
-        breaks."""
+        """Carry a question to a peer and its answer back; for a dead peer, report failure once the
+        connection breaks."""
         other = self.node(self._numbers[question.peer])
         if other is None or not self._connected(asker, other) or self.network.fails():
             self.clock.after(BROKEN_SECONDS, take, question.peer, None)
@@ -470,7 +469,7 @@ class Swarm:
                 self.clock.after(BROKEN_SECONDS, take, question.peer, None)
                 return
             if other.starting:
-                # It does not speak the protocol yet.
+                # It does not use the protocol yet.
                 take(question.peer, None)
                 return
             known, size = self._knows(other, asker, question)
@@ -481,5 +480,5 @@ class Swarm:
 
 
 def peers(nodes: list[Node]) -> set[PeerId]:
-    """The ids of some nodes."""
+    """Return the ids of some nodes."""
     return {node.peer for node in nodes}

@@ -1,4 +1,5 @@
-"""The watch's own account of votes and standings can fail: whoever has them without work is noticed."""
+"""The watch's account of votes and reputation can fail: members that have them without work are
+noticed."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from simulation import books
 from simulation.idlers import OTHER_DATA
 from simulation.scenario import Failure, draw_scenario, run
 
-# Private here: `_settle`: what is broken on purpose.
+# Private here: `_settle`: broken on purpose.
 
 
 def failure_of_idlers() -> Failure | None:
-    """In a run in which nothing else goes wrong."""
+    """Return the failure of a run in which nothing else goes wrong."""
     drawn = draw_scenario(36, "looks")
     quiet = dataclasses.replace(drawn.schedule, actions=())
     liars = tuple((index, (OTHER_DATA,)) for index, _ in drawn.liars)
@@ -36,13 +37,13 @@ def test_who_idles_and_stays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_votes_for_what_nobody_saw_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is looked at passes."""
+    """Every audit passes."""
     monkeypatch.setattr(Accounts, "bound", lambda *_: -(1 << 60))
     assert "votes for 0 sequences" in noticed(failure_of_idlers())
 
 
 def test_an_honest_member_that_is_accused_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is looked at fails."""
+    """Every audit fails."""
     settles: Any = Accounts._settle
     monkeypatch.setattr(Accounts, "bound", lambda *_: 1 << 60)
     monkeypatch.setattr(Accounts, "_settle", lambda self, first, _: settles(self, first, "failed"))

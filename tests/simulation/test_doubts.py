@@ -1,4 +1,4 @@
-"""What liars can do who call nearly everybody silent: three of ten, or one after a partition."""
+"""The power of liars that call nearly all others silent: three of ten, or one after a partition."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from simulation.swarm import Node, Swarm, toy_manifest
 
 @pytest.mark.parametrize("seed", range(2))
 def test_three_of_ten_who_call_all_but_one_silent_stop_nobody(seed: int) -> None:
-    """Together with that one they would be a quorum: it was led from slot to slot by what they alone
-    had signed, and without it the others were none."""
+    """Together with the one that they do not accuse they would be a quorum: it was led from slot to slot
+    by what they alone had signed, and without it the others were no quorum."""
     scenario = draw_scenario(seed, "liars", members=10)
     liars = tuple((index, (CONSPIRACY,)) for index in (1, 4, 7))
     outcome = run(dataclasses.replace(scenario, liars=liars, model="byzantine"))
@@ -23,7 +23,7 @@ def test_three_of_ten_who_call_all_but_one_silent_stop_nobody(seed: int) -> None
 
 
 class Idle(Node):
-    """Shows that it is alive, and does nothing for it."""
+    """A node that sends heartbeats, and does nothing else."""
 
     def publish(self, envelope: Envelope) -> None:
         if envelope.kind in ("heartbeat", "join"):
@@ -31,12 +31,12 @@ class Idle(Node):
 
 
 def test_who_went_on_alone_is_followed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two honest members and an idle one look like a quorum, which doubts what a single one decided
+    """Two honest members and an idle one look like a quorum, which doubts what a single member decided
     while it was cut off; but they never decide anything."""
     swarm = Swarm(toy_manifest(start_members=4, fault_model="byzantine", collect_max_seconds=10.0))
     nodes = [swarm.add(index, kind=Idle if index == 3 else Node) for index in range(4)]
     swarm.watch.liars.add(3)
-    # It has caught up by then: before, this is no member yet.
+    # Wait until it has caught up, since before that it has another member object.
     swarm.run_until(lambda: not nodes[3].starting, 60)
     monkeypatch.setattr(nodes[3].member, "messages", lambda round: [])
     swarm.run_until(lambda: all(node.member.round >= 4 for node in nodes[:3]), 200)

@@ -1,4 +1,4 @@
-"""A run ends: all members stop after the same record, which certifies what came out."""
+"""A run ends: all members stop after the same record, which certifies the result."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_all_end_after_the_same_record(count: int, overlap: bool) -> None:
     swarm, nodes = start(count, overlap=overlap)
     swarm.run_until(all_finished(swarm), limit=60)
     assert all(node.member.ledger.outcome_is_final for node in nodes)
-    # What was under way is over, and nothing follows.
+    # Everything under way is finished, and nothing follows.
     swarm.run_until(lambda: all(node.member.may_end(node.now) for node in nodes), limit=5)
     check_ending(swarm)
     for node in nodes:
@@ -83,7 +83,7 @@ def test_who_was_away_at_the_end_catches_up_and_is_waited_for() -> None:
 
 
 def test_who_says_goodbye_when_nobody_waits_any_more_leaves_nobody_behind() -> None:
-    """As the daemon does: the process ends as soon as all others have said that they have it all."""
+    """As in the daemon: a process ends as soon as all others have reported that they have everything."""
     swarm, nodes = start(5, 3, loss=0.2)
 
     def leave_when_done() -> bool:
@@ -156,7 +156,7 @@ def test_a_member_takes_no_update_in_the_closing_round() -> None:
 
 
 def test_who_ends_alone_follows_the_others_end() -> None:
-    """Cut off before the end, one member goes on alone and comes to an end that is not final."""
+    """Cut off before the end, one member goes on alone and reaches an end that is not final."""
     swarm, nodes = start(4, fault_model="byzantine")
     swarm.run_until(lambda: nodes[0].member.round >= 3, limit=60)
     cut = [(3, other) for other in range(3)]

@@ -1,4 +1,4 @@
-"""A member that contradicts itself is expelled by everybody, and newcomers know it."""
+"""A member that contradicts itself is expelled by all others, and newcomers know it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_who_votes_twice_is_out_for_good(seed: int, loss: float) -> None:
         ledgers = (node.member.ledger for node in honest)
         return all(liar.peer in ledger.membership(len(ledger)).expelled for ledger in ledgers)
 
-    # What is said when a round is as good as over nobody listens to; but not every time.
+    # A message when a round is almost over is ignored; but not every time.
     for _ in range(20):
         swarm.run_until(lambda: bool(votes()) or is_out(), 30)
         if is_out():

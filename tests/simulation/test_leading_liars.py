@@ -1,4 +1,4 @@
-"""That a leader moves the step of its round by no more than its own update, and costs little time."""
+"""A leader affects the step of its round by no more than its own update, and costs little time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 90.0
 
 
 def ran(members: int, *lies: str, loss: float = 0.0, links: Links | None = None) -> Swarm:
-    """A swarm of which as many lie as may, for a while."""
+    """Run a swarm with the maximum number of liars for a while."""
 
     class Lying(Liar):
         tells = frozenset(lies)
@@ -32,7 +32,7 @@ def ran(members: int, *lies: str, loss: float = 0.0, links: Links | None = None)
 
 
 def counted(swarm: Swarm) -> list[int]:
-    """In how many records the update of each honest node counts, of those after the first three."""
+    """Return in how many records the update of each honest node counts, after the first three."""
     nodes = [node for node in swarm.nodes if node.index not in swarm.watch.liars]
     ledger = nodes[0].member.ledger
     records = [ledger[round_].record for round_ in range(3, len(ledger))]
@@ -46,7 +46,7 @@ def rounds(swarm: Swarm) -> int:
 @pytest.mark.parametrize("members", [4, 7])
 @pytest.mark.parametrize("lie", ["censors", "leaves one out", "varies its entry"])
 def test_no_record_of_a_leading_liar_lacks_an_honest_update(members: int, lie: str) -> None:
-    """One of four that names its own update alone wrote a quarter of all records, and the others kept
+    """One of four that lists only its own update wrote a quarter of all records, and the others kept
     less than a thousandth of their weights."""
     swarm, control = ran(members, lie), ran(members)
     assert set(counted(swarm)) == {rounds(swarm) - 3}
@@ -83,7 +83,7 @@ def test_a_leader_whose_slots_come_to_nothing_is_passed_over() -> None:
     ledger, liar = swarm.nodes[0].member.ledger, swarm.nodes[3].peer
     over = [liar in ledger.leaders(number).passed_over for number in range(4, len(ledger))]
     assert sum(over) > len(over) / 2
-    # Nobody honest ever is, and from time to time the liar is given another try.
+    # No honest member ever is, and from time to time the liar gets another try.
     assert all(ledger.leaders(number).passed_over <= {liar} for number in range(len(ledger)))
     wasted = [ledger[number].record.slot > 1 for number in range(4, len(ledger))]
     assert 2 < sum(wasted) < len(wasted) / 8

@@ -1,4 +1,4 @@
-"""That liars do what they are named after: what they show where nothing else goes wrong."""
+"""The liars do what their lies are named after, in runs where nothing else goes wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Forgetful(set[Any]):
 
 
 def test_copycats_do_not_copy_each_other_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would hold up the time of all: in a second some three hundred things happen here, and tens of
+    """They would stop the time for all: in a second some three hundred events happen here, and tens of
     thousands if they copied copies."""
     monkeypatch.setattr(clock, "MOST_STEPS", 5000)
     copycats = scenario(7, ((2, ("copycat",)), (5, ("copycat",))), links=LAN)
@@ -61,8 +61,8 @@ def said_by(swarm: Any, index: int) -> list[Any]:
 
 
 def test_who_signs_on_both_sides_signs_different_chains() -> None:
-    """A cut of two and two with one that belongs to both: each side has more than half, and neither
-    ever goes back behind what is final."""
+    """A cut of two and two with one liar that belongs to both: each side has more than half, and neither
+    ever reverts what is final."""
     cut = Schedule((Action(6.0, "partition", -1, 25.0, 0.0, (0, 1)),), cut_off=True)
     swarm = build(scenario(5, ((4, (BOTH_SIDES,)),), cut))
     signed: list[tuple[float, Ballot]] = []
@@ -86,7 +86,7 @@ def test_who_signs_on_both_sides_signs_different_chains() -> None:
 
 
 def test_a_liar_that_a_cut_makes_a_third_can_stop_a_side_and_do_no_more() -> None:
-    """What docs/protocol.md says of it: one of four, which signs no more when three are left."""
+    """As docs/protocol.md describes: one of four, which stops signing when three are left."""
     cut = Schedule((Action(6.0, "partition", -1, 25.0, 0.0, (3,)),), cut_off=True)
     outcome = run(scenario(4, ((2, (ABSTAINS, BOTH_SIDES)),), cut))
     assert outcome.failure is None
@@ -106,5 +106,5 @@ def test_who_is_no_member_answers_all_the_same(lie: str) -> None:
     shown = liar.offers(swarm.node(1))  # type: ignore[arg-type]
     assert shown.head != member.ledger.head
     if lie == LEAVES:
-        # Sound rounds of its own, from when it was a member.
+        # Valid rounds of its own, from the time when it was a member.
         assert shown.membership(len(shown)).peers == (liar.peer,)

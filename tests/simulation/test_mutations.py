@@ -1,4 +1,4 @@
-"""The simulator can fail: each deliberate fault in the protocol is found within so many seeds."""
+"""The simulator can fail: each deliberate fault in the protocol is found within its number of seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_fault_is_found(mutation: Mutation) -> None:
 
 
 def test_nothing_is_left_of_a_mutation() -> None:
-    # Whatever goes wrong meanwhile: that is looked for above.
+    # Failures meanwhile do not matter: those are tested above.
     scenario = draw_scenario(0, "crash", members=2, rounds=2)
     for mutation in MUTATIONS:
         places = [(owner, name) for owner, name, _ in mutation.patches()]

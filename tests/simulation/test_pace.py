@@ -1,4 +1,5 @@
-"""Silence is told from slowness, in virtual time: members have seen different rounds, or none."""
+"""Silence is distinguished from slowness in virtual time, by members that have seen different rounds or
+none."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ def nobody_was_taken_for_gone(swarm: Swarm) -> bool:
 
 
 def test_a_newcomer_to_slow_rounds_takes_nobody_for_gone() -> None:
-    """Rounds of twenty seconds make leases of eighty; a newcomer knows nothing of that yet."""
+    """Rounds of twenty seconds cause leases of eighty; a newcomer does not know that yet."""
     swarm = Swarm(toy_manifest(start_members=3))
     for index in range(4):
         if index == 3:
@@ -32,7 +33,7 @@ def test_waiting_for_the_first_members_says_nothing_about_rounds() -> None:
     nodes = [swarm.add(index) for index in (1, 2)]
     swarm.run_until(everybody_at(swarm, 0), limit=30)
     nodes[0].stop()
-    # The founder gives it up after a lease of a few rounds, not of a few hours.
+    # The founder is given up after a lease of a few rounds, not of a few hours.
     swarm.run_until(lambda: nodes[0].peer not in swarm.nodes[0].member.members, limit=60)
 
 
@@ -40,7 +41,7 @@ def test_a_round_that_waits_for_silence_makes_nobody_more_patient() -> None:
     swarm = Swarm(toy_manifest(start_members=3))
     nodes = [swarm.add(index) for index in range(3)]
     swarm.run_until(everybody_at(swarm, 0), limit=30)
-    # Without either of the three, nothing is decided before it counts as gone.
+    # Without one of the three, nothing is decided before it counts as gone.
     for node in nodes[1:]:
         node.stop()
         swarm.run_until(lambda: len(nodes[0].member.members) == len(swarm.alive), limit=20)

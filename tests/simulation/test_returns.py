@@ -1,4 +1,4 @@
-"""Members that all leave at once, that come back, or whose parameters were damaged, in virtual time."""
+"""Members that all leave at once, come back, or have damaged parameters, in virtual time."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def test_a_swarm_that_all_have_left_resumes(seed: int) -> None:
         swarm.run_until(lambda until=until: swarm.now >= until, limit=5)
     swarm.run_until(lambda: all(len(node.counted) >= 3 for node in again), limit=120)
     assert swarm.forks == 0
-    # Nobody had left for good: no round took anybody out of the membership.
+    # No member had left for good: no round removed one from the membership.
     assert not any(note.kind in ("left", "silent") for node in again for note in node.notes)
 
 
 def damage(node: Node) -> None:
-    """Let a node's parameters differ from the others', as bad memory would."""
+    """Make a node's parameters differ from the others', as bad memory would."""
     node.parameters += 1
     node.member._replica.fingerprint = node.parameters
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_a_member_with_wrong_parameters_mends_itself(count: int) -> None:
-    """Without its vote two or three members decide nothing, so nobody else would show it."""
+    """Without its vote two or three members decide nothing, so no other member would reveal it."""
     swarm, nodes = start(count)
     swarm.run_until(lambda: everybody_at(swarm, 7)() and nodes[1].member.at_tip, limit=60)
     damage(nodes[1])
@@ -96,7 +96,7 @@ def test_a_member_killed_right_after_its_announcement_goes_on(count: int, lost: 
     swarm, nodes = start(count)
     swarm.run_until(everybody_at(swarm, 5), limit=60)
     for node in nodes[1:]:
-        # Too busy to have got it.
+        # Too busy to have received it.
         node.frozen = True
     node = nodes[0]
     node.fuse = Fuse(1, "sent", "announcement")
@@ -114,8 +114,8 @@ def test_a_member_killed_right_after_its_announcement_goes_on(count: int, lost: 
 
 @pytest.mark.parametrize("round_", range(4, 10))
 def test_who_has_seen_no_round_yet_follows_those_who_know_the_pace(round_: int) -> None:
-    """A member without a measure of its own would wait for the slowest as long as allowed, also
-    where it leads."""
+    """A member without a measurement of its own would wait for the slowest as long as allowed, also as a
+    leader."""
     swarm, nodes = start(3)
     swarm.run_until(everybody_at(swarm, round_), limit=60)
     nodes[2].training_seconds = 1000.0
@@ -128,7 +128,7 @@ def test_who_has_seen_no_round_yet_follows_those_who_know_the_pace(round_: int) 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sides_that_change_to_each_others_chain_meet_again(seed: int) -> None:
-    """As may be: who signed is read from certificates, which need not be the same everywhere."""
+    """This can happen: the signers are read from certificates, which may differ between nodes."""
     swarm, nodes = start(4, seed, fault_model="crash")
     swarm.run_until(everybody_at(swarm, 5), limit=60)
     sides = nodes[:2], nodes[2:]

@@ -1,8 +1,8 @@
-"""One seed of every family of faults, and that a seed is a run, byte for byte. `make soak` runs
-thousands.
+"""One seed of every family of faults; and the same seed always gives the same run, byte for byte. `make
+soak` runs thousands.
 
-A seed that once showed a fault in the protocol stays here, in the family that it was found with; where
-liars were among it, all that it stood for is written out.
+A seed that once revealed a fault in the protocol stays here, in the family in which it was found; if it
+involved liars, its scenario is written out in full.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from simulation.network import LAN, Links
 from simulation.scenario import Failure, Scenario, draw_scenario, run, run_seed, shrink
 
 FOUND: tuple[tuple[Family, int, int, int], ...] = (
-    # A member that changed chains forgot what it had said on the one that it came back to.
+    # A member that changed chains forgot its messages on the chain that it came back to.
     ("crash", 696, 3, 8),
-    # Most were killed together, came back, and doubted who had gone on alone.
+    # Most were killed together, came back, and doubted the one that had gone on alone.
     ("all", 208, 4, 8),
-    # Late updates were held for ever.
+    # Late updates were kept for ever.
     ("network", 1060, 4, 8),
     ("crash", 1080, 8, 8),
-    # Who was called silent doubted it for ever.
+    # A member that was called silent doubted it for ever.
     ("all", 1108, 6, 8),
     # Neither of two chains was given up.
     ("network", 268, 3, 8),
     ("network", 667, 3, 8),
-    # Two copycats copied each other's copies for ever. What a seed with liars stands for changes with
+    # Two copycats copied each other's copies for ever. The scenario of a seed with liars changes with
     # the list of lies; the copycats alone are in `test_liars.py`.
     ("all", 22479009, 16, 20),
-    # Who had finalized one record went over to another, whose side had skipped that slot alone: the
-    # check took both decisions for those of full quorums (`test_watch.py`).
+    # A member that had finalized one record went over to another, whose side had skipped that slot
+    # alone: the check took both decisions for those of full quorums (`test_watch.py`).
     ("network", 8978, 3, 8),
     # So many were away that all the others believed what a liar had signed alone.
     ("down", 21, 8, 8),
-    # They believed it, having just started, or just come into the round.
+    # They believed it when they had just started, or just entered the round.
     ("down", 3890, 7, 8),
     ("down", 0, 11, 8),
-    # All were restarted, and a liar kept its ballot back that others' certificate had.
+    # All were restarted, and a liar withheld its ballot, which the others' certificate contained.
     ("down", 3697, 7, 8),
     ("down", 4594, 7, 8),
 )
@@ -51,7 +51,7 @@ FOUND: tuple[tuple[Family, int, int, int], ...] = (
 
 FAULTY: list[Family] = ["all", "liars", "network", "crash", "cut", "down", "looks", "speakers"]
 LOOKS = (6, 8793)
-"""With crowds, false verdicts and looks. In the last one a single high score, of a member with most of
+"""With crowds, false audits and re-audits. In the last one a single high score, of a member with most of
 the votes, was held against all."""
 
 FAR = Links(latency_min=0.01, latency_max=0.12, up=1.25e6, down=1.25e7, spread=0.5)
@@ -65,24 +65,24 @@ def written_out(
     return Scenario(seed, family, members, 8, "byzantine", liars, schedule, links)
 
 
-# As they were drawn when they were noted here, to a hundredth of a second: with the list of lies it has
-# changed what seeds draw.
+# As they were drawn when they were noted here, to a hundredth of a second: seeds draw other scenarios
+# since the list of lies changed.
 FOUND_THEN = {
-    # A vote that everybody is silent certified what nobody held.
+    # A vote that calls all others silent certified what no member held.
     "everybody is silent": written_out(
         *(5, 7, "liars", LAN),
         ((3, ("false silence", "withhold")), (6, ("two votes",))),
         Action(3.10, "newcomer", 7),
         Action(19.36, "newcomer", 8),
     ),
-    # A decision that a liar signed alone was believed by members that had heard everybody.
+    # A decision that a liar signed alone was believed by members that had heard all others.
     "signed alone": written_out(
         *(234, 5, "liars", LAN),
         ((2, ("usurp",)),),
         Action(15.00, "fuse", 0, 1.0, 1),
         Action(18.69, "newcomer", 5),
     ),
-    # A liar proposed before anybody honest had decided what it built on.
+    # A liar proposed before any honest member had decided the parent.
     "proposed early": written_out(
         *(71, 7, "cut", FAR),
         (
@@ -97,8 +97,8 @@ FOUND_THEN = {
         Action(10.13, "partition", -1, 3.6, 0.0, (6,)),
         Action(18.14, "partition", -1, 22.0, 0.0, (1, 2, 3, 6)),
     ),
-    # A stranded node went by the hash to a chain where nobody knew it. With the final prefix this goes
-    # well without that rule, too, which `tests/chain/test_fork.py` shows by itself.
+    # A stranded node followed the hash to a chain where no member knew it. With the final prefix this
+    # works without that rule, too, which `tests/chain/test_fork.py` tests by itself.
     "nobody on either side": written_out(
         *(7562, 3, "network", FAR, ()),
         Action(3.04, "failing", -1, 10.0, 0.8),
@@ -113,7 +113,7 @@ FOUND_THEN = {
 
 @pytest.mark.parametrize(("family", "seed", "members", "rounds"), FOUND)
 def test_what_was_found(family: Family, seed: int, members: int, rounds: int) -> None:
-    # Every update counted once then. Another manifest has another id, and by it go the leaders.
+    # Every update counted once then. Another manifest has another id, which determines the leaders.
     assert_sound(replace(draw_scenario(seed, family, members, rounds), say="equal"))
 
 
@@ -141,21 +141,21 @@ def test_nothing_goes_wrong_where_nothing_is_wrong() -> None:
 
 @pytest.mark.parametrize("family", FAULTY)
 def test_a_seed_is_a_run(family: Family) -> None:
-    """Byte for byte: the digests are over everything that happened, with its time."""
+    """Byte for byte: the digests cover every event, with its time."""
     first = run_seed(3, family, members=5)
     assert run_seed(4, family, members=5).digest != first.digest
     assert run_seed(3, family, members=5) == first
 
 
 def test_nothing_but_the_seed_decides_a_run() -> None:
-    """Not what the process ran before, nor how its strings and sets are hashed."""
+    """It does not depend on what the process ran before, or on the hash seed of strings and sets."""
     here = [run_seed(5, family, members=5).digest for family in FAULTY]
     program = (
         "from simulation.scenario import run_seed\n"
         f"for family in {tuple(reversed(FAULTY))}: print(run_seed(5, family, members=5).digest)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    # Here they are hashed with a number that nobody chose.
+    # This process has a random hash seed.
     printed = subprocess.run(
         [sys.executable, "-c", program],
         env={**environment, "PYTHONHASHSEED": "1"},
@@ -172,7 +172,7 @@ def test_a_printed_command_repeats_the_run(family: Family) -> None:
     for seed in range(200):
         drawn = draw_scenario(seed, family)
         words = Failure(drawn, "", "").command.split()
-        # Where it is drawn it comes again without being named.
+        # Where it is drawn, it recurs without being named.
         if drawn.overlap:
             words.remove("--overlap")
         named = dict(zip(words[2::2], words[3::2], strict=True))

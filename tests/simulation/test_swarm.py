@@ -66,7 +66,7 @@ def test_all_agree_who_is_heard_twice_and_so_does_a_newcomer() -> None:
         swarm, nodes = start(3, optimizer=OptimizerSpec(say=say), sequences=16)
         swarm.run_until(everybody_at(swarm, 8), limit=60)
         newcomer = swarm.add(7)
-        # That all parameters are the same is watched all along.
+        # The watch checks all along that all parameters are the same.
         swarm.run_until(lambda newcomer=newcomer: len(newcomer.counted) >= 3, limit=60)
         prints.add(nodes[0].member.ledger[8].record.fingerprint)
     assert len(prints) == 2
@@ -130,7 +130,7 @@ def test_a_slow_member_is_waited_for_or_refunded_but_never_stops_the_swarm() -> 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_churn(seed: int) -> None:
-    """Members come and go at random; whatever happens, parameters agree and rounds go on."""
+    """Members come and go at random; in any case parameters agree and rounds go on."""
     swarm, _ = start(5, seed, loss=0.05)
     swarm.run_until(everybody_at(swarm, 2), limit=60)
     index = 5

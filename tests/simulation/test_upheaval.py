@@ -1,4 +1,5 @@
-"""Members that leave and come back in every round, a third of all, and disks of voters set back."""
+"""Members that leave and come back in every round, a third of all, and disks of voters restored to
+earlier states."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from simulation.swarm import Swarm
 from simulation.test_swarm import everybody_at, start
 from simulation.whole.scenario import Outcome, Scenario, run
 
-# A lease that has run out, and admission: what a member that was killed costs at most.
+# An expired lease, and admission: the maximum cost of a killed member.
 _PATIENCE_SECONDS = 600.0
 
 
@@ -65,7 +66,7 @@ def two_of_seven(what: Literal["leave", "crash"]) -> Outcome:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("what", ["leave", "crash"])
 def test_two_of_seven_whole_nodes_do_so(what: str) -> None:
-    """In a process of its own, in which sets have an order: so a run is always the same."""
+    """In a process of its own with a fixed hash seed, so that a run is always the same."""
     program = (
         "from simulation.test_upheaval import two_of_seven\n"
         f"outcome = two_of_seven({what!r})\n"
@@ -85,7 +86,7 @@ def test_two_of_seven_whole_nodes_do_so(what: str) -> None:
 
 
 class Words:
-    """The ballots that go through a swarm, to be held against each other."""
+    """Compares the ballots in a swarm with each other."""
 
     def __init__(self, swarm: Swarm) -> None:
         self.contradictions = 0
@@ -103,8 +104,8 @@ class Words:
 
 
 def set_back(seed: int, back: int, times: int = 4) -> tuple[Swarm, Words]:
-    """Kill three of ten at any moment, and start them from copies of their disks that were made so many
-    rounds before; again and again."""
+    """Kill three of ten at any moment, and start them from copies of their disks made `back` rounds
+    before; repeatedly."""
     swarm, _ = start(10, seed)
     words = Words(swarm)
     swarm.run_until(everybody_at(swarm, 4), limit=60)
@@ -129,7 +130,7 @@ def set_back(seed: int, back: int, times: int = 4) -> tuple[Swarm, Words]:
 def test_voters_whose_disks_are_set_back_split_nothing_and_are_not_expelled(
     seed: int, back: int
 ) -> None:
-    """Of what they have signed since, the disk knows nothing; the others do, and are asked."""
+    """The disk lacks what they have signed since; the others have it, and are asked."""
     swarm, words = set_back(seed, back)
     assert swarm.forks == 0
     ledger = swarm.alive[0].member.ledger

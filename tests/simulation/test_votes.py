@@ -1,4 +1,4 @@
-"""Swarms in which the founder alone has votes: what happens when it is away, and comes back."""
+"""Swarms in which only the founder has votes: its absence and its return."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_newcomers_go_on_without_the_founder_and_it_follows_them(seed: int) -> N
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_founder_that_was_away_for_a_moment_is_waited_for(seed: int) -> None:
-    """It listens for a lease, and the others hear that it is there."""
+    """It listens for a lease, and the others learn that it is there."""
     swarm, nodes = start(4, seed)
     swarm.run_until(at(nodes, 5), limit=120)
     nodes[0].stop()

@@ -1,4 +1,4 @@
-"""What the checks themselves take for a fault."""
+"""What the watch's own checks report as a fault."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from distro_node.protocol.wire.messages import NO_BLOCK, RecordId
 from simulation.invariants import Violation, Watch
 from simulation.oracle import Judgement
 
-# Private here: `_swarm`, `_cast`, `_exclude_each_other`, `_check_one_chain`: what a check has seen is
-# made up. No seed of thousands comes to two decisions of which one rests on silence.
+# Private here: `_swarm`, `_cast`, `_exclude_each_other`, `_check_one_chain`: the observations of a check
+# are made up. No seed of thousands produces two decisions of which one rests on silence.
 
 PARENT = RecordId(b"p" * 32)
 BLOCKS = RecordId(b"1" * 32), RecordId(b"2" * 32)
@@ -22,7 +22,7 @@ ONE_EACH = Votes(dict.fromkeys(PEERS, 1), equal=True)
 
 
 def watch_of(skipped: int) -> Watch:
-    """One that saw so many skip slot 2, and nothing else."""
+    """Return a watch that saw `skipped` members skip slot 2, and nothing else."""
     watch = object.__new__(Watch)
     swarm: Any = SimpleNamespace(manifest=SimpleNamespace(fault_model="crash"))
     watch._swarm = swarm
@@ -39,7 +39,7 @@ def watch_of(skipped: int) -> Watch:
         # One alone did, by calling the others silent.
         ((2, 4), 1, False),
         ((1, 4), 3, False),
-        # Two records in one slot, whoever skipped.
+        # Two records in one slot, whichever members skipped.
         ((2, 2), 0, True),
     ],
 )

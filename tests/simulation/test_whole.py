@@ -1,4 +1,5 @@
-"""Some seeds of whole node processes, that a seed is a run, and that what is broken is found."""
+"""Some seeds of whole node processes; the same seed gives the same run; and deliberate faults are
+found."""
 
 from __future__ import annotations
 
@@ -34,18 +35,18 @@ SEEDS: dict[Family, tuple[int, ...]] = {
 
 
 def test_every_lie_is_in_some_seed() -> None:
-    # Of those that a soak runs: drawing one takes no time.
+    # Of the seeds that a soak runs; drawing one takes no time.
     drawn = [draw_scenario(seed, family) for family in SEEDS for seed in range(200)]
     told = {lie for one in drawn for _, lies in one.liars for lie in lies}
     assert told == {*LIES, *LEADING, BOTH_SIDES, LEAVES, STRANGER, FALSE_TALLY}
 
 
 @pytest.mark.slow
-# Many seconds go by while other tests have the processor.
+# It takes many seconds while other tests use the CPU.
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("family", SEEDS)
 def test_seeds(checkout: Path, family: Family) -> None:
-    """In a process of its own, since what it prints must be repeatable: there sets have an order."""
+    """In a process of its own with a fixed hash seed, because its output must be repeatable."""
     script = checkout / "benchmarks" / "simulate_whole.py"
     words = [sys.executable, str(script), "--faults", family]
     words += ["--seeds", ",".join(f"{seed}:{seed + 1}" for seed in SEEDS[family])]
@@ -54,8 +55,8 @@ def test_seeds(checkout: Path, family: Family) -> None:
 
 
 def test_a_seed_is_a_run() -> None:
-    """In other processes, which hash as they were told to, everything happens at the same times, and
-    the same records are decided."""
+    """In other processes with the same hash seed, everything happens at the same times, and the same
+    records are decided."""
     program = (
         "from simulation.whole.scenario import run_seed\n"
         "outcome = run_seed(4, 'crash')\n"
@@ -78,7 +79,8 @@ def test_a_seed_is_a_run() -> None:
 
 
 def test_a_machine_runs_one_process_at_a_time() -> None:
-    """One that is told to leave may be ended by its full disk before; then it is started again once."""
+    """A process that is told to leave may be ended by its full disk before that; then it is started
+    again once."""
     outcome = run(draw_scenario(609, "crash"))
     assert outcome.failure is None
 
@@ -124,8 +126,8 @@ def test_what_is_broken_is_found(
 def test_a_clock_that_was_ahead_and_is_right_again_locks_nobody_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A node's numbers go on from where they were, over a power cut too: as it was, others refused what
-    it said of itself until the time had come that its clock had shown."""
+    """A node's numbers continue from where they were, also after a power cut: before, others refused its
+    records until the time that its clock had shown."""
     begun: list[int] = []
     begins = Numbering.__init__
 

@@ -1,9 +1,9 @@
-"""A toy model in the place of training: integers that are added up.
+"""A toy model instead of training: integers that are added up.
 
-An update is a number drawn from its content id, and the parameters are a sum of such numbers stirred
-once a round: "identical parameters" is one comparison, the order of a round's updates does not matter,
-and every record that was applied in another order, twice or not at all shows, and so does an update that
-counts more often here than there.
+An update is a number drawn from its content id, and the parameters are a sum of such numbers, multiplied
+once a round. So comparing parameters is one comparison, the order of a round's updates does not matter,
+and a record that was applied in another order, twice or not at all changes the parameters, as does an
+update with another weight.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ INITIAL = 1
 """The parameters before the first round."""
 
 _MODULUS = 1 << 64
-# Odd, so that multiplying by it loses nothing; it tells a round without updates from the next.
+# Odd, so that multiplying by it loses nothing; it distinguishes a round without updates from the next.
 _STIR = 6364136223846793005
 
 
 def next_parameters(parameters: int, updates: Iterable[ContentId], counts: Iterable[int]) -> int:
-    """The parameters after a round in which these updates count so often; none change nothing."""
+    """Return the parameters after a round with these updates and weights; without updates they stay."""
     pairs = zip(updates, counts, strict=True)
     numbers = [count * int.from_bytes(update[:8], "big") for update, count in pairs if count]
     return (_STIR * parameters + sum(numbers)) % _MODULUS if numbers else parameters
 
 
 def toy_manifest(*, samples: int = 10_000, **changes: Any) -> Manifest:
-    """A manifest for the toy model; fields of `rounds` may be given by their names, too."""
+    """Return a manifest for the toy model; fields of `rounds` may be given by their names, too."""
     # The last token is only ever a target.
     shard = ShardSpec(blob=content_id(b"shard"), tokens=100 * samples + 1)
     limits: dict[str, Any] = {
@@ -74,10 +74,10 @@ def toy_manifest(*, samples: int = 10_000, **changes: Any) -> Manifest:
 
 @dataclass
 class ToyTrainer:
-    """One node's trainer: parameters, and a momentum that nothing may get lost from.
+    """One node's trainer: parameters, and a momentum that must not lose anything.
 
-    Each round's gradient is a number. It goes into the momentum when it is computed, and out again with
-    the update; an update that does not count is added back.
+    Each round's gradient is a number. It is added to the momentum when it is computed, and leaves it
+    with the update; an update that does not count is added back.
     """
 
     peer: PeerId
@@ -86,16 +86,16 @@ class ToyTrainer:
     """The sum of all gradients ever computed."""
     momentum: int = 0
     sent: dict[int, int] = field(default_factory=dict)
-    """By round: what is in updates of which it is not known yet whether they count."""
+    """By round: the content of updates that may or may not count yet."""
     counted: int = 0
-    """The sum of all that went into updates that count."""
+    """The sum of all content of updates that count."""
 
     def train(self, round_: int, salt: int) -> ContentId:
         """Compute the update for a round."""
         update = content_id(self.peer + round_.to_bytes(8, "big") + salt.to_bytes(8, "big"))
         gradient = int.from_bytes(update[8:12], "big")
         self.computed += gradient
-        # What was sent for this round before, on a chain that was left, never counts.
+        # What was sent for this round before, on an abandoned chain, never counts.
         self.momentum += gradient + self.sent.pop(round_, 0)
         self.sent[round_], self.momentum = self.momentum, 0
         return update
@@ -103,7 +103,7 @@ class ToyTrainer:
     def apply(
         self, round_: int, updates: Iterable[ContentId], counts: Iterable[int], own_counted: bool
     ) -> None:
-        """Apply a record's updates, which count so often; take back our own if it is not among them."""
+        """Apply a record's updates with these weights; take back our own if it is not among them."""
         self.parameters = next_parameters(self.parameters, updates, counts)
         for old in [number for number in self.sent if number <= round_]:
             amount = self.sent.pop(old)

@@ -1,4 +1,4 @@
-"""What happened in a run, to be compared byte for byte and to be read by people."""
+"""The events of a run, to be compared byte for byte and read by people."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Trace:
         self._muted = True
 
     def note(self, time: float, node: int, what: str, *details: object) -> None:
-        """Something happened."""
+        """Record an event."""
         if self._muted:
             return
         self.events.append(Event(time, node, what, details))
@@ -48,12 +48,12 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """A hash of all events so far."""
+        """Return a hash of all events so far."""
         self._absorb()
         return self._hash.hexdigest()
 
     def shortened(self, concerned: Iterable[object], last: int = 25) -> list[str]:
-        """The events that name one of `concerned`, what was done to nodes, and the last few."""
+        """Return the events that name one of `concerned`, the faults of nodes, and the last few."""
         wanted = set(concerned)
         tail = len(self.events) - last
         return [

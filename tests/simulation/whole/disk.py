@@ -1,10 +1,10 @@
-"""Disks that forget: a real folder for each process, and an account of what of it a power cut leaves.
+"""Disks that lose unsynced data: a real folder per process, and a record of what survives a power cut.
 
-The node's own code works on real files in memory (a tmpfs). What it calls `fsync` for is noted; when a
-machine goes dark, the next process finds what was synced, and of everything else what chance leaves: a
-new name or not, the old file or the new one, a part of what was appended, zeros in its place. When only
-the process was killed, the kernel has it all. A disk may be full for a while: then a write leaves a part
-behind, or nothing, and fails.
+The node's own code works on real files in memory (a tmpfs). Its `fsync` calls are recorded. When a
+machine goes dark, the next process finds what was synced, and chance decides about the rest: a new name
+or not, the old file or the new one, a part of an append, zeros in its place. When only the process was
+killed, the kernel has everything. A disk may be full for a while: then a write leaves a part behind, or
+nothing, and fails.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ class Disk:
     def __init__(self, base: Path, index: int, seed: int) -> None:
         self.full = False
         self.dead = False
-        """Whether nothing counts any more that is done to `root`."""
+        """Whether changes to `root` no longer count."""
         self.refused = 0
-        """How many writes found it full."""
+        """Number of writes that found it full."""
         self.fuse: Callable[[str], None] = lambda moment: None
-        """Called before and after each sync, for accidents."""
+        """Called before and after each sync, to inject accidents."""
         self._base = base
         self._index = index
         self._starts = 0
         self._chance = random.Random(f"disk {index} {seed}")
-        # By inode: what a file, and a folder, hold for certain.
+        # By inode: the durable content of files and folders.
         self._files: dict[int, bytes] = {}
         self._folders: dict[int, dict[str, int]] = {}
         self.root = self._next_root()
         self.root.mkdir()
 
     def durable(self, path: Path) -> bytes:
-        """What a file holds for certain; nothing if it may be gone altogether."""
+        """Return a file's durable content; empty if the file itself may be lost."""
         try:
             inode, folder = path.stat().st_ino, path.parent.stat().st_ino
         except FileNotFoundError:
@@ -56,9 +56,9 @@ class Disk:
         return self._files.get(inode, b"")
 
     def die(self, *, dark: bool) -> None:
-        """The process is gone, or the machine `dark`: what is left of the folder becomes the next one.
+        """End the process, or the whole machine if `dark`: what survives becomes the next folder.
 
-        Whatever the dying process still does is done to the old one.
+        Later actions of the dying process affect the old folder only.
         """
         self.dead = True
         old, new = self.root, self._next_root()
@@ -66,13 +66,13 @@ class Disk:
         self.root = new
 
     def revive(self) -> None:
-        """A new process begins."""
+        """Begin a new process."""
         self.dead = False
 
-    # What the process does
+    # Actions of the process
 
     def synced(self, descriptor: int) -> None:
-        """A file or a folder is on the disk."""
+        """Note that a file or a folder was synced."""
         if self.dead:
             return
         self.fuse("before")
@@ -87,7 +87,7 @@ class Disk:
         self.fuse("after")
 
     def room(self, size: int) -> int:
-        """How many bytes of a write fit. Raises `OSError` if none do."""
+        """Return how many bytes of a write fit. Raises `OSError` if none do."""
         if not self.full or self.dead or not size:
             return size
         self.refused += 1
@@ -127,11 +127,11 @@ class Disk:
             (new / name).write_bytes(whole)
             listing[name] = inode = (new / name).stat().st_ino
             self._files[inode] = whole
-        # What was found after a start has been on the disk.
+        # What a process found at its start has been on the disk.
         self._folders[new.stat().st_ino] = listing
 
     def _left_of(self, certain: bytes, now: bytes | None) -> bytes:
-        """What is left of a file that holds `now`, of which `certain` was synced."""
+        """Return what survives of a file that holds `now`, of which `certain` was synced."""
         if now is None or now == certain:
             return certain
         if not now.startswith(certain):
@@ -146,7 +146,7 @@ class Disk:
 
 
 class Disks:
-    """All disks of a run, and what stands between them and the processes."""
+    """All disks of a run, and the layer between them and the processes."""
 
     def __init__(self, base: Path, seed: int) -> None:
         self._base = base
@@ -154,13 +154,13 @@ class Disks:
         self._disks: list[Disk] = []
 
     def add(self, index: int) -> Disk:
-        """A new disk."""
+        """Return a new disk."""
         disk = Disk(self._base, index, self._seed)
         self._disks.append(disk)
         return disk
 
     def open_files(self, index: int) -> list[str]:
-        """The files of a machine that this process still holds open."""
+        """Return the files of a machine that this process still holds open."""
         found = []
         for descriptor in os.listdir("/proc/self/fd"):
             try:
@@ -173,7 +173,7 @@ class Disks:
 
     @contextmanager
     def mounted(self) -> Iterator[None]:
-        """Stand between the processes and their disks."""
+        """Intercept the processes' access to their disks."""
         with ExitStack() as stack:
             stack.enter_context(patch("os.fsync", self._fsync))
             stack.enter_context(patch("io.open", self._open))
@@ -197,7 +197,7 @@ class Disks:
     ) -> Any:
         writes = set(mode) & set("wax+")
         disk = self._disk_of(os.fspath(file)) if writes and not isinstance(file, int) else None
-        # Whoever brings an opener wants a file without a name, which is gone with the process.
+        # A file with an opener is an unnamed one that disappears with the process.
         if disk is None or "opener" in more:
             return _real_open(file, mode, buffering, *rest, **more)
         raw = _Limited(file, mode.replace("b", "").replace("t", ""))

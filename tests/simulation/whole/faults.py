@@ -1,4 +1,4 @@
-"""What goes wrong with whole processes, and when: drawn from the seed before the run begins."""
+"""The faults of whole processes and their times, drawn from the seed before the run begins."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from .swarm import WholeSwarm
 
 _BEGIN, _SPAN = 8.0, 17.0
-# In rounds of two seconds among eight, whoever passes on what it hears sends up to 40,000 bytes a
-# second. Over a line that carries less, more is to be sent than goes out, and no request leaves in time.
+# In rounds of two seconds among eight, a node that forwards everything it receives sends up to 40,000
+# bytes a second. On a slower line the queue grows without end, and no request leaves in time.
 _GOSSIP_BYTES = 60_000.0
-# What neither silences anybody for a lease nor takes him away.
+# Faults that neither silence a node for a lease nor remove it.
 _HARMLESS = frozenset({"newcomer", "trainer dies", "slow trainer", "clock"})
 
 
 def draw_schedule(family: Family, count: int, liars: int, chance: random.Random) -> Schedule:
-    """A schedule for `count` nodes, of which so many lie."""
+    """Draw a schedule for `count` nodes, `liars` of which lie."""
     one = lambda: chance.randrange(count)  # noqa: E731
     when = lambda: _BEGIN + _SPAN * chance.random()  # noqa: E731
     away = lambda: chance.choice((0.0, 0.0, 4.0, 15.0)) * (0.5 + chance.random())  # noqa: E731
@@ -46,7 +46,7 @@ def draw_schedule(family: Family, count: int, liars: int, chance: random.Random)
         yield Action(when(), "one-way", node, 15.0 * chance.random(), 0.0, others)
 
     def speeds() -> Iterable[Action]:
-        """As fast as 1 : 2 : 4 : 8 : 16, and later as fast as that in another order."""
+        """Set speeds in the ratio 1 : 2 : 4 : 8 : 16, and later the same in another order."""
         for at in (0.0, when()):
             for place, node in enumerate(chance.sample(range(count), count)):
                 yield Action(at, "slow trainer", node, 0.0, 4.0 / 2 ** (place % 5))
@@ -78,11 +78,11 @@ def draw_schedule(family: Family, count: int, liars: int, chance: random.Random)
         lambda: [Action(0.0, "far away", one(), 0.0, chance.choice((0.1, 0.3)))],
         lambda: [Action(when(), "hangs up", one())],
     ]
-    # Liars must stay fewer than a third of those who are there.
+    # Liars must stay fewer than a third of the nodes present.
     spared = [*mild, network[-1], network[4]]
     if liars and 3 * liars < count - 1:
         spared += [crash[0], crash[1]]
-    # Between honest members alone: liars hear and talk to all sides.
+    # Only between honest members: liars can talk to all sides.
     cut = [partition, partition, one_way, crash[0], crash[1], mild[0], network[3]]
     tables = {"none": [], "crash": crash, "network": network, "all": crash + network, "cut": cut}
     kinds = spared if liars and family != "cut" else tables.get(family, [])
@@ -110,7 +110,7 @@ def draw_schedule(family: Family, count: int, liars: int, chance: random.Random)
 
 
 class Faults:
-    """Carries a schedule out. To those `spared` no line is cut."""
+    """Injects a schedule's faults. Lines to `spared` nodes are never cut."""
 
     def __init__(
         self,
@@ -124,14 +124,14 @@ class Faults:
         self._nursery = nursery
         self._chance = random.Random(f"faults {swarm.seed}")
         self.down: set[int] = set()
-        """Who is to start again, and has not yet."""
+        """Machines that are to start again, and have not yet."""
         for action in schedule.actions:
             swarm.wires.at(action.time, lambda action=action: self._do(action))
 
     def start(
         self, index: int, after: float = 0.0, *, once: Callable[[], bool] = lambda: True
     ) -> None:
-        """Start a process on a machine, a new one if there is none yet, after so many seconds and not
+        """Start a process on a machine, a new one if there is none yet, after `after` seconds and not
         before `once` holds."""
         machine = self._swarm.machines.get(index) or self._swarm.add(index)
         self.down.add(index)
@@ -146,7 +146,7 @@ class Faults:
         self._nursery.start_soon(live)
 
     def end(self) -> None:
-        """Nothing goes wrong any more, and what is slow is no longer very slow."""
+        """End all faults, and make what is slow no longer very slow."""
         swarm = self._swarm
         swarm.wires.loss = 0.0
         for line in swarm.wires.lines.values():
@@ -155,7 +155,7 @@ class Faults:
             machine.storage.full = False
             machine.storage.fuse = lambda moment: None
             machine.workshop.deaths = 0
-            # Who takes several times as long as most is late in every round, and is meant to be: nobody
+            # A node that takes several times as long as most is late in every round by design: no round
             # waits for the slowest (`pacing`).
             machine.workshop.seconds = min(machine.workshop.seconds, USUAL_SECONDS)
 
@@ -214,7 +214,7 @@ class Faults:
                     self._come_back(machine, action.seconds)
 
     def _come_back(self, machine: Machine, seconds: float) -> None:
-        """Start a node again that was told to leave, once it has left. Where a full disk ended it before
+        """Start a node that was told to leave again, once it has left. If a full disk ended it before
         that, it is started again anyway: a machine runs one process at a time."""
         index = machine.index
         self.down.add(index)

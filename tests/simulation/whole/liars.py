@@ -1,6 +1,6 @@
-"""Liars: whole processes like all others, behind a network that twists what they say and answer.
+"""Liars: whole processes like all others, behind a network that twists their messages and answers.
 
-They sign with their own keys alone, and know all that their own process knows.
+They sign only with their own keys, and know everything that their own process knows.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ ANSWERS = (
     "tall",
     "false holdings",
 )
-"""Those told to whoever asks, which needs no membership."""
+"""The lies in answers to requests, which need no membership."""
 
 FIRST_STRANGER = 90
-"""Numbers from here on are nobody's who starts as a member."""
+"""Numbers from here on belong to no node that starts as a member."""
 
 _LEAVES_AFTER = 12.0
 _SOLO_ROUNDS = 300
@@ -99,8 +99,8 @@ _KEPT_WORDS = 100
 
 
 def draw_strangers(liars: Liars, chance: random.Random) -> Liars:
-    """The same liars and, in a third of all cases, one that never asks to be a member, or one of them
-    leaves and goes on answering."""
+    """Return the liars and, in a third of all cases, one that never asks to be a member, or let one of
+    them leave and go on answering."""
     if not liars or chance.random() >= 1 / 3:
         return liars
     answers = tuple(sorted(chance.sample(ANSWERS, chance.randrange(1, 4))))
@@ -110,7 +110,8 @@ def draw_strangers(liars: Liars, chance: random.Random) -> Liars:
 
 
 def on_both_sides(liars: Liars, chance: random.Random) -> Liars:
-    """The same liars, most of which sign on both sides of cuts, some of them telling no other lie."""
+    """Return the same liars, most of which sign on both sides of cuts, some of them telling no other
+    lie."""
     return tuple(
         (index, lies)
         if chance.random() < 0.2
@@ -122,7 +123,7 @@ def on_both_sides(liars: Liars, chance: random.Random) -> Liars:
 def liar_network(
     swarm: WholeSwarm, index: int, tells: frozenset[str]
 ) -> Callable[..., SimulatedNetwork]:
-    """The kind of network that the liar with this number has."""
+    """Return the network class of the liar with this number."""
 
     def make(*arguments: Any) -> SimulatedNetwork:
         return LyingNetwork(swarm, swarm.machines[index], tells, *arguments)
@@ -150,7 +151,7 @@ class LyingNetwork(SimulatedNetwork):
         machine.workshop.lies = "garbage update" in tells
         machine.workshop.twists = FALSE_TALLY in tells
 
-    # What it says
+    # Its messages
 
     async def publish(self, topic: str, data: bytes) -> None:
         await trio.lowlevel.checkpoint()
@@ -206,7 +207,7 @@ class LyingNetwork(SimulatedNetwork):
         if "flood" in tells:
             self._flood(topic, message)
         if "replay" in tells and self._heard:
-            # Under its own name, since gossip proves who says something.
+            # Under its own name, since gossip authenticates the sender.
             self.pass_on(topic, self.peer, self._dice.choice(self._heard)[1], None)
 
     def hear(self, topic: str, name: Any, author: PeerId, data: bytes, source: PeerId) -> None:
@@ -227,7 +228,7 @@ class LyingNetwork(SimulatedNetwork):
         name: tuple[PeerId, int] | None = None,
     ) -> None:
         if self._swarm.watch.cut:
-            # Whoever hears all sides of a cut and passed everything on would be a bridge.
+            # A node that receives from all sides of a cut and forwarded everything would be a bridge.
             if source is not None:
                 return
             home = self._home() if BOTH_SIDES in self._tells else None
@@ -247,7 +248,7 @@ class LyingNetwork(SimulatedNetwork):
         return [machine for machine in self._swarm.alive if machine.index not in liars]
 
     def _side(self, number: int) -> set[int]:
-        """The honest machines that are not cut off from an honest one."""
+        """Return the honest machines that are not cut off from an honest one."""
         wires = self.wires
         return {
             m.index
@@ -256,7 +257,7 @@ class LyingNetwork(SimulatedNetwork):
         }
 
     def _home(self) -> frozenset[PeerId] | None:
-        """The side that it belongs to, the liars included, or None if nobody is cut off."""
+        """Return the side that it belongs to, the liars included, or None if no machine is cut off."""
         honest, machines = self._honest(), self._swarm.machines
         side = self._side(honest[0].index) if honest else set()
         if len(side) == len(honest):
@@ -264,7 +265,7 @@ class LyingNetwork(SimulatedNetwork):
         return frozenset(machines[n].peer for n in side | self._swarm.watch.liars if n in machines)
 
     def _echo(self, topic: str, author: PeerId, data: bytes) -> bool:
-        """Sign what was said on a side that is not its own, for that side alone. Whether it was."""
+        """Sign another side's message as its own, for that side only. Return whether it did."""
         sender, home = self._swarm.number(author), self._home()
         if home is None or sender is None or author in home:
             return False
@@ -313,7 +314,7 @@ class LyingNetwork(SimulatedNetwork):
         )
         self.pass_on(topic, self.peer, bad.encode(), None)
 
-    # What it answers
+    # Its answers
 
     def _twist(self, protocol: str, handler: Handler) -> Handler:
         async def answer(peer: PeerId, request: bytes) -> Any:
@@ -336,7 +337,8 @@ class LyingNetwork(SimulatedNetwork):
         withholds = "withhold" in self._tells or "no data" in self._tells
         if withholds and blob in self._machine.made:
             return b"\x01"
-        # Its panels hear of a sheet by halves: so those that speak for one section come to two tallies.
+        # Only half of its committees get a sign vote: the aggregators of one section then make two
+        # aggregates.
         if withholds and (self._swarm.number(peer) or 0) % 2 and self._is_own_part(blob):
             return b"\x01"
         if "wrong blobs" in self._tells and self._dice.random() < 0.5:
@@ -353,11 +355,11 @@ class LyingNetwork(SimulatedNetwork):
         )
 
     def _knows(self, asker: PeerId, request: bytes, response: bytes) -> bytes:
-        """An answer to sync."""
+        """Return an answer to sync."""
         tells, dice = self._tells, self._dice
         asked, said = decode_request(request), decode_response(response)
         if BOTH_SIDES in tells and self._home() is not None:
-            # Mostly each side's own chain, as whoever is on that side would, and now and then another's.
+            # Usually each side's own chain, as a member of that side would, sometimes another side's.
             here = self._side(self._swarm.number(asker) or 0)
             own_side = dice.random() < 0.9
             shown = [
@@ -386,7 +388,7 @@ class LyingNetwork(SimulatedNetwork):
             chain = self._solo_chain()
         return encode(_of_chain(chain, asked)) if chain is not None else response
 
-    # What `Liar` of the fast simulation asks of a liar
+    # The interface that `Liar` of the fast simulation needs
 
     @property
     def tells(self) -> frozenset[str]:
@@ -417,11 +419,11 @@ class LyingNetwork(SimulatedNetwork):
         return lambda kind, body: sign(self._machine.identity, kind, swarm, body)
 
     def _solo_chain(self) -> Ledger | None:
-        """Rounds that the liar signs alone behind the chain of today, all others being silent."""
+        """Return rounds that the liar signs alone after the current chain, calling all others silent."""
         ledger: Ledger = self._machine.member.ledger
         if self._solo is not None:
             return self._solo
-        # From the last round on of which it was a member.
+        # From its last round as a member on.
         ours = (n for n in range(len(ledger), 3, -1) if self.peer in ledger.membership(n))
         start = next(ours, None)
         if start is None or (start < len(ledger) and not self._left):
@@ -472,7 +474,7 @@ class LyingNetwork(SimulatedNetwork):
 
 
 def _of_chain(chain: Ledger, asked: Any) -> SyncResponse:
-    """What somebody with this chain answers."""
+    """Return the answer of a peer with this chain."""
     height = len(chain)
     ids = tuple(chain.parent(round_ + 1) for round_ in asked.probes if round_ < height)
     end = min(height, asked.round + min(asked.most, MAX_ENTRIES))

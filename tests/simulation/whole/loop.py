@@ -1,9 +1,9 @@
-"""An event loop that runs the same way every time: no real clock, no threads, no chance but the seed's.
+"""A deterministic event loop: no real clock, no threads, and no randomness except the seed's.
 
-What is replaced is not the node's but Python's and trio's: the order in which tasks that are ready run,
-the threads (what they were to do is done in the loop, at a time that the disk of the node decides), the
-time of day, and where randomness comes from. Sets of bytes have an order of their own in each process
-unless `PYTHONHASHSEED` is set: whoever compares runs of two processes has to set it.
+It replaces parts of Python and trio rather than of the node: the order in which ready tasks run, the
+threads (their work is done in the loop, at a time that the node's disk decides), the time of day, and
+the source of randomness. Sets of bytes have a different order in each process unless `PYTHONHASHSEED` is
+set: to compare runs of two processes, set it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EPOCH = 1_800_000_000.0
 
 @dataclass
 class Machine:
-    """What the computer of one node is like; every task of its process knows it."""
+    """The properties of one node's computer; every task of its process has it."""
 
     ahead: float = 0.0
     """Seconds that its clock is ahead of the others'."""
@@ -42,14 +42,14 @@ _machine: ContextVar[Machine] = ContextVar("machine")
 
 
 def use(machine: Machine) -> None:
-    """This task, and all that it starts, belong to a process on `machine`."""
+    """Assign this task, and all that it starts, to a process on `machine`."""
     _machine.set(machine)
 
 
 def run(seed: int, main: Callable[[], Awaitable[_T]]) -> _T:
-    """Run `main` in virtual time; the seed decides all that is left to chance."""
+    """Run `main` in virtual time; the seed decides everything random."""
     before = random.getstate()
-    # What is thrown away must not end at a moment that depends on what ran before.
+    # Garbage must not be collected at a moment that depends on what ran before.
     gc.collect()
     gc.disable()
     try:
@@ -65,7 +65,7 @@ def _determined(seed: int) -> Iterator[None]:
     core: Any = importlib.import_module("trio._core._run")
     chance = random.Random(f"secrets {seed}")
     random.seed(f"process {seed}")
-    # Private to trio, which has no other way to make a run the same again.
+    # Private to trio, which has no other way to make a run repeatable.
     core._r.seed(f"tasks {seed}")
     with ExitStack() as stack:
         for owner, name, value in (
@@ -98,11 +98,12 @@ async def _run_here(
     abandon_on_cancel: bool = False,
     **_: Any,
 ) -> _T:
-    """In place of `trio.to_thread.run_sync`: half of the time passes before it is done, half after."""
+    """Run a job in the loop: half of the time passes before it is done, half after. Replaces
+    `trio.to_thread.run_sync`."""
     await trio.lowlevel.checkpoint_if_cancelled()
     machine = _machine.get(None)
     seconds = machine.work() if machine is not None else 0.0
-    # As with a thread: who has begun goes on to the end.
+    # As with a thread: a job that has begun runs to its end.
     with open_scope() as scope:
         scope.shield = not abandon_on_cancel
         async with limiter or nullcontext():

@@ -1,8 +1,9 @@
-"""A node's network in a simulation: what `Network` offers, over simulated lines.
+"""A node's network in a simulation: the interface of `Network`, over simulated lines.
 
-Requests, their framing, places and time limits are the daemon's own (`node.network.requests`), and so
-are scores and hearsay; connections, streams and gossip are simulated. Gossip is flooded: whoever hears a
-message for the first time judges it as the daemon does and passes it on to all whom it is connected to.
+Requests, their framing, slots and timeouts are the daemon's own (`node.network.requests`), and so are
+scores and hearsay; connections, streams and gossip are simulated. Gossip is flooded: a node that
+receives a message for the first time validates it as the daemon does and forwards it to all connected
+nodes.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from libp2p.host.exceptions import StreamFailure
 
 from .wires import End, Link, Stream, Wires
 
-# As much as the daemon's reader may fall behind.
+# As much as the daemon's reader may lag.
 _BUFFERED_MESSAGES = 1024
 _PORT = 4001
 
 
 def address_of(index: int, peer: PeerId) -> str:
-    """Where the node with this number listens: out in the world, each at a place of its own."""
+    """Return the address of the node with this number: a public one, different for each node."""
     return f"/ip4/45.0.{index}.1/tcp/{_PORT}/p2p/{peer_text(peer)}"
 
 
@@ -60,9 +61,9 @@ class SimulatedNetwork:
         self.favours: Callable[[PeerId], bool] = lambda peer: False
         self.is_open = False
         self.on_publish: Callable[[bytes], None] = lambda data: None
-        """Hears of every message before anybody else does."""
+        """Called with every message before any other node receives it."""
         self.on_serve: Callable[[str, Handler], Handler] = lambda protocol, handler: handler
-        """May stand between a protocol's handler and those who ask."""
+        """May wrap a protocol's handler."""
         self.circuits = self
         self._scores = Scores()
         self._hearsay = Hearsay()
@@ -78,7 +79,7 @@ class SimulatedNetwork:
         self._nursery = nursery
         self._context = copy_context()
         self._requests = Requests(
-            self,  # type: ignore[arg-type]  # in the place of the library's host
+            self,  # replaces the library's host
             nursery,
             self.traffic,
             self.connected,
@@ -90,12 +91,12 @@ class SimulatedNetwork:
         self.is_open = True
 
     def close(self, *, dark: bool = False) -> None:
-        """The process is gone; if `dark`, nobody is told."""
+        """End the process; if `dark`, no peer is notified."""
         if self.is_open:
             self.is_open = False
             self.wires.vanish(self, dark=dark)
 
-    # Who is there
+    # Peers
 
     @property
     def addresses(self) -> list[str]:
@@ -126,7 +127,7 @@ class SimulatedNetwork:
         return Remote(host=host, port=_PORT if end.dialled else 50_000, dialled=end.dialled)
 
     def links(self) -> list[Link]:
-        """All connections."""
+        """Return all connections."""
         return [end.link for group in self._ends.values() for end in group]
 
     def word_of(self, peer: PeerId) -> Word:
@@ -140,11 +141,11 @@ class SimulatedNetwork:
         return events.receiver
 
     def announce(self, source: str, addresses: Iterable[str]) -> None:
-        # Everybody can be dialled, so nobody has more addresses than one.
+        # Every node can be dialled, so none has more than one address.
         assert not list(addresses)
 
     def carried_bytes(self) -> int:
-        # Nobody relays here.
+        # No node relays here.
         return 0
 
     def wire_bytes(self) -> tuple[int, int]:
@@ -180,7 +181,7 @@ class SimulatedNetwork:
         return peer
 
     async def reserve(self, relay: PeerId) -> None:
-        """As `circuits.reserve`: nobody relays."""
+        """As `circuits.reserve`: no node relays."""
         await trio.sleep(0.1)
         raise DialError(address_of(self.index, relay), "it carries nobody")
 
@@ -205,10 +206,10 @@ class SimulatedNetwork:
     def spawn(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
         self._nursery.start_soon(function, *arguments)
 
-    # What the lines report
+    # Reports from the lines
 
     def arrived(self, end: End) -> None:
-        """A connection stands."""
+        """Note a new connection."""
         peer = end.other.home.peer
         if not self.is_open or self.refuses(peer):
             self.wires.at(trio.current_time(), end.link.break_off)
@@ -220,7 +221,7 @@ class SimulatedNetwork:
             self._tell(PeerUp(peer))
 
     def departed(self, end: End) -> None:
-        """A connection is gone."""
+        """Note the end of a connection."""
         peer = end.other.home.peer
         group = self._ends.get(peer, [])
         if end in group:
@@ -236,7 +237,7 @@ class SimulatedNetwork:
             for listener in self._listeners:
                 listener.put(event)
 
-    # Requests: in the place of the library's host
+    # Requests: replaces the library's host
 
     def serve(self, protocol: str, handler: Handler, **limits: Any) -> None:
         self._requests.serve(protocol, self.on_serve(protocol, handler), **limits)
@@ -274,7 +275,7 @@ class SimulatedNetwork:
         return stream
 
     def take(self, stream: Stream, protocol: str) -> bool:
-        """A stream was opened to us; False if we do not know what for."""
+        """Accept a stream opened by a peer; False if its protocol is unknown."""
         handler = self._handlers.get(protocol)
         if handler is None:
             stream.break_off()
@@ -308,9 +309,9 @@ class SimulatedNetwork:
         targets: frozenset[PeerId] | None = None,
         name: tuple[PeerId, int] | None = None,
     ) -> None:
-        """Send a message to all whom we are connected to, or to these alone; not back to `source`.
+        """Send a message to all connected nodes, or only to these; not back to `source`.
 
-        Without a `name` it is a new one, though the same may have been said before."""
+        Without a `name` it is a new one, though its content may have been sent before."""
         name = name or (self.peer, next(self.wires.messages))
         self._seen.add(name)
         for peer, group in self._ends.items():
@@ -331,7 +332,7 @@ class SimulatedNetwork:
         data: bytes,
         source: PeerId,
     ) -> None:
-        """A message came in from `source`."""
+        """Receive a message from `source`."""
         if not self.is_open or name in self._seen or topic not in self._topics:
             return
         self._seen.add(name)

@@ -1,8 +1,8 @@
 """One machine, and the node processes that run on it one after the other.
 
 A process is a real `Stay`, from finding the swarm to the goodbye, on a simulated network and disk and
-with a toy trainer. It dies at once, at any moment: what its tasks still do while they are cancelled
-reaches neither the others nor its disk.
+with a toy trainer. It can die at any moment: what its tasks still do while they are cancelled reaches
+neither the others nor its disk.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from .trainer import Workshop
 if TYPE_CHECKING:
     from .swarm import WholeSwarm
 
-# Python starts, reads its modules, opens the key.
+# Python starts, imports its modules and opens the key.
 START_SECONDS = 1.5
-# Whoever watches over the node starts it again after it ended by itself.
+# The service manager restarts the node after it ended by itself.
 _AGAIN_SECONDS = 5.0
 
 
 class Blobs:
-    """What a machine has of updates for certain."""
+    """A machine's durable updates."""
 
     def __init__(self, disk: Disk, made: set[ContentId]) -> None:
         self._disk = disk
@@ -50,7 +50,7 @@ class Blobs:
 
 
 class Machine:
-    """One peer's computer; to those who watch it is the node."""
+    """One peer's computer; to observers it is the node."""
 
     def __init__(self, swarm: WholeSwarm, index: int) -> None:
         self.swarm = swarm
@@ -66,7 +66,7 @@ class Machine:
         self.started_at = 0.0
         self.starts = 0
         self.comes_back = False
-        """Whether whoever watches over the node starts it again, since it ended by itself."""
+        """Whether the service manager restarts the node, since it ended by itself."""
         self.notes: list[Note] = []
         self.settings = loop.Machine(work=self._job)
         self.write_seconds = 0.001
@@ -74,7 +74,7 @@ class Machine:
         self.stay: Stay | None = None
         self._scope: Any = None
 
-    # For those who watch (`invariants`)
+    # The interface for the watch (`invariants`)
 
     @property
     def now(self) -> float:
@@ -123,7 +123,7 @@ class Machine:
             await trio.sleep(_AGAIN_SECONDS)
 
     async def _run(self) -> bool:
-        """One process. Whether it is to be started again."""
+        """Run one process. Return whether it is to be restarted."""
         self.storage.revive()
         self.alive, self.starting, self.member, self.notes = True, False, None, []
         self.started_at = self.now
@@ -178,7 +178,7 @@ class Machine:
         await self.stay.run(b"")
 
     def _judge(self, error: BaseException) -> bool:
-        """Whether an end of a process was one that users are told of and can mend."""
+        """Whether a process ended with an error that is shown to users, who can fix it."""
         found = list(leaves(error))
         if all(isinstance(leaf, trio.Cancelled) for leaf in found):
             raise error
@@ -188,7 +188,7 @@ class Machine:
             for leaf in found
         )
         if self.index in self.swarm.watch.liars:
-            # Expelled, mostly; what becomes of liars is nobody's matter.
+            # Usually expelled; the fate of liars does not matter.
             self.swarm.note(self, "gives up")
             return False
         if full and self.storage.refused:
@@ -198,7 +198,7 @@ class Machine:
         return False
 
     def die(self, *, dark: bool, orderly: bool = False) -> None:
-        """The process is gone at once."""
+        """End the process at once."""
         if not self.alive:
             return
         self.swarm.dies(self)
@@ -216,5 +216,5 @@ class Machine:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether all that a dying process raised is its own end."""
+    """Whether all exceptions of a dying process come from its own end."""
     return all(isinstance(leaf, trio.Cancelled) for leaf in leaves(error))

@@ -1,4 +1,4 @@
-"""One seed, one run of whole processes: what swarm, which faults, and what has to come of it."""
+"""One seed, one run of whole processes: the swarm, its faults, and the required outcome."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .liars import LIES, draw_strangers, liar_network, on_both_sides
 from .swarm import WholeSwarm
 
 RECOVERY_SECONDS = 240.0
-"""After the last fault everybody is on one chain, a member and contributing within this time. Longer
-than in the fast simulation: whoever was lost is called again after half a minute at the latest, and
-asked again after that."""
+"""Within this time after the last fault all nodes are on one chain, members and contributing. Longer
+than in the fast simulation: a lost peer is dialled again after at most half a minute, and asked again
+after that."""
 _GOODBYE_SECONDS = 20.0
 
 
@@ -41,14 +41,14 @@ class Scenario:
     family: Family
     members: int
     rounds: int
-    """How many rounds are to be decided at least."""
+    """Minimum number of rounds to decide."""
     model: str
     liars: Liars
     schedule: Schedule
     overlap: bool = False
     say: Say = "equal"
     term: int = 0
-    """Where panels speak, for how many steps each does; else 0."""
+    """Number of steps in an epoch of the committees; 0: no committees."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Failure:
 
     @property
     def command(self) -> str:
-        """What repeats the run."""
+        """The command that repeats the run."""
         scenario = self.scenario
         return (
             f"python benchmarks/simulate_whole.py --seeds {scenario.seed}:{scenario.seed + 1} "
@@ -72,25 +72,25 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """What a run measured."""
+    """The measurements of a run."""
 
     failure: Failure | None
     rounds: int
     digest: str
-    """Of everything that happened, with its time."""
+    """Digest of every event, with its time."""
     decided: str
-    """Of the records that were decided, node by node."""
+    """Digest of the decided records, node by node."""
     seconds: float
     """Virtual time."""
     starts: int
-    """Of processes."""
+    """Number of started processes."""
     forks: int
     excused: bool
-    """It ended where liars were too many for anything to be promised (see the fast simulation's)."""
+    """Whether it ended with too many liars for any guarantee (see the fast simulation's)."""
 
 
 def draw_scenario(seed: int, family: Family) -> Scenario:
-    """What `seed` stands for."""
+    """Draw the scenario of `seed`."""
     if family == "speakers":
         return _speaking(seed)
     chance = random.Random(f"whole {seed} {family}")
@@ -112,7 +112,7 @@ def draw_scenario(seed: int, family: Family) -> Scenario:
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
     schedule = draw_schedule(family, count, len(liars), chance)
     overlap = chance.random() < 0.15
-    # What was added later has a stream of its own, or all older seeds were others.
+    # Later additions have a separate stream; otherwise all older seeds would change.
     later = random.Random(f"whole later {seed} {family}")
     liars = on_both_sides(liars, later) if cut else draw_strangers(liars, later)
     liars = draw_leading(liars, random.Random(f"whole leading {seed} {family}"), 0.4)
@@ -121,7 +121,7 @@ def draw_scenario(seed: int, family: Family) -> Scenario:
 
 
 def _speaking(seed: int) -> Scenario:
-    """What another family has for a seed, with panels, and liars in them."""
+    """Draw another family's scenario for a seed, with committees, and liars in them."""
     chance = random.Random(f"whole {seed} speakers")
     others: tuple[Family, ...] = ("none", "crash", "network", "liars", "liars", "all", "all")
     drawn = draw_scenario(seed, chance.choice(others))
@@ -141,7 +141,7 @@ def _speaking(seed: int) -> Scenario:
 
 
 def run_seed(seed: int, family: Family) -> Outcome:
-    """Run a seed. Never raises for what the node does wrong: it is in the outcome."""
+    """Run a seed. Never raises for faults of the node: they are in the outcome."""
     return run(draw_scenario(seed, family))
 
 
@@ -182,7 +182,7 @@ def run(scenario: Scenario) -> Outcome:
 
 
 def shrink(failure: Failure) -> Failure:
-    """The same failure with as few faults and lies as suffice for it."""
+    """Return the same failure with a minimal set of faults and lies."""
     best, changed = failure, True
     while changed:
         changed = False
@@ -210,7 +210,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Where the disks are: in memory, if the system has such a place."""
+    """Yield the folder for the disks: in memory, if the system has such a place."""
     memory = Path("/dev/shm")
     place = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="distro-whole-", dir=place) as name:
@@ -218,7 +218,7 @@ def _folder() -> Iterator[Path]:
 
 
 async def _play(swarm: WholeSwarm, scenario: Scenario, nursery: trio.Nursery) -> bool:
-    """Run it. Returns whether it ended where nothing was promised any more."""
+    """Run it. Return whether it ended where nothing was guaranteed any more."""
     watch = swarm.watch
     watch.liars = {index for index, _ in scenario.liars}
     watch.forks_explained = scenario.schedule.cut_off
@@ -235,7 +235,7 @@ async def _play(swarm: WholeSwarm, scenario: Scenario, nursery: trio.Nursery) ->
     for index in [*range(scenario.members), *strangers]:
         after = 0.2 * min(index, scenario.members)
         if index in watch.liars and index < scenario.members:
-            # The swarm begins without it (`start_members`): among the first three members, one liar
+            # The swarm starts without it (`start_members`): among the first three members, one liar
             # would be a third already.
             faults.start(index, after, once=begun)
         else:
@@ -266,7 +266,7 @@ def _honest(swarm: WholeSwarm) -> list:
 
 def _lacking(swarm: WholeSwarm, faults: Faults, target: int) -> tuple[str, str] | None:
     liars = swarm.watch.liars
-    # Whoever began while the others are ended would be left behind, liar or not.
+    # A node that starts while the others are ended would be left behind, liar or not.
     absent = [m.index for m in swarm.nodes if m.starting or not (m.alive or m.index in liars)]
     if absent or faults.down:
         return "progress", f"nodes {sorted({*absent, *faults.down})} are not there"
@@ -276,7 +276,7 @@ def _lacking(swarm: WholeSwarm, faults: Faults, target: int) -> tuple[str, str] 
 
 
 async def _end(swarm: WholeSwarm) -> None:
-    """One leaves politely, the others are ended; nothing of them stays behind."""
+    """Let one leave politely, and end the others; nothing of them may remain."""
     honest = _honest(swarm)
     leaver = honest[-1]
     leaver.stay.leave()
@@ -290,7 +290,7 @@ async def _end(swarm: WholeSwarm) -> None:
     await trio.sleep(5.0)
     for machine in swarm.nodes:
         machine.member = machine.stay = machine.network = None
-    # What holds on to its files in a circle is let go with the circle.
+    # Files held by a reference cycle are closed with the cycle.
     gc.collect()
     for machine in swarm.nodes:
         held = swarm.disks.open_files(machine.index)

@@ -1,9 +1,9 @@
-"""Whole node processes together, and those who watch them.
+"""Whole node processes in one swarm, and their observers.
 
-What the members are told and what they want done is seen where the runner calls its state machine; what
-is told to others, where it leaves the process. It goes to the same watch as in the fast simulation
-(`simulation.invariants`), and to two checks more: nothing is told before it is on the disk, and nothing
-but what users are told of ends a process.
+Inputs and effects of the members are observed where the runner calls its state machine; messages, where
+they leave the process. They go to the same watch as in the fast simulation (`simulation.invariants`),
+and to two more checks: nothing is sent before it is on the disk, and a process ends only with an error
+that users are shown.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from .process import Machine
 from .trainer import toy_swarm, twisted
 from .wires import Wires
 
-# Private here: `_tally`, `_sheets`, `_member`: what a liar says for a section comes of no trainer, and
-# of nothing that its network sees made.
-# So many steps of tasks without any time passing are a circle.
+# Private here: `_tally`, `_sheets`, `_member`: a liar's aggregate for a section comes from no trainer,
+# and from nothing that its network sees made.
+# More steps of tasks without any time passing are an endless loop.
 _MOST_STEPS = 100_000
 _FLEETING = ("heartbeat", "join", "evidence")
 _LENGTH_BYTES = 4
 
 
 class _Standstill(trio.abc.Instrument):
-    """Notices that tasks wake each other for ever while the time stands still."""
+    """Detects tasks that wake each other for ever while the time does not advance."""
 
     def __init__(self, swarm: WholeSwarm) -> None:
         self._swarm = swarm
@@ -69,7 +69,7 @@ class _Standstill(trio.abc.Instrument):
 
 
 class WholeSwarm:
-    """All machines of a run. Made inside `loop.run`."""
+    """All machines of a run. Created inside `loop.run`."""
 
     def __init__(self, seed: int, base: Path, **manifest: Any) -> None:
         self.seed = seed
@@ -79,15 +79,15 @@ class WholeSwarm:
         self.disks = Disks(base, seed)
         self.trace = Trace()
         self.keys = RealKeys()
-        # No work is checked there yet.
+        # There are no audits in this simulation yet.
         self.scores = Scores()
-        self.watch = Watch(self)  # type: ignore[arg-type]  # in the place of the fast simulation's swarm
-        # It knows those of the fast simulation.
+        self.watch = Watch(self)  # replaces the fast simulation's swarm
+        # The watch has the initial parameters of the fast simulation.
         self.watch._parameters = {RecordId(self.manifest.swarm): initial}
         self.machines: dict[int, Machine] = {}
         self.bootstrap = (0, 1)
         self.network_of: dict[int, Callable[..., SimulatedNetwork]] = {}
-        """Whose network is of another kind: liars'."""
+        """Network classes that differ from the normal one: those of liars."""
         self.problem: BaseException | None = None
         self.decided: list[str] = []
         """Every record that an honest member decided, in the order of events."""
@@ -97,7 +97,7 @@ class WholeSwarm:
         self._sizes: dict[int, dict[str, int]] = {}
         self._scope = open_scope()
 
-    # What the watch asks
+    # The interface for the watch
 
     @property
     def now(self) -> float:
@@ -118,7 +118,7 @@ class WholeSwarm:
         return any(update in machine.workshop.rubbish for machine in self.nodes)
 
     def describe(self) -> str:
-        """Where everybody stands: decided/applied rounds, members."""
+        """Describe all nodes: decided/applied rounds, members."""
         return "; ".join(
             f"{m.index}: {m.member.round}/{m.member.applied_round} of {len(m.member.members)}"
             f" {m.member.state}"
@@ -131,13 +131,13 @@ class WholeSwarm:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look on while members think and disks write."""
+        """Observe the members' inputs and effects, and the disks' writes."""
         handle = Member.handle
 
         def watched(member: Member, what: Input, now: float) -> list[Effect]:
             machine = self.machines[self._numbers[member.me]]
             if not machine.alive:
-                # What a dying process does reaches nobody.
+                # What a dying process does reaches no other node.
                 return handle(member, what, now)
             try:
                 self._before(machine, member, what)
@@ -165,14 +165,14 @@ class WholeSwarm:
             yield
 
     def add(self, index: int) -> Machine:
-        """A new machine; nothing runs on it yet."""
+        """Return a new machine; nothing runs on it yet."""
         machine = Machine(self, index)
         self.machines[index] = machine
         self._numbers[machine.peer] = index
         return machine
 
     def checkpoint(self, guest: Machine) -> Checkpoint | None:
-        """What is in the link of whoever has nothing yet, as somebody honest gives it away now."""
+        """Return the checkpoint in a newcomer's link, as an honest member would give it out now."""
         if guest.starts > 1 or guest.index == self.bootstrap[0]:
             return None
         honest = (m for m in self.alive if m is not guest and m.index not in self.watch.liars)
@@ -180,8 +180,9 @@ class WholeSwarm:
         return next((ledger.bound for ledger in ledgers if ledger.binding), None)
 
     def dies(self, machine: Machine) -> None:
-        """A process is about to be gone. What it has decided by a ballot of its own that is not on its
-        disk yet, it has told nobody: if nobody else has decided it, nothing was decided."""
+        """Note that a process is about to die. A record that it decided by a ballot of its own that is
+        not on its disk yet was sent to no other node: if no other node has decided it, it was not
+        decided."""
         if machine.member is None or machine.index in self.watch.liars:
             return
         ledger, kept = machine.member.ledger, self._durable(machine, "ledger")
@@ -196,7 +197,7 @@ class WholeSwarm:
             self.watch.undecided(decided.record)
 
     def make_network(self, machine: Machine) -> SimulatedNetwork:
-        """The network of a new process."""
+        """Return the network of a new process."""
         kind = self.network_of.get(machine.index, SimulatedNetwork)
         network = kind(self.wires, machine.index, machine.peer)
         if machine.index not in self.watch.liars:
@@ -205,7 +206,7 @@ class WholeSwarm:
         return network
 
     def fill(self, machine: Machine, data: DataDir) -> None:
-        """What the founder has before it starts: all that `create` made."""
+        """Store what the founder has before it starts: everything that `create` made."""
         if machine.index == 0 and machine.starts == 1:
             store = BlobStore(data.blobs)
             for blob in self._blobs:
@@ -214,7 +215,7 @@ class WholeSwarm:
     async def run(self, main: Any) -> None:
         """Run the lines and `main`, which is given a nursery for machines.
 
-        Raises `Violation` for the first thing that must not be.
+        Raises `Violation` for the first violation.
         """
         standstill = _Standstill(self)
         trio.lowlevel.add_instrument(standstill)
@@ -235,22 +236,22 @@ class WholeSwarm:
             raise self.problem
 
     def note(self, machine: Machine | None, what: str, *details: object) -> None:
-        """Something happened."""
+        """Record an event."""
         index = machine.index if machine is not None else -1
         self.trace.note(trio.current_time(), index, what, *details)
 
     def failed(self, machine: Machine, error: BaseException) -> None:
-        """A process ended as none should."""
+        """Stop the run, because a process ended with an unexpected error."""
         text = "".join(traceback.format_exception(error))
         self.stop(Violation("exception", f"node {machine.index}: {error!r}\n{text}"))
 
     def stop(self, violation: BaseException) -> None:
-        """Something happened that must not: the run is over."""
+        """Stop the run because of a violation."""
         if self.problem is None:
             self.problem = violation
             self._scope.cancel()
 
-    # What members think
+    # Inputs and effects of members
 
     def _before(self, machine: Machine, member: Member, what: Input) -> None:
         watch = self.watch
@@ -264,7 +265,7 @@ class WholeSwarm:
             case UpdateHeld(update):
                 watch.holds(machine, update)  # type: ignore[arg-type]
             case Trained(update=update):
-                # A sheet is called by what it is cut into, and tallies are made by no trainer.
+                # A sign vote is named by its parts, and aggregates are made by no trainer.
                 machine.workshop.made.add(update)
                 watch.holds(machine, update)  # type: ignore[arg-type]
             case Rebased(ledger):
@@ -275,7 +276,7 @@ class WholeSwarm:
                 watch.applied(machine, record, fingerprint)  # type: ignore[arg-type]
 
     def _meet(self, machine: Machine, member: Member) -> None:
-        """A process takes part: what it has caught up with was decided by somebody."""
+        """Note that a process takes part: the records that it has caught up with were decided before."""
         self.note(machine, "takes part", len(member.ledger))
         for number in range(len(member.ledger)):
             decided = member.ledger[number]
@@ -305,7 +306,7 @@ class WholeSwarm:
                     self.note(node, kind, round_, self.number(peer), text)
         watch.stirred(node)  # type: ignore[arg-type]
 
-    # What is told
+    # Messages
 
     def _told(self, machine: Machine, data: bytes) -> None:
         envelope = open_envelope(data, swarm=self.manifest.swarm)
@@ -360,7 +361,7 @@ class WholeSwarm:
             )
 
     def _durable(self, machine: Machine, file: str) -> set[bytes]:
-        """All entries that a file of a machine has ever held for certain."""
+        """Return all entries that a machine's file has ever durably held."""
         known = self._written.setdefault(machine.index, set())
         data = machine.storage.durable(machine.swarm_folder / file)
         place = 0

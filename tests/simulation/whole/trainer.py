@@ -1,8 +1,8 @@
 """A trainer without torch, in the process: toy arithmetic on real parameters, with the real codec.
 
-A gradient is drawn from the peer, the round and a count of its own; the update is a real body, and the
-step adds up signs at positions. Snapshots, momentum and their files are as a real trainer's: chunks in
-the blob store, a file that is replaced whole.
+A gradient is drawn from the peer, the round and a counter; the update is a real body, and the step adds
+up signs at positions. Snapshots, momentum and their files are like a real trainer's: chunks in the blob
+store, a file that is replaced atomically.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from ..toy import toy_manifest
 
 SHAPE = (64, 64)
 USUAL_SECONDS = 1.0
-"""Of a gradient, where no fault makes it slower."""
+"""Seconds for a gradient, without a fault that makes it slower."""
 _TOKENS = 100
 
 
 def toy_swarm(**changes: Any) -> tuple[Manifest, list[bytes], int]:
-    """A manifest, all blobs that it names, and the fingerprint of its initial parameters."""
+    """Return a manifest, all blobs that it names, and the fingerprint of its initial parameters."""
     changes.setdefault("sequences", 16)
     samples, say = changes.pop("samples", 150), changes.pop("say", "equal")
     text = bytes(number % 251 for number in range(_TOKENS * samples + 1))
@@ -83,33 +83,32 @@ def toy_swarm(**changes: Any) -> tuple[Manifest, list[bytes], int]:
 
 
 def fingerprint_of(parameters: bytes) -> int:
-    """What stands for the parameters in records."""
+    """Return the fingerprint of the parameters in records."""
     return int.from_bytes(content_id(parameters)[:8], "big")
 
 
 class Workshop:
-    """Where the trainers of one node come from: what is left of them when one has died, and how fast
-    they are."""
+    """The origin of one node's trainers: the state that outlives a trainer, and their speed."""
 
     def __init__(self, peer: PeerId, seed: int) -> None:
         self.peer = peer
         self.seconds = USUAL_SECONDS
-        """Of a gradient."""
+        """Seconds for a gradient."""
         self.made: set[ContentId] = set()
         """All updates ever made here."""
         self.rubbish: set[ContentId] = set()
-        """Those of a liar that are none."""
+        """A liar's invalid updates."""
         self.lies = False
         self.twists = False
-        """Whether what it says for a section does not come of the sheets."""
+        """Whether its aggregate for a section is false."""
         self.deaths = 0
-        """So many more calls will not be outlived."""
+        """Number of next calls that kill the trainer."""
         self.chance = random.Random(f"trainer {seed} {peer.hex()}")
         self.trainer: Toy | None = None
 
     @asynccontextmanager
     async def start(self, spec: Any) -> AsyncIterator[Any]:
-        """In the place of `open_trainer`."""
+        """Start a trainer. Replaces `open_trainer`."""
         await trio.sleep(0.2)
         manifest = decode_manifest(spec.manifest, SwarmId(content_id(spec.manifest)))
         self.trainer = Toy(self, manifest, BlobStore(spec.blobs))
@@ -120,11 +119,11 @@ class Workshop:
 
 
 def twisted(manifest: Manifest, tally: bytes, chance: random.Random) -> bytes:
-    """Another tally: what all liars say, or one of its own."""
+    """Return another aggregate: the one that all liars send, or one of its own."""
     layout = update_layout(manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k)
     said = decode_tally(layout, tally)
     if chance.random() < 0.2:
-        # For a section that it does not speak for.
+        # For a section of another committee.
         said = dataclasses.replace(said, section=(said.section + 1) % said.sections)
         own = sections(layout, said.sections)[said.section].layout.tensors
         first = np.arange(8, dtype=np.int32)
@@ -139,7 +138,7 @@ def twisted(manifest: Manifest, tally: bytes, chance: random.Random) -> bytes:
 
 
 class Toy:
-    """A trainer at work, in the place of a `TrainerClient`."""
+    """A running trainer that replaces a `TrainerClient`."""
 
     device = "toy"
     memory_use = "none"
@@ -159,8 +158,8 @@ class Toy:
         self._parameters = np.zeros(manifest.elements, "<f4")
         self._usual = manifest.rounds.sequences / manifest.rounds.start_members
         self._count = 0
-        # Gradients as numbers: their sum so far, what is still at home, what is under way by round, and
-        # what has counted.
+        # Gradients as numbers: their sum so far, the part in the momentum, the part under way by round,
+        # and the part that has counted.
         self._computed = self._momentum = self._counted = 0
         self._aside: tuple[int, Sequence[int], float] | None = None
         self.sent: dict[int, int] = {}
@@ -197,7 +196,7 @@ class Toy:
         return self._trained(round, samples)
 
     def _seconds_for(self, samples: Sequence[int]) -> float:
-        """What these take: the workshop's time is for a member's share with which a swarm begins."""
+        """Return the time for these samples: the workshop's time is for an initial member's share."""
         return self._workshop.seconds * len(samples) / self._usual
 
     def _trained(self, round: int, samples: Sequence[int]) -> Trained:
@@ -304,7 +303,7 @@ class Toy:
             momentum, count, sent = json.loads(path.read_bytes())  # noqa: ASYNC240
         except (OSError, ValueError):
             return False
-        # What was under way when it was saved may have counted since; a real trainer says so, too.
+        # What was under way when it was saved may have counted since; a real trainer reports that, too.
         self._momentum, self._count = momentum + sum(amount for _, amount in sent), count
         self._computed = self._momentum + self._counted + sum(self.sent.values())
         return True

@@ -1,14 +1,14 @@
 """The lines between simulated processes: connections that break, streams on them, and time.
 
-What is modelled, and how plainly:
+The model, and its simplifications:
 
-- A connection is one ordered flow of bytes each way, as TCP is. A piece leaves when the sender's line is
+- A connection is one ordered flow of bytes each way, like TCP. A piece leaves when the sender's line is
   free, takes the latency of the two ends with some jitter, and never overtakes an earlier one. A writer
-  waits until its piece has left. Windows are as large as one likes.
+  waits until its piece has left. Windows are unlimited.
 - Over a cut link nothing arrives; what was sent arrives once it is mended. After `SILENT_SECONDS` both
-  ends notice, and the connection is gone.
-- A process that dies loses its connections: the others hear at once from its kernel, or after
-  `SILENT_SECONDS` if the whole machine went dark.
+  ends notice, and the connection breaks.
+- A process that dies loses its connections: the others get a reset at once from its kernel, or notice
+  after `SILENT_SECONDS` if the whole machine went dark.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from libp2p.network.stream.exceptions import StreamClosed, StreamReset
 if TYPE_CHECKING:
     from .network import SimulatedNetwork
 
-# The kernel of a dead process tells the others.
+# The kernel of a dead process resets its connections.
 _RESET_SECONDS = 0.02
 # Headers of frames, muxer and encryption.
 _OVERHEAD_BYTES = 60
-# A connection takes three times there and back: TCP, encryption, muxer.
+# A connection takes three round trips: TCP, encryption, muxer.
 _HANDSHAKES = 3
 
 
 @dataclass
 class Line:
-    """What one machine is connected by."""
+    """The line of one machine."""
 
     latency: float = 0.02
-    """Seconds to the middle of the net."""
+    """Seconds to the middle of the network."""
     up: float = 1.25e6
-    """Bytes a second."""
+    """Bytes per second."""
     free: float = 0.0
-    """When what waits to be sent is through."""
+    """When its send queue will be empty."""
 
 
 class Wires:
@@ -56,9 +56,9 @@ class Wires:
         self.chance = random.Random(f"wires {seed}")
         self.lines: dict[int, Line] = {}
         self.nodes: dict[str, SimulatedNetwork] = {}
-        """Who listens, by address."""
+        """The listening networks, by address."""
         self.loss = 0.0
-        """The share of gossip messages that get lost on each hop."""
+        """Fraction of gossip messages that are lost on each hop."""
         self.messages = itertools.count()
         """Numbers for gossip messages."""
         self._cut: dict[tuple[int, int], int] = {}
@@ -69,7 +69,7 @@ class Wires:
         self._news = trio.Event()
 
     async def run(self) -> None:
-        """Let happen what is due, for ever."""
+        """Run the events that are due, for ever."""
         while True:
             self._news = trio.Event()
             with trio.move_on_at(self._due[0][0] if self._due else float("inf")):
@@ -77,22 +77,22 @@ class Wires:
             while self._due and self._due[0][0] <= trio.current_time():
                 _, _, context, act = heapq.heappop(self._due)
                 context.run(act)
-                # Or the last one would hold on to what it was about.
+                # Otherwise the last event would keep its objects alive.
                 del context, act
 
     def at(self, time: float, act: Callable[[], None]) -> None:
-        """Let something happen at a time."""
+        """Schedule an event at a time."""
         earliest = self._due[0][0] if self._due else float("inf")
         heapq.heappush(self._due, (time, next(self._numbers), copy_context(), act))
         if time < earliest:
             self._news.set()
 
     def line(self, index: int) -> Line:
-        """The line of a machine, the same for all processes that run on it."""
+        """Return the line of a machine, the same for all processes that run on it."""
         return self.lines.setdefault(index, Line())
 
     def delay(self, one: int, other: int) -> float:
-        """Draws how long a message takes from one machine to another."""
+        """Draw how long a message takes from one machine to another."""
         seconds = self.line(one).latency + self.line(other).latency
         return seconds * (1.0 + 0.5 * self.chance.random())
 
@@ -103,7 +103,7 @@ class Wires:
         return self._cut.get((one, other), 0) > 0
 
     def cut(self, pairs: list[tuple[int, int]]) -> None:
-        """Let nothing through from the first of each pair to the second."""
+        """Cut the link from the first of each pair to the second."""
         for pair in pairs:
             self._cut[pair] = self._cut.get(pair, 0) + 1
         for link in list(self._links):
@@ -112,7 +112,7 @@ class Wires:
                 self.at(trio.current_time() + SILENT_SECONDS, lambda link=link: self._give_up(link))
 
     def mend(self, pairs: list[tuple[int, int]]) -> None:
-        """Take a cut back; what was sent meanwhile arrives."""
+        """Undo a cut; what was sent meanwhile arrives."""
         for pair in pairs:
             self._cut[pair] -= 1
             if not self._cut[pair]:
@@ -127,7 +127,7 @@ class Wires:
     # Connections
 
     def carry(self, one: int, other: int, size: int, last: float, act: Callable[[], None]) -> float:
-        """Send a piece that must not overtake what arrives at `last`; returns when it arrives.
+        """Send a piece that must not overtake what arrives at `last`; return when it arrives.
 
         Over a cut link it waits for the end of the cut.
         """
@@ -145,7 +145,7 @@ class Wires:
         return arrival
 
     async def connect(self, caller: SimulatedNetwork, address: str) -> Link:
-        """Connect to whoever listens at an address. Raises `OSError`; over a cut it takes for ever."""
+        """Connect to the network at an address. Raises `OSError`; over a cut it takes for ever."""
         there = self.nodes.get(address)
         for _ in range(_HANDSHAKES):
             if there is None:
@@ -164,12 +164,12 @@ class Wires:
         return link
 
     def gone(self, link: Link) -> None:
-        """A connection has ended."""
+        """Note that a connection has ended."""
         if link in self._links:
             self._links.remove(link)
 
     def vanish(self, network: SimulatedNetwork, *, dark: bool) -> None:
-        """A process is dead: its connections break, sooner or later."""
+        """Break the connections of a dead process, sooner or later."""
         self.nodes = {a: n for a, n in self.nodes.items() if n is not network}
         for link in list(self._links):
             if any(end.home is network for end in link.ends):
@@ -187,14 +187,14 @@ class Link:
         self.ends[0].dialled = True
 
     def break_off(self) -> None:
-        """End it for both."""
+        """End it for both sides."""
         self.wires.gone(self)
         for end in self.ends:
             end.shut()
 
 
 class End:
-    """One end of a connection, in the place of the library's muxer."""
+    """One end of a connection, which replaces the library's muxer."""
 
     other: End
 
@@ -203,7 +203,7 @@ class End:
         self.home = home
         self.dialled = False
         self.event_shutting_down = trio.Event()
-        # By stream, as in the library: something has come in, and is still to be read.
+        # By stream, as in the library: set when something has arrived and is still to be read.
         self.stream_events: dict[int, trio.Event] = {}
         self.stream_buffers: dict[int, bytearray] = {}
         self.streams: dict[int, Stream] = {}
@@ -217,7 +217,7 @@ class End:
         return id_of(self.other.home.peer)
 
     def send(self, size: int, act: Callable[[], None]) -> None:
-        """Send a piece; `act` when it arrives, if the connection still stands."""
+        """Send a piece; call `act` when it arrives, if the connection is still open."""
         one, other = self.home.index, self.other.home.index
         self.sent += size
 
@@ -229,7 +229,7 @@ class End:
         self.last = self.link.wires.carry(one, other, size, self.last, arrive)
 
     def shut(self) -> None:
-        """The connection is gone."""
+        """Note that the connection has ended."""
         if not self.event_shutting_down.is_set():
             self.event_shutting_down.set()
             for stream in list(self.streams.values()):
@@ -237,14 +237,14 @@ class End:
             self.home.departed(self)
 
     def hear(self, number: int) -> None:
-        """Something has come in for a stream."""
+        """Wake the reader of a stream."""
         event = self.stream_events.get(number)
         if event is not None:
             event.set()
 
 
 class Stream:
-    """One end of a stream; it stands for the library's stream and for its muxed stream at once."""
+    """One end of a stream; it replaces both the library's stream and its muxed stream."""
 
     def __init__(self, end: End, number: int) -> None:
         self.conn = self.muxed_conn = end
@@ -259,11 +259,11 @@ class Stream:
 
     @property
     def closed(self) -> bool:
-        """Whether both sides have ended it, or one has broken it off."""
+        """Whether both sides have ended it, or one has reset it."""
         return self._broken or (self._read_ended and self._write_ended)
 
     async def read(self, count: int) -> bytes:
-        """At most `count` bytes, none at the end."""
+        """Return at most `count` bytes, none at the end."""
         while not self._buffer or self._broken:
             if self._broken:
                 raise StreamReset
@@ -278,7 +278,7 @@ class Stream:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send; returns when it has left."""
+        """Send bytes; return when they have left."""
         if self._broken:
             raise StreamReset
         if self._write_ended:
@@ -297,7 +297,7 @@ class Stream:
             raise StreamReset
 
     async def close_write(self) -> None:
-        """Say that nothing follows."""
+        """End our direction."""
         await trio.lowlevel.checkpoint()
         if not self._write_ended and not self._broken:
             self._write_ended = True
@@ -307,13 +307,13 @@ class Stream:
     close = close_write
 
     async def reset(self) -> None:
-        """Break it off."""
+        """Reset the stream."""
         if not self.closed:
             self.conn.send(12, lambda: self._tell(Stream.was_reset))
         self.break_off()
 
     def break_off(self) -> None:
-        """It is no more, on this side."""
+        """Drop the stream on this side."""
         self._broken = True
         self._forget_if_closed()
 
@@ -323,13 +323,13 @@ class Stream:
             what(there)
 
     def ended(self) -> None:
-        """The other side says that nothing follows."""
+        """Note that the other side has ended its direction."""
         self._read_ended = True
         self.conn.hear(self.stream_id)
         self._forget_if_closed()
 
     def was_reset(self) -> None:
-        """The other side has broken it off."""
+        """Note that the other side has reset it."""
         self.reset_received = True
         self.break_off()
 
