@@ -219,7 +219,7 @@ def differing_bits(
     return differing + (fingerprint(here) != fingerprint(there))
 
 
-def exact_step(report: Report) -> None:
+def measure_exact_step(report: Report) -> None:
     """The shared step, on the device and on the CPU."""
     device = report.device
     check_exactness(device)

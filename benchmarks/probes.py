@@ -22,9 +22,9 @@ import torch
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from ..node.trainer.draws import drawn
-from ..node.trainer.model import auto_class, parameter_table
-from ..node.trainer.probe_parameters import ParameterFill
+from distro_node.node.trainer.draws import drawn
+from distro_node.node.trainer.model import auto_class, parameter_table
+from distro_node.node.trainer.probe_parameters import ParameterFill
 
 LENGTHS = (256, 24, 24, 24, 24)
 VOCABULARY = 1024
