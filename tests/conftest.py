@@ -1,4 +1,4 @@
-"""What several test files share: where the checkout is, and what it tracks."""
+"""Fixtures and hooks shared by several test files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from distro_node.node.telemetry import logs
 from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 
-# Before anything loads torch, and for all processes that tests start: several workers and trainers share
-# few processors, and threads of OpenMP that wait for each other burn the time of those that compute.
+# Set before anything loads torch, and for all processes that tests start: several workers and
+# trainers share few cores, and OpenMP threads that wait for each other burn the time of those that
+# compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# An example that takes long says something of the machine, and nothing of what is tested. `make soak`
-# looks for rare ones with the profile `soak`; tests that say how many they try do so in both.
+# A slow example reflects the machine, and not the code under test. `make soak` looks for rare ones
+# with the profile `soak`; tests with an explicit number of examples try that many in both.
 settings.register_profile(
     "usual", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -32,19 +33,19 @@ settings.load_profile("usual")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Say who runs which file where several workers run side by side, file by file (`turns`)."""
+    """Assign files to several parallel workers, file by file (`turns`)."""
     from turns import FromBothEnds
 
     return FromBothEnds(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-# Those that take minutes, the longest first: whoever begins one last is waited for.
+# Files that take minutes, the longest first: the run waits for any that starts last.
 _LONG = ("e2e/test_swarm.py", "demo/test_demo_run.py", "e2e/test_mistakes.py", "e2e/test_kills.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files in which every test has real processes first, the longest in front, and give such tests
-    time."""
+    """Put files in which every test has real processes first, the longest in front, and extend the
+    time limit of such tests."""
     others = {item.path for item in items if item.get_closest_marker("e2e") is None}
 
     def turn(item: pytest.Item) -> tuple[bool, int]:
@@ -61,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def logging_as_it_was() -> Iterator[None]:
-    """Whoever configures logging does it for the whole process, which here is pytest's."""
+    """Restore logging: configuring it affects the whole process, here pytest's."""
     root = logging.getLogger()
     handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
     levels = {name: logging.getLogger(name).level for name in logs._QUIET_BELOW}
@@ -79,9 +80,9 @@ def logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 def autojump_clock(monkeypatch: pytest.MonkeyPatch) -> MockClock:
-    """Virtual time that stands while a thread works, however slow the machine is.
+    """Return a virtual clock that stops while a thread works, however slow the machine is.
 
-    The one of pytest-trio jumps on meanwhile: then limits end what has only begun.
+    pytest-trio's own clock jumps on meanwhile, so timeouts expire on work that has only begun.
     """
     clock = MockClock(autojump_threshold=0.0)
     run_sync, at_work = trio.to_thread.run_sync, 0
@@ -103,13 +104,13 @@ def autojump_clock(monkeypatch: pytest.MonkeyPatch) -> MockClock:
 
 @pytest.fixture(scope="session")
 def checkout() -> Path:
-    """The repository's root."""
+    """Return the repository's root."""
     return Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")
 def project_files(checkout: Path) -> list[Path]:
-    """Every file that git tracks or would track, as absolute paths."""
+    """Return every file that git tracks or would track, as absolute paths."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed, so there is no telling which files are the project's")
     listed = subprocess.run(
@@ -125,9 +126,9 @@ def project_files(checkout: Path) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def fault_in_command() -> Callable[[Sequence[str]], str | None]:
-    """A function that says what is wrong with the words after `distro-node`, or None.
+    """Return a function that returns what is wrong with the words after `distro-node`, or None.
 
-    It asks the parsers of the program itself, without running anything: unknown commands and
+    It uses the parsers of the program itself, without running anything: unknown commands and
     options, options without their value, missing or surplus arguments.
     """
     from distro_node.node.cli.main import app
@@ -140,7 +141,7 @@ def fault_in_command() -> Callable[[Sequence[str]], str | None]:
         try:
             values, rest, _ = parser.parse_args(args=list(words))
         except Exception as error:
-            # The parser has its own exception classes; whichever it is, the words are wrong.
+            # The parser has its own exception classes; any of them means that the words are wrong.
             return str(error), []
         missing = [
             parameter.name
@@ -165,7 +166,7 @@ def fault_in_command() -> Callable[[Sequence[str]], str | None]:
 
 @pytest.fixture(scope="session")
 def promtool() -> str:
-    """The path of promtool. Where it is missing tests are skipped, but not in CI."""
+    """Return the path of promtool. Without it tests are skipped, except in CI."""
     found = shutil.which("promtool")
     if found is None:
         assert os.environ.get("CI") != "true", "CI needs promtool (Debian: prometheus)"

@@ -1,11 +1,11 @@
-"""Distance in user space: packets that pass a router wait before they go on.
+"""Network delay in user space: packets through a router wait before they go on.
 
-This kernel has no netem, so the packets go through a tunnel device whose other end is this program. It
-holds each for the same time and hands it back in the same order. Run in the router's namespace:
+This kernel has no netem, so the packets go through a tunnel device whose other end is this program.
+It holds each for the same time and returns it in the same order. Run in the router's namespace:
 
     python delaying.py SECONDS LINK…
 
-Packets that come in over one of the links are delayed. A line on stdout says that it has begun.
+Packets that arrive over one of the links are delayed. A line on stdout reports that it has started.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BATCH = 256
 
 
 def delay(seconds: float, links: Sequence[str]) -> None:
-    """Delay what comes in over `links`, for ever."""
+    """Delay packets that arrive over `links`, for ever."""
     tunnel = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     request = struct.pack("16sH22x", DEVICE.encode(), _IFF_TUN | _IFF_NO_PI)
     fcntl.ioctl(tunnel, _TUNSETIFF, request)

@@ -1,4 +1,4 @@
-"""A founder that trains alone, with a toy for a trainer: the smallest swarm whose records are real."""
+"""A founder that trains alone, with a toy trainer: the smallest swarm with real records."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from simulation.whole.trainer import Workshop, toy_swarm
 
 @dataclass
 class Founder:
-    """A node that trains alone, with a toy for a trainer."""
+    """A node that trains alone, with a toy trainer."""
 
     manifest: Manifest
     network: Network
     telemetry: Telemetry
     stay: Stay
     ended: trio.Event
-    """Set when it has gone by itself, with its run."""
+    """Set when it has left by itself, at the end of its run."""
 
     @property
     def members(self) -> int:
@@ -43,7 +43,7 @@ class Founder:
 async def founding(
     root: Path, bootstrap: tuple[str, ...] = (), **changes: Any
 ) -> AsyncIterator[Founder]:
-    """Until the end of the `with`, or of the run. `changes` as in `toy_swarm`."""
+    """Run a founder until the end of the `with`, or of the run. `changes` as in `toy_swarm`."""
     manifest, blobs, _ = toy_swarm(min_seconds=0.2, **changes)
     data = DataDir(root)
     data.create()

@@ -1,8 +1,8 @@
-"""Hosts of their own on one machine: network namespaces around a router, whose links can be cut.
+"""Separate hosts on one machine: network namespaces around a router, whose links can be cut.
 
-Each host has one link to the router and nothing else, so what reaches it comes over that link, which
-can be given the speed of a home line. It takes root, `ip`, `tc` and `nft`; `available` says whether
-they are there. Everything ends with the context, and no packet leaves the machine.
+Each host has a single link to the router, so everything that reaches it comes over that link, which
+can be given the speed of a home line. It requires root, `ip`, `tc` and `nft`; `available` returns
+whether they exist. Everything ends with the context, and no packet leaves the machine.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ import delaying
 
 _COUNTER = itertools.count()
 
-# Addresses reach no further than the namespaces. One octet counts the hosts.
+# The addresses are valid only within the namespaces. One octet counts the hosts.
 _MAX_HOSTS = 250
-# What a line lets through at once: more than passes between two of the kernel's ticks.
+# The burst of a line: more than passes between two of the kernel's ticks.
 _BURST_SECONDS = 0.01
 _LEAST_BURST_BYTES = 16_384
-# What a home router holds back before it drops.
+# What a home router buffers before it drops packets.
 _QUEUE = "100ms"
 
 
 def available() -> bool:
-    """Whether this process may make network namespaces and has the tools for it."""
+    """Whether this process may create network namespaces and has the tools for it."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "nft"))):
         return False
     probe = f"dn{os.getpid()}-probe"
@@ -53,12 +53,12 @@ class Host:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What to put before a command to run it there; the process keeps its id."""
+        """The words to put before a command to run it there; the process keeps its id."""
         return ("ip", "netns", "exec", self.namespace)
 
 
 class Hosts(ABC):
-    """Namespaces that are there for as long as the context lasts."""
+    """Namespaces that exist for the duration of the context."""
 
     def __enter__(self) -> Self:
         try:
@@ -83,8 +83,8 @@ class Hosts(ABC):
 class Town(Hosts):
     """Hosts by name, and the router between them.
 
-    `congestion` names how TCP finds its speed there, where a figure must not depend on how the machine
-    underneath is set up.
+    `congestion` names TCP's congestion control there, for figures that must not depend on the
+    configuration of the machine.
     """
 
     def __init__(self, names: Iterable[str], congestion: str | None = None) -> None:
@@ -99,31 +99,31 @@ class Town(Hosts):
         self._delayer: subprocess.Popen[bytes] | None = None
 
     def cut(self, ones: Iterable[str], others: Iterable[str], *, one_way: bool = False) -> None:
-        """Let nothing through from `ones` to `others`, nor back unless `one_way`."""
+        """Drop all traffic from `ones` to `others`, and in the other direction unless `one_way`."""
         here, there = self._addresses(ones), self._addresses(others)
         self._drop(here, there)
         if not one_way:
             self._drop(there, here)
 
     def heal(self) -> None:
-        """Let everything through again."""
+        """Restore all traffic."""
         self._nft("flush chain inet faults forward")
 
     def shape(self, name: str, *, up: float, down: float) -> None:
-        """Give a host's line these rates, in bits a second, all headers included."""
+        """Give a host's line these rates, in bits per second, all headers included."""
         number = list(self.hosts).index(name) + 1
         _limit(self.hosts[name].namespace, "eth0", up)
         _limit(self._router, f"host{number}", down)
 
     def part(self, *, round_trip: float, loss_percent: int) -> None:
-        """Put a distance between all hosts: so many seconds there and back, and lost packets."""
+        """Put a distance between all hosts: a round trip of that many seconds, and lost packets."""
         links = [f"host{number}" for number in range(1, len(self.hosts) + 1)]
         self._nft(
             f"add rule inet faults forward oifname {delaying.DEVICE} "
             f"numgen random mod 100 < {loss_percent} drop"
         )
         within = ("ip", "netns", "exec", self._router)
-        # Each way half of it.
+        # Half of it each way.
         command = (sys.executable, "-P", delaying.__file__, str(round_trip / 2), *links)
         self._delayer = subprocess.Popen([*within, *command], stdout=subprocess.PIPE)
         assert self._delayer.stdout is not None
@@ -131,7 +131,7 @@ class Town(Hosts):
             raise RuntimeError("packets cannot be delayed here")
 
     def line_bytes(self, name: str) -> tuple[int, int]:
-        """What has gone up and come down a host's line, in bytes, as its interface counts them."""
+        """Return the bytes sent and received over a host's line, as its interface counts them."""
         namespace = self.hosts[name].namespace
         (link,) = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", "eth0"))
         return link["stats64"]["tx"]["bytes"], link["stats64"]["rx"]["bytes"]
@@ -160,7 +160,7 @@ class Town(Hosts):
         if self._delayer is not None:
             self._delayer.kill()
             self._delayer.communicate()
-        # The links go with their namespaces.
+        # The links are removed with their namespaces.
         for namespace in (*(host.namespace for host in self.hosts.values()), self._router):
             with contextlib.suppress(subprocess.CalledProcessError):
                 run("ip", "netns", "del", namespace)
@@ -176,7 +176,7 @@ class Town(Hosts):
 
 
 class Lan(Hosts):
-    """Hosts by name on one Ethernet, without an address until `address` gives them some."""
+    """Hosts by name on one Ethernet, without addresses until `address` sets some."""
 
     def __init__(self, names: Iterable[str]) -> None:
         label = f"dn{os.getpid()}-lan{next(_COUNTER)}"
@@ -184,11 +184,11 @@ class Lan(Hosts):
         self.namespaces = {name: f"{label}-{number}" for number, name in enumerate(names)}
 
     def inside(self, name: str) -> tuple[str, ...]:
-        """What to put before a command to run it on a host; the process keeps its id."""
+        """Return the words to put before a command to run it on a host; the process keeps its id."""
         return ("ip", "netns", "exec", self.namespaces[name])
 
     def address(self, name: str, *addresses: str) -> None:
-        """Give a host these addresses, such as 192.168.50.1/24, in place of all that it has."""
+        """Give a host these addresses, such as 192.168.50.1/24, instead of all that it has."""
         within = ("ip", "-n", self.namespaces[name])
         run(*within, "address", "flush", "dev", "eth0", "scope", "global")
         for address in addresses:
@@ -221,5 +221,5 @@ def _limit(namespace: str, link: str, rate: float) -> None:
 
 
 def run(*command: str) -> bytes:
-    """What a command prints. Raises `CalledProcessError`."""
+    """Return the output of a command. Raises `CalledProcessError`."""
     return subprocess.run(command, check=True, capture_output=True).stdout

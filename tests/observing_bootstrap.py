@@ -1,4 +1,4 @@
-"""A bootstrap peer that follows the toy swarm, and what its page says."""
+"""A bootstrap peer that follows the toy swarm, and access to its page."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def introducing(
     serve_result: bool = False,
     **changes: Any,
 ) -> AsyncIterator[Peer]:
-    """A bootstrap peer in this directory. `changes` as in `toy_swarm`."""
+    """Run a bootstrap peer in this directory. `changes` as in `toy_swarm`."""
     manifest, _, _ = toy_swarm(min_seconds=0.2, **changes)
     DataDir(root).create()
     page = DashboardSettings(address=("127.0.0.1", 0), public=True)
@@ -73,7 +73,7 @@ async def introducing(
 
 
 async def get(url: str, body: bytes | None = None) -> Any:
-    """What the page answers; with a body it is told to act."""
+    """Return the page's answer; with a body the request is an action."""
     request = Request(url, data=body, headers={"Content-Type": "application/json"})
 
     def answer() -> Any:
@@ -88,7 +88,7 @@ async def shown(page: str) -> Any:
 
 
 async def shown_once(page: str, condition: Callable[[Any], bool]) -> Any:
-    """The status that the page shows, as soon as the condition holds for it."""
+    """Return the status that the page shows, as soon as the condition holds for it."""
     with trio.fail_after(PATIENCE_SECONDS):
         while True:
             status = await shown(page)

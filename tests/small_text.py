@@ -1,4 +1,4 @@
-"""A text so regular that a model learns from it in two steps, for tests of benchmarks of learning."""
+"""A text so regular that a model learns from it in two steps, for tests of learning benchmarks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 
 
 def counting() -> tuple[np.ndarray, np.ndarray]:
-    """What is trained on and what is held out, as bytes."""
+    """Return the training and the held-out part, as bytes."""
     lines = "".join(f"{n} is followed by {n + 1}\n" for n in range(9000))
     whole = np.frombuffer(lines.encode(), "u1")
     return whole[:-40_000], whole[-40_000:]
 
 
 def make_runs_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the benchmarks of text_runs.py, which are on the path, read that text, measure on eight
-    sequences of it, and try three rates only."""
+    """Make the benchmarks of text_runs.py, which are on the path, read that text, measure on eight
+    sequences of it, and try only three rates."""
     text_runs = importlib.import_module("text_runs")
     monkeypatch.setattr(text_runs, "read_corpus", lambda _paths, _heldout: counting())
     monkeypatch.setattr(text_runs, "Trial", partial(text_runs.Trial, heldout_sequences=8))

@@ -1,4 +1,4 @@
-"""Statuses for tests of whatever shows one."""
+"""Example statuses for tests of code that shows one."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""A street of homes on one machine: each behind a router with address translation, and a public net.
+"""A simulated local network on one machine: homes, each behind a router with address translation,
+and a public net.
 
 Homes are network namespaces in a home's own network behind a router's namespace; the routers and the
-hosts with public addresses share one bridge. A router lets nobody in that nobody inside has called,
-unless its kind says otherwise. Hosts on the bridge may also have IPv6, or nothing else. It takes root,
-`ip` and `nft`, and `miniupnpd` for a router that opens ports when asked; the addresses are public ones
-because libraries treat private ones differently, but no packet leaves the machine.
+hosts with public addresses share one bridge. A router admits only replies to connections from
+inside, unless its kind defines otherwise. Hosts on the bridge may also have IPv6, or only IPv6. It
+requires root, `ip` and `nft`, and `miniupnpd` for a router that opens ports on request; the
+addresses are public ones because libraries treat private ones differently, but no packet leaves the
+machine.
 """
 
 from __future__ import annotations
@@ -25,20 +27,20 @@ from namespaces import Host, Hosts, run
 _COUNTER = itertools.count()
 
 Router = Literal["preserving", "random", "upnp", "forwarding", "one-to-one"]
-"""How a router translates: it keeps the ports of what goes out, gives random ones, keeps them and opens
-ports for whoever asks by UPnP, forwards `PORT` to its first host, or all ports, as that of a cloud
-machine does."""
+"""How a router translates: it keeps the source ports of outgoing packets, randomises them, keeps
+them and opens ports by UPnP, forwards `PORT` to its first host, or forwards all ports, as that of a
+cloud machine does."""
 
 PORT = 4001
 """The port that a forwarding router forwards."""
 
 Families = Literal["ip4", "ip6", "both"]
-"""What a host on the bridge has addresses of."""
+"""The kinds of addresses of a host on the bridge."""
 
 _PUBLIC = "7.7.0"
-# `ip netns exec` puts what lies here in the place of the files in /etc.
+# `ip netns exec` mounts the files in here over those in /etc.
 _RESOLVERS = Path("/etc/netns")
-# miniupnpd adds its rules to these; a router without it has them empty.
+# miniupnpd adds its rules to these; on a router without it they are empty.
 _RULES = """
 table inet filter {
     chain forward {
@@ -80,7 +82,7 @@ allow 1-65535 0.0.0.0/0 1-65535
 
 
 def has_upnpd() -> bool:
-    """Whether there is a `miniupnpd` to run routers with."""
+    """Whether `miniupnpd` is available for routers."""
     return shutil.which("miniupnpd") is not None
 
 
@@ -96,10 +98,10 @@ class Street(Hosts):
         families: Mapping[str, Families] | None = None,
         prefix: str = "2a02:77::",
     ) -> None:
-        """`guests` is how many further hosts each home's network has: `NAME-guest1` and so on.
+        """`guests`: the number of further hosts in each home's network: `NAME-guest1` and so on.
 
-        `families` names what public hosts have that have more than IPv4, or something else; `prefix` is
-        that of their IPv6 network.
+        `families`: the address families of public hosts that have other ones than IPv4 alone;
+        `prefix` is that of their IPv6 network.
         """
         self._label = f"dn{os.getpid()}-street{next(_COUNTER)}"
         self._homes = dict(homes or {})
@@ -111,7 +113,7 @@ class Street(Hosts):
         self.hosts: dict[str, Host] = {}
         for number, name in enumerate(public):
             self.hosts[name] = Host(f"{self._label}-p{number}", f"{_PUBLIC}.{10 + number}")
-        # By namespace, which of the public hosts have IPv6, and which have IPv4.
+        # By namespace: the public hosts' IPv6 addresses, and their IPv4 ones.
         self._ip6: dict[str, str] = {}
         self._ip4 = {host.namespace: f"{host.address}/24" for host in self.hosts.values()}
         for name, kind in (families or {}).items():
@@ -130,7 +132,7 @@ class Street(Hosts):
                 )
 
     def name(self, who: str, name: str, *addresses: str) -> None:
-        """Let a host's resolver know a name with these addresses."""
+        """Let a host's resolver resolve a name to these addresses."""
         folder = _RESOLVERS / self.hosts[who].namespace
         folder.mkdir(parents=True)
         self._resolvers.append(folder)
@@ -138,7 +140,7 @@ class Street(Hosts):
         (folder / "hosts").write_text("\n".join(lines) + "\n")
 
     def outside(self, home: str) -> str:
-        """The address that the world sees a home at."""
+        """Return a home's public address."""
         return f"{_PUBLIC}.{100 + list(self._homes).index(home)}"
 
     def _build(self) -> None:
@@ -152,7 +154,7 @@ class Street(Hosts):
             if ip4 is not None or ip6 is not None:
                 self._join(net, f"p{number}", host.namespace, "eth0", ip4)
             if ip6 is not None:
-                # Nobody else can have the address: without a wait until that is sure.
+                # No other host can have the address, so duplicate detection is skipped.
                 run("ip", "-n", host.namespace, "address", "add", ip6, "dev", "eth0", "nodad")
         for number, (name, kind) in enumerate(self._homes.items()):
             router = f"{self._label}-r{number}"
@@ -194,7 +196,7 @@ class Street(Hosts):
                 )
             )
         deadline = time.monotonic() + 20
-        # It writes its number when it listens.
+        # It writes its process id when it listens.
         while not pid.exists():
             if time.monotonic() > deadline or self._upnpds[-1].poll() is not None:
                 raise RuntimeError(f"miniupnpd does not start: {log.read_text()}")
@@ -226,7 +228,7 @@ class Street(Hosts):
         for process in self._upnpds:
             process.kill()
             process.wait()
-        # The links go with their namespaces.
+        # The links are removed with their namespaces.
         for namespace in self._made:
             with contextlib.suppress(subprocess.CalledProcessError):
                 run("ip", "netns", "del", namespace)

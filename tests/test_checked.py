@@ -1,4 +1,4 @@
-"""What the chain says of checked work comes into the status and the metrics as it is."""
+"""The chain's state of audits appears unchanged in status and metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARE, GOOD, LOW = 4, 15_000, 500
 
 @pytest.fixture
 def chain() -> Chain:
-    """Four members, all of whom are there and nobody of whom has been looked at."""
+    """Return a chain of four members, all present and none audited yet."""
     return Chain(4, checks=ChecksSpec())
 
 
@@ -30,7 +30,7 @@ def accounts_of(chain: Chain) -> Accounts:
 
 
 def look(chain: Chain, checker: PeerId, peer: PeerId, round_: int, score: int) -> FirstLook:
-    """A record with this look, and everybody's work."""
+    """Close a record with this audit, and every member's work."""
     accounts, members = accounts_of(chain), chain.membership.peers
     first = FirstLook(checker, peer, round_ - 1, SHARE, score)
     accounts.close(Facts(round_, dict.fromkeys(members, SHARE), (first,)), members)
@@ -38,7 +38,7 @@ def look(chain: Chain, checker: PeerId, peer: PeerId, round_: int, score: int) -
 
 
 def turn_away(chain: Chain) -> None:
-    """The founder finds the liar's work low, twice."""
+    """Let the founder find the liar's work low, twice."""
     first = look(chain, FOUNDER, LIAR, 4, LOW)
     again = SecondLook(FOUNDER, first, low=True)
     for round_ in range(5, 34):
@@ -47,7 +47,7 @@ def turn_away(chain: Chain) -> None:
 
 
 def votes_of(chain: Chain) -> Mapping[PeerId, int]:
-    """The votes of the next round, by member."""
+    """Return the votes of the next round, by member."""
     work = chain.ledger.work
     assert work is not None
     return work.votes(chain.round)
@@ -107,7 +107,7 @@ def test_metrics_follow_what_is_recorded_from_the_first_look_on(chain: Chain) ->
     look(chain, FOUNDER, ANN, 2, GOOD)
     follower = CheckedFollower(metrics.checks, FOUNDER)
     follower.update(chain.ledger)
-    # It was there before this node was.
+    # It happened before this node started.
     assert read(metrics, "looks_recorded_total", result="passed") == 0
     look(chain, FOUNDER, BEN, 3, GOOD)
     turn_away(chain)

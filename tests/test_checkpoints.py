@@ -1,5 +1,5 @@
-"""What a node knew to be final holds after a restart, whatever became of its ledger; so does what a link
-says."""
+"""What a node knew to be final still holds after a restart, whatever happened to its ledger; so does
+a link's checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def chain() -> Chain:
 
 @pytest.fixture(scope="module")
 def forged(chain: Chain) -> Chain:
-    """The history that the founder signs once it has left."""
+    """Return the history that the founder signs after it has left."""
     return chain.forged(2 * ROUNDS)
 
 
@@ -43,7 +43,7 @@ def point(chain: Chain, round_: int) -> Checkpoint:
 
 
 def stored(directory: SwarmDir, ledger: Ledger, final: Checkpoint | None = None) -> SwarmStore:
-    """The store of a node that has this ledger, and knew this to be final."""
+    """Return the store of a node with this ledger and this known final record."""
     store = SwarmStore(directory, ledger.manifest)
     for round_ in range(len(ledger)):
         store.keep(ledger.raw(round_))
@@ -57,8 +57,8 @@ def stored(directory: SwarmDir, ledger: Ledger, final: Checkpoint | None = None)
 def test_a_founder_that_left_wins_nothing_by_a_lost_ledger(
     chain: Chain, forged: Chain, directory: SwarmDir, left: str
 ) -> None:
-    """A node starts again with the file `final` alone, or with a ledger that was replaced, among four
-    machines that show the founder's history and one honest member."""
+    """A node starts again with only the file `final`, or with a replaced ledger, among four peers
+    that show the founder's history and one honest member."""
     known = chain.ledger.final
     store = stored(directory, chain.ledger, known)
     assert store.final() == known
@@ -102,7 +102,7 @@ def test_the_later_of_link_and_disk_counts_and_both_must_hold(
         with pytest.raises(UserError, match=f"same record of round {round_}$") as caught:
             _load_ledger(store, store.final(), point(forged, round_))
         assert caught.value.code is ExitCode.FINAL
-    # Whose word a link is, nobody knows: nothing is thrown away for it.
+    # The origin of a link is unknown: nothing is discarded because of it.
     assert directory.ledger.read_bytes() == before
     assert store.final() == point(chain, 10)
 
@@ -117,7 +117,7 @@ def test_a_link_that_contradicts_the_disk_alone_is_refused(
 
 @pytest.mark.parametrize("round_", [0, 10, ROUNDS + 5, 2**62])
 def test_a_link_to_a_record_that_nobody_has_moves_nothing(chain: Chain, round_: int) -> None:
-    """A hostile link: a newcomer waits for a chain that has the record, and takes no other."""
+    """A hostile link: a newcomer waits for a chain that has the record, and accepts no other."""
     ledger = Ledger(chain.manifest)
     ledger.checkpoint = Checkpoint(round_, RecordId(content_id(b"nobody's")))
     machine = CatchingUp(ledger)
@@ -129,7 +129,7 @@ def test_a_link_to_a_record_that_nobody_has_moves_nothing(chain: Chain, round_: 
             asked += 1
     assert not ledger.anchored
     assert len(ledger) == 0
-    # One question to each, until it is looked again.
+    # One question to each, until the next attempt.
     assert asked <= 2 * len(peers)
 
 
@@ -145,7 +145,7 @@ def test_a_record_that_was_fetched_is_checked_too(chain: Chain, forged: Chain) -
     _check_point(chain.ledger, point(chain, 4))
     with pytest.raises(UserError):
         _check_point(chain.ledger, point(forged, 4))
-    # What is not there yet contradicts nothing.
+    # A record that does not exist yet contradicts nothing.
     _check_point(chain.ledger.truncated(3), point(forged, 4))
 
 

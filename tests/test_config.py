@@ -1,4 +1,4 @@
-"""Where settings come from, which place wins, and what is said about those that are wrong."""
+"""The sources of settings, their precedence, and the messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_file_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
 def test_any_file_is_settings_or_the_one_error(
     tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:
-    # Any other exception than the one error fails the test by itself.
+    # Any exception other than the expected error fails the test.
     with contextlib.suppress(UserError):
         assert defaults(tmp_path_factory.mktemp("c"), text).keys() == OPTIONS.keys()
 

@@ -31,7 +31,7 @@ def quiet(command: Sequence[str | Path], folder: Path, **options: Any) -> str:
 def copy(
     checkout: Path, project_files: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The project's files elsewhere: building leaves things in a checkout."""
+    """Copy the project's files: building leaves files in a checkout."""
     root = tmp_path_factory.mktemp("source") / "distro-node"
     for path in project_files:
         place = root / path.relative_to(checkout)
@@ -42,9 +42,9 @@ def copy(
 
 @pytest.fixture(scope="module")
 def built(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source archive, and the wheel that was made from it and nothing else."""
+    """Return a folder with the source archive, and the wheel that was built from it alone."""
     folder = tmp_path_factory.mktemp("dist")
-    # What builds is in this environment; fetching it anew would need the network.
+    # The build tools are in this environment; fetching them again would need the network.
     quiet(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder],
         copy,
@@ -80,7 +80,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path, project_files
         "=",
         "distro_node.node.__main__:main",
     ]
-    # A bootstrap peer does without torch and all that comes with it.
+    # A bootstrap peer needs neither torch nor its dependencies.
     needed = [each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each]
     assert not [each for each in needed if re.match(r"torch|transformers|tokenizers", each)]
     assert [each for each in needed if each.startswith("libp2p")]
@@ -150,7 +150,7 @@ def test_a_release_gathers_the_fragments(copy: Path, tmp_path: Path) -> None:
 
 
 def test_the_release_to_come_can_be_written(copy: Path) -> None:
-    """Every fragment that is waiting, under the heading of its kind."""
+    """Every pending fragment is under the heading of its kind."""
     draft = quiet(
         [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "9.9.9"], copy
     )
@@ -175,7 +175,7 @@ def test_the_release_to_come_can_be_written(copy: Path) -> None:
 def test_an_installed_bootstrap_peer_needs_no_torch(
     built: Path, kind: str, checkout: Path, tmp_path: Path
 ) -> None:
-    """In an environment with nothing else in it, by the ordinary index."""
+    """In an empty environment, from the ordinary index."""
     (what,) = built.glob(kind)
     quiet([sys.executable, "-m", "venv", tmp_path / "venv"], tmp_path)
     programs = tmp_path / "venv" / "bin"

@@ -1,7 +1,7 @@
 """The images, the compose file and the dashboards: everything they mention exists.
 
-There is no container engine here. What these tests hold on to is what breaks such files in practice:
-a path, a command, an option or a metric that was renamed elsewhere.
+There is no container engine here. These tests check what breaks such files in practice: a path, a
+command, an option or a metric that was renamed elsewhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def dashboard(docker: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def series() -> dict[str, dict[str, set[str]]]:
-    """The values of every label of every series of a node and of a bootstrap peer."""
+    """Return the values of every label of every series of a node and of a bootstrap peer."""
     found: dict[str, dict[str, set[str]]] = {}
     for metrics in (Metrics(version="1"), BootstrapMetrics(version="1")):
         for family in metrics.registry.collect():
@@ -58,7 +58,7 @@ def series() -> dict[str, dict[str, set[str]]]:
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
-    """A Dockerfile's instructions, comments gone and continued lines joined."""
+    """Return a Dockerfile's instructions, without comments and with continued lines joined."""
     lines = path.read_text(encoding="utf-8").splitlines()
     joined = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
     joined = re.sub(r"\\\n\s*", " ", joined)
@@ -93,7 +93,7 @@ def test_hadolint_has_nothing_to_say(docker: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_what_is_copied_exists_and_reaches_the_builder(checkout: Path, name: str) -> None:
-    """`.dockerignore` lets in what it names and nothing else."""
+    """`.dockerignore` admits only what it names."""
     ignore = (checkout / ".dockerignore").read_text(encoding="utf-8").split("\n")
     let_in = {line.removeprefix("!") for line in ignore if line.startswith("!")}
     assert "*" in ignore
@@ -106,7 +106,7 @@ def test_what_is_copied_exists_and_reaches_the_builder(checkout: Path, name: str
     assert copied == let_in
     project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
     needed = {project["project"]["readme"], "__init__.py"}
-    # What lies in a folder comes with it.
+    # Files in a folder come with it.
     needed |= {name for name in project["project"]["license-files"] if "/" not in name}
     needed |= {
         package.split(".")[1]
@@ -114,7 +114,7 @@ def test_what_is_copied_exists_and_reaches_the_builder(checkout: Path, name: str
         if "." in package
     }
     assert needed <= copied
-    # No file of the package may be caught by a later pattern.
+    # No later pattern may exclude a file of the package.
     patterns = [line for line in ignore if line.startswith("**/")]
     for folder in needed:
         for path in (checkout / folder).rglob("*.py"):
@@ -172,7 +172,7 @@ def test_commands_of_images_exist(
     else:
         assert words[:2] == ["python3", "-c"]
         compile(words[2], name, "exec")
-        # It knocks where the image listens.
+        # The health check connects to the port on which the image listens.
         listening = re.search(r"/tcp/(\d+)", last(final, "CMD"))
         assert listening is not None
         assert listening.group(1) in words[2]
@@ -189,7 +189,7 @@ def test_compose_commands_exist(
 
 
 def test_variables_of_the_program_exist(docker: Path) -> None:
-    """`DISTRO_NODE_…` in any file here is the name of an option."""
+    """Every `DISTRO_NODE_…` in the files here is the name of an option."""
     from distro_node.node.cli.main import COMMANDS
     from distro_node.node.config import command_options
 
@@ -265,7 +265,7 @@ def test_promtool_accepts_the_configuration(docker: Path, promtool: str) -> None
 
 
 def test_alerts_fire_when_they_should(docker: Path, promtool: str, tmp_path: Path) -> None:
-    """Each alert names the one node that it is about, and not the others."""
+    """Each alert names the one node that it concerns, and no other."""
     values = {
         'distro_state{state="training",instance="standing"}': "1x40",
         'distro_round{instance="standing"}': "7x40",

@@ -1,6 +1,6 @@
-"""What a swarm can make a volunteer's terminal, log, metrics and files do: nothing but show text.
+"""What a swarm can make a volunteer's terminal, log, metrics and files do: only show text.
 
-One function makes foreign text harmless; a test for each way out shows that it is used there.
+One function sanitises foreign text; a test for each output shows that it is used there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
 
 def is_harmless(text: str) -> bool:
-    """Whether a terminal shows it as one line of visible characters, each in its turn."""
+    """Whether a terminal shows it as one line of visible characters, in order."""
     return text.isprintable() and not re.search("[\u0300-\u036f]{5}", text)
 
 
@@ -182,7 +182,7 @@ def test_the_log(form: LogFormat, capsys, tmp_path: Path) -> None:
 
 
 def test_warnings_of_libraries_go_to_the_log(tmp_path: Path) -> None:
-    # In a process of its own, since pytest gathers warnings for itself.
+    # In a process of its own, since pytest collects warnings itself.
     program = (
         "import sys, warnings, pathlib\n"
         "from distro_node.node.telemetry.logs import configure_logging\n"
@@ -231,7 +231,7 @@ def test_whoever_hangs_up_on_the_metrics_page_writes_nothing_to_our_terminal(cap
         for _ in range(5):
             visitor = socket.create_connection(("127.0.0.1", port))
             visitor.sendall(b"GET /metrics HTTP/1.0\r\n" + b"\x1b[2J: x\r\n" + b"\r\n")
-            # Closed at once, with a reset: what is answered finds nobody.
+            # Closed at once, with a reset, before the answer is sent.
             visitor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             visitor.close()
         time.sleep(0.3)
@@ -337,7 +337,7 @@ def test_invite_links_are_refused_in_a_line(link: str) -> None:
 
 
 def test_nothing_is_echoed_past_it(checkout: Path) -> None:
-    """A new way out has to be thought about: these files alone write to a terminal."""
+    """A new output must be considered here: only these files write to a terminal."""
     known = {
         "node/cli/bootstrap.py": "its own addresses",
         "node/cli/create.py": "what the founder made",

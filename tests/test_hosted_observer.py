@@ -43,7 +43,7 @@ async def test_its_page_shows_the_swarm(tmp_path: Path) -> None:
             (member,) = status["swarm"]["members"]
             assert (member["peer"], member["connected"]) == (peer_text(founder.network.peer), True)
             assert status["line"]["peers"] == 1
-            # It has no part in the swarm, and its link leads newcomers to it.
+            # It is not a member of the swarm, and its link leads newcomers to it.
             assert founder.members == 1
             link = parse_invite((await get(page + "api/invitation"))["link"])
             assert link.swarm == manifest.swarm
@@ -71,7 +71,7 @@ async def test_peers_of_other_swarms_are_asked_nothing(tmp_path: Path) -> None:
         await introducer.first_contact()
         async with founding(tmp_path / "founder", (peer.address,)):
             history = tmp_path / "bootstrap" / "swarms"
-            # By the second look it has asked, more than once, everybody whom it asks.
+            # By the second check it has asked every peer that it asks at all, more than once.
             await until(lambda: len(_rounds(history)) >= 3)
         assert stranger.connected() >= {BOOTSTRAP.peer}
         assert asked == []

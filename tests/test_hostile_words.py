@@ -1,8 +1,8 @@
-"""Markup and terminal sequences in all that strangers name, or that a model writes: text stays text.
+"""Markup and terminal sequences in every name from strangers, and in model output: text stays text.
 
-Each is put in the place of a swarm's name, a peer, a sample of the model and a source of data, and goes
-out by each way that people look at: the screen, `status`, the log, the page and the model card.
-`test_harmless.py` has a test of each way by itself.
+Each is used as a swarm's name, a peer, a sample of the model and a source of data, and is shown by
+every output for people: the screen, `status`, the log, the page and the model card.
+`test_harmless.py` tests each output by itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ WORDS = (*MARKUP, *LINES, *TERMINAL)
 
 
 def status_of(word: str) -> Status:
-    """A status in which all that strangers name is called so."""
+    """Return a status in which all names from strangers are this word."""
     stranger = MemberStatus(peer=word, me=False, connected=True, heard_seconds=None)
     event = EventStatus(time=0.0, round=1, kind="joined", peer=word, text=word)
     swarm = replace(SWARM, name=word, members=(stranger,))
@@ -102,7 +102,8 @@ def test_in_the_log(form: LogFormat, capsys: Any, tmp_path: Path) -> None:
 
 
 async def test_on_the_page() -> None:
-    """It gets JSON, which no browser shows, and makes text of it (`dashboard/test_pages.py`)."""
+    """The page's script receives JSON, which no browser renders, and makes text of it
+    (`dashboard/test_pages.py`)."""
     async with served() as page:
         for word in WORDS:
             page.status = status_of(word)
@@ -153,12 +154,12 @@ def facts_of(word: str) -> dict[str, Any]:
 @pytest.mark.parametrize("word", WORDS)
 def test_on_the_model_card(word: str) -> None:
     page, plain = (card(facts_of(each), {"model_type": "llama"}) for each in (word, "plain"))
-    # As many lines as with a harmless name: none begins a heading, a table or a head of its own.
+    # As many lines as with a harmless name: none begins a heading, a table or its own metadata.
     assert len(page.split("\n")) == len(plain.split("\n"))
     head = page.split("---\n")[1]
     assert yaml.safe_load(head) == yaml.safe_load(plain.split("---\n")[1])
     assert all(line.isprintable() for line in page.split("\n"))
-    # Whatever begins a tag, an entity, a link or code has a backslash before it.
+    # Everything that begins a tag, an entity, a link or code is preceded by a backslash.
     written = "\n".join(
         line for line, same in zip(page.split("\n"), plain.split("\n"), strict=True) if line != same
     )

@@ -1,4 +1,4 @@
-"""Somebody without a part in a swarm keeps what comes out of it, and gives it to whoever asks."""
+"""A peer that is not a member keeps a swarm's result, and serves it on request."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def founding_at(root: Path, peer: Peer, **changes: Any) -> AbstractAsyncContextM
 
 
 def in_round(least: int) -> Callable[[Any], bool]:
-    """Whether the page shows this round or a later one."""
+    """Return a condition: the page shows this round or a later one."""
     return lambda status: (status["training"]["round"] or -1) >= least
 
 
 async def hosted(peer: Peer, least: int = 0) -> int:
-    """Wait until the peer has the parameters after this round or a later one; returns which."""
+    """Wait until the peer has the parameters after this round or a later one; return the round."""
     page = (await peer.status()).dashboard
     assert page is not None
 
@@ -74,11 +74,11 @@ async def test_what_came_out_is_had_after_the_last_member_has_gone(tmp_path: Pat
     host = tmp_path / "bootstrap"
     async with introducing(host, serve_result=True, **ENDS) as peer:
         async with founding_at(tmp_path, peer, **ENDS) as founder:
-            # It stays until it is not asked any more, by the host among others.
+            # It stays until it gets no more requests, including from the host.
             await founder.ended.wait()
         assert await hosted(peer, LAST) == LAST
         manifest = founder.manifest
-    # It is started anew with nobody there, and somebody comes who knows nothing but it.
+    # It is restarted without any other peer, and a newcomer arrives that knows no other.
     me, data = identity(1), DataDir(tmp_path / "late")
     data.create()
     telemetry = Telemetry(me.peer, Metrics(version="test"))
@@ -94,7 +94,7 @@ async def test_what_came_out_is_had_after_the_last_member_has_gone(tmp_path: Pat
     late, there = ledger_at(data.root, manifest), ledger_at(tmp_path / "founder", manifest)
     assert late.finished
     assert late.head == there.head
-    # The trainer loaded the parameters that the last snapshot certifies, and no others.
+    # The trainer loaded exactly the parameters that the last snapshot certifies.
     assert telemetry.round == LAST
     snapshot = late.snapshot
     assert snapshot is not None
@@ -108,7 +108,7 @@ async def test_it_goes_with_the_newest_snapshot(tmp_path: Path) -> None:
             first = await hosted(peer)
             await hosted(peer, first + 6)
         store = SwarmStore(DataDir(root).swarm(founder.manifest.swarm), founder.manifest)
-    # The older ones have gone. One more may be on its way when it stops.
+    # The older ones are gone. One more may be in progress when it stops.
     listed = store.snapshots()
     whole = [each for each in listed if each.whole]
     assert 1 <= len(whole) <= 2
@@ -121,7 +121,7 @@ async def test_a_full_disk_keeps_it_from_nothing_else(
 ) -> None:
     monkeypatch.setattr("distro_node.node.hosting._FULL_SECONDS", 0.1)
     root, put = tmp_path / "bootstrap", BlobStore.put
-    # The manifest had room: without it there is nothing to follow.
+    # There was room for the manifest: without it there is nothing to follow.
     manifest, _, _ = toy_swarm(min_seconds=0.2)
     full = True
 
@@ -135,7 +135,7 @@ async def test_a_full_disk_keeps_it_from_nothing_else(
         await until(lambda: "what comes out of the run is not kept" in caplog.text)
         page = (await peer.status()).dashboard
         assert page is not None
-        # Its page goes on, and as soon as there is room the rest comes.
+        # Its page keeps updating, and as soon as there is room the rest is fetched.
         then = (await shown_once(page, in_round(0)))["training"]["round"]
         await shown_once(page, in_round(then + 2))
         full = False

@@ -1,4 +1,4 @@
-"""Joining: who would never be admitted is told so, and nobody else is."""
+"""Joining: only a peer that can never be admitted is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_guest_needs_a_ticket_of_its_own() -> None:
         with pytest.raises(UserError, match=words) as caught:
             check_invitation(chain.manifest, chain.ledger, guest, bad)
         assert caught.value.code is ExitCode.NO_TICKET
-    # The issuer's own word for itself holds: so it comes back after a pause.
+    # The issuer may invite itself, so it can return after a pause.
     own = ticket(chain.manifest, issuer, issuer.peer)
     check_invitation(chain.manifest, chain.ledger, issuer.peer, own)
 
@@ -64,7 +64,7 @@ def test_whoever_was_expelled_is_told_why() -> None:
 
 
 class Holder:
-    """A peer that has blobs, and a newcomer that fetches them; what is asked for is noted."""
+    """A peer that has blobs, and a newcomer that fetches them; requests are recorded."""
 
     def __init__(self, root: Path) -> None:
         self.blobs: dict[ContentId, bytes] = {}
@@ -110,7 +110,7 @@ async def test_the_base_is_fetched_once(tmp_path: Path) -> None:
     assert len(means.asked) == 3
     await fetch_base(means, manifest)
     assert len(means.asked) == 3
-    # What the disk lost comes again, and no more.
+    # Only what the disk lost is fetched again.
     means.store.remove(listed.chunks[1])
     await fetch_base(means, manifest)
     assert means.asked[3:] == [listed.chunks[1]]
@@ -137,7 +137,7 @@ async def test_a_base_that_is_none_is_one_line(
 
 
 async def test_updates_that_are_too_large_to_be_sent_end_the_join(tmp_path: Path) -> None:
-    """Or the node would end with the first that it makes."""
+    """Otherwise the node would end with the first update that it makes."""
     data = DataDir(tmp_path)
     data.create()
     manifest = replace(
@@ -167,7 +167,7 @@ async def test_a_task_that_is_not_installed_ends_the_join(tmp_path: Path) -> Non
         store.put(manifest.encode())
         directory = data.swarm(manifest.swarm)
         directory.manifest.parent.mkdir(parents=True)
-        # What it is told of by a peer is the manifest, and that is here.
+        # Peers only provide the manifest, which is present here.
         means: Any = SimpleNamespace(
             settings=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
         )

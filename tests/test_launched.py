@@ -1,4 +1,4 @@
-"""What torch's elastic launcher says of a process, and which of it cannot be taken part in."""
+"""Reading of the variables of torch's elastic launcher, and which launches are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAID = {
 def test_a_process_knows_which_one_it_is() -> None:
     assert launch_of(SAID) == Launch(5, 8, 1, 4, "192.0.2.1", 29400, "run/2")
     assert launch_of({}) is None
-    # One process alone is a node like any other.
+    # A single process is an ordinary node.
     assert launch_of({**SAID, "RANK": "0", "WORLD_SIZE": "1"}) is None
 
 

@@ -1,4 +1,4 @@
-"""An observer learns what a swarm decides, shows it, and has no part in it."""
+"""An observer follows a swarm's decisions and shows them without taking part."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ async def test_it_follows_shows_and_takes_no_part(
             assert swarm.decided_seconds is not None
             assert telemetry.loss is not None
             assert founder.members == 1
-            # Or the alert for who has lost everybody would fire for ever.
+            # Otherwise the alert for a node without peers would fire for ever.
             registry = telemetry.metrics.registry
             await until(lambda: registry.get_sample_value("distro_peers_connected") == 1)
-        # It was told to end, and ended by itself; the founder goes on.
+        # It was asked to end, and ended by itself; the founder goes on.
         assert observation.told_to_leave
         round_ = founder.telemetry.round or 0
         await until(lambda: (founder.telemetry.round or 0) > round_)
@@ -68,7 +68,7 @@ async def test_it_follows_shows_and_takes_no_part(
         pass
     rows = chronicle.whole()["rows"]
     assert rows["round"][-1] >= began + 3
-    # Nobody here knows when rounds were decided before it came; of those since then it does.
+    # It cannot know when earlier rounds were decided, but does for those since its start.
     assert rows["time"][began] is None
     assert rows["time"][began + 3] is not None
     assert not any("checkpoint" in path.name for path in files.root.iterdir())

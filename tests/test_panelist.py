@@ -1,4 +1,5 @@
-"""Panels on a node: parts of sheets from whoever has them, and a tally that the panel agrees on."""
+"""Committees on a node: parts of sign votes from any holder, and an aggregate that the committee
+agrees on."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ MEMBERS = 6
 
 
 class Desk:
-    """A member's part in the panels, with a network that is everybody's disks."""
+    """A member's part in the committees, with a network made of all members' disks."""
 
     def __init__(self, world: World, number: int, root: Path) -> None:
         self.world = world
@@ -58,7 +59,7 @@ class Desk:
         self.begin()
 
     def begin(self) -> None:
-        """Start the process, perhaps again."""
+        """Start the process, for the first time or again."""
         network: Any = self
         self.store = BlobStore(self.root / "blobs")
         self.parts = PartStore(self.root / "sheets")
@@ -93,7 +94,7 @@ class Desk:
         assert found is not None
         self.panelist: Panelist = found
 
-    # In the place of the network and of the fetcher
+    # Stand-ins for the network and the fetcher
 
     def connected(self) -> frozenset[PeerId]:
         return frozenset(desk.peer for desk in self.world.desks if desk is not self)
@@ -119,10 +120,10 @@ class Desk:
     async def offer(self, wanted: object) -> None:
         raise AssertionError("a sheet is offered to a relay")
 
-    # What it does
+    # Actions
 
     def sheet(self, round_: int, seed: int = 0) -> bytes:
-        """What its trainer makes."""
+        """Return what its trainer makes."""
         (whole,), chance = sections(self.world.layout, 1), np.random.default_rng([round_, seed])
         speakers = self.world.chain.manifest.speakers
         assert speakers is not None
@@ -140,19 +141,19 @@ class Desk:
         return self.reports.pop().update
 
     def asked(self) -> Tally:
-        """The tally that it is asked for now."""
+        """Return the aggregate that is requested of it now."""
         training = Training(self.peer, overlap=False)
         (effect,) = training.next_tally(self.world.chain.ledger, announced=False, patience=PATIENCE)
         return effect
 
     async def say(self) -> ContentId:
-        """What it says."""
+        """Aggregate, and return the announced aggregate."""
         await self.panelist.say(self.asked())
         return self.reports.pop().update
 
 
 class World:
-    """Six members in two panels of three."""
+    """Six members in two committees of three."""
 
     def __init__(self, root: Path, term: int = 3) -> None:
         self.chain = Spoken(MEMBERS, term=term)
@@ -173,7 +174,7 @@ class World:
     async def told(
         self, *, but: Desk | None = None, named: dict[PeerId, ContentId] | None = None
     ) -> None:
-        """Everybody tells its sheet, and the round is decided."""
+        """Let all members announce their sign votes, and decide the round."""
         round_, entries = self.chain.round, []
         for desk in self.desks:
             if desk is not but:
@@ -182,7 +183,8 @@ class World:
         self.chain.grow(updates=entries)
 
     async def spoken(self, *silent: Desk) -> list[list[ContentId | None]]:
-        """What each panel's members say; the round is decided, with all of it that is the same."""
+        """Return what each committee's members announce, and decide the round with all that they
+        agree on."""
         panels = [[], []]
         for section, said in enumerate(panels):
             for desk in self.panel(section):
@@ -194,7 +196,7 @@ class World:
             if tally is not None
         ]
         self.chain.grow(updates=entries)
-        # Everybody fetches what counts, to take the step.
+        # All members fetch what counts, to take the step.
         for desk in self.desks:
             for tally in self.chain.speaking.tallies(
                 self.chain.ledger[self.chain.round - 1].record
@@ -206,7 +208,7 @@ class World:
         return [[tally for _, tally in said] for said in panels]
 
     def mask(self, desk: Desk, tally: ContentId | None) -> tuple[bool, ...]:
-        """Which sheets a tally counts."""
+        """Return which sign votes an aggregate counts."""
         assert tally is not None
         body = desk.store.get(tally)
         assert body is not None
@@ -232,7 +234,7 @@ async def test_a_panel_comes_to_one_tally_in_each_step(world: World) -> None:
 
 
 async def test_what_an_author_withholds_comes_from_the_panel(world: World) -> None:
-    """It gives its sheet to one of the panel alone."""
+    """It gives its sign vote to only one of the committee."""
     one, *others = world.panel()
     author = next(desk for desk in world.desks if desk not in (one, *others))
     author.withholds = lambda asker, name: asker != one.peer
@@ -243,7 +245,8 @@ async def test_what_an_author_withholds_comes_from_the_panel(world: World) -> No
     ours, theirs = await world.spoken()
     assert len({*ours}) == 1
     assert world.mask(one, ours[0]) == (True,) * MEMBERS
-    # Of its own panel nobody else has heard it, and so it stands alone: nothing is said of that section.
+    # In its own committee no other member has received it, so it is alone, and that section gets no
+    # aggregate.
     round_ = world.chain.round - 1
     said = dict(zip(world.chain.speaking.panel(round_, 1), theirs, strict=True))
     alone = said.pop(author.peer)
@@ -257,8 +260,8 @@ async def test_what_an_author_withholds_comes_from_the_panel(world: World) -> No
 async def test_what_an_author_gives_one_of_a_panel_is_for_all_of_it_or_none(
     world: World, moment: float, heard: int
 ) -> None:
-    """It refuses all of them at first. At the last moment, with no time for the others to ask the one
-    that has it, nobody asks an author any more."""
+    """It first refuses all of them. At the last moment, too late for the others to ask the one that
+    has it, authors are no longer asked."""
     one, *_ = panel = world.panel()
     author = next(desk for desk in world.desks if desk not in panel)
     author.withholds = lambda asker, name: True
@@ -280,7 +283,7 @@ async def test_what_an_author_gives_one_of_a_panel_is_for_all_of_it_or_none(
 
 
 async def test_a_sheet_said_again_when_there_are_more_sections_is_not_there(world: World) -> None:
-    """A liar announces a sheet of the term before, of which others have parts."""
+    """A liar announces a sign vote of the previous epoch, of which others have parts."""
     panel, round_ = world.panel(), world.chain.round
     author = next(desk for desk in world.desks if desk not in panel)
     sheet = await author.tell(round_)
@@ -292,7 +295,7 @@ async def test_a_sheet_said_again_when_there_are_more_sections_is_not_there(worl
 
 
 async def test_a_part_that_somebody_still_waits_for_is_not_forgotten(world: World) -> None:
-    """Two ask for it, and one of them gives up."""
+    """Two tasks ask for it, and one of them gives up."""
     one, round_ = world.panel()[0], world.chain.round
     author = next(desk for desk in world.desks if desk not in world.panel())
     sheet = await author.tell(round_)
@@ -312,7 +315,7 @@ async def test_a_part_that_somebody_still_waits_for_is_not_forgotten(world: Worl
 async def test_a_sheet_that_tells_nothing_counts_nowhere_and_is_its_authors_fault(
     world: World,
 ) -> None:
-    """Its parts are what it has announced, and no signs at all."""
+    """Its parts match its announcement, but contain no signs."""
     author, round_ = world.desks[0], world.chain.round
     parts = [b"\1 no bits", b"\1 none either"]
     ids = [content_id(part) for part in parts]
@@ -333,7 +336,7 @@ async def test_a_sheet_that_tells_nothing_counts_nowhere_and_is_its_authors_faul
 
 
 async def test_what_is_no_part_is_not_kept(world: World) -> None:
-    """A member of the panel hands on something else under the name of another's part."""
+    """A member of the committee passes on something else under the name of another's part."""
     liar, one, _ = world.panel()
     author = next(desk for desk in world.desks if desk not in world.panel())
     author.withholds = lambda asker, name: True
@@ -376,7 +379,7 @@ async def test_who_cannot_follow_says_so_without_waiting(world: World) -> None:
 
 
 async def test_where_nothing_was_agreed_on_a_panel_begins_anew(world: World) -> None:
-    """All of it was restarted, or all but one: a step without them, and they are back."""
+    """All of it was restarted, or all but one: after a step without them they are back."""
     await world.told()
     panel = world.panel()
     await world.spoken()
@@ -393,7 +396,7 @@ async def test_where_nothing_was_agreed_on_a_panel_begins_anew(world: World) -> 
 
 
 async def test_who_was_late_goes_on_if_it_heard_what_counted(world: World) -> None:
-    """What it would have said is what the others did."""
+    """Its aggregate would have been the same as the others'."""
     for late in (True, False, False):
         await world.told()
         panel = world.panel()
@@ -406,7 +409,7 @@ async def test_who_was_late_goes_on_if_it_heard_what_counted(world: World) -> No
 
 
 async def test_who_waits_for_a_sheet_is_done_before_it_speaks_again(world: World) -> None:
-    """Its panel has agreed without it, while it still waits for a sheet that nobody gives."""
+    """Its committee has agreed without it, while it still waits for a sign vote that is withheld."""
     panel = world.panel()
     author = next(desk for desk in world.desks if desk not in panel)
     author.withholds = lambda asker, name: True
@@ -432,7 +435,7 @@ async def test_who_missed_a_step_says_nothing(world: World) -> None:
 
 
 async def test_a_sheet_outlives_its_process(world: World) -> None:
-    """All who announced one were restarted before anybody had a part of it."""
+    """All members that announced one were restarted before any part of it was fetched."""
     round_ = world.chain.round
     sheets = {desk.peer: await desk.tell(round_) for desk in world.desks}
     for desk in world.desks:
@@ -471,7 +474,7 @@ async def test_parts_go_when_their_step_is_over(world: World) -> None:
     await world.told()
     await desk.updates.sweep(round_ + 3)
     kept = {*named()}
-    # Those of the next step are here, and no other.
+    # Only those of the next step are here.
     assert len(kept) == 2
     await desk.updates.sweep(round_ + 5)
     assert not named()
@@ -485,7 +488,7 @@ async def test_who_speaks_for_nothing_needs_nothing(world: World) -> None:
 
 
 async def test_a_sheet_waits_until_its_panels_are_drawn(world: World) -> None:
-    """Who needs several rounds for a sequence may be done a term before it is due."""
+    """A member that needs several rounds for a sequence may be done an epoch before it is due."""
     desk, due = world.desks[0], 7
     assert not world.chain.speaking.sections(due)
     what = Train(due, RecordId(bytes(32)), (1,), 1)
@@ -510,7 +513,7 @@ async def test_who_has_no_memory_for_it_says_nothing_until_its_panel_begins_anew
     say = Panelist.say
 
     async def on_its_machine(panelist: Panelist, effect: Tally) -> None:
-        """One speaks at a time; of memory the others have enough."""
+        """One aggregates at a time; the others have enough memory."""
         there = free if panelist is one.panelist else 1 << 40
         monkeypatch.setattr(panelist_module, "free_main_memory", lambda: there)
         await say(panelist, effect)
@@ -518,7 +521,8 @@ async def test_who_has_no_memory_for_it_says_nothing_until_its_panel_begins_anew
     monkeypatch.setattr(Panelist, "say", on_its_machine)
 
     async def speaks() -> bool:
-        """Whether it says in a step what the others of its panel say, and not nothing."""
+        """Whether it announces the same as the others of its committee in a step, and does not
+        abstain."""
         await world.told()
         panels = [world.panel(section) for section in (0, 1)]
         mine = next(number for number, panel in enumerate(panels) if one in panel)
@@ -529,14 +533,14 @@ async def test_who_has_no_memory_for_it_says_nothing_until_its_panel_begins_anew
         return ours == theirs
 
     assert await speaks()
-    # What it holds is not asked for once more.
+    # Memory that it already holds is not required again.
     free = asked - 1
     assert await speaks()
     free = 0
     assert not await speaks()
     assert "0.0 GB are free" in caplog.text
 
-    # The next term. Of a section of its own it has to hold everything, and later it cannot follow.
+    # The next epoch. For a new section it must hold everything, and later it cannot follow.
     free = asked - 1
     assert not await speaks()
     free = asked

@@ -1,4 +1,4 @@
-"""The rules that a reader relies on: which folder imports what, and what no file may hold.
+"""The rules that a reader relies on: which folder imports what, and what no file may contain.
 
 The table of folders is in docs/layout.md; this is the same table for machines.
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-# Standard library modules without a world in them: no sockets, files, clocks, threads or chance.
+# Standard library modules without access to the outside: no sockets, files, clocks, threads or
+# randomness.
 PURE_STDLIB = {
     "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "contextlib",
     "copy", "dataclasses", "decimal", "difflib", "enum", "errno", "fractions", "functools",
@@ -25,14 +26,14 @@ ALLOWED = {
     "crypto": PURE_STDLIB | {"blake3", "base58", "cryptography"},
     "protocol": PURE_STDLIB | {"numpy", "msgpack"},
 }
-# The key comes from the operating system's randomness and lives in a file.
+# The key comes from the operating system's randomness and is kept in a file.
 EXCEPTIONS = {
     "crypto/keystore.py": {"os", "pathlib", "secrets"},
     "crypto/identity.py": {"secrets"},
 }
-# A folder, or a module at the top of node/ by name, and what it may import: these and whatever stands
-# under them here. docs/layout.md has the same table for people. Every arrow points up the list, so
-# there is no circle.
+# A folder, or a module at the top of node/ by name, and what it may import: the listed entries and
+# everything below them here. docs/layout.md has the same table for people. Every arrow points up the
+# list, so there is no cycle.
 _SHARED = (
     *("node/errors", "node/harmless", "node/hours", "node/settings", "node/config"),
     *("node/field_docs", "node/versions", "node/host_names", "node/system_errors"),
@@ -131,8 +132,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/__main__": ("node/cli",),
 }
 FOLDERS = ("crypto", "protocol", "node")
-# What the trainer's side of the pipe is made of. Everything else under node/ belongs to the node
-# process, the trainer's supervisor and client, its errors and the frames of the pipe included.
+# The trainer process's modules. Everything else under node/ belongs to the node process, including
+# the trainer's supervisor and client, its errors and the frames of the pipe.
 NODE_SIDE_OF_TRAINER = {
     *(
         "__init__",
@@ -177,7 +178,7 @@ def modules(checkout: Path, folder: str) -> list[Path]:
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """The modules a file imports, absolute as `os.path`, relative as `..crypto.hashing`."""
+    """Yield the modules a file imports, absolute as `os.path`, relative as `..crypto.hashing`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -192,7 +193,8 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def entry_of(path: Path) -> str:
-    """The entry of `ARROWS` that a module or folder belongs to, given relative to the checkout."""
+    """Return the entry of `ARROWS` that a module or folder belongs to, given relative to the
+    checkout."""
     name = path.with_suffix("").as_posix()
     while name not in ARROWS:
         name = name.rpartition("/")[0]
@@ -201,7 +203,7 @@ def entry_of(path: Path) -> str:
 
 
 def target_of(target: str, name: str, path: Path, checkout: Path) -> Path:
-    """The module or folder that `from target import name` leads to, relative to the checkout."""
+    """Return the module or folder that `from target import name` refers to, relative to the checkout."""
     dots = len(target) - len(target.lstrip("."))
     package = path.parent.relative_to(checkout).parts
     assert dots <= len(package) + 1, f"{path}: {target} leaves the package"
@@ -211,7 +213,7 @@ def target_of(target: str, name: str, path: Path, checkout: Path) -> Path:
 
 
 def arrows(checkout: Path, path: Path) -> Iterator[tuple[Path, int]]:
-    """What a module imports of this project, and in which line."""
+    """Yield what a module imports from this project, with the line."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
         if isinstance(node, ast.ImportFrom) and node.level:
             for alias in node.names:
@@ -257,7 +259,7 @@ def test_arrows_are_those_of_the_table(checkout: Path, folder: str) -> None:
     for path in modules(checkout, folder):
         own = entry_of(path.relative_to(checkout))
         for target, line in arrows(checkout, path):
-            # The version stands in the root.
+            # The version is in the root.
             if target == Path() or entry_of(target) in (own, *ARROWS[own]):
                 continue
             offences.append(f"{path.relative_to(checkout).as_posix()}:{line} imports {target}")
@@ -282,7 +284,7 @@ def test_no_two_modules_import_each_other(checkout: Path) -> None:
         for path in modules(checkout, folder):
             name = path.relative_to(checkout).with_suffix("").as_posix().removesuffix("/__init__")
             graph[name] = {target.as_posix() for target, _ in arrows(checkout, path)} - {name}
-    # Whatever imports nothing that is left can go; what stays imports each other.
+    # Remove modules that import none of the rest; the remaining ones import each other in a cycle.
     while gone := {name for name, targets in graph.items() if not targets & graph.keys()}:
         graph = {name: targets for name, targets in graph.items() if name not in gone}
     assert graph == {}
@@ -326,7 +328,7 @@ def test_the_node_process_never_imports_torch(checkout: Path) -> None:
 
 
 def test_pickle_is_nowhere(checkout: Path) -> None:
-    """What comes off the network or the disk is hostile; unpickling it would run it."""
+    """Data from the network or the disk is hostile; unpickling it would execute it."""
     for folder in FOLDERS:
         for path in modules(checkout, folder):
             loaded = {target.partition(".")[0] for target, _ in imports(path)}
@@ -343,8 +345,8 @@ def test_every_module_says_what_it_is_for(project_files: list[Path]) -> None:
     assert silent == []
 
 
-# Home and work directories of whoever wrote a file, and hosts of package indexes: neither says
-# anything to anybody else. Written so that this file does not match itself.
+# Home and work directories of a file's author, and hosts of package indexes: neither is of use to
+# others. Written so that this file does not match itself.
 MACHINE = re.compile(
     r"/(?:work|root|Users)/[\w.]|/home/(?!distro\b)[\w.]+/|/tmp/[a-z]+/|[A-Z]:\\\\Users"
     r"|(?:pypi|pythonhosted|npmjs)\.org"
@@ -374,9 +376,9 @@ def test_the_search_for_machines_can_find_one() -> None:
 
 
 def _private_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """What is private to another object and touched all the same, with its line.
+    """Yield another object's private names that are accessed, with the line.
 
-    Constants are not meant: a test shortens a pause, or holds a document against a bound.
+    Constants are exempt: a test shortens a pause, or compares a document with a bound.
     """
     for node in ast.walk(tree):
         name: object = None
@@ -390,7 +392,8 @@ def _private_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def _unexplained(source: str) -> list[str]:
-    """Private names in a test's source that no comment gives a reason for, and reasons for nothing."""
+    """Return private names in a test's source without a comment that gives a reason, and reasons
+    without a use."""
     lines = ["", *source.splitlines()]
     explained: set[str] = set()
     for block in re.findall(

@@ -1,4 +1,4 @@
-"""The member at work, with a network and a trainer made of lists: what peers cannot make it do."""
+"""The running member, with a network and a trainer made of lists: what peers cannot make it do."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SNAPSHOT_INTERVAL = 20
 
 
 class World:
-    """A swarm of four: a runner, and a liar whose words a test puts into its network."""
+    """A swarm of four: a runner, and a liar whose messages a test puts into its network."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.chain = Chain(4, snapshot_interval=SNAPSHOT_INTERVAL)
@@ -88,7 +88,7 @@ class World:
         self._to_runner, self._gossip = trio.open_memory_channel[tuple[PeerId, bytes]](100)
 
     def start(self) -> None:
-        """Make the runner, at the end of the chain."""
+        """Create the runner, at the end of the chain."""
         for round_ in range(len(self.chain.ledger)):
             self.swarm_store.keep(self.chain.ledger.raw(round_))
         self.swarm_store.write()
@@ -115,7 +115,7 @@ class World:
         return update_layout(self.chain.manifest.parameters, optimizer.chunk, optimizer.top_k)
 
     def body(self, number: int) -> bytes:
-        """A sound update, another one for each number."""
+        """Return a valid update, a different one for each number."""
         positions = [
             np.arange(number, number + tensor.top_k, dtype=np.int32)[None].repeat(tensor.blocks, 0)
             for tensor in self.layout.tensors
@@ -124,7 +124,7 @@ class World:
         return encode_update(self.layout, positions, signs)
 
     async def say(self, kind: str, message: Any) -> None:
-        """Let the liar say something."""
+        """Send a message from the liar."""
         words = self.chain.envelope(LIAR, kind, message).encode()
         await self._to_runner.send((self.liar, words))
 
@@ -137,14 +137,14 @@ class World:
         return said
 
     def decide(self, **parts: Any) -> None:
-        """Decide the next round at the runner, with everybody's signature."""
+        """Decide the next round at the runner, with every member's signature."""
         self.tell(self.chain.grow(**parts))
 
     def tell(self, decided: Decided) -> None:
-        """Let a ledger entry arrive at the runner."""
+        """Deliver a ledger entry to the runner."""
         self.runner._dispatch(Learned(decided))
 
-    # In the place of the network, of the fetcher and of the trainer_supervisor
+    # Stand-ins for the network, the fetcher and the trainer supervisor
 
     def serve(self, protocol: str, handler: Callable[..., Any], **_: object) -> None:
         self.served[protocol] = handler
@@ -234,7 +234,7 @@ async def test_looks_are_for_the_trainer_and_for_who_looks_again(world: World) -
         world.runner.second_looks = second
         world.runner._perform([again])
         assert world.again == [again]
-        # What comes of them is the member's to say: here work is not checked.
+        # The member decides what follows from them: in this swarm work is not audited.
         world.runner.looked(Judged(1, 5, 4))
         world.runner.looked(LookedAgain(first, (Score(5, 4),)))
         assert not world.published
@@ -258,7 +258,8 @@ async def test_a_liar_that_announces_what_we_need_does_not_make_us_delete_it(wor
 
 @pytest.mark.parametrize("more", [-2, 2, 1 << 31])
 async def test_a_size_that_was_announced_decides_nothing(world: World, more: int) -> None:
-    """A liar tells each member another size of the same bytes, and its record yet another one."""
+    """A liar announces another size of the same bytes to each member, and its record has yet another
+    one."""
     body = world.body(0)
     async with running(world):
         said = await world.announce(body, size=len(body) + more)
@@ -280,7 +281,7 @@ async def test_a_copycat_with_another_size_does_not_spoil_the_authors_update(wor
         world.runner._dispatch(Heard(world.chain.envelope(copycat, "announcement", copy)))
         said = await world.announce(body)
         await until(lambda: said.update in world.update_ids)
-        # The round's own account of it: both are held, none of them is bad.
+        # The round's own account of it: both are held, and neither is bad.
         collection = world.runner.member._current.collection
         assert len(collection.arrivals(0.0)) == 2
         assert not world.offences
@@ -316,7 +317,7 @@ async def test_updates_that_nobody_has_are_not_waited_for_when_a_snapshot_contai
     async with running(world):
         world.decide()
         await until(lambda: world.missed >= 8)
-        # No snapshot contains them, so they have to be had.
+        # No snapshot contains them, so they must be fetched.
         assert world.reloads == 0
         while world.chain.round <= SNAPSHOT_INTERVAL + 1:
             world.decide(updates=[])
@@ -357,7 +358,7 @@ async def test_many_signs_of_a_fork_make_one_comparison(world: World) -> None:
 async def test_a_chain_that_parts_before_what_is_final_is_told_of_once(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """As it was: nothing said that the others were elsewhere for good."""
+    """Before the fix, nothing reported that the others had diverged for good."""
     other = world.chain.fork()
     for _ in range(5):
         world.chain.grow()
@@ -373,7 +374,7 @@ async def test_a_chain_that_parts_before_what_is_final_is_told_of_once(
         assert world.runner.apart() == frozenset()
         for _ in range(3):
             world.tell(other.ledger[4])
-            # A comparison each ten seconds at most.
+            # A comparison at most every ten seconds.
             await trio.sleep(11)
             await until(lambda: not world.runner._settling)
         assert world.runner.apart() == {world.liar}
@@ -386,7 +387,7 @@ async def test_a_chain_that_parts_before_what_is_final_is_told_of_once(
 
 
 async def test_a_liar_cannot_feed_us_a_chain_for_ever(world: World) -> None:
-    """What it says of its height does not matter, and nothing after the first lie is asked for."""
+    """The height that it claims does not matter, and nothing is requested after the first lie."""
     for _ in range(3):
         world.chain.grow()
     forged = world.chain.fork()
@@ -401,7 +402,7 @@ async def test_a_liar_cannot_feed_us_a_chain_for_ever(world: World) -> None:
 
 
 async def test_who_forwards_what_nobody_signed_is_not_listened_to_any_further(world: World) -> None:
-    """An answer of eight megabytes holds tens of thousands of messages; each takes time to check."""
+    """An answer of eight megabytes contains tens of thousands of messages; each takes time to check."""
     height = len(world.chain.ledger)
     good = world.chain.envelope(LIAR, "heartbeat", Heartbeat(height, 1)).encode()
     bad = good[:-1] + bytes([good[-1] ^ 1])
@@ -413,7 +414,7 @@ async def test_who_forwards_what_nobody_signed_is_not_listened_to_any_further(wo
 
 
 async def test_only_a_leaders_proposal_is_passed_on(world: World) -> None:
-    """Proposals are long: what any member could say in every slot would be multiplied by gossip."""
+    """Proposals are long: if any member could send one in every slot, gossip would multiply it."""
     async with running(world):
         member = world.runner.member
         leaders = world.chain.leaders
@@ -449,7 +450,7 @@ async def test_a_long_message_of_a_stranger_is_not_even_decoded(
 
 
 async def test_a_node_that_is_expelled_ends(world: World) -> None:
-    """Its identity is never admitted again, so it must not go on asking."""
+    """Its identity is never admitted again, so it must stop asking."""
     proof = world.chain.evidence(ME)
     async with running(world):
         assert not world.runner.finished.is_set()
@@ -469,13 +470,13 @@ async def test_a_node_that_was_started_asks_what_it_said_before_it_votes(world: 
 
 
 async def test_words_of_before_a_restart_stay_until_their_round_is_decided(world: World) -> None:
-    """As it was: the next clearing took them, whatever round they were about."""
+    """Before the fix, the next cleanup deleted them, whatever their round."""
     while len(world.chain.ledger) < 60:
         world.chain.grow(updates=[])
     ahead = world.chain.fork()
     while len(ahead.ledger) < 66:
         ahead.grow(updates=[])
-    # The ledger's end is lost, and what was signed after it is not.
+    # The ledger's end is lost, but not the messages signed after it.
     words = [chain.envelope(ME, "skip", chain.ballot(NO_BLOCK)) for chain in (world.chain, ahead)]
     for word in words:
         world.swarm_store.sign(word.encode())
@@ -490,7 +491,8 @@ async def test_words_of_before_a_restart_stay_until_their_round_is_decided(world
 async def test_own_words_reach_nobody_before_they_are_on_the_disk(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither by gossip nor in an answer to who asks what it missed; meanwhile the loop goes on."""
+    """Neither by gossip nor in an answer to a peer's request for what it missed; meanwhile the loop
+    goes on."""
     disk_is_ready, genuine = threading.Event(), os.fsync
 
     def slow(descriptor: int) -> None:
@@ -532,7 +534,7 @@ async def test_a_relay_hears_of_our_update_from_us(world: World) -> None:
 
 
 async def test_an_announcement_is_timed_in_its_own_round(world: World) -> None:
-    """Alone, a member has decided its round before the announcement is on its way."""
+    """A lone member has decided its round before the announcement is sent."""
     said = world.chain.announcement(ME)
     async with running(world):
         world.decide(updates=[])

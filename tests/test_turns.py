@@ -1,4 +1,4 @@
-"""Which worker gets which file: whole files, from both ends, until there is none left."""
+"""The assignment of files to workers: whole files, from both ends, until none is left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from turns import FromBothEnds
 from xdist.remote import Producer
 
-# Most tests in one that stands in the middle: by itself the base class would begin with it.
+# Most tests are in a file in the middle: by itself the base class would begin with it.
 SIZES = {"swarm": 4, "demo": 1, "relays": 9, "codec": 3, "ledger": 3}
 TESTS = [
     f"tests/test_{name}.py::test_it[{number}@]"
@@ -18,7 +18,7 @@ TESTS = [
 
 
 class Worker:
-    """A worker that notes what it is to run."""
+    """A worker that records its assignment."""
 
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)
@@ -27,7 +27,7 @@ class Worker:
         self.shutting_down = False
 
     def send_runtest_some(self, indices: list[int]) -> None:
-        # Whoever is given nothing reports nothing, and waits for ever.
+        # A worker that is given nothing reports nothing, and waits for ever.
         assert indices
         self.given += indices
 
@@ -40,7 +40,7 @@ class Worker:
 
 
 def started(request: Any, *workers: Worker) -> FromBothEnds:
-    """The scheduler that the suite asks for, when these workers have begun."""
+    """Return the suite's scheduler, after these workers have started."""
     config: Any = SimpleNamespace(
         getvalue={"tx": [f"{len(workers)}*popen"], "dist": "loadfile"}.__getitem__,
         option=SimpleNamespace(loadscopereorder=True),
@@ -56,7 +56,7 @@ def started(request: Any, *workers: Worker) -> FromBothEnds:
 
 
 def completes(scheduler: FromBothEnds, worker: Worker, until: int | None = None) -> None:
-    """Do one test after the other."""
+    """Complete one test after the other."""
     while worker.done < len(worker.given) and worker.done != until:
         worker.done += 1
         scheduler.mark_test_complete(worker, worker.given[worker.done - 1])  # type: ignore[arg-type]

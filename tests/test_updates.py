@@ -1,4 +1,4 @@
-"""What becomes of updates on the disk when their round is over."""
+"""What happens to updates on disk when their round is over."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def updates_of(chain: Chain, store: BlobStore) -> Updates:
 
 
 def grown(update: ContentId, counts_in: int) -> Chain:
-    """A chain of some rounds, in one of which this update counts."""
+    """Return a chain of some rounds, in one of which this update counts."""
     chain = Chain(2, snapshot_interval=SNAPSHOT_INTERVAL)
     while chain.round < ROUNDS:
         author = chain.membership.peers[0]
@@ -57,7 +57,8 @@ def grown(update: ContentId, counts_in: int) -> Chain:
 async def test_an_update_that_came_for_an_earlier_round_stays_until_it_is_applied(
     store: BlobStore,
 ) -> None:
-    """Its author had announced it for round 3 on one side of a cut, and for round 4 on the other."""
+    """Its author had announced it for round 3 on one side of a partition, and for round 4 on the
+    other."""
     update = store.put(b"an update")
     updates = updates_of(grown(update, counts_in=4), store)
     updates.keep(3, update)
@@ -67,7 +68,7 @@ async def test_an_update_that_came_for_an_earlier_round_stays_until_it_is_applie
 
 async def test_an_update_that_is_fetched_again_stays(store: BlobStore) -> None:
     """It missed round 3, and was announced for another while that was applied: its bytes are being
-    looked at."""
+    checked."""
     update = store.put(b"an update")
     chain = grown(update, counts_in=-1)
     updates = updates_of(chain, store)
@@ -89,7 +90,7 @@ async def test_an_update_that_missed_its_round_goes(store: BlobStore) -> None:
 async def test_the_status_says_which_updates_are_waited_for(
     store: BlobStore, autojump_clock: MockClock
 ) -> None:
-    """It said "replaying rounds" for minutes, whatever was in the way."""
+    """Before the fix, it showed "replaying rounds" for minutes, whatever the cause."""
     chain = grown(ContentId(bytes(32)), counts_in=3)
     peer = chain.membership.peers[0]
     reported: list[tuple[str, int, int]] = []
@@ -97,7 +98,7 @@ async def test_the_status_says_which_updates_are_waited_for(
 
     async def fetch(cid: ContentId, **_: Any) -> bytes:
         if told:
-            # The member loads a snapshot, and asks no more.
+            # The member loads a snapshot, and stops asking.
             member.applied_round = ROUNDS
         raise FetchFailed(cid, {peer: "not found"})
 

@@ -1,4 +1,4 @@
-"""Swarms of other protocol versions: the user learns which side is too old, and the way out."""
+"""Swarms of other protocol versions: the user learns which side is too old, and the remedy."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_one_of_ours_is_read() -> None:
 
 
 def test_how_a_version_is_said_stays_the_same() -> None:
-    """Programs of all versions must read it of each other."""
+    """Programs of all versions must be able to read it."""
     assert SPEAKING == "/distro/version/1"
     assert Spoken(2).encode() == b"\x91\x02"
     assert decode_spoken(b"\x91\xce\x7f\xff\xff\xff").version == 2**31 - 1
@@ -71,7 +71,7 @@ def test_a_version_is_not_long() -> None:
 
 
 async def looking(root: Path, monkeypatch: pytest.MonkeyPatch, spoken: int) -> UserError:
-    """What a newcomer is told whose swarm nobody gives it, and that meets members of another version."""
+    """Return the error for a newcomer that gets no manifest, and meets members of another version."""
     monkeypatch.setattr("distro_node.node.network.discovery.speaking.PROTOCOL_VERSION", spoken)
     monkeypatch.setattr("distro_node.node.content.manifest_search._UNKNOWN_SECONDS", 0.5)
     swarm = Chain(0).manifest.swarm
@@ -115,7 +115,7 @@ async def test_peers_say_what_they_speak_where_the_swarm_is_not_to_be_had(
 
 
 async def test_so_do_bootstrap_peers_that_introduce_nobody(tmp_path: Path) -> None:
-    """One of a later version has another way to introduce, and the same way to say what it speaks."""
+    """A peer of a later version introduces in another way, but reports its version in the same way."""
     swarm = Chain(0).manifest.swarm
 
     async def later(peer: PeerId, data: bytes) -> bytes:
@@ -152,7 +152,7 @@ async def test_an_answer_that_is_none_says_nothing(answer: bytes) -> None:
 
 
 def changing(root: Path, rounds: int, **changes: Any) -> tuple[Chain, DataDir]:
-    """A founder's disk with so many rounds behind which it spoke the next version in all of them."""
+    """Return a founder's disk with `rounds` rounds, after all of which it supported the next version."""
     manifest, blobs, fingerprint = toy_swarm(min_seconds=0.0, version_notice=8, **changes)
     chain = Chain(0)
     chain.manifest, chain.ledger = manifest, Ledger(manifest, speaks=PROTOCOL_VERSION + 1)
@@ -164,7 +164,7 @@ def changing(root: Path, rounds: int, **changes: Any) -> tuple[Chain, DataDir]:
 
 
 async def taking_part(data: DataDir, manifest: Manifest) -> UserError:
-    """What somebody is told who goes on from that disk with this program."""
+    """Return the error for a node that continues from that disk with this program."""
     me, telemetry = identity(0), Telemetry(identity(0).peer, Metrics(version="test"))
     settings = quiet_settings(manifest, data.root)
     async with open_network(LOOPBACK, me) as network:
@@ -183,13 +183,13 @@ async def taking_part(data: DataDir, manifest: Manifest) -> UserError:
 async def test_who_does_not_speak_the_version_of_the_round_is_told(
     tmp_path: Path, beyond: int
 ) -> None:
-    """In time, as well: in the rounds just before, nobody is to begin waiting for it."""
+    """Early enough, too: in the rounds just before, the others must not start to wait for it."""
     at = 1 + READY_ROUNDS + 8
     chain, data = changing(tmp_path, at - 1 + beyond)
     (ledger,) = data.root.glob("swarms/*/ledger*")
     written = ledger.read_bytes()
     error = await taking_part(data, chain.manifest)
-    # What a newer program wrote stays as it is.
+    # The files of a newer program stay unchanged.
     assert ledger.read_bytes() == written
     assert error.code is ExitCode.VERSION
     assert f"protocol version {PROTOCOL_VERSION + 1}" in error.problem

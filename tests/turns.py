@@ -1,9 +1,10 @@
-"""Who runs which test file where several workers run side by side.
+"""The schedule of test files for several parallel workers.
 
-A file stays together: its fixtures, a swarm of real processes among them, are made once. Half of the
-workers take files from the front, where those with real processes stand, and the others take them from
-the end, where tests compute. So what waits is beside what computes, no more than so many swarms are
-there at once as long as there is anything else to do, and nobody is idle before all files are taken.
+A file stays together: its fixtures, including a swarm of real processes, are made once. Half of the
+workers take files from the front, where those with real processes are, and the others take them from
+the end, where tests compute. So waiting and computing tests run side by side, the number of
+concurrent swarms is bounded as long as there is other work, and no worker is idle before all files
+are taken.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from xdist.workermanage import WorkerController
 
 
 class FromBothEnds(LoadFileScheduling):
-    """Files in the order of collection for the first half of the workers, one at least, in the opposite
-    order for the rest."""
+    """Files in the order of collection for the first half of the workers, at least one, and in the
+    opposite order for the rest."""
 
     def schedule(self) -> None:
-        """Hand out files, in this order; by itself the base class would sort them by their size."""
+        """Assign files in this order; by itself the base class would sort them by size."""
         self.config.option.loadscopereorder = False
         super().schedule()
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        # Of a worker that died the base class queues the files that it had finished, too. Whoever is
+        # For a worker that died the base class queues its finished files, too. A worker that is
         # given one of them has nothing to report, and is never given anything again.
         for scope in [scope for scope, tests in self.workqueue.items() if all(tests.values())]:
             del self.workqueue[scope]

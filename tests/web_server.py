@@ -1,4 +1,4 @@
-"""A web server on this machine whose answers a test sets."""
+"""A local web server whose answers a test sets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 Write = Callable[[bytes], object]
 Answer = tuple[int, dict[str, str], Callable[[Write], object]]
-"""Status, headers, and what writes the body."""
+"""Status, headers, and a function that writes the body."""
 
 
 class WebServer(ThreadingHTTPServer):
-    """What it was asked for, and at which URL it is."""
+    """The requests it received, and its URL."""
 
     def __init__(self, answer: Callable[[str], Answer]) -> None:
-        """`answer` is given the path of a request."""
+        """`answer` is called with the path of a request."""
         self.asked: list[str] = []
         server = self
 
@@ -40,7 +40,7 @@ class WebServer(ThreadingHTTPServer):
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
-        """Answer meanwhile."""
+        """Serve requests for the duration of the context."""
         with self:
             thread = Thread(target=self.serve_forever)
             thread.start()

@@ -1,4 +1,4 @@
-"""The benchmark of checks: killed, it goes on; what it writes has every key; its fits are right."""
+"""The benchmark of audits: it resumes after a kill, its output has every key, and its fits are right."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def benchmark(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def call(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., list[tuple[str, str, int]]]:
-    """The program with made scores; which cases each call of it measured."""
+    """Run the program with fake scores; return the cases that each call measured."""
     measured: list[tuple[str, str, int]] = []
 
     class Swarm:
@@ -131,7 +131,7 @@ def test_the_document_says_what_was_asked(
 
 
 def test_tails_are_those_of_the_distributions(benchmark: Any) -> None:
-    # Of printed tables: one in a hundred, and one in a thousand.
+    # From printed tables: one in a hundred, and one in a thousand.
     assert benchmark._below(-2.3263, math.inf) == pytest.approx(0.01, rel=1e-3)
     assert benchmark._below(-3.3649, 5.0) == pytest.approx(0.01, rel=1e-3)
     assert benchmark._below(-4.1437, 10.0) == pytest.approx(0.001, rel=1e-3)

@@ -1,4 +1,4 @@
-"""Planes through measurements."""
+"""Planes fitted through measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_plane_is_found_again(doublings: Any) -> None:
 
 
 def test_the_residual_is_the_distance_for_each_degree_of_freedom(doublings: Any) -> None:
-    # On a line over x = 1, 2, 4, 8 (logarithms 0 to 3) the values ±1, ∓1 leave a known rest.
+    # On a line over x = 1, 2, 4, 8 (logarithms 0 to 3) the values ±1, ∓1 leave a known residual.
     places = [{"x": 2.0**power} for power in range(4)]
     found = doublings.fit(list(zip(places, (1.0, -1.0, -1.0, 1.0), strict=True)))
     assert found.each["x"] == pytest.approx(0.0)

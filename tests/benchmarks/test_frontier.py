@@ -1,4 +1,4 @@
-"""The benchmark of what lies between dense Muon and the program: its parts, its defaults, its files."""
+"""The benchmark of the optimizers between dense Muon and the program: its parts, defaults and files."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_recipes_are_the_program(frontier: Any, kind: str) -> None:
         apply_step(now, layout, [update], 2.0**-8, 0.0, step=spec.step)
         for index, tensor in enumerate(layout.tensors):
             said = sent[index].reshape(tensor.blocks, -1)
-            # Where there is no momentum at all the program sends something, this nothing.
+            # Where the momentum is zero the program sends something, this recipe nothing.
             alive = (said != 0).any(dim=1)
             there = torch.from_numpy(taken.positions[index].astype(np.int64))[alive]
             signs = torch.from_numpy(taken.signs[index])[alive]
             assert torch.equal(said[alive].gather(1, there), signs.float())
             step = (trial.parameters[index] - before[index]).detach().view(-1)
             mine = moved[index].view(-1)
-            # The program's basis is of whole numbers, this one is not.
+            # The program's basis has integers, this one does not.
             assert float((step.sign() == mine.sign())[mine != 0].float().mean()) > 0.98
             if alive.all():
                 assert float((step - mine).norm()) < 0.2 * float(mine.norm())
@@ -111,7 +111,7 @@ def test_what_does_not_count_goes_back(frontier: Any, trial: Any) -> None:
     member.take_back(counted)
     for total, mask, before, after in zip(sent, counted, left, member.momentum, strict=True):
         assert mask.flatten(1).sum(1).max() <= 16
-        # The strongest are what counts: none that does not is stronger.
+        # The strongest coefficients count: none of the others is stronger.
         strength = total.abs().flatten(1)
         weakest = strength.masked_fill(mask.flatten(1) == 0, torch.inf).amin(1)
         assert torch.all((strength * (1 - mask.flatten(1))).amax(1) <= weakest)
@@ -132,7 +132,7 @@ def test_who_makes_sums_for_all_receives_a_share_of_each_update(frontier: Any, t
 
 
 def _voted(trial: Any, sign: float) -> list[torch.Tensor]:
-    """What all four members would send if they agreed in everything."""
+    """Return what all four members would send if they agreed completely."""
     return [
         torch.full((tensor.blocks, tensor.block_rows, tensor.block_columns), 4 * sign)
         for tensor in update_layout(trial.table, 64, 64).tensors
@@ -145,12 +145,12 @@ def test_speakers_say_what_they_hear_and_only_once(frontier: Any, trial: Any, ea
     spoken = speakers.Heard(speakers.Speakers(one_of=64, top_k=32, each=each), trial)
     first = spoken.speak(_voted(trial, -1.0), 1)
     index = next(i for i, total in enumerate(first) if total.shape[1:] == (64, 64))
-    # A speaker has heard 64 of 4,096 coefficients; two speakers have heard different ones.
+    # One aggregator has received 64 of 4,096 coefficients; two aggregators have received different ones.
     assert torch.equal(
         first[index].flatten(1).sum(1), torch.full((len(first[index]),), -32.0 * each)
     )
     assert first[index].min() == -1.0
-    # Nobody says anything now: the other 32 follow, and none of the first again.
+    # No member votes now: the other 32 follow, and none of the first again.
     silent = [torch.zeros_like(total) for total in first]
     second = spoken.speak(silent, 2)
     assert torch.equal(second[index].flatten(1).sum(1), first[index].flatten(1).sum(1))
@@ -189,7 +189,7 @@ def test_what_is_downloaded_does_not_grow_where_one_speaks_for_all(frontier: Any
     for each in (1, 2):
         chosen = speakers.Speakers(one_of=4, each=each)
         assert 40 * chosen.received(many) == pytest.approx(4 * chosen.received(few))
-        # A quarter of a bit for each element, the speakers' own updates beside it.
+        # A quarter of a bit for each element, besides the aggregators' own updates.
         bits = 4 * chosen.received(few) / each - frontier.update_bytes(frontier.OURS_NOW, 64, few)
         assert bits == pytest.approx(few.elements / 32, rel=0.01)
 
@@ -200,7 +200,7 @@ def test_each_way_learns(frontier: Any) -> None:
         workers=2, sequences=1, steps=2, hidden=64, layers=1, seed=1, device="cpu"
     )
     for way, recipe in frontier.WAYS.items():
-        # What has no recipe, Muon and the program, learns in other tests.
+        # Those without a recipe, Muon and the program, are trained in other tests.
         if isinstance(recipe, frontier.Recipe):
             curve = frontier.train_recipe(recipe, 4e-3, training.Trial(setting, *counting(), 8))
             assert curve[-1][1] < curve[0][1], way

@@ -1,4 +1,4 @@
-"""A run of a benchmark that was interrupted ends as if nobody had interrupted it."""
+"""An interrupted benchmark run ends with the same result as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from small_text import make_runs_small
 
 ROUNDS, INTERRUPTED = 6, 3
-# Everything that a run holds is in one of these: torch's optimizers, the program's, own moments, what
-# was not sent, a momentum of sums, Adam beside a recipe, those who speak.
+# Together these cover all state of a run: torch's optimizers, the program's, own moments, unsent
+# coefficients, a momentum of sums, Adam beside a recipe, aggregators.
 WAYS = (
     *("Muon", "AdamW", "the program", "smoothed", "divided"),
     *("unsent", "sums", "Adam", "speakers", "two speakers"),
@@ -27,7 +27,7 @@ WAYS = (
 
 
 class Killed(Exception):
-    """What an interruption looks like from inside."""
+    """An interruption, as seen from inside the run."""
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def dying(trial: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def interrupt(frontier: Any, work: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Begin a run that dies; the file that it leaves."""
+    """Start a run that dies; return the file that it leaves."""
     with dying(importlib.import_module("training").Trial, monkeypatch):
         bench(frontier, work).run(way, 2.0**-8, 0)
     (file,) = work.glob("going-*")
@@ -102,7 +102,7 @@ def test_it_ends_as_if_nobody_had_interrupted_it(
     assert taken_up.curve == whole.curve
     assert taken_up.bytes_a_round == whole.bytes_a_round
     assert not file.exists()
-    # What comes next begins at the beginning.
+    # The next run starts from the beginning.
     again = bench(frontier, tmp_path / "other").run(way, 2.0**-8, 1)
     assert "goes on" not in capsys.readouterr().out
     assert again.curve[0][0] == 0

@@ -62,14 +62,14 @@ def test_one_who_speaks_for_all_trains_on_the_same_tokens(growth: Any, tmp_path:
     ways = json.loads(written.read_text(encoding="utf-8"))["ways"]
     found = ways[way]
     assert found["received"] == 31 * found["bytes_a_round"]
-    # k = 8 of everybody takes twice as much as k = 64 and a quarter of a bit an element once.
+    # k = 8 from every member takes twice as much as k = 64 plus a quarter of a bit per element once.
     everybody = ways["32 members, k = 8, the default now"]["received"]
     assert found["received"] == pytest.approx(everybody / 2, rel=0.1)
     assert found["losses"][0] < 5.5
 
 
 def test_how_k_may_fall_as_members_grow(growth: Any) -> None:
-    """Twice the members bring 1 %, twice the coefficients 2 %."""
+    """Twice the members improve by 1 %, twice the coefficients by 2 %."""
     ways = {
         f"{members} members, k = {k}": {"above_muon": {"percent": 12.0 - twice - 2.0 * more}}
         for members, twice in ((8, 0), (16, 1), (32, 2))
@@ -101,7 +101,7 @@ def test_panels_are_told_so_much_and_liars_cost_something(growth: Any, tmp_path:
 
 
 def swarm_of(growth: Any, members: int, **choices: Any) -> tuple[Any, list[Any]]:
-    """What speaks in a swarm of so many, and the tensors of its model."""
+    """Return the aggregators of a swarm with `members` members, and the tensors of its model."""
     panels = importlib.import_module("panels")
     table = [ParameterSpec(name="a", shape=(128, 64)), ParameterSpec(name="b", shape=(64,))]
     trial = SimpleNamespace(table=table, setting=SimpleNamespace(workers=members))
@@ -133,7 +133,7 @@ def test_a_lone_liar_makes_its_panel_say_nothing_and_is_struck(growth: Any) -> N
         sent = spoken.speak(told_by_all(spoken, tensors, 9, number), number)
         silent.append(sum(not block.any() for found in sent for block in found.flatten(1)))
 
-    # One of three sections, each of which is a block; then two terms without it, and it is back.
+    # One of three sections, each of which is a block; then two epochs without it, and it is back.
     assert silent == [1, 0, 0, 1]
 
 

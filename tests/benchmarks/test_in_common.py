@@ -1,4 +1,4 @@
-"""The benchmark of what members have in common: told apart where it is known."""
+"""The benchmark of update overlap: it separates common and private parts where these are known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def in_common(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def spoken(momentum: torch.Tensor, top_k: int) -> SimpleNamespace:
-    """A member that has just sent the strongest of its only matrix."""
+    """Return a member that has just sent the strongest coefficients of its only matrix."""
     recipes = importlib.import_module("recipes")
     taken = momentum * recipes.strongest(momentum, top_k)
     return SimpleNamespace(momentum=[momentum - taken], taken=[taken])

@@ -1,4 +1,5 @@
-"""The benchmark of a whole job: what it computes by itself, and, at length, all of it in small."""
+"""The benchmark of a whole job: its own calculations, and as a slow test the whole job at a small
+size."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ BEGINNING = "What is said of something here is long enough to be a document of i
 def modules(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     monkeypatch.syspath_prepend(checkout / "benchmarks")
     found = {name: importlib.import_module(name) for name in ("job_swarm", "job_text")}
-    # By its place: a checkout in a folder called `job` is a package of that name to pytest.
+    # By its path: pytest takes a checkout in a folder called `job` for a package of that name.
     spec = importlib.util.spec_from_file_location("job_itself", checkout / "benchmarks" / "job.py")
     assert spec is not None
     assert spec.loader is not None
@@ -30,7 +31,7 @@ def modules(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Module
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A library that would fail if it were imported."""
+    """Make a library that would fail if it were imported."""
     folder = tmp_path / "lib" / "documented"
     (folder / "tests").mkdir(parents=True)
     said = '"""{0}{1}"""\n'
@@ -81,7 +82,7 @@ def test_rounds_fill_the_minutes(modules: dict[str, ModuleType]) -> None:
         modules["job"].fitting_rounds,
         {"sequence_seconds": 0.25, "update_seconds": 0.5},
     )
-    # (32 · 0.25 + 4 · 0.5) / 2 + 1 = 6 seconds a round.
+    # (32 · 0.25 + 4 · 0.5) / 2 + 1 = 6 seconds per round.
     assert fitting(forecast, 60, nodes=4, cores=2, sequences=32) == 600
     assert fitting(forecast, 60, nodes=4, cores=8, sequences=32) == 3600 / 3.5 // 1
     assert fitting(forecast, 0.01, nodes=4, cores=2, sequences=32) == modules["job"].LEAST_ROUNDS
@@ -92,7 +93,7 @@ def test_sessions_are_added_up(modules: dict[str, ModuleType]) -> None:
     one, other, nothing = swarm.Session(), swarm.Session(), swarm.Session()
     began = one.ended(1, 0.0, 100.0)
     one.ended(11, began, 150.0)
-    # The rounds between the sessions, and the time, are nobody's.
+    # The rounds and the time between the sessions are not counted.
     began = other.ended(20, 0.0, 1000.0)
     other.ended(25, began, 1040.0)
     assert swarm.pace([one, nothing, other]) == (15, 90.0)

@@ -1,4 +1,4 @@
-"""The file of a benchmark's finished runs: who is killed while writing loses that run alone."""
+"""The file of a benchmark's finished runs: a kill during a write loses only that run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @dataclass
 class Made:
-    """As much of a run as a file needs."""
+    """The parts of a run that the file needs."""
 
     way: str
     loss: float

@@ -1,4 +1,4 @@
-"""The benchmark of growing models: the tokens grow with the parameters, and a trend is told."""
+"""The benchmark of growing models: the tokens grow with the parameters, and it reports a trend."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_kept_makes_up_for_what_grows(ladder: Any) -> None:
             f"k = {k}": {"top_k": k, "above_muon": {"percent": 10.0 + worse - 2.0 * doublings}}
             for k, doublings in ((2, 0), (8, 2), (32, 4))
         }
-        # The default now has a plane of its own.
+        # The current default has a plane of its own.
         ways["k = 8, the default now"] = {"top_k": 8, "above_muon": {"percent": 1.0}}
         sizes[size] = {"parameters": parameters, "ways": ways}
     found = ladder.trend_of(sizes)

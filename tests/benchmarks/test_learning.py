@@ -1,4 +1,4 @@
-"""The learning benchmark: a sweep that is killed goes on, its table is honest, and its Muon is Muon."""
+"""The learning benchmark: a killed sweep resumes, its table is correct, and its Muon is Muon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-# Where each variant learns best, so that its loss grows by 1 for each octave away from there.
+# The rate at which each variant learns best; its loss grows by 1 for each octave away from it.
 BEST = {"AdamW, dense": 2e-3, "Muon, dense": 8e-3}
 RATES = ("1e-3", "2e-3", "4e-3", "8e-3")
 
@@ -28,7 +28,7 @@ def benchmark(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def sweep(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., list[tuple[str, float, int]]]:
-    """The program with the training left out; which runs each call of it trained."""
+    """Run the program without the training; return the runs that each call would have trained."""
     trained: list[tuple[str, float, int]] = []
 
     def train(variant: Any, trouble: Any, trial: Any, progress: Any) -> Any:
@@ -38,7 +38,7 @@ def sweep(
         octaves = abs(np.log2(variant.rate / BEST[name]))
         known = benchmark.known_settings(variant, trouble, trial)
         settings = {"parameters": 139_584, **known}
-        # The first seed flatters the rate above the best one.
+        # The first seed favours the rate above the best one.
         luck = 1.25 if seed == 0 and variant.rate == 2 * BEST[name] else 0.0
         loss = 2 + octaves + seed / 8 - luck
         called = benchmark.run_name(variant, trouble)
@@ -73,7 +73,7 @@ def test_a_killed_sweep_goes_on_where_it_was(sweep: Any, tmp_path: Path) -> None
     whole = file.read_bytes()
     assert sweep(*words) == []
     assert file.read_bytes() == whole
-    # Killed while it wrote its last line, so that a part of it is there.
+    # Killed while it wrote its last line, so that a part of it exists.
     file.write_bytes(whole[:-20])
     assert sweep(*words) == [("AdamW, dense", 2e-3, 1)]
     assert file.read_bytes() == whole
@@ -109,7 +109,7 @@ def test_what_was_run_again_is_not_counted_twice(
     words = ("--variants", "adamw", "--seeds", "0", "1")
     assert len(sweep(*words, "--json", str(earlier))) == 2
     assert sweep(*words, "--earlier", str(earlier)) == []
-    # Files from before the text's digest was recorded do not say what was trained on.
+    # Files from before the text's digest was recorded do not identify the training text.
     document = json.loads(earlier.read_text())
     for run in document["runs"]:
         del run["settings"]["text_sha256"]
@@ -124,7 +124,7 @@ def test_a_rate_without_a_loss_is_never_the_best(benchmark: Any) -> None:
 
 
 def evenness(matrix: torch.Tensor) -> float:
-    """The median singular value over the largest: 1 if orthogonal."""
+    """Return the median singular value divided by the largest: 1 if orthogonal."""
     lengths = torch.linalg.svdvals(matrix)
     return float(lengths.median() / lengths.max())
 

@@ -1,4 +1,4 @@
-"""What is left to run is what a sweep would still do."""
+"""The list of remaining runs is what a sweep would still do."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_edges_and_seeds_and_ways_that_nobody_ran_are_left(left: Any) -> None:
         run_of(left, "edge", 2, 0, 2.0, 100),
         run_of(left, "edge", 4, 0, 2.5, 100),
         run_of(left, "edge", 2, 1, 2.0, 100),
-        # One rate says nothing of either side.
+        # One rate does not bracket the best on either side.
         run_of(left, "one", 2, 0, 2.0, 500),
         # A seed of a worse rate does not count.
         run_of(left, "one", 1, 1, 2.0, 500),
@@ -62,7 +62,7 @@ def test_edges_and_seeds_and_ways_that_nobody_ran_are_left(left: Any) -> None:
 
 
 def test_all_that_is_kept_is_read(left: Any) -> None:
-    """Every script has runs of its own there, and none of a way that it never had."""
+    """Every script has runs of its own there, and none of a variant that it never had."""
     settings = list(left.everything())
     assert {each.script for each in settings} == {
         "frontier.py",

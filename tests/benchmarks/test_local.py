@@ -1,4 +1,4 @@
-"""The benchmark of local steps between rounds: what is sent, what stays, and what is told of it."""
+"""The benchmark of local steps between rounds: what is sent, what stays, and what is reported."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_two_bits_are_a_sign_and_one_of_two_sizes(local_steps: Any) -> None:
     made = local_steps.local_recipes.in_two_bits(values)
     assert torch.equal(made.sign(), values.sign())
     assert all(len(row.abs().unique()) == 2 for row in made)
-    # The sizes are means, so what is said comes to as much as what was there.
+    # The sizes are means, so the sum of what is sent equals the sum of the values.
     assert torch.allclose(made.abs().sum(dim=1), values.abs().sum(dim=1), rtol=1e-5)
     alike = torch.full((1, 8), -2.0)
     assert torch.equal(local_steps.local_recipes.in_two_bits(alike), alike)

@@ -1,4 +1,4 @@
-"""The mutation run: what it leaves alone, which tests it takes, and what it draws."""
+"""The mutation run: what it skips, which tests it runs, and what it draws."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_so_many_are_drawn_the_same_each_time(benchmark: Any, tmp_path: Path) ->
             return [job for (job,) in database.execute("SELECT job_id FROM work_items")]
 
     one, other, all_of_them = session("one"), session("other"), session("all")
-    # The bar of the first annotation is none.
+    # The bar in the first annotation is not an operator.
     assert benchmark.draw(one, SOURCE, 2, 0) == (4, 2)
     assert benchmark.draw(other, SOURCE, 2, 0) == (4, 2)
     assert left(one) == left(other)

@@ -1,4 +1,4 @@
-"""The entry of the network benchmarks: what it says to people before anything runs."""
+"""The entry point of the network benchmarks: its messages to people before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The benchmark of poison: its liars lie as they should, looks find them, what it writes is whole."""
+"""The benchmark of poisoning: its liars lie as intended, audits find them, and its output is
+complete."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def layout() -> UpdateLayout:
 
 
 def update(*positions: int) -> DecodedUpdate:
-    """The same in each of the tensors, all signs +."""
+    """Return an update with the same positions in each of the tensors, all signs +."""
     places = np.array([sorted(positions)], dtype=np.int32)
     return DecodedUpdate([places] * 2, [np.ones((1, 4), dtype=np.int8)] * 2)
 
@@ -52,7 +53,7 @@ def test_the_liars_say_what_their_names_say(benchmark: Any) -> None:
 
 
 def test_who_lies_where_others_are_silent_is_found_with_looks(benchmark: Any) -> None:
-    """Nearly every round somebody is looked at, so that a few rounds are enough."""
+    """There is an audit in nearly every round, so that a few rounds are enough."""
     options = Namespace(
         rounds=40,
         members=8,
@@ -99,7 +100,7 @@ def test_what_it_writes(
     monkeypatch.setattr(sys, "argv", ["poison.py", *words])
     for _ in range(2):
         benchmark.main()
-    # What was kept is not trained again.
+    # Stored runs are not trained again.
     assert len(trained) == len(set(trained)) == 8
     figures = json.loads(written.read_text(encoding="utf-8"))
     found = figures["guards"]["checks"]["the head"]

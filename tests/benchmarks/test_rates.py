@@ -1,4 +1,4 @@
-"""The rule of rates: found where losses are lowest, and tested on what it has not seen."""
+"""The rule for rates: fitted where losses are lowest, and tested on data it has not seen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rates(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def runs_of(rates: Any, members: int, k: int, best: float, optimizer: Any = None) -> list[Any]:
-    """A swarm's runs, with losses on a parabola around a rate."""
+    """Return a swarm's runs, with losses on a parabola around a rate."""
     spec = OptimizerSpec(top_k=k) if optimizer is None else optimizer
     return [
         rates.Tried(
@@ -51,12 +51,12 @@ def test_the_lowest_lies_between_the_tried(rates: Any) -> None:
         "members": 16.0,
         "k": 4.0,
         "steps": 400.0,
-        # The round's sequences are dealt to twice as many.
+        # The round's sequences are divided among twice as many members.
         "sequences": 4.0,
     }
     assert found.rate == pytest.approx(3e-3)
     assert found.loss == pytest.approx(2.0)
-    # A doubling away costs 0.1 of 2 nats.
+    # A factor of two away costs 0.1 of 2 nats.
     assert found.above(6e-3) == pytest.approx(5.0)
 
 
@@ -76,8 +76,8 @@ def test_swarms_are_those_with_one_optimizer(rates: Any) -> None:
 def test_a_rule_is_found_and_tested_on_the_swarm_left_out(
     rates: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Twice the members, and half of the coefficients, each take the rate's root of two; one swarm lies
-    a doubling off."""
+    """Twice the members, and half of the coefficients, each change the rate by the root of two; one
+    swarm is off by a factor of two."""
     file, written = tmp_path / "runs.jsonl", tmp_path / "rates.json"
     runs = importlib.import_module("runs")
     for members, k in ((8, 8), (8, 2), (16, 4), (32, 8), (32, 2), (64, 4)):

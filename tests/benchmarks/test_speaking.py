@@ -1,4 +1,4 @@
-"""The benchmark of what it costs to speak: all that a step has is measured."""
+"""The benchmark of the cost of aggregation: every part of a step is measured."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def test_a_step_of_panels_stands_beside_one_of_everybody(
     assert panels["sheet_bytes"] == pytest.approx(measured["parameters"] / 80, rel=0.01)
     assert everybody["received_bytes"] == 6 * update_layout(table, 64, 8).body_bytes
     assert measured["seconds"].keys() == measured["megabytes"].keys()
-    # The section's momentum, of four bytes a parameter.
+    # The section's momentum, of four bytes per parameter.
     held = measured["megabytes"]["begin a term"]
     assert held == pytest.approx(2 * measured["parameters"] / 1e6, rel=0.02)

@@ -1,4 +1,4 @@
-"""The benchmark of stalls: the node's own parts go through all of its stages in a small world."""
+"""The benchmark of stalls: the node's own parts run through all of its stages in a small setting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def test_every_stage_is_gone_through(checkout: Path, tmp_path: Path) -> None:
-    # In a process of its own: it takes over the log and the garbage collector.
+    # In a process of its own: it takes over logging and the garbage collector.
     small = ("--members", "4", "--bytes", "3000", "--rounds", "12")
     file = tmp_path / "stalls.json"
     done = subprocess.run(

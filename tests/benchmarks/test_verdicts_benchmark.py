@@ -1,4 +1,4 @@
-"""Liars with a third of the votes against verdicts, for some hundred rounds (`verdicts.py`)."""
+"""Liars with a third of the votes against audit verdicts, for some hundred rounds (`verdicts.py`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def benchmark(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(("members", "rounds"), [(8, 600), (16, 600), (40, 60)])
 def test_no_honest_member_is_out_of_the_step(benchmark: Any, members: int, rounds: int) -> None:
-    """With a leader that varies its record, five liars of sixteen had nine of eleven out after 576
-    rounds, when records drew and the first five second looks settled."""
+    """When records determined the lottery and the first five re-audits settled a dispute, five liars
+    of sixteen with a leader that varied its record had excluded nine of eleven after 576 rounds."""
     found = benchmark.attacked(members, 7, rounds)
     assert found["rounds"] == rounds
     assert found["honest_out"] == 0

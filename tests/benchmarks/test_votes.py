@@ -1,4 +1,4 @@
-"""The benchmark of votes: crowds without work have none, and what it writes has every key."""
+"""The benchmark of votes: crowds without work get none, and its output has every key."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A node that sends the update of another member as its own: `distro-node join …` that only copies.
+"""A node that sends another member's update as its own: `distro-node join …` that only copies.
 
-`python copying_node.py PYTHON -P -m distro_node.node ARGUMENTS…`: what would run the node is put behind
-it. It waits until it has heard and fetched what somebody else has made for the round, turns one sign in
-twenty (the same update never counts twice), and says that it made that itself. All else is a node as it
-is.
+`python copying_node.py PYTHON -P -m distro_node.node ARGUMENTS…`: the command that would run the
+node follows the script. It waits until it has received and fetched another member's update for the
+round, flips one sign in twenty (identical updates never count twice), and announces the result as
+its own. Otherwise it is an ordinary node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TURNED = 20
 
 
 class CopyingRunner(Runner):
-    """A `Runner` that takes what it finds."""
+    """A `Runner` that copies the updates it finds."""
 
     async def trained(self, what: Train, made: Made) -> None:
         self._spawn(self._copy, what, made)
@@ -61,7 +61,7 @@ class CopyingRunner(Runner):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be a node with such a runner."""
+    """Run a node with such a runner."""
     stay.Runner = CopyingRunner
     sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
     cli.main()

@@ -1,6 +1,6 @@
-"""Carries a schedule of faults out on a swarm of real processes, and watches their memory.
+"""Executes a schedule of faults on a swarm of real processes, and watches their memory.
 
-What it does it prints with its time, so that a failure can be read beside the nodes' logs.
+It prints each action with its time, so that a failure can be read beside the nodes' logs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from namespaces import Town
 _POLL_SECONDS = 0.25
 _SAMPLE_SECONDS = 2.0
 
-# A process grows while it warms up: libraries are loaded late, and gossip remembers what it has seen
-# for two minutes.
+# A process grows while it warms up: libraries are loaded late, and gossip remembers messages for two
+# minutes.
 WARM_UP_SECONDS = 130.0
 
 
@@ -36,7 +36,7 @@ class Memory:
         self._names: dict[psutil.Process, str] = {}
 
     def sample(self, name: str, pid: int) -> None:
-        """Take note of a process's memory now, if it runs."""
+        """Record a process's memory now, if it runs."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             self._names[process] = name
@@ -44,10 +44,11 @@ class Memory:
             self._samples.setdefault(process, []).append(taken)
 
     def growth(self, since: float) -> dict[str, float]:
-        """How much each process has grown since a time, as a part of what it had then.
+        """Return how much each process has grown since a time, as a fraction of its memory then.
 
-        Of processes that were warm by then and were seen to the end; the median of the first and of
-        the last sixth of the samples are compared, since single ones catch a buffer in flight.
+        It covers processes that were warm by then and were observed to the end. The medians of the
+        first and of the last sixth of the samples are compared, since a single sample may catch a
+        buffer in flight.
         """
         end = max((samples[-1][0] for samples in self._samples.values()), default=since)
         growth: dict[str, float] = {}
@@ -71,16 +72,16 @@ class Driver:
         self._nodes = {node.name: node for node in nodes}
         self._town = town
         self.began = 0.0
-        """When the run began, in seconds since 1970."""
+        """Start of the run, in seconds since 1970."""
         self._start = 0.0
         self._down: set[str] = set()
         self._counter = itertools.count()
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
 
     def run(self, faults: Iterable[Fault], seconds: float) -> None:
-        """Let everything happen, and look after the nodes for so many seconds in all.
+        """Run the schedule, and supervise the nodes for `seconds` in all.
 
-        Raises `Ended` if a node ends that nobody has ended.
+        Raises `Ended` if a node ends that was not ended by a fault.
         """
         self.began, self._start = time.time(), time.monotonic()
         for fault in faults:
@@ -104,7 +105,7 @@ class Driver:
         heapq.heappush(self._agenda, (when, next(self._counter), act))
 
     def _look(self) -> None:
-        """Take note of the memory of all processes; none may have ended by itself."""
+        """Record the memory of all processes; none may have ended by itself."""
         for node in self._nodes.values():
             if node.running:
                 self.memory.sample(node.name, node.program.pid)
@@ -118,7 +119,7 @@ class Driver:
         undo = getattr(self, f"_{fault.kind}")(*fault.nodes)
         self._at(self._elapsed + fault.seconds, undo)
 
-    # One for each kind of fault; each returns what ends it.
+    # One method for each kind of fault; each returns the function that ends it.
 
     def _kill(self, name: str) -> Callable[[], None]:
         node = self._end(name)
@@ -184,7 +185,7 @@ class Driver:
         self.visitors.append(visitor)
         return lambda: visitor.program.signal(signal.SIGTERM)
 
-    # What they are made of
+    # Helpers
 
     def _end(self, name: str) -> Node:
         node = self._nodes[name]

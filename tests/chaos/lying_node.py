@@ -1,13 +1,14 @@
-"""A node whose member lies: `distro-node join …` with a runner that twists what goes out.
+"""A byzantine node: `distro-node join …` with a runner that modifies outgoing messages.
 
-`python lying_node.py SECONDS PYTHON -P -m distro_node.node ARGUMENTS…`: what would run the node is put
-behind it. All else is a node as it is: it trains, fetches, follows the chain and answers. Its member
-believes that it is honest; between the member and the network every lie of `LIES` is told, over and
-over. What brings blame is told seldom enough that nobody throws it out. Each lie that was told is a line
-of `lies.jsonl` in its data directory.
+`python lying_node.py SECONDS PYTHON -P -m distro_node.node ARGUMENTS…`: the command that would run
+the node follows the script. Otherwise it is an ordinary node: it trains, fetches, follows the chain
+and answers. Its member believes that it is honest; between the member and the network every lie of
+`LIES` is sent, repeatedly. Lies that bring blame are rare enough for it not to be expelled. Each lie
+sent is a line of `lies.jsonl` in its data directory.
 
-What nobody survives as a member, to contradict itself in one slot, it does last: after so many SECONDS.
-What takes more than one peer is not here: to crowd the registry, or the others in an audit.
+The lie that ends a membership, contradicting itself in one slot, comes last: after SECONDS. Lies
+that take more than one peer are missing here: crowding the registry, or outvoting the others in an
+outlier filter.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ LIES = (
     "envelopes badly signed",
     "long proposal out of turn",
 )
-# They keep the processors busy that all nodes of a test share, or have their moment late: a short run is
-# spared them.
+# These occupy the CPUs that all nodes of a test share, or have an effect only late: short runs leave
+# them out.
 LONG_LIES = (
     "a thousand announcements",
     "an old goodbye",
@@ -82,29 +83,29 @@ LONG_LIES = (
     "ballots that contradict each other",
 )
 LONG_SECONDS = 270.0
-"""From so many SECONDS on a run is long."""
+"""A run is long from this many SECONDS on."""
 
-# Four offences within some minutes have a peer refused for ten.
+# Four offences within some minutes get a peer refused for ten.
 _SELDOM_SECONDS = 240.0
 _STORM_SECONDS = 5.0
 _BURST_SECONDS = 60.0
-# `benchmarks/strangers.py` says what ten thousand cost.
+# `benchmarks/strangers.py` has the cost of ten thousand.
 _BURST = 1_000
 _OLD_ROUNDS = 60
 _LATE_SECONDS = 3.0
 _SLOW_SECONDS = 8.0
 _SOLO_ROUNDS = 60
-# More than a starter would ever be through with.
+# More rounds than a starting node could ever process.
 _HEIGHT = 50_000
 _BAD_ENVELOPES = 5_000
 _LONG_RECORD_UPDATES = 1_000
 
 
 class LyingRunner(Runner):
-    """A `Runner` that lies about what its member says, and about what it knows."""
+    """A `Runner` that lies about its member's messages and about its own knowledge."""
 
     contradicts_after = 0.0
-    """Seconds after its start it ends its days as a member, if the run is long."""
+    """Seconds after its start when it ends its membership, if the run is long."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -114,7 +115,7 @@ class LyingRunner(Runner):
         self._last_blame: dict[PeerId | str, float] = {}
         self._began = trio.current_time()
         self._copied = -1
-        # In place of what the base has served.
+        # Instead of the base class's handler.
         self._network.serve(
             SYNC_PROTOCOL,
             self._answer,
@@ -124,13 +125,13 @@ class LyingRunner(Runner):
         )
 
     async def run(self, trainer_supervisor: Any, **until: Any) -> None:
-        """As a runner does, with a storm beside it."""
+        """Run as a runner does, with a storm of messages beside it."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._storm)
             await super().run(trainer_supervisor, **until)
             nursery.cancel_scope.cancel()
 
-    # What goes out
+    # Outgoing messages
 
     async def _publish(self) -> None:
         async for envelope in self._to_publish:
@@ -143,7 +144,7 @@ class LyingRunner(Runner):
                 await self._contradict(envelope)
 
     async def _say(self, envelope: Envelope, half: int | None = None) -> None:
-        """Tell everybody, or every other peer."""
+        """Send to all peers, or to every other one."""
         router: Any = self._network.gossip.router
         chosen = type(router)._get_peers_to_send
 
@@ -216,7 +217,7 @@ class LyingRunner(Runner):
                 isinstance(said, Announcement)
                 and not mine
                 and said.round % 4 == 2
-                # Once a round: two that copy each other's copies would do nothing else.
+                # Once a round: two nodes that copy each other's copies would do nothing else.
                 and self._copied < said.round == self.member.round
             ):
                 self._copied = said.round
@@ -224,7 +225,7 @@ class LyingRunner(Runner):
                 self._spawn(self._say, self._seal("announcement", self._missized(said)))
 
     async def _storm(self) -> None:
-        """Signs of another chain without end, and now and then what brings blame."""
+        """Send endless signs of another chain, and occasionally a message that brings blame."""
         while True:
             await trio.sleep(_STORM_SECONDS)
             ledger = self.member.ledger
@@ -262,7 +263,8 @@ class LyingRunner(Runner):
         return Proposal(slot, Record(len(ledger), ledger.head, fingerprint, updates, (), (), None))
 
     def _elsewhere(self, parent: RecordId) -> list[Envelope]:
-        """Ballots for a chain that nobody follows: what who signs on both sides of a cut has signed."""
+        """Return ballots for a chain that no node follows: the votes of a member that signs on both
+        sides of a partition."""
         self._tell("ballots on another chain")
         ledger = self.member.ledger
         mask = ledger.membership(len(ledger)).mask(())
@@ -274,7 +276,7 @@ class LyingRunner(Runner):
         return self._seal("leave", Leave(max(0, len(self.member.ledger) - _OLD_ROUNDS)))
 
     def _burst(self) -> list[Envelope]:
-        """Announcements for the round of today, each of something else."""
+        """Return announcements for the current round, each of another update."""
         ledger = self.member.ledger
         round_, parent = len(ledger), ledger.head
         return [
@@ -286,7 +288,7 @@ class LyingRunner(Runner):
         ]
 
     async def _contradict(self, envelope: Envelope) -> None:
-        """Say the opposite of a ballot, when all other lies have had their time."""
+        """Send the opposite of a ballot, after all other lies have been sent."""
         if self.contradicts_after < LONG_SECONDS:
             return
         if trio.current_time() < self._began + self.contradicts_after:
@@ -303,7 +305,7 @@ class LyingRunner(Runner):
         block = RecordId(content_id(b"not " + message.block))
         return self._seal("vote", dataclasses.replace(message, block=block))
 
-    # What is asked for
+    # Answers to requests
 
     async def _answer(self, peer: PeerId, data: bytes) -> bytes:
         request = decode_request(data)
@@ -315,7 +317,7 @@ class LyingRunner(Runner):
             await trio.sleep(_SLOW_SECONDS)
         ledger, bad = self.member.ledger, []
         if draw > 0.4 and self.member.is_member and len(ledger) > 5:
-            # A copy of its own for the thread: the member goes on meanwhile.
+            # A copy for the thread, as the member goes on meanwhile.
             own = ledger.truncated(len(ledger))
             ledger = await trio.to_thread.run_sync(self._another_chain, request, own)
         elif self._may_be_blamed(peer):
@@ -334,13 +336,14 @@ class LyingRunner(Runner):
         )
 
     def _another_chain(self, request: Any, own: Ledger) -> Ledger:
-        """One on which we went on alone: from long ago, or from where the asker stands."""
+        """Return a chain on which this node went on alone: from long ago, or from the asker's
+        position."""
         starter = request.most > 0 or request.round < len(own) - 1
         start = request.round if starter else max(1, len(own) - _SOLO_ROUNDS)
         self._tell("solo rounds for a starter" if starter else "history rewritten")
         return solo_chain(own, self._seal, self.member.me, start, _SOLO_ROUNDS)
 
-    # What they are made of
+    # Helpers
 
     def _seal(self, kind: str, message: Message) -> Envelope:
         return sign(self._key, kind, self._manifest.swarm, encode(message))
@@ -364,8 +367,8 @@ def solo_chain(
     start: int,
     rounds: int,
 ) -> Ledger:
-    """A chain that is sound and that nobody else was there for: from `start` on `me` calls all others
-    silent and goes on alone; from when it was first a member, if it was none then."""
+    """Return a valid chain without any other signer: from `start` on, `me` declares all others
+    silent and goes on alone; if `me` was not a member then, from its admission on."""
     possible = (n for n in range(start, len(ledger) + 1) if me in ledger.membership(n))
     start = next(possible, len(ledger))
     chain = ledger.truncated(start)
@@ -397,7 +400,7 @@ def solo_chain(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be a node with a lying runner."""
+    """Run a node with a lying runner."""
     stay.Runner = LyingRunner
     LyingRunner.contradicts_after = float(arguments[0])
     sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
@@ -405,7 +408,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def lies_told(data_dir: Path) -> set[str]:
-    """Which lies the node in a data directory has told so far."""
+    """Return which lies the node in a data directory has sent so far."""
     path = data_dir / "lies.jsonl"
     lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
     return {json.loads(line)["did"] for line in lines if line.endswith("\n")}

@@ -1,4 +1,4 @@
-"""What goes wrong when: a schedule of faults that follows from a seed alone.
+"""A schedule of faults that follows from a seed alone.
 
 A node has one fault at a time. After the first quarter of a schedule one half of the nodes, the
 *steady* ones, keep their processes, so that their memory can be watched.
@@ -13,7 +13,7 @@ from typing import Literal
 
 Kind = Literal["kill", "forget", "wipe", "leave", "freeze", "trainer", "cut", "one_way", "visit"]
 
-# How often each comes, compared with the others.
+# The relative frequency of each.
 _SHARES: dict[Kind, int] = {
     "kill": 5,
     "freeze": 4,
@@ -28,30 +28,30 @@ _SHARES: dict[Kind, int] = {
 _LINKS: frozenset[Kind] = frozenset({"cut", "one_way"})
 _ENDS_PROCESS: frozenset[Kind] = frozenset({"kill", "forget", "wipe", "leave", "trainer"})
 
-# After a fault its nodes are left alone for this long: many times what a node needs to come back, and
+# After a fault its nodes are left alone for this long: many times what a node needs to recover, and
 # short enough that others are hit meanwhile.
 _REST_SECONDS = 25.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Something that goes wrong with some nodes for some time.
+    """A fault of some nodes for some time.
 
-    - `kill`: kill -9, then a restart with the disk as it was;
+    - `kill`: kill -9, then a restart with the disk unchanged;
     - `forget`: kill -9, then a restart with nothing but the key;
-    - `wipe`: kill -9, then a restart with nothing at all;
+    - `wipe`: kill -9, then a restart with an empty disk;
     - `leave`: a polite end, then a restart;
     - `freeze`: SIGSTOP, then SIGCONT;
     - `trainer`: kill -9 for the trainer process alone;
-    - `cut`: nothing passes between these nodes and all others;
-    - `one_way`: nothing passes from these nodes to the others;
-    - `visit`: a newcomer comes with the link, and leaves.
+    - `cut`: no traffic between these nodes and all others;
+    - `one_way`: no traffic from these nodes to the others;
+    - `visit`: a newcomer joins with the link, and leaves.
     """
 
     start: float
-    """Seconds since the schedule began."""
+    """Seconds since the start of the schedule."""
     seconds: float
-    """How long it lasts."""
+    """Its duration."""
     kind: Kind
     nodes: tuple[str, ...]
 
@@ -62,7 +62,7 @@ class Fault:
 def draw_schedule(
     seed: int, nodes: Sequence[str], seconds: float, *, links: bool, lease: float
 ) -> list[Fault]:
-    """The faults of a seed, in order; `links` says whether links can be cut.
+    """Return the faults of a seed, in order; `links` states whether links can be cut.
 
     Freezes and cuts last up to three leases, so that some members are recorded as silent and some
     partitions make two chains. The last fault ends before `seconds` are over.

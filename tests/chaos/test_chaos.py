@@ -1,7 +1,7 @@
-"""Real nodes under a storm of faults: afterwards there is one chain, and everybody stands on it.
+"""Real nodes under a storm of faults: afterwards there is one chain, and all nodes follow it.
 
-A seed says what goes wrong when (`schedule`). As root every node gets a network namespace, so that
-links can be cut; else all are on loopback, and everything but the cuts happens.
+The faults follow from a seed (`schedule`). As root every node gets a network namespace, so that
+links can be cut; otherwise all are on loopback, and everything but the cuts happens.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ RECOVERY_SECONDS = 240.0
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_storm_of_a_minute(tmp_path: Path) -> None:
-    # Two kills that overlap, and a freeze. Two of the four are gone for longer than a lease: a member
-    # that lies would be one of three, which is more than the others can stand.
+    # Two overlapping kills, and a freeze. Two of the four are gone for longer than a lease: a
+    # byzantine member would be one of three, which is more than the others can tolerate.
     storm(tmp_path, seed=45, count=4, seconds=60.0, rounds=20, traitor=False)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1500)
 def test_two_minutes_with_a_traitor(tmp_path: Path) -> None:
-    # Three honest nodes and a member that runs every lie at once; for trying it out.
+    # Three honest nodes and a member that sends every lie at once; for experiments.
     storm(tmp_path, seed=7, count=3, seconds=120.0, rounds=20, quiet=True)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1500)
 def test_a_storm_over_panels(tmp_path: Path) -> None:
-    # Each panel has two members, so that one that is gone or behind silences its section.
+    # Each committee has two members, so one that is gone or behind silences its section.
     speakers = "[speakers]\none_of = 2\npanel = 2\nterm = 4\n"
     storm(tmp_path, seed=45, count=5, seconds=120.0, rounds=80, traitor=False, tables=speakers)
 
@@ -85,11 +85,11 @@ def storm(
     traitor: bool = True,
     tables: str = "",
 ) -> Driver:
-    """Let `count` nodes train under faults for some time, and check what must hold afterwards.
+    """Let `count` nodes train under faults for some time, and check the invariants afterwards.
 
-    A peer sends garbage all the while, and with a `traitor` a member more lies in every way at once
-    (`lying_node`). If `quiet`, that is all that goes wrong. `tables` is put behind the founder's file.
-    The environment variable DISTRO_CHAOS_SEED overrides the seed.
+    A peer sends garbage throughout, and with a `traitor` one more member lies in every way at once
+    (`lying_node`). If `quiet`, there are no other faults. `tables` is appended to the founder's
+    file. The environment variable DISTRO_CHAOS_SEED overrides the seed.
     """
     seed = int(os.environ.get("DISTRO_CHAOS_SEED", seed))
     print(f"DISTRO_CHAOS_SEED={seed} repeats the faults of this run")
@@ -115,7 +115,7 @@ def storm(
         driver = Driver(swarm, nodes, town)
         with liar(swarm, root / "liar.txt"):
             driver.run(schedule, seconds)
-        # It lies on.
+        # The traitor keeps lying.
         check_recovery(nodes, rounds)
         for each in traitors:
             told = lies_told(each.data.root)
@@ -127,14 +127,14 @@ def storm(
 
 
 def check_recovery(nodes: Sequence[Node], rounds: int) -> None:
-    """Everybody trains, on one chain, with the same parameters, and has learnt something."""
+    """Check that all nodes train, on one chain, with the same parameters, and have learned something."""
     wait_for(
         lambda: all(node.state == "training" for node in nodes) and on_one_chain(nodes),
         "everybody to train again, on one chain",
         limit=RECOVERY_SECONDS,
         describe=lambda: {node.name: (node.state, node.round) for node in nodes},
     )
-    # Before, the side of a partition that gave in had applied another chain.
+    # Before that, the losing side of a partition had applied another chain.
     last = check_agreement(nodes, rounds=5, since=max(node.round for node in nodes))
     # A busy machine gets there later.
     wait_for_round(nodes, rounds)
@@ -152,14 +152,14 @@ def check_recovery(nodes: Sequence[Node], rounds: int) -> None:
 
 
 def on_one_chain(nodes: Sequence[Node]) -> bool:
-    """Whether all have the same record in the last round that is decided for all, and so before."""
+    """Whether all have the same record in the last round decided for all, and so in all earlier ones."""
     ledgers = [node.ledger() for node in nodes]
     last = min(len(ledger) for ledger in ledgers) - 1
     return last >= 0 and len({ledger[last].record.id for ledger in ledgers}) == 1
 
 
 def check_end(nodes: Sequence[Node]) -> None:
-    """They leave when they are asked to, without a trace of a bug, and nothing stays behind."""
+    """Check that they leave on request, without a trace of a bug, and leave no process behind."""
     processes: list[psutil.Process] = []
     for node in nodes:
         if node.running:
@@ -173,7 +173,7 @@ def check_end(nodes: Sequence[Node]) -> None:
 
 @contextlib.contextmanager
 def maybe_town(names: Sequence[str]) -> Iterator[Town | None]:
-    """A network namespace for each name, where that can be."""
+    """Yield a network namespace for each name, where the system allows that."""
     if available():
         with Town(names) as town:
             yield town
@@ -182,7 +182,7 @@ def maybe_town(names: Sequence[str]) -> Iterator[Town | None]:
 
 
 def places(town: Town | None, seconds: float) -> dict[str, Place]:
-    """Where everybody runs. The traitor lets itself be caught near the end."""
+    """Return where each process runs. The traitor lets itself be caught near the end."""
     hosts = town.hosts if town is not None else {}
     found = {name: Place(host.prefix, host.address) for name, host in hosts.items()}
     home = found.get(TRAITOR, Place())
@@ -192,7 +192,7 @@ def places(town: Town | None, seconds: float) -> dict[str, Place]:
 
 @contextlib.contextmanager
 def liar(swarm: Swarm, log: Path) -> Iterator[None]:
-    """A member that lies, for as long as the context lasts."""
+    """Run a lying member for the duration of the context."""
     place = swarm.place(LIAR)
     script = Path(__file__).parent.parent / "e2e" / "tamperer.py"
     with log.open("w") as out:
@@ -204,7 +204,7 @@ def liar(swarm: Swarm, log: Path) -> Iterator[None]:
     try:
         yield
         assert process.poll() is None, log.read_text()
-        # On a busy machine it takes minutes to get in.
+        # On a busy machine it takes minutes to be admitted.
         wait_for(lambda: '"did"' in log.read_text(), "the liar to lie", limit=RECOVERY_SECONDS)
     finally:
         process.kill()

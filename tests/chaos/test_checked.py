@@ -1,5 +1,5 @@
-"""Six real nodes whose work is checked: one trains on other data, one copies, and all that happens to
-honest ones beside it."""
+"""Six real nodes with audits: one trains on other data, one copies, and honest nodes suffer the
+usual faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 COPYING_NODE = Path(__file__).with_name("copying_node.py")
 CHEATS = {"idle": IDLE_NODE, "copycat": COPYING_NODE}
 FOUND_WITHIN = 96
-"""Rounds. A term of votes is 16, and a second look has as many."""
+"""Rounds. An epoch of votes has 16, and a re-audit may take as many."""
 STAYS_UNTIL = 40
 
 
@@ -38,7 +38,7 @@ def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
         founder, second, third, *cheating = swarm.start("founder", "second", "third", *CHEATS)
         cheats = [peer_from_text(node.peer) for node in cheating]
         wait_for_round([founder], 6)
-        # One is killed in the middle, and one comes late.
+        # One is killed in the middle, and one arrives late.
         third.program.kill()
         late = swarm.node("late")
         late.start()
@@ -52,7 +52,7 @@ def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
             limit=1500.0,
             describe=lambda: standing(second),
         )
-        # And so it stays.
+        # And this stays so.
         wait_for_round(honest_nodes, STAYS_UNTIL)
         check_agreement(honest_nodes)
         ledger = second.ledger()
@@ -69,19 +69,20 @@ def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
 
 
 def settled(node: Node, honest: list[PeerId], cheats: list[PeerId]) -> bool:
-    """Whether, as this node knows, all honest ones have votes, and the cheats no say at all."""
+    """Whether, according to this node, all honest members have votes, and the cheats neither votes
+    nor update weight."""
     work = node.ledger().work
     assert work is not None
     accounts = work.accounts
     votes = accounts.votes.keys()
-    # Votes stay as they are until the end of a term.
+    # Votes are constant until the end of an epoch.
     return (
         set(honest) <= votes and not votes & set(cheats) and not any(map(accounts.counts, cheats))
     )
 
 
 def out_since(node: Node, peer: PeerId) -> int:
-    """The round after whose record a peer's updates did not count any more."""
+    """Return the round after whose record a peer's updates no longer counted."""
     ledger = node.ledger()
     for length in range(1, len(ledger) + 1):
         work = ledger.truncated(length).work
@@ -91,7 +92,7 @@ def out_since(node: Node, peer: PeerId) -> int:
 
 
 def standing(node: Node) -> str:
-    """The round, and everybody's looks and votes."""
+    """Return the round, and every member's audits and votes."""
     work = node.ledger().work
     assert work is not None
     accounts = work.accounts

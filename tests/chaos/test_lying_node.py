@@ -1,4 +1,4 @@
-"""What the lying node says: sound enough to be looked into, and not followed."""
+"""The lying node's messages: valid enough to be examined, and not followed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_nobody_follows_it() -> None:
 
 
 def liar_of(chain: Chain) -> Any:
-    """The runner, with all that its lies need of a node."""
+    """Return the runner, with everything that its lies need of a node."""
     runner: Any = LyingRunner.__new__(LyingRunner)
     runner._key = identity(LIAR)
     runner._manifest = chain.manifest

@@ -1,4 +1,4 @@
-"""The schedule of faults: it follows from its seed and never asks for what cannot be."""
+"""The schedule of faults: it follows from its seed and never contains an impossible fault."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def rows(checkout: Path) -> list[tuple[str, str, str]]:
 
 
 def defined(module: Path) -> set[str]:
-    """Names of the classes, functions and type aliases at the top of a module."""
+    """Return the names of the classes, functions and type aliases at the top of a module."""
     names: set[str] = set()
     for statement in ast.parse(module.read_text(encoding="utf-8")).body:
         match statement:

@@ -31,7 +31,7 @@ def documents(checkout: Path) -> Iterator[Path]:
 
 
 def code_lines(text: str) -> Iterator[str]:
-    """Lines of shell, TOML and so on: those between fences, and what stands between backticks."""
+    """Yield lines of shell, TOML and so on: those between fences, and the text between backticks."""
     for fence in FENCE.finditer(text):
         yield from fence.group(3).replace("\\\n", " ").splitlines()
     for span in INLINE.finditer(FENCE.sub("", text)):
@@ -39,7 +39,7 @@ def code_lines(text: str) -> Iterator[str]:
 
 
 def program_calls(line: str) -> Iterator[list[str]]:
-    """The words after each `distro-node` that stands where a shell would look for a command."""
+    """Yield the words after each `distro-node` in a place where a shell expects a command."""
     if "distro-node" not in line:
         return
     words = shlex.split(line, comments=True)
@@ -91,7 +91,7 @@ def test_commands_exist(
     for name, text in texts.items():
         for line in code_lines(text):
             for words in program_calls(line):
-                # A command that is only named may be named without its arguments.
+                # A command that is only named may lack its arguments.
                 if len(words) == 1 and fault_in_command([*words, "--help"]) is None:
                     continue
                 checked += 1
@@ -105,7 +105,7 @@ def test_commands_exist(
 def test_whole_commands_in_the_readme_would_run(
     texts: dict[str, str], fault_in_command: Callable[[Sequence[str]], str | None]
 ) -> None:
-    """Between fences a command stands with all its arguments, ready to be copied."""
+    """Between fences a command has all its arguments, ready to be copied."""
     calls = [
         words
         for fence in FENCE.finditer(texts["README.md"])
@@ -135,7 +135,7 @@ def test_the_tests_of_commands_can_fail(
         assert fault_in_command(words) is None, words
 
 
-# Options of other programs that the documents speak of.
+# Options of other programs that the documents mention.
 FOREIGN_OPTIONS = {"--profile", "--json", "--corpus"}
 
 
@@ -227,7 +227,7 @@ def test_every_room_is_in_the_layout(
 
 
 def test_packages_are_all_declared(project: dict[str, Any], checkout: Path) -> None:
-    """A folder of modules that pyproject.toml forgets would be missing from an installation."""
+    """A folder of modules missing from pyproject.toml would be missing from an installation."""
     declared = set(project["tool"]["setuptools"]["packages"])
     there = {
         ".".join(("distro_node", *path.parent.relative_to(checkout).parts))
@@ -265,7 +265,7 @@ def test_every_dependency_has_an_exact_release(project: dict[str, Any], checkout
         match = re.match(r"[\w-]+", entry)
         assert match
         assert match.group() in pinned, f"run `make constraints`: {entry}"
-    # One file of Python, which is the same everywhere.
+    # A single file of Python, the same on every platform.
     pinned.pop("nvidia-ml-py")
     assert not [name for name in pinned if name.startswith(("nvidia", "triton"))]
 

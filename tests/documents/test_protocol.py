@@ -25,7 +25,7 @@ def text(checkout: Path) -> str:
 
 @pytest.fixture(scope="module")
 def sections(text: str) -> dict[str, str]:
-    """What stands under each heading that is a type."""
+    """Return the text under each heading that is a type."""
     parts = re.split(r"^#{2,3} (.*)$", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

@@ -17,7 +17,7 @@ def folder(checkout: Path) -> Path:
 
 
 def test_every_results_file_is_in_the_table_of_them(checkout: Path, folder: Path) -> None:
-    """One place says how and when each was measured, and where it is read."""
+    """A single place states how and when each was measured, and where it is used."""
     text = (checkout / "benchmarks" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\S+)\.json` \| `.+ \|(.*)\|$", text, re.MULTILINE)
     assert sorted(name for name, _ in rows) == sorted(path.stem for path in folder.glob("*.json"))

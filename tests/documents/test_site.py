@@ -1,4 +1,4 @@
-"""The documentation site: every page is made, leads somewhere, and loads nothing from elsewhere."""
+"""The documentation site: every page is built, its links work, and it loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_document_is_a_page(site: Path, checkout: Path) -> None:
     } == set()
     assert "How it compares" in (site / "docs" / "overview.html").read_text("utf-8")
     assert (site / "benchmarks" / "index.html").exists()
-    # As a browser gets it: pictures are there, and tables are tables.
+    # As a browser gets it: images exist, and tables are tables.
     assert (site / "docs" / "dashboard-wide.png").exists()
     assert "<table" in (site / "docs" / "exit-codes.html").read_text("utf-8")
 

@@ -1,5 +1,5 @@
-"""docs/threats.md, and the table of simulations in docs/protocol.md: each threat and row names the tests
-that show it, and these exist."""
+"""docs/threats.md, and the table of simulations in docs/protocol.md: each row names the tests that
+show it, and these exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REFERENCE = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
 def sections(checkout: Path) -> dict[str, str]:
-    """The text of each threat by its heading."""
+    """Return the cells of the rows of all tables that have a column of tests."""
     text = (checkout / "docs" / "threats.md").read_text("utf-8")
     parts = re.split(r"^(#{2,3}) (.*)$", text, flags=re.MULTILINE)
     return {
@@ -48,11 +48,11 @@ def test_every_threat_names_tests_that_exist(checkout: Path) -> None:
     assert faults == []
 
 
-# docs/protocol.md's table of what is simulated
+# docs/protocol.md's table of simulations
 
 
 def simulated(checkout: Path) -> list[list[str]]:
-    """The rows of the table of what each simulation runs."""
+    """Return the rows of the table of what each simulation runs."""
     lines = (checkout / "docs" / "protocol.md").read_text("utf-8").splitlines()
     begin = lines.index("| what | fast | whole | else covered by |")
     table = takewhile(lambda line: line.startswith("|"), lines[begin + 2 :])

@@ -1,4 +1,4 @@
-"""docs/tutorial.md as a newcomer follows it: every block of it runs, and what it shows comes out."""
+"""docs/tutorial.md as a newcomer follows it: every block of it runs, with the output shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PORT = "tcp/4001"
 
-# What a tutorial cannot ask for: that machines of tests are shared, and that tests stay on loopback.
+# What a tutorial cannot require: test machines are shared, and tests stay on loopback.
 SURROUNDINGS = {
     "DISTRO_NODE_JOIN_LISTEN": "/ip4/127.0.0.1/tcp/0",
     "DISTRO_NODE_MDNS": "false",
@@ -30,7 +30,7 @@ SURROUNDINGS = {
 
 
 def steps(text: str) -> list[tuple[str, str]]:
-    """The blocks of shell in their order, each with the output that the page shows behind it."""
+    """Return the blocks of shell in order, each with the output that the page shows after it."""
     found: list[tuple[str, str]] = []
     for kind, body in BLOCK.findall(text):
         if kind == "sh":
@@ -43,7 +43,7 @@ def steps(text: str) -> list[tuple[str, str]]:
 
 
 def pattern(line: str) -> str:
-    """A shown line as a pattern: any number where there is one, anything where there is `…`."""
+    """Convert a shown line to a pattern: any number for a number, anything for `…`."""
     parts = re.split(r"(…|\d[\d,.]*|\s+)", line.strip())
     wild = {"…": ".*", "0": r"\d[\d,.]*", " ": r"\s+"}
     return "".join(
@@ -56,7 +56,7 @@ def pattern(line: str) -> str:
 
 
 def missing(shown: str, output: str) -> str | None:
-    """The first line of what the page shows that does not follow in the output, or None."""
+    """Return the first line of the shown output that does not follow in the real output, or None."""
     lines = iter(output.splitlines())
     for line in shown.splitlines():
         if line.strip() not in ("", "…") and not any(
@@ -77,7 +77,7 @@ def test_the_comparison_can_fail() -> None:
 
 @contextlib.contextmanager
 def shell(script: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A shell that runs a script, ended in the end with all that was started in it."""
+    """Run a script in a shell; at the end stop it with everything it started."""
     mine = {name: value for name, value in os.environ.items() if "DISTRO_NODE" not in name}
     programs = os.pathsep.join([str(Path(sys.executable).parent), mine["PATH"]])
     places = {"PATH": programs, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
@@ -102,7 +102,7 @@ def shell(script: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_the_tutorial_runs_as_it_is_written(checkout: Path, tmp_path: Path) -> None:
     text = (checkout / "docs" / "tutorial.md").read_text(encoding="utf-8")
     assert PORT in text
-    # The one thing that is not as written: a port that others on this machine may have.
+    # The only change to the text: a port that other programs on this machine may use.
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         todo = steps(text.replace(PORT, f"tcp/{free.getsockname()[1]}"))
@@ -129,7 +129,7 @@ def test_the_tutorial_runs_as_it_is_written(checkout: Path, tmp_path: Path) -> N
     for (command, shown), output in zip(todo, said, strict=True):
         lost = missing(shown, output)
         assert lost is None, f"{command}\nshould say: {lost}\nbut says:\n{output}"
-    # What the page claims in words.
+    # The page's claims in its text.
     assert left == [], "the tutorial leaves processes behind"
     losses = dict(re.findall(r"round (\d+): loss ([\d.]+)", logs["anna.log"]))
     assert float(losses["30"]) < float(losses["1"])

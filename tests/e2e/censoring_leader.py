@@ -1,7 +1,7 @@
-"""A node that lies where it leads: `distro-node join …` whose records name its own update alone.
+"""A node that censors when it leads: `distro-node join …` whose records name only its own update.
 
-`python censoring_leader.py PYTHON -P -m distro_node.node ARGUMENTS…`: what would run the node is put
-behind it. All else is a node as it is, and it votes for its own records.
+`python censoring_leader.py PYTHON -P -m distro_node.node ARGUMENTS…`: the command that would run the
+node follows the script. Otherwise it is an ordinary node, and it votes for its own records.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from distro_node.protocol.wire.messages import Record
 # Private here: `_propose`: honest code has no seam between what a leader holds and what it names.
 
 _FIRST_ROUND = 4
-"""Before, there are not always several updates."""
+"""Before this round there are not always several updates."""
 
 
 class CensoringRound(rounds.Round):
-    """A `Round` that proposes records with the own update alone."""
+    """A `Round` that proposes records with only its own update."""
 
     def _propose(self, standing: Any, now: float) -> Any:
         honest = rounds.compose_record
@@ -41,7 +41,7 @@ class CensoringRound(rounds.Round):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be a node with such rounds."""
+    """Run a node with such rounds."""
     from distro_node.protocol.member import parts
 
     parts.Round = CensoringRound

@@ -1,4 +1,4 @@
-"""Real swarms whose work is checked, for the tests of that."""
+"""Real swarms with audits, for the tests of audits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distro_node.protocol.checks.agreement import Agreement
 from e2e.support import Swarm
 
 IDLE_NODE = Path(__file__).with_name("idle_node.py")
-# Enough to be told from chance: a share of two, and many coefficients.
+# Enough to be distinguished from chance: a share of two, and many coefficients.
 TOP_K = 32
 _MODEL = """
 [model]
@@ -29,13 +29,13 @@ tie_word_embeddings = false
 
 
 def make_checked(swarm: Swarm) -> None:
-    """A model large enough for checks, texts with something new in each sample, and looks in every
-    round."""
+    """Rewrite the founder's file: a model large enough for audits, texts with something new in each
+    sample, and audits in every round."""
     path = swarm.root / "swarm.toml"
     described = re.sub(r"\[model\].*?(?=\[data\])", _MODEL.lstrip(), path.read_text(), flags=re.S)
     described = described.replace("sequence_length = 32", "sequence_length = 128")
-    # All have as much to do, whatever they can.
-    # A second look starts a trainer, and has sixteen rounds.
+    # All members have the same amount of work, whatever their speed. A re-audit starts a trainer,
+    # and has sixteen rounds.
     described = described.replace("min_seconds = 0.5", "min_seconds = 3.0")
     described += "max_share = 0.0\n\n[checks]\nevery = 1\n"
     path.write_text(described)
@@ -46,7 +46,7 @@ def make_checked(swarm: Swarm) -> None:
 
 
 def looks(ledger: Ledger) -> Iterator[tuple[PeerId, PeerId, float]]:
-    """Who has looked at whom, and the score, as the chain says."""
+    """Yield auditor, audited member and score of all audits in the chain."""
     assert ledger.work is not None
     for number in range(len(ledger)):
         for entry in ledger[number].record.looks:

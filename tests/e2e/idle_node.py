@@ -1,7 +1,8 @@
-"""A node that does not do its work: `distro-node join …` that trains on other samples than it is dealt.
+"""A node that does not do its work: `distro-node join …` that trains on other samples than assigned.
 
-`python idle_node.py PYTHON -P -m distro_node.node ARGUMENTS…`: what would run the node is put behind it.
-All else is a node as it is: it fetches, follows the chain, looks at others' work and says what it saw.
+`python idle_node.py PYTHON -P -m distro_node.node ARGUMENTS…`: the command that would run the node
+follows the script. Otherwise it is an ordinary node: it fetches, follows the chain, audits others'
+work and reports the results.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ _SAMPLES = 256
 
 
 class IdleSupervisor(TrainerSupervisor):
-    """A `TrainerSupervisor` that takes what it likes."""
+    """A `TrainerSupervisor` that ignores its assignment."""
 
     def train(self, effect: Train) -> None:
-        # Among the first samples, which nearly nobody is dealt in the rounds of a test.
+        # Among the first samples, which are assigned to almost no member in the rounds of a test.
         first = 2 * effect.round % _SAMPLES
         others = range(first, first + len(effect.samples))
         super().train(replace(effect, samples=tuple(others)))
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be a node with such a supervisor."""
+    """Run a node with such a supervisor."""
     stay.TrainerSupervisor = IdleSupervisor
     sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
     cli.main()

@@ -1,8 +1,8 @@
-"""A node that lies where it speaks for others: `distro-node join …` with tallies of its own making.
+"""A node that lies as an aggregator: `distro-node join …` that sends false aggregates.
 
-`python lying_speaker.py PYTHON -P -m distro_node.node ARGUMENTS…`: what would run the node is put behind
-it. All else is a node as it is. What it says is well made and says the opposite of what comes of the
-sheets, so that its panel contradicts it.
+`python lying_speaker.py PYTHON -P -m distro_node.node ARGUMENTS…`: the command that would run the
+node follows the script. Otherwise it is an ordinary node. Its aggregates are well-formed and the
+opposite of what follows from the sign votes, so its committee contradicts it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from distro_node.protocol.member.effects import Tally
 
 
 class LyingPanelist(panelist.Panelist):
-    """A `Panelist` that says the opposite."""
+    """A `Panelist` that sends the opposite aggregate."""
 
     async def _tally(self, effect: Tally) -> bytes:
         tally = await super()._tally(effect)
@@ -32,7 +32,7 @@ class LyingPanelist(panelist.Panelist):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be a node with such a panelist."""
+    """Run a node with such an aggregator."""
     panelist.Panelist = LyingPanelist
     sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
     cli.main()

@@ -1,7 +1,7 @@
 """Commands as processes of their own: started, read, signalled, and never left behind.
 
-Nothing waits for a fixed time: a condition is looked at again and again until it holds, or until a
-limit that only a broken program reaches.
+Nothing waits for a fixed time: a condition is polled until it holds, or until a limit that only a
+broken program reaches.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from distro_node.node.demo.processes import Command
 
 T = TypeVar("T")
 
-# Far beyond what anything here takes on two idle cores; test machines are shared. What has ended is not
-# waited for, and whoever waits goes on as soon as there is something to go on with.
+# Far more than anything here takes on two idle cores; test machines are shared. A process that has
+# ended is not waited for, and a wait ends as soon as its condition holds.
 PATIENCE_SECONDS = 600.0
 _POLL_SECONDS = 0.2
 
@@ -45,29 +45,29 @@ class Program(Command):
             out=self.stdout_path,
             log=self.stderr_path,
             prefix=prefix,
-            # No configuration of whoever runs the tests.
+            # Without the configuration of the user who runs the tests.
             variables={"DISTRO_NODE_DEBUG": "1", "XDG_CONFIG_HOME": str(folder)},
         )
 
     @property
     def stdout(self) -> str:
-        """What it has printed."""
+        """Its standard output so far."""
         return self.stdout_path.read_text("utf-8")
 
     @property
     def stderr(self) -> str:
-        """What it has written to stderr, its log included."""
+        """Its stderr so far, including its log."""
         with self.stderr_path.open("rb") as file:
             file.seek(self._errors_from)
             return file.read().decode("utf-8", "replace")
 
     @property
     def complaint(self) -> list[str]:
-        """The lines on stderr that are no log lines."""
+        """The lines on stderr other than log lines."""
         return [line for line in self.stderr.splitlines() if line and not _is_log(line)]
 
     def children(self) -> list[psutil.Process]:
-        """Its children that run."""
+        """Return its running children."""
         self.remember_children()
         return super().children()
 
@@ -76,16 +76,16 @@ class Program(Command):
         os.kill(self.pid, number)
 
     def resume(self) -> None:
-        """Let a process that was stopped by a signal go on."""
+        """Continue a process that was stopped by a signal."""
         if self.code is None:
             self.signal(signal.SIGCONT)
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end and return the exit code."""
         return super().wait(seconds)
 
     def kill(self) -> None:
-        """Kill -9, without a word to anybody; what it started must end by itself."""
+        """Send SIGKILL to the process alone; processes it started must end by themselves."""
         self.children()
         if self.code is None:
             self.signal(signal.SIGKILL)
@@ -99,7 +99,8 @@ class Program(Command):
                 child.kill()
 
     def refused_with(self, code: int, *words: str) -> None:
-        """Check that it ended with this code, and with one line that says why and one what to do."""
+        """Check that it ended with this code, and with one line that states the reason and one with
+        the remedy."""
         assert self.wait() == code, self.stderr
         assert len(self.complaint) == 2, self.stderr
         problem, remedy = self.complaint
@@ -117,7 +118,7 @@ def wait_for(
     limit: float = PATIENCE_SECONDS,
     describe: Callable[[], object] | None = None,
 ) -> T:
-    """Wait until `condition` is true and return what it returned."""
+    """Wait until `condition` is true and return its result."""
     deadline = time.monotonic() + limit
     while not (result := condition()):
         if time.monotonic() > deadline:

@@ -1,4 +1,5 @@
-"""A swarm of real processes for tests: made, started, watched and killed through what users have.
+"""A swarm of real processes for tests: created, started, watched and killed through users' own
+interfaces.
 
 Everything goes through the command line, the control socket and the files in the data directories.
 """
@@ -69,12 +70,12 @@ lease_min_seconds = {lease_seconds}
 
 
 class Ended(AssertionError):
-    """A process that was waited for has ended; it never will do what it was waited for."""
+    """A process that was waited for has ended, so the awaited condition can never hold."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process runs: what its command is put behind, and its address there."""
+    """Where a process runs: the prefix of its command, and its address there."""
 
     prefix: tuple[str, ...] = ()
     address: str = "127.0.0.1"
@@ -146,7 +147,7 @@ class Node:
         return self._program
 
     def status(self) -> Status | None:
-        """What it says of itself, None while it does not answer. Raises `Ended`."""
+        """Return its status, None while it does not answer. Raises `Ended`."""
         if not self.running:
             raise Ended(f"{self.name} has ended with code {self.program.code}")
         try:
@@ -156,7 +157,7 @@ class Node:
         return decode_status(answer)
 
     def told(self) -> Status:
-        """What it says of itself, as soon as it does."""
+        """Wait for its status and return it."""
         return wait_for(self.status, f"{self.name} to answer")
 
     @property
@@ -166,7 +167,7 @@ class Node:
         return "silent" if status is None else status.state
 
     def members(self) -> set[str]:
-        """The members that it knows."""
+        """Return the members that it knows."""
         swarm = self.told().swarm
         return {member.peer for member in (swarm.members if swarm else None) or ()}
 
@@ -178,18 +179,18 @@ class Node:
         return self._peer
 
     def wipe(self) -> None:
-        """Take everything from its disk, its key as well."""
+        """Remove everything from its disk, including its key."""
         shutil.rmtree(self.data.root)
         self._peer = ""
 
     def trainer(self) -> psutil.Process:
-        """Its trainer process."""
+        """Return its trainer process."""
         return wait_for(
             lambda: next(iter(self.program.children()), None), f"the trainer of {self.name}"
         )
 
     def history(self) -> list[dict[str, Any]]:
-        """Its history's lines; one that is being written is left for next time."""
+        """Return the complete lines of its history."""
         try:
             text = self.directory.history.read_text("utf-8")
         except FileNotFoundError:
@@ -197,7 +198,7 @@ class Node:
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def rounds(self) -> dict[int, dict[str, Any]]:
-        """The rounds that it applied."""
+        """Return the rounds that it applied."""
         return {line["round"]: line for line in self.history() if "fingerprint" in line}
 
     @property
@@ -208,15 +209,16 @@ class Node:
         return max(self.rounds(), default=-1)
 
     def counted(self, since: int = 0) -> list[int]:
-        """The rounds after `since` whose record counts this node's update, as it applied them."""
+        """Return the rounds after `since` whose record counts this node's update, as it applied them."""
         return self.counts(self.peer, since)
 
     def counts(self, peer: str, since: int = 0) -> list[int]:
-        """The rounds after `since` whose record counts a peer's update, as this node applied them."""
+        """Return the rounds after `since` whose record counts a peer's update, as this node applied
+        them."""
         return [r for r, line in self.rounds().items() if r > since and peer in line["counted"]]
 
     def events(self, kind: str, peer: str | None = None, since: int = -1) -> list[EventStatus]:
-        """The events of a kind from round `since` on, of any peer or one."""
+        """Return the events of a kind from round `since` on, of one peer or of all."""
         return [
             event
             for event in self.told().events
@@ -224,24 +226,24 @@ class Node:
         ]
 
     def ledger(self) -> Ledger:
-        """Its ledger, read from disk."""
+        """Read its ledger from disk."""
         return SwarmStore(self.directory, self.swarm.manifest).load_ledger(mend=False)
 
     def metrics(self) -> str:
-        """Its metrics page."""
+        """Return its metrics page."""
         url = self.told().node.metrics
         assert url is not None
         with urllib.request.urlopen(url, timeout=10) as page:
             return page.read().decode()
 
     def received(self) -> dict[str, float]:
-        """The bytes that it has received since its start, by kind."""
+        """Return the bytes that it has received since its start, by kind."""
         line = r'^distro_received_bytes_total{kind="(\w+)"} (\S+)$'
         found = re.findall(line, self.metrics(), re.MULTILINE)
         return {kind: float(count) for kind, count in found}
 
     def signed(self) -> list[bytes]:
-        """The envelopes that it has signed and remembers."""
+        """Return the envelopes that it has signed and stored."""
         return list(EntryFile(self.directory.votes, 1 << 20).read(mend=False))
 
 
@@ -264,8 +266,8 @@ class Swarm:
         tables: str = "",
         places: Mapping[str, Place] | None = None,
     ) -> None:
-        """`tables` is put behind the rest of the founder's file; `places` says where nodes run, and
-        `bootstrap`; on loopback if it does not say."""
+        """`tables` is appended to the founder's file; `places` states where nodes and `bootstrap`
+        run, by default on loopback."""
         self.root = root
         self._places = places or {}
         self.programs: list[Program] = []
@@ -299,7 +301,7 @@ class Swarm:
             self.print_logs()
 
     def create(self, *options: str) -> None:
-        """Start the bootstrap peer, with these options, and make the swarm of `founder`."""
+        """Start the bootstrap peer, with these options, and create the swarm of `founder`."""
         self.bootstrap = self.start_bootstrap("", *options)
         address = self.bootstrap_address = wait_for(
             lambda: (json.loads(self.bootstrap.stdout or "{}").get("addresses") or [None])[0],
@@ -319,11 +321,11 @@ class Swarm:
         self.manifest: Manifest = decode_manifest(data, swarm)
 
     def place(self, name: str) -> Place:
-        """Where the process of this name runs."""
+        """Return where the process of this name runs."""
         return self._places.get(name, Place())
 
     def start_bootstrap(self, listen: str = "", *options: str) -> Program:
-        """Start a bootstrap peer; with the same identity each time."""
+        """Start a bootstrap peer, with the same identity each time."""
         listen = listen or self.place("bootstrap").listen
         return self.run(
             "bootstrap",
@@ -346,13 +348,13 @@ class Swarm:
         return program
 
     def node(self, name: str) -> Node:
-        """The node of this name, not started if it is new."""
+        """Return the node of this name; a new one is not started."""
         if name not in self.nodes:
             self.nodes[name] = Node(self, name, self.root / name)
         return self.nodes[name]
 
     def start(self, *names: str) -> list[Node]:
-        """Start these nodes unless they run, and wait until all of them are members that train."""
+        """Start these nodes unless they run, and wait until all of them are training members."""
         nodes = [self.node(name) for name in names]
         for node in nodes:
             if not node.running:
@@ -365,7 +367,7 @@ class Swarm:
         return nodes
 
     def print_logs(self) -> None:
-        """Print the end of what each program wrote."""
+        """Print the end of each program's output."""
         seen: set[Path] = set()
         for program in self.programs:
             if program.stderr_path not in seen and program.stderr_path.exists():
@@ -386,9 +388,9 @@ def wait_for_round(nodes: Iterable[Node], round: int) -> None:
 
 
 def check_agreement(nodes: Sequence[Node], rounds: int = 3, *, since: int = 0) -> int:
-    """Let the nodes go on for `rounds` rounds; check that they stand at the same parameters.
+    """Let the nodes run for `rounds` rounds; check that they have the same parameters.
 
-    Every round from `since` on that two of them have applied must have left them the same
+    Every round from `since` on that two of them have applied must have given them the same
     fingerprint. Returns the last round that all have applied.
     """
     wait_for_round(nodes, max(node.round for node in nodes) + rounds)
@@ -402,7 +404,7 @@ def check_agreement(nodes: Sequence[Node], rounds: int = 3, *, since: int = 0) -
 
 
 def _corpus() -> str:
-    """A text with more to learn than the frequency of letters, and always the same."""
+    """Return a text with more to learn than the frequency of letters, always the same."""
     words = ("the", "swarm", "trains", "a", "small", "model", "and", "nobody", "waits", "for", "it")
     state, text = 1, []
     for _ in range(6000):

@@ -1,8 +1,8 @@
-"""A member that does everything wrong, as a process of its own:
-`python tamperer.py LINK SEED-HEX [LISTEN]`.
+"""A member that does everything wrong, as a process of its own: `python tamperer.py LINK SEED-HEX
+[LISTEN]`.
 
-It gets itself admitted like anybody, then sends forged, garbled and false messages in every round, and
-garbage on every protocol. It prints a JSON line for each thing it did, so that a test knows it happened.
+It gets admitted like any peer, then sends forged, garbled and false messages in every round, and
+garbage on every protocol. It prints a JSON line for each action, so that a test knows it happened.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PROTOCOLS = (BLOB_PROTOCOL, SYNC_PROTOCOL, "/distro/introduce/1")
 
 
 class Tamperer:
-    """The state of the process: where the swarm is, and what to do next."""
+    """The state of the process: the swarm, and what to do next."""
 
     def __init__(self, network: Network, identity: Identity, manifest: Manifest, store: BlobStore):
         self.network = network
@@ -59,10 +59,10 @@ class Tamperer:
 
     async def run(self) -> None:
         done = -1
-        # From the least to the worst: each may be the one that gets us thrown out.
+        # From the mildest to the worst: each may be the one that gets it expelled.
         tricks: list[Callable[[int], Envelope]] = [
             self.wrong_fingerprint,
-            # In three rounds: on a busy machine a node may be in the next one when it hears it.
+            # In three rounds: on a busy machine a node may be in the next one when it receives it.
             *(3 * [self.proposal_out_of_turn]),
             self.garbage_body,
             self.bad_signature,
@@ -85,9 +85,9 @@ class Tamperer:
             await trio.sleep(0.1)
 
     async def follow(self) -> None:
-        """Catch up with the ledger, and learn the current fingerprint from the others' words."""
+        """Catch up with the ledger, and learn the current fingerprint from the others' announcements."""
         before = len(self.ledger)
-        # Carefully: there may be another liar, with a chain of its own.
+        # Carefully: there may be another byzantine peer, with its own chain.
         await catch_up(
             *(self.network, self.manifest, self.ledger),
             keep=lambda entry: None,
@@ -140,7 +140,7 @@ class Tamperer:
                     except RequestError:
                         continue
 
-    # What they are made of
+    # Helpers
 
     def announcement(self, round_: int, fingerprint: int) -> Announcement:
         body = b"no update" * 100 + round_.to_bytes(8, "big")
@@ -186,7 +186,7 @@ async def main(link: str, seed: str, listen: str = "/ip4/127.0.0.1/tcp/0") -> No
                 try:
                     await tamperer.run()
                 except (EnvelopeError, ProtocolError, RequestError):
-                    # Cut off in the middle of something, or lied to by another liar: come again.
+                    # Disconnected in the middle of something, or deceived by another liar: try again.
                     await trio.sleep(0.5)
 
 

@@ -1,4 +1,5 @@
-"""A swarm that trains adapters: a newcomer fetches the base once, again what its disk loses."""
+"""A swarm that trains adapters: a newcomer fetches the base once, and again the parts that its disk
+loses."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 def test_a_newcomer_fetches_the_base_and_trains_adapters(tmp_path: Path) -> None:
     with Swarm(tmp_path) as swarm:
-        # Its base is larger than all else by far.
+        # Its base is by far larger than everything else.
         write_checkpoint(tmp_path / "base", TINY_LLAMA | {"intermediate_size": 16_384})
         file = tmp_path / "swarm.toml"
         model = (
@@ -31,7 +32,7 @@ def test_a_newcomer_fetches_the_base_and_trains_adapters(tmp_path: Path) -> None
         founder, newcomer = swarm.start("founder", "newcomer")
         wait_for(lambda: newcomer.counted(), "the newcomer's first contribution")
         wait_for(lambda: founder.counts(newcomer.peer), "the founder to count it")
-        # Once, and the corpus and some snapshots of adapters beside it.
+        # Once, besides the corpus and some snapshots of adapters.
         assert weights < newcomer.received()["blob"] < 1.5 * weights
         check_agreement([founder, newcomer])
 

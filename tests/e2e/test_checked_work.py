@@ -1,4 +1,4 @@
-"""Real nodes that look at each other's work: who does it earns votes, who does not is found out."""
+"""Real nodes that audit each other's work: members that do it earn votes, others are found out."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         second = nodes[1]
 
         def settled() -> bool:
-            """Whoever is at work has votes by now, and who is not has none, or none any more: what it
-            had by a few looks that came out high it keeps until the term ends."""
+            """Whether every working member has votes by now, and the idle one has none, or none any
+            more: votes from a few audits that scored high last until the epoch ends."""
             work = second.ledger().work
             assert work is not None
             return not work.accounts.counts(idle) and set(work.accounts.votes) == set(honest)
@@ -51,15 +51,16 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         scores: dict[bool, list[float]] = {True: [], False: []}
         for _, peer, score in looks(ledger):
             scores[peer == idle].append(score)
-        # Below half of what is usual is low; in the first term, where nothing is usual yet, less is.
+        # Scores below half of the usual are low; in the first epoch, without a usual score, the
+        # bound is lower.
         usual = median(scores[False])
         low = sum(each < usual / 2 for each in scores[False])
         assert low <= len(scores[False]) / 5
-        # A few looks are enough to find it out, of which one may come out high by chance.
+        # A few audits find it out, of which one may score high by chance.
         assert median_low(scores[True]) < usual / 2
         again = Counter(
             entry.looker for n in range(len(ledger)) for entry in ledger[n].record.looks_again
         )
-        # Nobody says anything about its own work.
+        # No member audits its own work.
         assert again
         assert again.keys() <= set(honest)

@@ -22,10 +22,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 LAST = 120
 ANSWER = "I hear you."
-# What the user says is drawn letter by letter, so nobody can learn it: log 26 nats each. Were it learned
-# from, a token of such a conversation would have well over one nat for ever.
+# The user's text is drawn letter by letter, so it cannot be learned: log 26 nats each. If it were a
+# target, the loss per token of such a conversation would always be well over one nat.
 LETTERS = 40
-# Of the kind that was learned from, and in none of the conversations.
+# Of the kind that was trained on, and in none of the conversations.
 QUESTION = "xyzzy" * (LETTERS // 5)
 
 
@@ -42,7 +42,7 @@ def write_conversations(file: Path, count: int) -> None:
 
 
 def describe(root: Path) -> None:
-    """The founder's file, and what it names."""
+    """Write the founder's file, and the files it names."""
     library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
     library.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
     library.save(str(root / "tokenizer.json"))
@@ -99,7 +99,8 @@ def test_a_swarm_learns_to_answer(tmp_path: Path) -> None:
 
 
 def check_opens(model: Path) -> None:
-    """It answers in transformers, too, through its own template and up to the end of the turn."""
+    """Check that it answers in transformers, too, through its own template and up to the end of the
+    message."""
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     asked = tokenizer.apply_chat_template(
         [{"role": "user", "content": QUESTION}],

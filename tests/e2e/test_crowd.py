@@ -10,7 +10,7 @@ import pytest
 from e2e.program import wait_for
 from e2e.support import Swarm, check_agreement
 
-# Sixteen trainers take some ten minutes of a processor to load.
+# Loading sixteen trainers takes some ten minutes of CPU time.
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(4000)]
 
 SEED = 16
@@ -28,7 +28,7 @@ def test_sixteen_processes_are_one_swarm_however_late_the_bootstrap_peer(tmp_pat
         nodes = [swarm.node(name) for name in names]
         for node in nodes:
             node.start("--wait")
-        # The founder begins alone; whoever knows nobody goes on looking.
+        # The founder starts alone; nodes that know no peer keep searching.
         newcomers = [node for node in nodes if node.name != "founder"]
         for node in newcomers:
             wait_for(

@@ -1,4 +1,4 @@
-"""What is wrong on one node's disk, or in its parameters, it notices and mends by itself."""
+"""A node notices and repairs faults on its own disk or in its parameters by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SNAPSHOT_INTERVAL = 10
 
 @pytest.fixture(scope="module")
 def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
-    # Of two members both are needed for every decision: while one is away the other waits for it,
+    # With two members both are needed for every decision: while one is away the other waits for it,
     # for as long as the lease.
     root = tmp_path_factory.mktemp("damage")
     with Swarm(
@@ -29,20 +29,20 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
 
 @pytest.fixture
 def nodes(swarm: Swarm) -> list[Node]:
-    """The two nodes, with a certified snapshot."""
+    """Return the two nodes, with a certified snapshot."""
     nodes = swarm.start("founder", "second")
     wait_for_round(nodes, SNAPSHOT_INTERVAL + 2)
     return nodes
 
 
 def test_a_node_with_wrong_parameters_loads_the_right_ones(swarm: Swarm, nodes: list[Node]) -> None:
-    """The one member that errs is needed, too; so nobody could decide anything without it."""
+    """The faulty member is needed, too, so without it nothing could be decided."""
     _, second = nodes
     # Some rounds after a snapshot was certified and before the next one is.
     wait_for(lambda: second.round % SNAPSHOT_INTERVAL in (3, 4, 5), "the middle of an interval")
     second.program.kill()
     height = len(second.ledger())
-    # The parameters of the very beginning take the place of the newest.
+    # The initial parameters replace the newest ones.
     wrong = LocalSnapshot(height - 1, swarm.manifest.initial.hex(), 4 * swarm.manifest.elements)
     (second.directory.root / "snapshots.json").write_bytes(_listing([wrong]))
     second.start()
@@ -60,12 +60,12 @@ def test_whatever_was_damaged_on_a_disk_comes_from_the_others(
     directory = second.directory
     large = (directory.ledger, directory.votes, directory.momentum, directory.manifest)
     small = (directory.root / "snapshots.json", directory.root / "peers.json")
-    # Each is written at a time of its own, and all of them are to be damaged.
+    # Each is written at a different time, and all of them must be damaged.
     wait_for(lambda: all(path.exists() for path in large + small), "every file to be written")
     second.program.kill()
     before = second.ledger()
     for path in (*second.data.blobs.iterdir(), *large):
-        # What was being written at that moment may have nothing in it yet.
+        # A file being written at that moment may still be empty.
         if (size := path.stat().st_size) > 0 or path in large:
             flip(path, size // 2)
     for path in small:

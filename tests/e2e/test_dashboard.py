@@ -1,8 +1,8 @@
-"""The page in a real browser, in front of a real swarm of three nodes on loopback.
+"""The page in a real browser, with a real swarm of three nodes on loopback.
 
-It needs Chromium and playwright: what is missing skips it, but not in CI. axe-core, which looks for what
-keeps people out, is fetched when the test runs, and left out of it where there is no npm. With
-DISTRO_SCREENSHOTS=FOLDER in the environment the pictures stay there.
+It needs Chromium and playwright: without them it is skipped, except in CI. axe-core, which finds
+accessibility problems, is fetched when the test runs, and left out where there is no npm. With
+DISTRO_SCREENSHOTS=FOLDER in the environment the pictures are kept there.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ AXE = "axe-core@4.14.1"
 TONE = "document.querySelector('#verdict').dataset.tone"
 
 
-# No updates or lists of dangerous pages are fetched beside what the tests ask for, and pictures do
-# not go through /dev/shm, which is small in containers.
+# The browser fetches no updates or blocklists besides what the tests request, and pictures do not go
+# through /dev/shm, which is small in containers.
 _QUIETLY = ("--disable-background-networking", "--no-first-run", "--disable-dev-shm-usage")
 
 
@@ -68,7 +68,7 @@ def swarm(tmp_path: Path) -> Iterator[Swarm]:
 
 @pytest.fixture(scope="module")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str | None:
-    """The source of axe-core, if it can be had."""
+    """Return the source of axe-core, if it is available."""
     folder = tmp_path_factory.mktemp("axe")
     if shutil.which("npm") is None:
         return None
@@ -85,7 +85,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str | None:
 
 
 class Visit:
-    """A page that is open, and all that went wrong with it."""
+    """An open page, and all its errors."""
 
     def __init__(self, browser: Any, link: str, **options: Any) -> None:
         self.faults: list[str] = []
@@ -107,8 +107,8 @@ class Visit:
             self.fault(f"asked {url}")
 
     def wait(self, condition: str, what: str) -> None:
-        """Wait until an expression of JavaScript holds."""
-        # The browser's own way to wait makes code of a text, which the page's policy forbids.
+        """Wait until a JavaScript expression holds."""
+        # The browser's own wait function evaluates text as code, which the page's policy forbids.
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self.page.evaluate(condition):
             if time.monotonic() > deadline:
@@ -137,7 +137,7 @@ def picture(visit: Visit, name: str, folder: Path) -> None:
 
 
 def serious(visit: Visit, axe: str | None) -> list[str]:
-    """What axe finds that keeps people out."""
+    """Return the serious accessibility problems that axe finds."""
     if axe is None:
         return []
     visit.page.evaluate(axe)
@@ -155,7 +155,7 @@ def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_
     founder, second, third = swarm.start(*NAMES)
     at = link_of(founder)
     owner = Visit(chromium, at["link"], viewport={"width": 1920, "height": 1080})
-    # Who only looks, on a telephone and in the dark.
+    # A read-only visitor, on a phone and in dark mode.
     guest = Visit(
         chromium,
         at["url"],
@@ -169,15 +169,15 @@ def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_
         visit.wait("document.querySelector('#chart canvas')", "a chart")
         assert visit.text("#name") == "tiny"
 
-    # It goes on by itself.
+    # It updates by itself.
     seen = owner.rounds
     owner.wait(f"Number(document.querySelector('#replay').max) >= {seen + 3}", "three more rounds")
     guest.wait(f"Number(document.querySelector('#replay').max) >= {seen + 3}", "the same")
     owner.wait("document.querySelectorAll('#phases tbody tr').length >= 3", "the phases of rounds")
     owner.wait("document.querySelectorAll('#chart canvas').length === 1", "one chart")
 
-    # Who has which part of the work, what the model writes, and what it costs: a processor without
-    # counters is no processor that takes nothing.
+    # The shares of the work, the model's sample text, and the cost: a CPU without counters must not
+    # be shown as drawing nothing.
     for node in (founder, second, third):
         owner.wait(
             f"document.querySelector('#members tr[data-peer=\"{node.peer}\"]').textContent"
@@ -194,7 +194,7 @@ def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_
     else:
         owner.wait("document.querySelector('#computer').textContent.includes('EUR')", "the price")
 
-    # The token is where it belongs: not in the address, and not with who only looks.
+    # The token is kept out of the address, and a read-only visitor has none.
     assert "token" not in owner.page.url
     assert owner.page.locator("#pause").is_enabled()
     assert not guest.page.locator("#pause").is_enabled()
@@ -209,7 +209,7 @@ def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_
     owner.page.locator("#zoom-all").press("Enter")
     assert "The loss was" in (owner.page.locator("#chart").get_attribute("aria-label") or "")
 
-    # Limits and hours: what is no limit is said, what is one holds.
+    # Limits and hours: an invalid limit is reported, a valid one takes effect.
     upload = owner.page.locator("#limits input[name=upload]")
     upload.fill("a lot")
     upload.press("Enter")
@@ -239,7 +239,7 @@ def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_
     owner.wait(f"['good', 'warn'].includes({TONE})", "the node to train again")
     wait_for(lambda: founder.state == "training", "the node to train again")
 
-    # A member that is killed turns red, and stays so when it is counted out.
+    # A killed member turns red, and stays so when it is removed.
     owner.wait(f"{owner.row(third)} === 'good'", "the third member")
     peer = third.peer
     third.program.kill()
@@ -266,7 +266,7 @@ def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_
     assert owner.faults == []
     assert guest.faults == []
 
-    # And when the node ends, the page says so, and not that all is well.
+    # And when the node ends, the page reports that, and not that all is well.
     owner.page.locator("#leave").click()
     assert founder.running
     owner.page.locator("#leave").click()
@@ -291,7 +291,7 @@ def test_the_page_of_a_swarm(chromium: Any, axe: str | None, tmp_path: Path) -> 
         visit.wait("document.querySelector('#crowd canvas')", "the members over time")
         seen = visit.rounds
         visit.wait(f"Number(document.querySelector('#replay').max) >= {seen + 3}", "three rounds")
-        # It says what is the swarm's, and nothing of a part that it has not.
+        # It shows the swarm's data, and nothing of a node's own, which it is not.
         assert visit.page.locator("#own").is_hidden()
         assert visit.page.locator("#computer").is_hidden()
         assert swarm.link.partition("?")[0] in visit.text("#joining-command")
@@ -300,12 +300,12 @@ def test_the_page_of_a_swarm(chromium: Any, axe: str | None, tmp_path: Path) -> 
         picture(visit, "dashboard-swarm", tmp_path)
         assert serious(visit, axe) == []
 
-        # Where nothing is decided any more, it says so; and goes on when somebody comes back.
+        # When nothing is decided any more, it reports that; and it continues when a member returns.
         for node in (founder, second):
             node.program.kill()
         visit.wait(f"['warn', 'bad'].includes({TONE})", "the standstill to be told")
         assert visit.faults == []
-        # Nobody took it for one of theirs.
+        # No member took it for one of theirs.
         ledger = founder.ledger()
         assert len(ledger.membership(len(ledger))) == 2
         observer.program.signal(signal.SIGINT)

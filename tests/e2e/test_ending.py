@@ -1,4 +1,5 @@
-"""A run ends: its members end with it, and what came out can be had from who stays, and checked."""
+"""A run ends: its members end with it, and the result can be fetched from one that stays, and
+verified."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def test_members_end_with_the_run_and_who_stays_serves_the_result(tmp_path: Path
         assert {ledger.head for ledger in ledgers} == {ledgers[0].head}
         assert ledgers[0].finished
 
-        # Who comes too late gets what came out from the one that stayed.
+        # A latecomer gets the result from the node that stayed.
         late = swarm.node("late")
         program = late.start()
         assert wait_for(lambda: program.code is not None, "the late one to end")

@@ -1,4 +1,4 @@
-"""A node that pauses by price, in a swarm of real processes, and says what keeps it from work."""
+"""A node that pauses by price, in a swarm of real processes, and reports the reason for the pause."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_dear_hour_is_left_to_others(tmp_path: Path) -> None:
         told = saver.told()
         assert [hold.text for hold in told.shift.holds] == ["41 is above 30"]
         assert (told.energy.price, told.energy.currency) == (0.3, "EUR")
-        # On the page and in the terminal it is the same sentence.
+        # The page and the terminal show the same sentence.
         asked = swarm.run("status", "status", "--data-dir", saver.data.root)
         assert asked.wait() == 0
         assert "41 is above 30: the line and the computer are yours" in " ".join(
@@ -39,7 +39,7 @@ def test_a_dear_hour_is_left_to_others(tmp_path: Path) -> None:
         )
         with urllib.request.urlopen(f"{told.node.dashboard}api/status", timeout=30) as answer:
             assert b"41 is above 30" in answer.read()
-        # The others go on, and nobody waits for it.
+        # The others go on without waiting for it.
         since = founder.round
         wait_for(lambda: founder.round > since + 3, "rounds without the saver")
 

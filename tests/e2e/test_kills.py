@@ -1,8 +1,8 @@
-"""Kill -9 at random moments, and bytes that a disk has changed, in a swarm of three real nodes.
+"""Kill -9 at random moments, and bytes changed on disk, in a swarm of three real nodes.
 
-Each time the node is started again with the same command. It says what it lost, goes on with what it had
-signed and stored, comes to the chain that the others follow, and leaves no trainer behind. One swarm
-serves all tests.
+Each time the node is started again with the same command. It reports what it lost, continues with
+what it had signed and stored, reaches the chain that the others follow, and leaves no trainer
+behind. One swarm serves all tests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from e2e.support import Node, Swarm, check_agreement
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NAMES = ("founder", "second", "third")
-# From the first line of Python to some rounds of training, on a machine that is busy as well.
+# From the first line of Python to some rounds of training, including on a busy machine.
 LONGEST_LIFE_SECONDS = 12.0
 TRAINER_SECONDS = 60.0
 SEED = 20
@@ -49,7 +49,7 @@ def test_fifty_bytes_changed(swarm: Swarm, kinds: tuple[str, ...]) -> None:
     nodes = swarm.start(*NAMES)
     second = nodes[1]
     wait_for(lambda: second.round >= 7, "a snapshot to be written")
-    # Peers are remembered every ten seconds; the rounds so far may have taken less.
+    # Peers are stored every ten seconds; the rounds so far may have taken less.
     wait_for(lambda: all(files_of(second, kind) for kind in kinds), "all of it to be on the disk")
     kill(second)
     had = stored_rounds(second)
@@ -90,7 +90,7 @@ def test_killed_at_random_moments(swarm: Swarm, kills: int) -> None:
         figures["torn"] += torn > 0
         had = stored_rounds(node)
         node.start()
-        # Else it may be killed again before it has read anything.
+        # Otherwise it may be killed again before it has read anything.
         if torn or chance.random() < 0.5:
             wait_for(lambda node=node: said(node), f"{node.name} to say what it has")
             assert not torn or "not whole: dropped" in node.program.stderr
@@ -115,7 +115,7 @@ def test_killed_at_random_moments(swarm: Swarm, kills: int) -> None:
 
 
 def kill(node: Node) -> list[psutil.Process]:
-    """Kill the node, and see that what it started ends by itself; what that was."""
+    """Kill the node, check that its children end by themselves, and return them."""
     assert node.program.code is None, f"{node.name} ended by itself: {node.program.stderr}"
     children = node.program.children()
     node.program.signal(signal.SIGKILL)
@@ -129,14 +129,14 @@ def kill(node: Node) -> list[psutil.Process]:
 
 
 def files_of(node: Node, kind: str) -> list[Path]:
-    """The files of a kind on a node's disk that have something in them."""
+    """Return the files of a kind on a node's disk that are not empty."""
     place = node.data.blobs if kind == "blobs" else node.directory.root / kind
     files = sorted(place.iterdir()) if place.is_dir() else [place]
     return [path for path in files if path.is_file() and path.stat().st_size]
 
 
 def survivors(swarm: Swarm) -> list[str]:
-    """Trainers of this swarm that still run."""
+    """Return the trainers of this swarm that still run."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = " ".join(process.info["cmdline"] or ())
@@ -146,7 +146,7 @@ def survivors(swarm: Swarm) -> list[str]:
 
 
 def said(node: Node) -> bool:
-    """Whether it has read its disk, or has said why it cannot."""
+    """Whether it has read its disk, or has reported why it cannot."""
     assert node.program.code is None, f"{node.name} ended by itself: {node.program.stderr}"
     words = node.program.stderr
     assert "this is a bug" not in words, words
@@ -154,7 +154,7 @@ def said(node: Node) -> bool:
 
 
 def torn_bytes(node: Node) -> int:
-    """How much of an entry that was being written lies at the end of what a killed node wrote."""
+    """Return the bytes of a partly written entry at the end of a killed node's files."""
     torn = 0
     for path in (node.directory.ledger, node.directory.votes):
         data = path.read_bytes() if path.exists() else b""
@@ -168,12 +168,12 @@ def torn_bytes(node: Node) -> int:
 
 
 def stored_rounds(node: Node) -> int:
-    """The rounds of the ledger on its disk."""
+    """Return the number of rounds of the ledger on its disk."""
     return len(node.ledger())
 
 
 def check_chains(nodes: list[Node]) -> None:
-    """The ledgers on all disks are one chain, as far as each goes."""
+    """Check that the ledgers on all disks are one chain, as far as each goes."""
     ledgers = [node.ledger() for node in nodes]
     for round_ in range(min(map(len, ledgers))):
         assert len({ledger[round_].record.id for ledger in ledgers}) == 1, f"round {round_} differs"

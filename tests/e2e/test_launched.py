@@ -1,6 +1,6 @@
-"""A node whose devices are on two machines: torch's elastic launcher starts one process on each.
+"""A node with devices on two machines: torch's elastic launcher starts one process on each.
 
-Both machines are this one here, with a launcher each, that find each other on loopback.
+Both machines are this one, with a launcher each; they find each other on loopback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def launcher(port: int, *options: str) -> tuple[str, ...]:
-    """The words of a launcher, before the command."""
+    """Return the words of a launcher, before the command."""
     return (
         *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "test"),
@@ -32,7 +32,7 @@ def launcher(port: int, *options: str) -> tuple[str, ...]:
 
 
 def second_machine(swarm: Swarm, node: Node) -> Program:
-    """The same command there, with the same data directory."""
+    """Start the same command there, with the same data directory."""
     return swarm.run(
         "second-machine",
         *("join", swarm.link, "--data-dir", node.data.root, "--no-screen", "--threads", "1"),
@@ -42,7 +42,8 @@ def second_machine(swarm: Swarm, node: Node) -> Program:
 
 
 def ranks(launchers: list[Program]) -> list[psutil.Process]:
-    """The trainer's processes, below the launchers; not what starts the second one again and again."""
+    """Return the trainer's processes below the launchers, without the process that restarts the
+    second one."""
     below = [each for program in launchers for each in program.children()]
     words = {each: " ".join(each.cmdline()) for each in below if each.is_running()}
     return [
@@ -70,7 +71,7 @@ def test_a_cluster_is_one_member(tmp_path: Path) -> None:
         assert len(founder.members()) == 2
         check_agreement([founder, cluster])
 
-        # Whichever of the trainer's processes dies, it begins again with the others; the node stays.
+        # If any of the trainer's processes dies, it restarts together with the others; the node stays.
         node = cluster.told().node
         for of_the_node in (True, False):
             (rank,) = [each for each in ranks(launchers) if is_first(each) == of_the_node]

@@ -1,4 +1,4 @@
-"""Four real nodes, one of which names its own update alone whenever it leads."""
+"""Four real nodes, one of which names only its own update whenever it leads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ ROUNDS = 40
 
 
 def test_a_leader_that_names_its_own_update_alone_makes_no_step_alone(tmp_path: Path) -> None:
-    """It wrote a quarter of all records, and the shares of the others sank to a thousandth."""
+    """Before the fix, it wrote a quarter of all records, and the shares of the others sank to a
+    thousandth."""
     liar_runs = Place(prefix=(sys.executable, str(CENSORING_LEADER)))
     with Swarm(tmp_path / "swarm", start_members=4, places={"liar": liar_runs}) as swarm:
         swarm.create()
@@ -27,7 +28,7 @@ def test_a_leader_that_names_its_own_update_alone_makes_no_step_alone(tmp_path: 
         ledger = nodes[0].ledger()
         records = [ledger[number].record for number in range(4, len(ledger))]
         assert not any([entry.peer for entry in record.updates] == [liar] for record in records)
-        # It is told, and the liar's slots are skipped; after two of them in a row it is passed over.
+        # It is reported, and the liar's slots are skipped; after two of them in a row it is passed over.
         assert any(node.events("incomplete") for node in honest)
         assert any(record.slot > 1 for record in records)
         assert any(liar in ledger.leaders(n).passed_over for n in range(4, len(ledger)))

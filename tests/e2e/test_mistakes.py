@@ -1,4 +1,4 @@
-"""What a user can get wrong, or a machine: one line, what to do, an exit code, and nothing lost."""
+"""Mistakes of a user or faults of a machine: one line, a remedy, an exit code, and nothing lost."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
 
 @pytest.fixture
 def founder(swarm: Swarm) -> Node:
-    """The swarm's only member, at work."""
+    """Return the swarm's only member, training."""
     return swarm.start("founder")[0]
 
 
 def join(swarm: Swarm, name: str, link: str, *options: str | Path) -> Program:
-    """A `join` that is going to fail."""
+    """Start a `join` that will fail."""
     return swarm.run(
         name,
         *("join", link, "--data-dir", swarm.root / name, "--no-screen", "--metrics-addr", "off"),
@@ -47,13 +47,13 @@ def join(swarm: Swarm, name: str, link: str, *options: str | Path) -> Program:
 
 
 def nobody(port: int) -> str:
-    """The address of a bootstrap peer that is not there."""
+    """Return the address of a bootstrap peer that does not exist."""
     return f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer_text(Identity.from_seed(bytes(32)).peer)}"
 
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
-    """A port that somebody else listens on."""
+    """Yield a port on which another program listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -125,7 +125,7 @@ def test_a_device_that_is_not_there(swarm: Swarm, founder: Node) -> None:
 
 
 def test_files_that_were_damaged(swarm: Swarm, founder: Node) -> None:
-    """A torn ledger, votes that are noise and a list of snapshots that is none: all is recovered."""
+    """A torn ledger, votes that are noise and an invalid list of snapshots: everything is recovered."""
     wait_for_round([founder], 8)
     founder.program.kill()
     before = len(founder.ledger())
@@ -140,7 +140,7 @@ def test_files_that_were_damaged(swarm: Swarm, founder: Node) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with little room."""
+    """Mount a small file system."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -155,7 +155,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_fills_up(swarm: Swarm, founder: Node, small_disk: Path) -> None:
-    """The node says so and ends; with room again the same command goes on where it was."""
+    """The node reports it and ends; with free space the same command continues where it stopped."""
     guest = swarm.nodes["tight"] = Node(swarm, "tight", small_disk / "data")
     guest.start()
     wait_for(lambda: len(guest.counted()) >= 2, "the guest to contribute")

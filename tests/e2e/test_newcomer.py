@@ -1,4 +1,5 @@
-"""A newcomer on a slow line in a swarm of short rounds: it arrives, though snapshots come and go."""
+"""A newcomer on a slow line in a swarm of short rounds: it succeeds although snapshots are replaced
+quickly."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ SNAPSHOT_INTERVAL = 2
 
 
 def test_a_swarm_with_short_rounds_cannot_outrun_a_newcomer(tmp_path: Path) -> None:
-    """Its download takes longer than any snapshot would be kept if nobody fetched it."""
+    """Its download takes longer than a snapshot would be kept if it were not being fetched."""
     with Swarm(tmp_path, snapshot_interval=SNAPSHOT_INTERVAL, hidden=512) as swarm:
         swarm.create()
         (founder,) = swarm.start("founder")
@@ -24,7 +25,7 @@ def test_a_swarm_with_short_rounds_cannot_outrun_a_newcomer(tmp_path: Path) -> N
         newcomer = swarm.node("newcomer")
         newcomer.start("--max-download", "1500kbit")
         wait_for(lambda: newcomer.rounds(), "the newcomer to replay a round")
-        # Of the snapshot before its first round nothing would be left by now.
+        # Without that, the snapshot from before its first round would be gone by now.
         assert founder.round - min(newcomer.rounds()) > 3 * SNAPSHOT_INTERVAL
         # One snapshot came over the line, and no part of a second.
         assert newcomer.received()["blob"] < size + CHUNK_BYTES // 4

@@ -19,7 +19,7 @@ def test_a_swarm_trains_a_round_ahead(tmp_path: Path) -> None:
         founder, _, third = nodes = swarm.start("founder", "second", "third")
         wait_for_round(nodes, 8)
 
-        # Killed with one update announced and the next one under way, and back with its key.
+        # Killed with one update announced and the next one in progress, and back with its key.
         peer = peer_from_text(third.peer)
         third.program.kill()
         killed = founder.round
@@ -36,7 +36,7 @@ def test_a_swarm_trains_a_round_ahead(tmp_path: Path) -> None:
         ledger = founder.ledger()
         everybody = [r for r in range(last) if len(ledger[r].record.updates) == 3]
         assert len(everybody) > 5
-        # Who was admitted anew has a share from its second round on.
+        # A member that is admitted again has a share from its second round on.
         for round_ in range(killed, last):
             if peer in [entry.peer for entry in ledger[round_].record.admitted]:
                 assert peer not in [e.peer for e in ledger[round_ + 1].record.updates]

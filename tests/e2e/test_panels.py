@@ -1,4 +1,4 @@
-"""Real nodes of which some speak for the others: equal parameters, learning, a death and a liar."""
+"""Real nodes with committees: equal parameters, learning, a death and a liar."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from e2e.support import Place, Swarm, check_agreement, wait_for_round
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 LYING_SPEAKER = Path(__file__).with_name("lying_speaker.py")
-# Two sections at first, for one of which the liar speaks. Who contradict each other in a panel of two
-# are both left out for a while, and then there is one.
+# Two sections at first, for one of which the liar is an aggregator. Members that contradict each
+# other in a committee of two are both left out for a while, and then there is one section.
 SPEAKERS = "[speakers]\none_of = 2\npanel = 2\nterm = 2\n"
 
 
 def spoken(ledger: Ledger) -> Iterator[dict[PeerId, int]]:
-    """How often each update counts in a step."""
+    """Yield the update weights of each step."""
     assert ledger.speaking is not None
     for round_ in range(2, len(ledger), 2):
         yield ledger.speaking.counts(ledger[round_].record)
@@ -37,7 +37,8 @@ def test_some_speak_for_the_others(tmp_path: Path) -> None:
         founder, _, third, liar = nodes
         wait_for_round(nodes, 12)
 
-        # Killed in the midst of a step, and back with its key: it speaks again from the next term on.
+        # Killed in the middle of a step, and back with its key: it is an aggregator again from the
+        # next epoch on.
         third.program.kill()
         killed = founder.round
         third.start()
@@ -59,8 +60,8 @@ def test_some_speak_for_the_others(tmp_path: Path) -> None:
         steps = [*spoken(founder.ledger())]
         lied = [counts[lying] for counts in steps if lying in counts]
         honest = [sum(counts.values()) for counts in steps if lying not in counts]
-        # Its panel says nothing while it is there, though the other one of it dies; and for terms it is
-        # not drawn.
+        # Its committee agrees on nothing while it is in it, though the other member is dead by then;
+        # and it is not drawn for some epochs.
         assert lied
         assert not any(lied)
         assert len(honest) > 2

@@ -1,4 +1,4 @@
-"""Nodes that train together, each on files of its own: what is learned, and what never leaves them."""
+"""Nodes that train together, each on its own files: what is learned, and what never leaves them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text(words: tuple[str, ...], count: int) -> str:
 
 
 def make_private(swarm: Swarm, keys: str = "") -> None:
-    """Make the swarm one of private data; what is public is a little of everybody's."""
+    """Make the swarm one of private data; the public text has a little of every member's."""
     path = swarm.root / "swarm.toml"
     described = path.read_text()
     described = re.sub(
@@ -61,7 +61,7 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
 
 @pytest.fixture
 def nodes(swarm: Swarm) -> list[Node]:
-    """Three nodes at work, each on its own files; the third keeps no state."""
+    """Return three training nodes, each on its own files; the third keeps no state."""
     found = [swarm.node(name) for name in WORDS]
     for node in found:
         if not node.running:
@@ -82,7 +82,7 @@ def test_they_learn_together_what_each_has_alone(swarm: Swarm, nodes: list[Node]
     first = next(line["heldout"] for line in founder.history() if "heldout" in line)
     assert losses[-1] < first - 0.5
     assert all(node.counted() for node in nodes)
-    # Members whose texts have nothing in common contradict each other: none is left out for it.
+    # Members with entirely different texts contradict each other: none is left out for it.
     for node in nodes:
         assert re.search(r"^distro_updates_left_out_total 0", node.metrics(), re.MULTILINE)
     check_agreement(nodes)
@@ -98,7 +98,8 @@ def test_nothing_of_it_is_in_what_is_served(nodes: list[Node]) -> None:
         assert not {*kept.ids()} & {*node.blobs.ids()}
         words = WORDS[node.name][0].encode() + b" " + WORDS[node.name][1].encode()
         assert any(words in (kept.get(cid) or b"") for cid in kept.ids())
-        # The public text has some of it, as the founder chose; a whole passage of one's own it has not.
+        # The public text has some of it, as the founder chose, but not a whole passage of a member's
+        # own.
         passage = text(WORDS[node.name], 6000).encode()[20_000:20_100]
         assert any(passage in (kept.get(cid) or b"") for cid in kept.ids())
         for other in nodes:
@@ -115,7 +116,7 @@ def test_a_node_that_comes_back_goes_on_behind_what_it_trained(
     height = second.round
     second.start("--data", own_files(swarm, "second"))
     wait_for(lambda: second.counted(height), "the restarted node to contribute again")
-    # What counts first may have been said before it was killed.
+    # The first update to count may have been announced before it was killed.
     wait_for(lambda: walk.read_bytes() != before, "it to go on in its own data")
     check_agreement(nodes)
 
@@ -138,7 +139,7 @@ def test_a_node_with_a_budget_says_what_is_spent_and_may_not_go_below(
     shown = swarm.run("status", "status", "--json", "--data-dir", fourth.data.root)
     assert shown.wait() == 0
     assert json.loads(shown.stdout)["privacy"]["delta"] == 1e-4
-    # Its loss would tell of its data, so it says none, nor how many sequences it drew.
+    # Its loss would reveal something of its data, so it reports none, nor how many sequences it drew.
     ledger = nodes[0].ledger()
     said = [
         (entry.tokens, entry.loss)

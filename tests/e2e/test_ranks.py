@@ -28,7 +28,7 @@ def test_two_devices_are_one_member_and_survive_a_death(tmp_path: Path) -> None:
         assert several.told().training.trainer.device == "cpu × 2"
 
         node = psutil.Process(several.program.pid)
-        # Under the node its trainer, and under that the other rank.
+        # The node's child is its trainer, whose child is the other rank.
         (other,) = [each for each in node.children(recursive=True) if each.ppid() != node.pid]
         other.kill()
         killed = founder.round

@@ -1,7 +1,7 @@
 """A swarm of three real nodes: it trains, and goes on whatever happens to its members.
 
-One swarm serves all tests. Each begins with three nodes that train, restored if need be, and ends with
-equal parameters at all survivors.
+One swarm serves all tests. Each starts with three training nodes, restored if necessary, and ends
+with equal parameters at all survivors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
 
 @pytest.fixture
 def nodes(swarm: Swarm) -> list[Node]:
-    """The three nodes at work, with their bootstrap peer."""
+    """Return the three training nodes, with their bootstrap peer."""
     swarm.restore_bootstrap()
     return swarm.start(*NAMES)
 
@@ -91,11 +91,11 @@ def test_a_newcomer_is_dealt_work_soon_after_its_admission(swarm: Swarm, nodes: 
         for number in range(len(ledger))
         if peer in [entry.peer for entry in ledger[number].record.updates]
     ]
-    # It begins with a quarter of what is usual: in the next round, or, where that is less than a
-    # sequence by what the others can do just then, some rounds later.
+    # It starts with a quarter of the usual share: in the next round, or, where that is less than a
+    # sequence at the others' current capacity, some rounds later.
     due = next(number for number in range(len(ledger)) if peer in ledger.dealing.due(number))
     assert admitted[0] < due <= admitted[0] + 8
-    # Nobody waits for it: on a slow machine it is late with its first update.
+    # The swarm does not wait for it: on a slow machine its first update is late.
     assert contributed[0] >= due
     newcomer.program.signal(signal.SIGTERM)
     assert newcomer.program.wait() == ExitCode.OK
@@ -136,16 +136,16 @@ def test_a_restarted_node_goes_on_as_it_was(swarm: Swarm, nodes: list[Node]) -> 
     assert second.told().node.peer == me
     last = check_agreement([founder, second, third])
 
-    # What it says now never contradicts what it had said.
+    # Its votes now never contradict its earlier ones.
     for subject, block in _ballots(swarm, second).items():
         assert said.get(subject, block) == block
 
-    # Nothing that was there came again, and of updates only those that it had missed.
+    # It fetched nothing again that it had, and only the updates that it had missed.
     ledger = second.ledger()
     earlier = {entry.update for number in range(height) for entry in ledger[number].record.updates}
     for cid in second.blobs.ids():
         if cid in blobs:
-            # The node throws away what has grown old meanwhile.
+            # The node deletes blobs that have become old meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 assert second.blobs.path(cid).stat().st_mtime_ns == blobs[cid]
         assert cid in blobs or cid not in earlier
@@ -153,7 +153,7 @@ def test_a_restarted_node_goes_on_as_it_was(swarm: Swarm, nodes: list[Node]) -> 
 
 
 def _check_received(node: Node, received: dict[str, float], height: int, last: int) -> None:
-    """A node that stood at this height, and now stands at `last`, has fetched what it lacked."""
+    """Check that a node at height `height`, and now at `last`, has fetched what it lacked."""
     ledger = node.ledger()
     missed = {
         entry.update: entry.size
@@ -161,9 +161,9 @@ def _check_received(node: Node, received: dict[str, float], height: int, last: i
         for entry in ledger[number].record.updates
     }
     print(f"updates since: {sum(missed.values())} bytes; received {received}")
-    # The round that was going on, or that is going on now, may not be among those.
+    # The round in progress at the start, or now, may not be among those.
     assert received["update"] <= sum(missed.values()) + 6 * max(missed.values())
-    # And no snapshot, unless that was the shorter way; but others may ask it for something.
+    # And no snapshot, unless that was the shorter way; but others may request data from it.
     snapshot = 4 * node.swarm.manifest.elements
     begun = height - 2 * SNAPSHOT_INTERVAL
     is_shorter = snapshot < ledger.update_bytes(max(0, begun), last) or last - begun > 256
@@ -179,7 +179,7 @@ def test_a_trainer_that_is_killed_is_started_again(nodes: list[Node]) -> None:
     after = founder.round
     wait_for(lambda: second.counted(after), "the node to contribute again")
     assert second.trainer() != trainer
-    # It never stopped to be a member.
+    # It was a member throughout.
     assert not [*founder.events("silent", second.peer, began), *founder.events("left", since=began)]
     assert not second.events("mismatch")
     check_agreement(nodes)
@@ -189,7 +189,7 @@ def test_a_polite_leave_is_recorded_at_once(nodes: list[Node]) -> None:
     founder, second, third = nodes
     began, lost = founder.round, third.peer
     third.program.signal(signal.SIGTERM)
-    # Whoever only falls silent is recorded as such.
+    # A node that only becomes silent is recorded as silent.
     wait_for(lambda: founder.events("left", lost, began), "the leave to be recorded")
     assert third.program.wait() == ExitCode.OK
     assert not third.program.children()
@@ -201,7 +201,7 @@ def test_a_second_signal_ends_a_node_at_once(nodes: list[Node]) -> None:
     founder, second, third = nodes
     trainer, lost, began = third.trainer(), third.peer, founder.round
     try:
-        # Nobody is there to take note of the leave.
+        # No other node is running to record the leave.
         founder.program.signal(signal.SIGSTOP)
         second.program.signal(signal.SIGSTOP)
         third.program.signal(signal.SIGTERM)
@@ -261,7 +261,7 @@ def test_a_swarm_that_all_have_left_resumes(swarm: Swarm, nodes: list[Node]) -> 
     for node in nodes:
         wait_for(lambda node=node: node.counted(height), f"{node.name} to contribute again")
     check_agreement(nodes)
-    # One chain, that goes on from where it was.
+    # One chain, which continues from where it was.
     now = nodes[0].ledger()
     for ledger in ledgers:
         assert [ledger[r].record.id for r in range(len(ledger))] == [
@@ -270,7 +270,7 @@ def test_a_swarm_that_all_have_left_resumes(swarm: Swarm, nodes: list[Node]) -> 
 
 
 def _ballots(swarm: Swarm, node: Node) -> dict[tuple[str, int, int], bytes]:
-    """What a node has voted for, by kind, round and slot; it must never have said two things."""
+    """Return a node's votes, by kind, round and slot; it must never have sent two different ones."""
     said: dict[tuple[str, int, int], bytes] = {}
     for raw in node.signed():
         envelope = open_envelope(raw, swarm=swarm.manifest.swarm)

@@ -1,4 +1,4 @@
-"""Two honest nodes and a third that lies: they train on, agree, and count none of it."""
+"""Two honest nodes and a byzantine third: they train on, agree, and count nothing of its."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRICKS = {
 
 @pytest.fixture(scope="module")
 def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
-    # Two of three must suffice here: more than half.
+    # Two of three must be a quorum here: more than half.
     root = tmp_path_factory.mktemp("tampered")
     with Swarm(root, start_members=2, fault_model="crash") as swarm:
         swarm.create()
@@ -42,7 +42,7 @@ def start(swarm: Swarm, name: str) -> Node:
 
 
 def rejected(node: Node) -> dict[str, float]:
-    """What a node has refused, by reason, as its metrics tell."""
+    """Return what a node has rejected, by reason, from its metrics."""
     lines = node.metrics().splitlines()
     prefix = 'distro_messages_rejected_total{reason="'
     found = (line.removeprefix(prefix) for line in lines if line.startswith(prefix))
@@ -66,7 +66,7 @@ def test_lies_cost_the_honest_nothing(swarm: Swarm, tmp_path: Path) -> None:
             return {json.loads(line)["did"] for line in lines if line.startswith("{")}
 
         wait_for(lambda: done() >= TRICKS, "every trick to be tried", describe=log.read_text)
-        # It is thrown out for the worst of it, and refused for a while.
+        # It is expelled for the worst of it, and refused for a while.
         honest = {node.peer for node in nodes}
         wait_for(
             lambda: all(node.members() == honest for node in nodes),

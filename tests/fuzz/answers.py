@@ -1,4 +1,4 @@
-"""What a node makes of the answers to its own questions: these come from strangers as well."""
+"""A node's handling of the answers to its own requests, which come from strangers as well."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NOW = datetime(2026, 3, 2, 17, 40, tzinfo=UTC)
 
 
 def targets() -> Iterator[Target]:
-    """One for each kind of answer."""
+    """Yield one target for each kind of answer."""
     yield Target(
         "catching up",
         _catch_up,
@@ -116,7 +116,7 @@ def targets() -> Iterator[Target]:
         partial(idle.run, _reply),
         (b"\0\0\0\0\5hello", b"\1\0\0\0\4busy"),
         ("the reply to any request",),
-        # An unknown status is a `ValueError`; who asks makes a `RequestError` of all of these.
+        # An unknown status is a `ValueError`; the caller turns all of these into a `RequestError`.
         allowed=(FrameOversized, StreamEnded, ValueError),
         structured=False,
         most=512,
@@ -151,7 +151,7 @@ def targets() -> Iterator[Target]:
 
 @cache
 def _chains() -> tuple[Chain, Chain, Chain]:
-    """A node's chain, the same some rounds on, and another from its second round on."""
+    """Return a node's chain, the same chain some rounds later, and another from its second round on."""
     short = Chain(4)
     short.grow()
     other, long = short.fork(), short.fork()
@@ -162,7 +162,7 @@ def _chains() -> tuple[Chain, Chain, Chain]:
 
 
 def _honest(ledger: Ledger, start: int) -> bytes:
-    """What somebody with this ledger answers, one question after another."""
+    """Return the answers of a peer with this ledger, one request after another."""
     answers = []
     last = len(ledger) - 1
     probes = (start - 1,) if start else tuple(range(last + 1))
@@ -175,7 +175,7 @@ def _honest(ledger: Ledger, start: int) -> bytes:
 
 
 def _answers(data: bytes) -> list[bytes]:
-    """The answers in an input, as they are on the wire."""
+    """Return the answers in an input, in their wire form."""
     try:
         parts = msgpack.unpackb(data, raw=False, strict_map_key=True)
     except (ValueError, RecursionError, msgpack.UnpackException):
@@ -294,7 +294,7 @@ async def _reply(data: bytes) -> object:
 async def _mirror(data: bytes) -> object:
     mirrors = Mirrors(["http://a.example/"])
     mirror: Any = mirrors._mirrors[0]
-    # Half at a time: what is parsed may come in any pieces.
+    # In two halves: the parser may receive any pieces.
     pieces = [data[: len(data) // 2], data[len(data) // 2 :]]
     pool = httpcore.AsyncConnectionPool(network_backend=httpcore.AsyncMockBackend(pieces))
     mirror._web._pools[False] = pool

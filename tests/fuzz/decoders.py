@@ -91,7 +91,7 @@ _CIRCUIT = (
     f"/ip4/93.184.216.34/tcp/1/p2p/{peer_text(PEERS[0])}/p2p-circuit/p2p/{peer_text(STRANGER.peer)}"
 )
 
-# By `inventory.decoders`: what only the owner's own files, words or programs reach.
+# Decoders found by `inventory.decoders` that only the owner's own files, words or programs reach.
 OWNERS = {
     "node.cli.options:parse_target": "the command line; what it reads is `parse_invite`'s",
     "node.hours:parse_hours": "the command line",
@@ -111,7 +111,8 @@ OWNERS = {
 
 
 def targets() -> Iterator[Target]:
-    """One for each decoder, and some for what reads a stranger's words without being called one."""
+    """Yield a target for each decoder, and for parsers of a stranger's input that are not named as
+    decoders."""
     formats = {name: format_.data for name, format_ in FORMATS.items()}
     kinds = [*MESSAGE_TYPES]
     yield Target(
@@ -251,7 +252,7 @@ def targets() -> Iterator[Target]:
 
 
 def _receipt(data: bytes) -> None:
-    """Whoever gets one as a file reads it and looks into it."""
+    """Decode and examine a receipt as for a file."""
     examine(decode_receipt(data))
 
 
@@ -282,7 +283,7 @@ def _pages() -> Iterator[Target]:
 
 
 def _page_request(data: bytes) -> None:
-    """Somebody says this to the page and hangs up."""
+    """Send this to the page and hang up."""
     guard = Guard(host="127.0.0.1", token="token", secure=False, free_reading=True)
     acts = {"hours": lambda words: dict(words)}
 
@@ -294,7 +295,7 @@ def _page_request(data: bytes) -> None:
         bounds = Bounds(idle_seconds=1.0, request_seconds=1.0)
         await HttpServer(pages.answer, bounds=bounds).converse(ours)
 
-    # Time stands still: how long somebody takes is another matter, and the machine may be busy.
+    # The clock does not advance: a client's slowness is another subject, and the machine may be busy.
     trio.run(converse, clock=trio.testing.MockClock())
 
 
@@ -337,7 +338,7 @@ def _introductions() -> Iterator[Target]:
 
 
 def _panels() -> Iterator[Target]:
-    """What goes to panels, and what comes from them."""
+    """Yield the targets for messages to and from committees."""
     own, signs = sections(LAYOUT, 2)[1], []
     for tensor in own.layout.tensors:
         signs.append(np.ones((tensor.blocks, heard_of(tensor, 2, 0)), np.int8))
@@ -482,7 +483,7 @@ def _sync_response(data: bytes) -> object:
 
 def _signed_record(data: bytes) -> object:
     sealed = seal(STRANGER, "peer", SWARM, data[:2900])
-    # What holds can be told to others, and read again.
+    # A valid record can be passed on, and read again.
     record = introductions.open_peer_record(sealed, SWARM)
     for address in record.addresses:
         try:
@@ -501,7 +502,7 @@ def _local(data: bytes) -> object:
     parts = unpacked(data, dict, object, list)
     if parts is None:
         return None
-    # As the library hands them out: bytes for properties, texts for addresses.
+    # As the library passes them: bytes for properties, text for addresses.
     properties, port, hosts = parts
     info = SimpleNamespace(
         properties={

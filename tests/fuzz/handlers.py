@@ -1,7 +1,7 @@
 """The request handlers, each as a node serves it, and the gossip of a swarm.
 
-A handler is made anew for each input by the code that serves it in a node, with a network made of lists;
-what comes is what a peer may send, up to the bound that is served with it.
+For each input a handler is created by the code that serves it in a node, with a network made of
+lists; the input is what a peer may send, up to the handler's own bound.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _STEP_SECONDS = 30.0
 
 
 class Line:
-    """The network of a node: it notes what is served, and nobody answers what is asked."""
+    """A node's network: it records what is served, and requests get no answer."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.traffic = Traffic()
@@ -117,7 +117,8 @@ def handler(
     request: Callable[[bytes], bytes] = lambda data: data,
     **options: Any,
 ) -> Target:
-    """A target: what `serve` serves under `protocol`, asked what `request` makes of an input."""
+    """Return a target: the handler that `serve` registers under `protocol`, called with `request` of
+    an input."""
 
     async def ask(data: bytes) -> object:
         async with trio.open_nursery() as nursery:
@@ -125,7 +126,7 @@ def handler(
             with _without_threads():
                 serve(line)
                 answer = await line.served[protocol](ASKER.peer, request(data)[:most])
-                # What it has begun gets a turn, too.
+                # Tasks that it started get to run, too.
                 await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
             return answer
@@ -135,7 +136,7 @@ def handler(
 
 @contextmanager
 def _without_threads() -> Iterator[None]:
-    """To find a thread for each input takes longer than what it is to do."""
+    """Run functions directly: starting a thread for each input takes longer than the work itself."""
     module: Any = trio.to_thread
     in_thread = module.run_sync
 
@@ -151,7 +152,7 @@ def _without_threads() -> Iterator[None]:
 
 
 def targets() -> Iterator[Target]:
-    """One for each protocol that is served with a handler, and gossip."""
+    """Yield one target for each protocol with a handler, and for gossip."""
     chain = _chain()
     swarm = chain.manifest.swarm
     yield handler(
@@ -262,7 +263,7 @@ _KINDS = [*MESSAGE_TYPES, "unknown"]
 
 @cache
 def _chain() -> CheckedChain:
-    """One whose members look at each other's work; there is a dispute about some."""
+    """Return a chain whose members audit each other's work, with some disputes."""
     chain = CheckedChain(4).check(2 * TERM)
     chain.disputed()
     chain.grow()
@@ -309,7 +310,7 @@ def _relayed(data: bytes) -> bytes:
 
 
 def _messages(chain: CheckedChain) -> list[list[Any]]:
-    """One of each kind that the member in `_gossip` has use for, by some other member."""
+    """Return one message of each kind that the member in `_gossip` uses, by some other member."""
     numbers = {identity(number).peer: number for number in range(4)}
     leader = numbers[chain.leaders[0]]
     record = chain.record()
@@ -340,7 +341,7 @@ def _messages(chain: CheckedChain) -> list[list[Any]]:
 
 
 class _Listener:
-    """A member that hears what gossip brings. It lives for some inputs, as a node's does."""
+    """A member that receives gossip. It lives for several inputs, as a node's does."""
 
     LIFETIME = 32
 
@@ -348,7 +349,7 @@ class _Listener:
         self._count = 0
 
     def hear(self, data: bytes) -> None:
-        """As the runner does it: a message is judged, and if it holds, taken in."""
+        """Do as the runner does: validate a message and, if it is valid, process it."""
         chain = _chain()
         swarm = SwarmId(chain.manifest.swarm)
         if self._count % self.LIFETIME == 0:
@@ -363,7 +364,7 @@ class _Listener:
                     self._member.screen(envelope, self._now)
                     self._member.handle(Heard(envelope), self._now)
                 self._now += 0.01
-            # Whatever it has heard, time goes on.
+            # Whatever it has received, time advances.
             last = self._count % self.LIFETIME == 0
             self._now += _STEP_SECONDS if last else 0.1
             self._member.handle(Tick(), self._now)
@@ -374,8 +375,8 @@ class _Listener:
 
 
 def _words(data: bytes, swarm: SwarmId) -> Iterator[bytes]:
-    """The envelopes in an input, a list: three parts say who signs a body of what kind; bytes are one
-    whole."""
+    """Yield the envelopes in an input, a list: three parts give signer, kind and body; bytes are a
+    whole envelope."""
     try:
         parts = msgpack.unpackb(data, raw=False, strict_map_key=True)
     except (ValueError, RecursionError, msgpack.UnpackException):

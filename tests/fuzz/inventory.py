@@ -1,8 +1,8 @@
 """What a stranger's bytes reach, read from the source: every decoder, and every protocol that is served.
 
-A *decoder* is a function of a module whose name says that it decodes, opens, reads or parses, and that
-takes bytes or a text. A *door* is a call that hands a protocol, or a topic, to the network. So whoever
-adds one and forgets to attack it has a test that fails.
+A *decoder* is a function of a module whose name says that it decodes, opens, reads or parses, and
+that takes bytes or a text. A *door* is a call that registers a protocol, or a topic, with the
+network. So a test fails if one is added without a fuzz target.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SERVING = ("serve", "set_stream_handler", "subscribe")
 
 
 def functions() -> set[str]:
-    """Every function of a module, as `folder.module:function`."""
+    """Return every function of a module, as `folder.module:function`."""
     return {f"{module}:{function.name}" for module, function in _functions()}
 
 
 def decoders() -> set[str]:
-    """Every decoder, likewise."""
+    """Return every decoder, likewise."""
     return {
         f"{module}:{function.name}"
         for module, function in _functions()
@@ -39,8 +39,8 @@ def decoders() -> set[str]:
 
 
 def doors(*by: str) -> set[str]:
-    """Every protocol that is served, by its name; `gossip` for a topic; `module:expression` for what is
-    named when the program runs. Only what is served `by` these methods, if any are named."""
+    """Return every protocol that is served, by its name; `gossip` for a topic; `module:expression`
+    for a name computed at run time. Only those served `by` these methods, if any are given."""
     found: set[str] = set()
     for module, tree in _modules():
         if not module.startswith("node."):
@@ -62,7 +62,7 @@ def _protocol(module: str, argument: ast.expr) -> str:
 
 
 def _is_of_telemetry(call: ast.Call) -> bool:
-    # The metrics page is no protocol of the network: its own tests connect to it.
+    # The metrics page is not a protocol of the network: its own tests connect to it.
     return isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "metrics"
 
 

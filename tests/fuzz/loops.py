@@ -1,7 +1,8 @@
-"""Loops that go on from one input to the next: to begin one for each would cost five times the input.
+"""Event loops that run across inputs: starting one for each would take five times as long as the input.
 
-On the `idle` loop there is nothing but the input, and its clock goes on where nothing else does, so a
-patience of a minute takes no time. On the `busy` one a network is open, on loopback, by the true clock.
+On the `idle` loop there is nothing but the input, and its clock advances when nothing else happens,
+so a timeout of a minute takes no time. On the `busy` one a network is open, on loopback, with the
+real clock.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 class Loop:
-    """trio in a thread of its own, from the first call on until the program ends."""
+    """trio in a thread of its own, from the first call until the program ends."""
 
     def __init__(
         self, main: Callable[[Callable[[Any], None]], Awaitable[None]], idle: bool
@@ -27,10 +28,10 @@ class Loop:
         self._token: Any = None
         self._there = threading.Event()
         self.content: Any = None
-        """What `main` has told."""
+        """The value that `main` has passed on."""
 
     def run(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        """What a task returns or raises, without the groups that nurseries put around it."""
+        """Return or raise what a task does, without the exception groups of nurseries."""
         if self._token is None:
             threading.Thread(target=self._begin, daemon=True).start()
             if not self._there.wait(_PATIENCE_SECONDS):

@@ -1,8 +1,8 @@
-"""What is attacked: a target is something that takes a stranger's bytes, and what it may raise.
+"""The fuzz targets: a target is something that takes a stranger's bytes, and the errors it may raise.
 
-`targets` has all of them by name. Which decoder or served protocol each stands for is in `covers`; a
-test compares that with what the source has (`inventory`). `attempt` is the whole of the claim: an input
-gives a value or one of the errors that the target names, in less than `LIMIT_SECONDS` of processor.
+`targets` returns all of them by name. `covers` has the decoders or served protocols that each stands
+for; a test compares these with the source (`inventory`). `attempt` is the whole claim: an input
+gives a value or one of the errors that the target names, in less than `LIMIT_SECONDS` of CPU time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distro_node.protocol.wire.errors import ProtocolError
 from simulation.hostile import hostile, mutate_bytes
 
 LIMIT_SECONDS = 0.05
-"""Processor time of one input, as the least of `_REPEATS`: what a handler may keep others waiting."""
+"""CPU time for one input, as the least of `_REPEATS`: how long a handler may block others."""
 
 _REPEATS = 7
 
@@ -30,22 +30,22 @@ class Target:
     name: str
     run: Callable[[bytes], object]
     seeds: tuple[bytes, ...]
-    """What an honest peer sends, more or less; from these the others are made."""
+    """Roughly what an honest peer sends; the other inputs are mutations of these."""
     covers: tuple[str, ...]
-    """Decoders, as `module:function`, and protocols; what has no name of its own is described."""
+    """Decoders, as `module:function`, and protocols; anything without a name of its own is described."""
     allowed: tuple[type[Exception], ...] = (ProtocolError,)
     most: int = 4096
-    """The longest input in bytes; no more than the bound that the handler itself has."""
+    """The longest input in bytes; at most the handler's own bound."""
     structured: bool = True
     """Whether inputs are MessagePack, so that values can be changed as well as bytes."""
 
 
 class Finding(AssertionError):
-    """An input did what none may do."""
+    """An input with a forbidden effect."""
 
 
 def attempt(target: Target, data: bytes) -> tuple[bool, float]:
-    """Whether an input gave a value, and its seconds of processor. Raises `Finding`."""
+    """Return whether an input gave a value, and its CPU time in seconds. Raises `Finding`."""
     begun = time.process_time()
     try:
         target.run(data)
@@ -58,28 +58,28 @@ def attempt(target: Target, data: bytes) -> tuple[bool, float]:
 
 
 def seconds_of(target: Target, data: bytes) -> float:
-    """The least of several attempts: what else a machine does only adds to it. Raises `Finding`."""
+    """Return the least time of several attempts, since other load only adds to it. Raises `Finding`."""
     return min(attempt(target, data)[1] for _ in range(_REPEATS))
 
 
 def mutated(target: Target, data: bytes, chance: random.Random) -> bytes:
-    """Another input, made from one: its bytes changed or its values."""
+    """Return another input made from one, by changing its bytes or its values."""
     if not target.structured:
         return mutate_bytes(data, chance)[: target.most]
     try:
         return hostile(data, chance)[: target.most]
     except (ValueError, RecursionError, TypeError, OverflowError, msgpack.UnpackException):
-        # It was no MessagePack to begin with, or became what that cannot say.
+        # It was not MessagePack, or became something that MessagePack cannot encode.
         return mutate_bytes(data, chance)[: target.most]
 
 
 def packed(*parts: Any) -> bytes:
-    """A composite input: several things in one MessagePack list."""
+    """Encode a composite input: several parts in one MessagePack list."""
     return bytes(msgpack.Packer(use_bin_type=True).pack(list(parts)))
 
 
 def unpacked(data: bytes, *kinds: type) -> list[Any] | None:
-    """The parts of a composite input; None if it is not one of these kinds of parts."""
+    """Return the parts of a composite input; None if it does not have these kinds of parts."""
     try:
         parts = msgpack.unpackb(data, raw=False, strict_map_key=True)
     except (ValueError, RecursionError, msgpack.UnpackException):
@@ -89,7 +89,7 @@ def unpacked(data: bytes, *kinds: type) -> list[Any] | None:
 
 
 def repacked(plain: Any) -> bytes:
-    """A part of a composite input, as bytes; empty for what MessagePack cannot say."""
+    """Encode a part of a composite input; empty for what MessagePack cannot encode."""
     try:
         return bytes(msgpack.Packer(use_bin_type=True).pack(plain))
     except (ValueError, TypeError, OverflowError):
@@ -97,7 +97,7 @@ def repacked(plain: Any) -> bytes:
 
 
 def targets() -> dict[str, Target]:
-    """All of them, by name."""
+    """Return all targets by name."""
     from fuzz import answers, decoders, handlers, wires
 
     found: dict[str, Target] = {}

@@ -1,6 +1,6 @@
 """Some inputs for everything that a stranger can reach; `benchmarks/fuzz.py` tries 100,000 for each.
 
-Also that nothing is left out, and that what was found once is not found again.
+Also that nothing is left out, and that past findings stay fixed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fuzz.targets import LIMIT_SECONDS, attempt, mutated, seconds_of, targets
 
 FINDINGS = Path(__file__).parent / "findings"
 INPUTS = 200
-# As many changes on the way from an honest input to a hostile one.
+# The number of changes from an honest input to a hostile one.
 CHANGES = (1, 1, 2, 4)
 
 
@@ -25,7 +25,7 @@ TARGETS = targets()
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What peers do wrong is said to the log: here that would be thousands of lines."""
+    """Disable logging: faults of peers are logged, which would give thousands of lines here."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -36,7 +36,7 @@ def test_every_decoder_is_a_target_or_its_owners_alone() -> None:
     assert inventory.decoders() == {
         each for each in covered | set(decoders.OWNERS) if each in inventory.decoders()
     }
-    # Those that are gone, or were given another name.
+    # Names that no longer exist.
     named = {each for each in covered if ":" in each}
     assert named <= inventory.functions() | inventory.doors()
     assert set(decoders.OWNERS) <= inventory.decoders() - covered
@@ -60,7 +60,7 @@ def test_hostile_inputs(name: str) -> None:
         for _ in range(chance.choice(CHANGES)):
             data = mutated(target, data, chance)
         slowest = max(slowest, (attempt(target, data)[1], data))
-    # By far the most is a hundredth of that: it says that there is no loop in it, not how fast we are.
+    # Most take a hundredth of that: the test shows that there is no loop, not how fast the code is.
     assert seconds_of(target, slowest[1]) < LIMIT_SECONDS
 
 

@@ -1,7 +1,7 @@
-"""What lies under the requests: frames, circuits, and the library's layers with our guards around them.
+"""The layers under the requests: frames, circuits, and the library's layers with our guards around them.
 
-Nothing that comes in may raise anything into the library's hands, where it would end more than a stream:
-so nothing is allowed here but a stream or connection that ends.
+No input may raise anything into the library's code, where it would end more than a stream: so the
+only permitted failure is a stream or connection that ends.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _REMOTE = ("93.184.216.34", 4001)
 
 
 class Stream:
-    """A stream at whose other end an input lies; what is written to it is gone."""
+    """A stream with an input at its other end; whatever is written to it is discarded."""
 
     def __init__(self, data: bytes, peer: PeerId = _PEER) -> None:
         self._data = data
@@ -93,7 +93,8 @@ class Stream:
 
 
 def targets() -> Iterator[Target]:
-    """One for each layer that reads before anybody knows who is there, and for what is built on it."""
+    """Yield one target for each layer that reads before the peer is authenticated, and for those
+    built on it."""
     guards.install()
     frame = len(b"question").to_bytes(4, "big") + b"question"
     yield Target(
@@ -157,7 +158,7 @@ def targets() -> Iterator[Target]:
 
 
 def prefixed(message: Any) -> bytes:
-    """A protobuf message as it is written to a stream."""
+    """Encode a protobuf message in the form written to a stream."""
     data = message.SerializeToString()
     return encode_uvarint(len(data)) + data
 
@@ -279,7 +280,7 @@ async def _mux(data: bytes) -> object:
     muxer = Yamux(session, id_of(_PEER), is_initiator=False)
     heard = 0
 
-    # As the library does it: a stream that fails, or on which nothing comes, is its own affair.
+    # As the library does it: a stream that fails, or on which nothing arrives, affects only itself.
     async def listen(stream: Any) -> None:
         nonlocal heard
         with suppress(Exception):
@@ -319,7 +320,7 @@ def _rpcs() -> Iterator[rpc_pb2.RPC]:
 
 
 async def _serve(tell: Any) -> None:
-    """The network of a node, and nobody but the inputs around it."""
+    """Run the network of a node, with no peers other than the inputs."""
     settings = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
     async with open_network(settings, identity(0)) as network:
         await network.subscribe(_TOPIC, lambda sender, data: None)
@@ -340,7 +341,7 @@ async def _shake_hands(data: bytes) -> object:
 async def _hear(data: bytes) -> object:
     network: Network = _open.content
     pubsub: Any = network.gossip.pubsub
-    # Whoever was refused for one input is heard again for the next.
+    # A peer that was refused after one input is accepted again for the next.
     network._scores = Scores()
     await pubsub.continuously_read_stream(Stream(data))
     await trio.testing.wait_all_tasks_blocked()
