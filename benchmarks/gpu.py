@@ -472,7 +472,7 @@ def end_of_memory(report: Report) -> None:
 
 PARTS: dict[str, tuple[float, Callable[[Report], None]]] = {
     "machine": (1, machine),
-    "exact": (60, exact_step),
+    "exact": (60, measure_exact_step),
     "session": (30, session),
     "sandbox": (60, sandbox),
     "throughput-small": (90, lambda r: throughput(r, TINY if r.tiny else SMALL)),

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedModel
-from transformers.utils import logging as transformers_logging
-
 from distro_node.node.trainer.draws import drawn
 from distro_node.node.trainer.model import auto_class, parameter_table
 from distro_node.node.trainer.probe_parameters import ParameterFill
+from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 LENGTHS = (256, 24, 24, 24, 24)
 VOCABULARY = 1024
