@@ -71,21 +71,8 @@ soak: $(INSTALLED) ## the long fuzz runs, many more examples, and 10,000 seeds o
 		--commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 
 docs: $(INSTALLED) ## write the reference tables, diagrams and manual pages from the code
-	{ sed '/^| metric /,$$d' docs/metrics.md \
-		&& $(BIN)/python -m distro_node.node.telemetry.metrics_reference; } \
-		> $(VENV)/metrics.md
-	mv $(VENV)/metrics.md docs/metrics.md
-	{ sed '/^| field /,$$d' docs/status.md && $(BIN)/python -m distro_node.node.telemetry.status_reference; } \
-		> $(VENV)/status.md
-	mv $(VENV)/status.md docs/status.md
-	{ sed '/^## Above all tables/,$$d' docs/founders-file.md \
-		&& $(BIN)/python -m distro_node.node.create.manifest_reference; } > $(VENV)/founders-file.md
-	mv $(VENV)/founders-file.md docs/founders-file.md
+	$(BIN)/python docs/site/tables.py
 	$(BIN)/python -m distro_node.node.cli.man_pages docs/man
-	{ sed '/^<!-- states -->/q' docs/protocol.md && $(BIN)/python -c \
-		'from distro_node.protocol.member.states import diagrams; print(diagrams())' \
-		&& sed -n '/^<!-- end of states -->/,$$p' docs/protocol.md; } > $(VENV)/protocol.md
-	mv $(VENV)/protocol.md docs/protocol.md
 
 site: $(INSTALLED) ## the documents as web pages, in build/site
 	$(BIN)/python docs/site/build.py build/site

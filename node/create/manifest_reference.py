@@ -15,13 +15,13 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from ...protocol.wire.structure import Length, Range
+from ...protocol.wire.structure import Range
 from ..field_docs import field_docs
 from .manifest_file import LoraTable, ManifestFile
 
 # Bounds from here on are for the decoder; real values stay far below.
 _FAR = 2.0**31
-_SCALARS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+_SCALARS = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,15 +35,25 @@ class Key:
 
 
 def reference() -> str:
-    """Return a table of the keys above all tables, and one for each table of the file."""
-    parts = []
+    """Return a table of the keys above all tables, and one for each table of the file.
+
+    A key that an earlier table has alike, as those of a source in `[data]`, is only named.
+    """
+    parts: list[str] = []
+    above: set[Key] = set()
     for heading, meaning, keys in tables():
         lines = [f"## {heading}", "", *([meaning, ""] if meaning else [])]
-        lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
-        for key in keys:
+        known = [f"`{key.name}`" for key in keys if key in above]
+        if known:
+            lines += [f"As above: {', '.join(known)}.", ""]
+        new = [key for key in keys if key not in above]
+        if new:
+            lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
+        for key in new:
             cells = (f"`{key.name}`", key.kind, key.default, key.meaning)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        parts.append("\n".join(lines) + "\n")
+        above.update(keys)
+        parts.append("\n".join(lines).rstrip() + "\n")
     return "\n".join(parts)
 
 
@@ -99,9 +109,9 @@ def _kind(hint: Any) -> str:
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_kind(each) for each in options if each is not types.NoneType)
     if origin is Literal:
-        return " or ".join(f"`{_toml(each)}`" for each in options)
+        return ", ".join(f"`{_toml(each)}`" for each in options)
     if origin in (tuple, list):
-        return f"list of {_kind(options[0])}"
+        return f"{_kind(options[0])}s"
     if origin is dict or hint is dict:
         return "table"
     while hint not in _SCALARS and hasattr(hint, "__supertype__"):
@@ -110,16 +120,9 @@ def _kind(hint: Any) -> str:
 
 
 def _bounded(hint: Any, metadata: tuple[Any, ...]) -> str:
-    kind = _kind(hint)
-    many = _is_many(hint)
-    for each in metadata:
-        if isinstance(each, Range):
-            kind += f" {_range(each)}"
-        elif isinstance(each, Length):
-            low, high = f"{each.low:,}", f"{each.high:,}"
-            size = low if each.low == each.high else f"{low} to {high}"
-            kind += f", {size} of them" if many else f" of {size} characters"
-    return kind
+    """Return a type in words with the range of a number; lengths of texts and lists stay out."""
+    ranges = [f" {_range(each)}" for each in metadata if isinstance(each, Range)]
+    return _kind(hint) + "".join(ranges)
 
 
 def _range(bounds: Range) -> str:

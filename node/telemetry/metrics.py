@@ -1,7 +1,7 @@
 """Prometheus metrics of a node: every metric, its meaning, and the page that serves them.
 
 Label values come from fixed sets, so the number of series does not grow with the swarm, its age or the
-imagination of its peers. `docs/metrics.md` lists them in a table.
+imagination of its peers. `docs/reference.md` lists them in a table.
 """
 
 from __future__ import annotations

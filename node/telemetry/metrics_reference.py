@@ -1,4 +1,4 @@
-"""The tables of `docs/metrics.md`: every metric of a node and of a bootstrap peer, from the code."""
+"""The tables of `docs/reference.md`: every metric of a node and of a bootstrap peer, from the code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .metrics import Metrics
 
 
 def reference() -> str:
-    """Return the tables of `docs/metrics.md`: name, type, label values and meaning of every metric."""
+    """Return the tables of `docs/reference.md`: name, type, label values and meaning of every metric."""
     return (
         _table(Metrics(version="").registry)
         + "\nA bootstrap peer serves metrics only with `--metrics-addr`: these, and `process_…`:\n\n"

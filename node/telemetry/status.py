@@ -1,8 +1,8 @@
 """The status of a node as one frozen value, the only source of everything that displays a node.
 
 `None` means unknown (yet), never a number that only looks like an answer. The JSON form
-(`encode_status`) has the same names; `decode_status` accepts exactly that. docs/status.md explains every
-field, and tests freeze them.
+(`encode_status`) has the same names; `decode_status` accepts exactly that. docs/reference.md explains
+every field, and tests freeze them.
 """
 
 from __future__ import annotations

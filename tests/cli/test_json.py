@@ -1,4 +1,4 @@
-"""`--json`: each command prints what docs/json.md says, which is frozen with it."""
+"""`--json`: each command prints what docs/reference.md says, which is frozen with it."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def test_every_line_of_status_is_explained(texts: dict[str, str]) -> None:
     trainer = replace(AWAITING.training.trainer, idle=0.5)
     full = replace(AWAITING, training=replace(AWAITING.training, trainer=trainer))
     names = {row.name for row in rows(full)}
-    explained = set(re.findall(r"^\| ([a-z -]+) \|", texts["docs/operations.md"], re.MULTILINE))
+    explained = set(re.findall(r"^\| ([a-z -]+) \|", texts["docs/reference.md"], re.MULTILINE))
     assert len(names) > 15
     assert names | set(get_args(State)) <= explained
 

@@ -42,8 +42,8 @@ def test_promtool_finds_nothing_to_improve(
 
 
 def test_the_documented_table_is_the_real_one(checkout: Path) -> None:
-    written = (checkout / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert reference() in written, "docs/metrics.md is out of date: run `make docs`"
+    written = (checkout / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert reference() in written, "docs/reference.md is out of date: run `make docs`"
 
 
 def test_every_series_exists_before_anything_has_happened() -> None:
