@@ -19,8 +19,8 @@ from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from . import merkle
 
-# Recent changes are kept apart until they reach this fraction of the whole: so the cost of a round
-# follows its changes, and two values differ by at most that fraction.
+# Recent changes are kept apart until they exceed one in this many entries of the whole: so the cost of a
+# round follows its changes, and two values differ in no more than that part.
 _APART = 8
 
 
