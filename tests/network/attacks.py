@@ -1,8 +1,9 @@
-"""What strangers may try on a node, each for as long as a window lasts, one attacker or fifty at once.
+"""Attacks of strangers on a node, each for the length of a window, by one attacker or fifty at once.
 
-Every attacker prepares itself (connects, signs what it will say), tells so, and waits until all are
-there: so what is measured from then on is the attack of all of them. Whoever is thrown out comes back
-under another name. `run` is the main function of the process in which all attackers of a run are.
+Every attacker prepares itself (connects, signs its messages), reports that, and waits until all are
+ready: so what is measured from then on is the attack of all of them. An attacker that is disconnected
+comes back under another name. `run` is the main function of the process that contains all attackers of a
+run.
 """
 
 from __future__ import annotations
@@ -71,18 +72,18 @@ from network.support import ECHO, LOOPBACK
 from network.victim import PAST, Target, past
 from simulation.keys import identity
 
-# Private here: `_host`, `_write_frame`: an attacker signs whatever it likes with its own keys, and
-# writes frames that no honest one would.
+# Private here: `_host`, `_write_frame`: an attacker signs anything with its own keys, and writes frames
+# that no honest peer would.
 
-# Attackers that connect at a time: they share one core, and the node gives a handshake six seconds.
+# Attackers that connect at a time: they share one core, and the node limits a handshake to six seconds.
 _AT_ONCE = 8
-# Messages that all attackers together sign before they begin: what they say must not wait for their own
-# signatures.
+# Messages that all attackers together sign before they begin, so that the attack does not wait for their
+# own signatures.
 _SIGNED = 12_000
 
 
 class Window:
-    """The while in which all attack. Times are of the machine's steady clock."""
+    """The time in which all attack. Times are of the machine's steady clock."""
 
     def __init__(self, peers: int) -> None:
         self.peers = peers
@@ -93,12 +94,12 @@ class Window:
         self._open = trio.Event()
 
     def open(self, seconds: float) -> None:
-        """Let it begin now."""
+        """Start the window now."""
         self.end = time.monotonic() + seconds
         self._open.set()
 
     def prepared(self) -> None:
-        """One more is ready."""
+        """Count one more attacker that is ready."""
         self.ready += 1
         if self.ready == self.peers:
             self.all_ready.set()
@@ -124,13 +125,13 @@ class Attacker:
         self._names = 0
 
     def name(self) -> Identity:
-        """Who it is, the next time that it connects: at first somebody who was a member once."""
+        """Return its identity for the next connection; the first one is a former member's."""
         self._names += 1
         past = self._names == 1 and self.number <= PAST
         return identity(self.number) if past else Identity.generate()
 
     async def begin(self) -> None:
-        """Be ready, and wait for the others."""
+        """Report that it is ready, and wait for the others."""
         if not self._ready:
             self._ready = True
             self._window.prepared()
@@ -146,9 +147,9 @@ class Attacker:
         await trio.sleep(max(0.0, self._window.end - time.monotonic()))
 
     async def run(self, attack: Attack, connecting: trio.CapacityLimiter) -> None:
-        """Attack until the end, under a new name whenever it is thrown out."""
+        """Attack until the end, under a new name after each disconnection."""
         while self.at_it:
-            # Whatever the node, or the library, makes of it is what is tried.
+            # Any reaction of the node, or the library, is part of the test.
             with suppress(Exception):
                 if attack in BARE:
                     await attack(self)
@@ -163,7 +164,7 @@ class Attacker:
 
 @dataclass(frozen=True)
 class _Address:
-    """What `hostile` has to know of a node."""
+    """What `hostile` needs to know of a node."""
 
     address: str
 
@@ -173,13 +174,13 @@ class _Address:
 
 
 async def nothing(me: Attacker) -> None:
-    """What the node takes by itself, with an honest peer that asks it now and then."""
+    """The node's own cost, with an honest peer that sends a request now and then."""
     await me.begin()
     await me.stay()
 
 
 async def silent(me: Attacker) -> None:
-    """Connections that say nothing, renewed when they are closed (60 each)."""
+    """Connections that send nothing, renewed when they are closed (60 each)."""
     _, _, host, _, port, *_ = me.target.address.split("/")
     await _knock(me, host, int(port))
 
@@ -206,7 +207,7 @@ async def _knock(me: Attacker, host: str, port: int) -> None:
 
 
 async def visitors(me: Attacker) -> None:
-    """One after the other, each another peer that connects, is there for a moment and goes."""
+    """One peer after the other that connects, stays for a moment and disconnects."""
     await me.begin()
     while me.at_it:
         with suppress(Exception):
@@ -227,7 +228,7 @@ async def idle(me: Attacker) -> None:
 
 
 async def credits(me: Attacker, peer: Hostile) -> None:
-    """Credit that nobody asked for, on a stream and on none."""
+    """Window updates that no one requested, on a stream and on none."""
     stream = await peer.open(ECHO)
     number = stream.muxed_stream.stream_id
     frame = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_WINDOW_UPDATE, 0, number, 2**32 - 1)
@@ -238,7 +239,7 @@ async def credits(me: Attacker, peer: Hostile) -> None:
 
 
 async def places(me: Attacker, peer: Hostile) -> None:
-    """Places at the relay, asked for again and again."""
+    """Reservations at the relay, requested repeatedly."""
     await me.begin()
     while me.at_it and _node(peer) in peer.network.connected():
         with suppress(Exception):
@@ -247,24 +248,24 @@ async def places(me: Attacker, peer: Hostile) -> None:
 
 
 async def calls_back(me: Attacker, peer: Hostile) -> None:
-    """Being called back at four ports, as often as it is done."""
+    """Dial-backs at four ports, as often as they are done."""
     await _ask_without_end(me, peer, DIAL_BACK, encode_ports([1, 2, 3, 4]))
 
 
 async def introductions(me: Attacker, peer: Hostile) -> None:
-    """Asking whom one knows in the swarm, for ever."""
+    """Introduction requests in the swarm, for ever."""
     request = IntroductionRequest(SwarmId(ContentId(me.target.swarm)), None)
     await _ask_without_end(me, peer, INTRODUCE, request.encode())
 
 
 async def histories(me: Attacker, peer: Hostile) -> None:
-    """Asking for the chain from its beginning, for ever."""
+    """Requests for the chain from its beginning, for ever."""
     request = SyncRequest(SwarmId(ContentId(me.target.swarm)), 0, (), MAX_ENTRIES)
     await _ask_without_end(me, peer, SYNC_PROTOCOL, encode(request))
 
 
 async def states(me: Attacker, peer: Hostile) -> None:
-    """Asking for the largest blob that the swarm began with, for ever."""
+    """Requests for the swarm's largest initial blob, for ever."""
     largest = max(past()[1], key=len)
     await _ask_without_end(me, peer, BLOBS, bytes(content_id(largest)))
 
@@ -317,7 +318,7 @@ async def slow_pages(me: Attacker) -> None:
 
 
 async def trickles(me: Attacker, peer: Hostile) -> None:
-    """Requests of each protocol of which a byte comes a second (slowloris), eight of each at a time."""
+    """Requests of each protocol, sent at a byte a second (slowloris), eight of each at a time."""
 
     async def dribble(protocol: str) -> None:
         stream = await peer.open(protocol)
@@ -329,7 +330,7 @@ async def trickles(me: Attacker, peer: Hostile) -> None:
 
 
 async def half_open(me: Attacker, peer: Hostile) -> None:
-    """Streams of each protocol that are opened and say nothing, eight of each at a time."""
+    """Streams of each protocol that are opened and send nothing, eight of each at a time."""
 
     async def wait(protocol: str) -> None:
         stream = await peer.open(protocol)
@@ -340,7 +341,7 @@ async def half_open(me: Attacker, peer: Hostile) -> None:
 
 
 async def nameless(me: Attacker, peer: Hostile) -> None:
-    """Streams that never say which protocol they are, 200 at a time."""
+    """Streams that never negotiate a protocol, 200 at a time."""
 
     async def wait() -> None:
         while me.at_it:
@@ -357,7 +358,7 @@ async def nameless(me: Attacker, peer: Hostile) -> None:
 
 
 async def long_prefixes(me: Attacker, peer: Hostile) -> None:
-    """Frames that say that they have 1 GB, of each protocol, and begin to come."""
+    """Frames of each protocol that announce 1 GB, and send the beginning."""
 
     async def announce(protocol: str) -> None:
         stream = await peer.open(protocol)
@@ -368,7 +369,7 @@ async def long_prefixes(me: Attacker, peer: Hostile) -> None:
 
 
 async def long_frames(me: Attacker, peer: Hostile) -> None:
-    """A frame of the multiplexer that says that it has 1 GB, on a stream."""
+    """A muxer frame that announces 1 GB, on a stream."""
     stream = await peer.muxer.open_stream()
     header = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_DATA, 0, stream.stream_id, 1 << 30)
     await me.begin()
@@ -381,11 +382,11 @@ PROTOCOLS = (
     *(BLOBS, PARTS, CHUNKS, RELAY, DIAL_BACK, PUNCH, INTRODUCE, SYNC_PROTOCOL, SPEAKING, ECHO),
     *(str(HOP), str(STOP), str(GOSSIP)),
 )
-"""All that a node serves."""
+"""Every protocol that a node serves."""
 ONE_GB = dict.fromkeys(PROTOCOLS, (1 << 30).to_bytes(4, "big"))
 ONE_GB |= dict.fromkeys(map(str, (HOP, STOP, GOSSIP)), encode_uvarint(1 << 30))
-"""By protocol, a length of so much: of ours four bytes, a varint of the library's."""
-# The beginnings of a frame that has more.
+"""By protocol, the prefix that announces 1 GB: four bytes in ours, a varint in the library's."""
+# The beginnings of longer frames.
 _BEGUN = dict.fromkeys(PROTOCOLS, (100).to_bytes(4, "big") + bytes(90))
 _BEGUN |= dict.fromkeys(map(str, (HOP, STOP, GOSSIP)), encode_uvarint(100) + bytes(90))
 
@@ -395,7 +396,7 @@ async def _on_each_protocol(
 ) -> None:
     async def again_and_again(protocol: str) -> None:
         while me.at_it and _node(peer) in peer.network.connected():
-            # Not all are served here, and what is answered is not what is tried.
+            # Not all protocols are served here, and the responses do not matter.
             with suppress(Exception):
                 await act(protocol)
             await trio.sleep(0.1)
@@ -408,7 +409,7 @@ async def _on_each_protocol(
 
 
 async def unread(me: Attacker, peer: Hostile) -> None:
-    """Full windows on 200 streams that nobody reads."""
+    """Full windows on 200 streams that are never read."""
     muxer, streams = peer.muxer, []
     await me.begin()
     for _ in range(200):
@@ -434,7 +435,7 @@ async def slow_readers(me: Attacker, peer: Hostile) -> None:
 
 
 async def pings(me: Attacker, peer: Hostile) -> None:
-    """Frames without anything in them, as many as go through."""
+    """Frames without content, as many as go through."""
     frames = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, 7) * 5000
     await me.begin()
     while me.at_it:
@@ -442,7 +443,7 @@ async def pings(me: Attacker, peer: Hostile) -> None:
 
 
 async def prunes(me: Attacker, peer: Hostile) -> None:
-    """PRUNE, GRAFT and IHAVE about topics of 300,000 characters, each another."""
+    """PRUNE, GRAFT and IHAVE about topics of 300,000 characters, all different."""
 
     def make(number: int) -> rpc_pb2.RPC:
         rpc, topic = rpc_pb2.RPC(), f"{number}" + "x" * 300_000
@@ -455,7 +456,7 @@ async def prunes(me: Attacker, peer: Hostile) -> None:
 
 
 async def subscriptions(me: Attacker, peer: Hostile) -> None:
-    """Subscribing to topics and taking it back, a message each."""
+    """Subscriptions to topics and their cancellations, one per message."""
 
     def make(number: int) -> rpc_pb2.RPC:
         rpc = rpc_pb2.RPC()
@@ -478,7 +479,7 @@ async def ihaves(me: Attacker, peer: Hostile) -> None:
 
 
 async def grafts(me: Attacker, peer: Hostile) -> None:
-    """GRAFT and PRUNE by turns in our topic, as many as go through."""
+    """GRAFT and PRUNE alternately in our topic, as many as go through."""
 
     def make(number: int) -> rpc_pb2.RPC:
         rpc = rpc_pb2.RPC()
@@ -511,9 +512,9 @@ async def forgeries(me: Attacker, peer: Hostile) -> None:
 
 
 async def forged_answers(me: Attacker, peer: Hostile) -> None:
-    """Hints that there is more, and another chain. Whoever asks for it is told of a chain that parts
-    from its own at the end, and given megabytes of forged ledger entries (by even numbers), or of
-    envelopes that nobody has signed (by odd ones)."""
+    """Hints at more records, and at another chain. A node that asks is told of a chain that diverges
+    from its own at the end, and gets megabytes of forged ledger entries (from even numbers), or of
+    unsigned envelopes (from odd ones)."""
     swarm = SwarmId(ContentId(me.target.swarm))
     height = (await _ask_chain(peer, swarm, ())).height
     unsigned = replace(
@@ -541,13 +542,13 @@ async def forged_answers(me: Attacker, peer: Hostile) -> None:
         if not me.at_it:
             return
         await peer.say(rpc_pb2.RPC(publish=[message]))
-        # Slower than what an author may say: each is to be looked at.
+        # Slower than an author's rate limit, so that each message is read.
         await trio.sleep(0.1)
 
 
 async def announcements(me: Attacker, peer: Hostile) -> None:
-    """Announcements of updates that it has signed itself, thousands a second if they go through, for the
-    rounds to come, each another."""
+    """Announcements of updates for the rounds to come, signed by itself and all different, thousands a
+    second if they go through."""
     swarm = SwarmId(ContentId(me.target.swarm))
     height = (await _ask_chain(peer, swarm, ())).height
 
@@ -580,9 +581,9 @@ async def _say_over_and_over(
 def _signed(
     peer: Hostile, target: Target, kind: str, make: Callable[[int], Message]
 ) -> Iterator[rpc_pb2.Message]:
-    """Gossip that holds in every respect, without end: it is its own, and nobody is impersonated."""
+    """Yield valid gossip without end: it is the attacker's own, and impersonates no other peer."""
     keys = peer.network._host.get_private_key()
-    # Not from 0 on: who comes back must not be taken for who repeats itself.
+    # Not from 0 on: an attacker that comes back must not look like one that repeats itself.
     for number in itertools.count(random.getrandbits(40)):
         body = encode(make(number))
         envelope = sign(peer.identity, kind, SwarmId(ContentId(target.swarm)), body)
@@ -596,7 +597,8 @@ def _signed(
 
 
 async def _ask_chain(peer: Hostile, swarm: SwarmId, probes: tuple[int, ...]) -> SyncResponse:
-    """What the node tells everybody of its chain: its height, and the ids of these rounds' records."""
+    """Return the chain's height, and the ids of these rounds' records, as the node reports them to any
+    peer."""
     request = encode(SyncRequest(swarm, 0, probes, 0))
     answer = await peer.network.request(
         _node(peer), SYNC_PROTOCOL, request, max_response=MAX_SYNC_RESPONSE_BYTES, timeout=10
@@ -605,8 +607,7 @@ async def _ask_chain(peer: Hostile, swarm: SwarmId, probes: tuple[int, ...]) -> 
 
 
 def _forged_entries(round: int, parent: RecordId, founder: PeerId) -> tuple[bytes, ...]:
-    """Some megabytes of entries that are spelled as they must be and follow a record, with a signature
-    that is none."""
+    """Return some megabytes of well-formed entries that follow a record, with an invalid signature."""
     signers = (SignedBallot(founder, b"\x00", bytes(64)),)
     record = Record(round, parent, 7, (), (), (), None)
     certificate = Certificate("finalize", round, parent, 1, record.id, signers)
@@ -654,9 +655,9 @@ ATTACKS: dict[str, Attack] = {
 async def attack_together(
     names: list[str], target: Target, peers: int, seconds: float, patience: float, wire: Any
 ) -> None:
-    """Be so many attackers; of several attacks each takes the next. Sends how many are ready, once all
-    are or `patience` seconds have passed, waits for a word, and sends another one when the window of
-    `seconds` is over."""
+    """Run `peers` attackers; with several attacks they take turns. Send the number of ready attackers
+    once all are ready or `patience` seconds have passed, wait for a message, and send another one when
+    the window of `seconds` is over."""
     window = Window(peers)
     connecting = trio.CapacityLimiter(_AT_ONCE)
     async with trio.open_nursery() as nursery:
@@ -675,6 +676,6 @@ async def attack_together(
 
 
 def run(wire: Any) -> None:
-    """Be the attackers of one order after the other, as the main function of a process."""
+    """Run the attackers of one order after the other, as the main function of a process."""
     while (order := wire.recv()) is not None:
         trio.run(attack_together, *order, wire)

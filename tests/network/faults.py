@@ -1,8 +1,8 @@
-"""The faults of libp2p 0.8.1 that `distro_node.node.network` guards against, each as a program shows it.
+"""The faults of libp2p 0.8.1 that `distro_node.node.network` guards against, each shown by a program.
 
-Most are those that the library could mend, from docs/upstream; the rest, where we want something else
-than it does, are here. Run as a program, it tries every one of them and prints as JSON which appeared;
-with the argument `guarded` in our hosts. Without it nothing of distro_node is imported.
+Most of them, from docs/upstream, could be fixed in the library; those where we want another behaviour
+are here. Run as a program, it tries all of them and prints as JSON which appeared; with the argument
+`guarded` in our hosts. Without it nothing of distro_node is imported.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ common: Any = importlib.import_module("common")
 
 GUARDED = "guarded" in sys.argv
 PATCHED = sorted(path.stem for path in UPSTREAM.glob("*.py") if path.stem != "common")
-"""Those with a program and a patch of their own."""
+"""Faults with a program and a patch of their own."""
 
 
 async def unasked_dial() -> bool:
-    """Opening a stream to a peer that has gone dials it."""
+    """Opening a stream to a peer that has disconnected dials it."""
     async with common.pair() as (client, server):
         await client.get_network().close_peer(server.get_id())
         return await common.answers(client, server)
@@ -52,7 +52,7 @@ async def short_queue() -> bool:
 
 
 async def hoarded_streams() -> bool:
-    """A peer may open as many streams as it likes and say nothing on them."""
+    """A peer may open any number of streams and send nothing on them."""
     async with common.pair() as (client, server):
         mine = client.get_network().get_connections(server.get_id())[0].muxed_conn
         for _ in range(200):
@@ -63,7 +63,8 @@ async def hoarded_streams() -> bool:
 
 
 async def half_closed_streams() -> bool:
-    """A stream that the peer does not end stays in the books when its handler is done with it."""
+    """A stream that the peer does not end stays in the muxer's tables when its handler is done with
+    it."""
 
     done: list[int] = []
 
@@ -82,13 +83,13 @@ async def half_closed_streams() -> bool:
             while len(done) < 5:  # noqa: ASYNC110 - a handler of the library sets no event
                 await trio.sleep(0.01)
         await common.answers(client, server)
-        # These streams alone: those that a connection begins with may still be there, or end meanwhile.
+        # Only these streams: those that a connection begins with may still exist, or end meanwhile.
         return len(done) == 5 and all(number in theirs.streams for number in done)
 
 
 @asynccontextmanager
 async def relaying(host: Any) -> AsyncIterator[None]:
-    """Let a host that runs be a relay, the library's or ours."""
+    """Make a running host a relay, the library's or ours."""
     if not GUARDED:
         async with background_trio_service(CircuitV2Protocol(host, allow_hop=True)):
             await trio.testing.wait_all_tasks_blocked(0.05)
@@ -144,9 +145,9 @@ async def entangled_circuits() -> bool:
             await circuit.write(b"x")
             assert await circuit.read(1) == b"x"
         await circuits[0].reset()
-        # Without a limit of its own: on a busy machine even a sound circuit is slow.
+        # Without a timeout of its own: on a busy machine even an intact circuit is slow.
         try:
-            # The library looks three times, with pauses, before it believes in an end.
+            # The library checks three times, with pauses, before it reports an end.
             for _ in range(80):
                 await circuits[1].write(b"x")
                 if await circuits[1].read(1) != b"x":
@@ -168,7 +169,7 @@ NAMES = [*PATCHED, *(fault.__name__ for fault in OURS)]
 
 
 def use_ours() -> None:
-    """Let the programs try our hosts in the place of the library's."""
+    """Let the programs use our hosts instead of the library's."""
     from distro_node.crypto.identity import Identity
     from distro_node.node.network import guards
     from distro_node.node.network.gossip import Gossip
@@ -183,7 +184,7 @@ def use_ours() -> None:
         return Gossip(host, Traffic(), lambda peer: False, lambda peer, reason: None).pubsub
 
     async def connect(client: Any, server: Any) -> None:
-        # Ours writes down no address to dial later.
+        # Our peer store keeps no address to dial later.
         await client.get_network().dial_addr(server.get_addrs()[0], server.get_id())
 
     guards.install()

@@ -1,12 +1,12 @@
-"""A node without training, as a program: it keeps in touch, and says every second how it stands.
+"""A node without training, as a program: it stays connected, and reports its state every second.
 
     python home_program.py NUMBER LISTEN [BOOTSTRAP … | local]
 
-LISTEN is a multiaddress, several with commas between them, or `default`.
+LISTEN is a multiaddress, several separated by commas, or `default`.
 
-A line of JSON a second: the status of its reach, and by peer whether the way is direct and whether a
-message of 64 KiB came back over it. With `local` it knows nobody and looks around in its network;
-without anything it is the bootstrap peer.
+It prints a line of JSON a second: its reach status, and by peer whether the connection is direct and
+whether a message of 64 KiB came back over it. With `local` it has no bootstrap peer and searches its
+local network; without arguments it is the bootstrap peer.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def _echoes(network: Network, peer: PeerId) -> bool:
 
 
 async def main() -> None:
-    """Run as the arguments say."""
+    """Run as the arguments specify."""
     number, told, *bootstrap = sys.argv[1:]
     listen = NetworkSettings().listen if told == "default" else tuple(told.split(","))
     if bootstrap:

@@ -1,4 +1,4 @@
-"""Nodes that nobody can dial, in one process: they tell an address at which nobody listens."""
+"""Nodes that cannot be dialled, in one process: they announce an address without a listener."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity
 
 SWARM = SwarmId(bytes(range(32)))
-# Port 1 needs privileges that nobody uses it with.
+# Port 1 needs privileges, and no program uses it.
 NOWHERE = "/ip4/127.0.0.1/tcp/1"
 
 
 class Home:
-    """A network with all that keeps it in touch."""
+    """A network with everything that keeps it connected."""
 
     def __init__(self, network: Network, introducer: Introducer, reach: Reach) -> None:
         self.network = network
@@ -40,7 +40,7 @@ async def home(
     hidden: bool = True,
     swarm: SwarmId = SWARM,
 ) -> AsyncIterator[Home]:
-    """Open a node; `hidden` behind a router, so to say."""
+    """Open a node; `hidden` as if behind a router."""
     settings = NetworkSettings(
         listen=LOOPBACK.listen, announce=(NOWHERE,) if hidden else (), carry=MEMBER_CIRCUITS
     )
@@ -55,7 +55,7 @@ async def home(
 
 
 class Bootstrap:
-    """A bootstrap peer that can be stopped and, at the same address, started again."""
+    """A bootstrap peer that can be stopped and restarted at the same address."""
 
     def __init__(self, **settings: Any) -> None:
         self._settings: dict[str, Any] = {
@@ -67,7 +67,7 @@ class Bootstrap:
         self.stopped = trio.Event()
 
     async def run(self, task_status: Any) -> None:
-        """Run until `stop`; a task's status tells the addresses."""
+        """Run until `stop`; the task status gets the addresses."""
 
         def ready(addresses: list[str]) -> None:
             self._settings["listen"] = (addresses[0].partition("/p2p/")[0],)
@@ -79,6 +79,6 @@ class Bootstrap:
         self.stopped.set()
 
     async def stop(self) -> None:
-        """Stop it, and wait until it has."""
+        """Stop it, and wait until it has stopped."""
         self.scope.cancel()
         await self.stopped.wait()

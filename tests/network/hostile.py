@@ -1,4 +1,4 @@
-"""A peer that says what no honest one would, in the library's own words."""
+"""A peer that sends what no honest one would, through the library's own interface."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from libp2p.utils.varint import encode_uvarint
 from multiaddr import Multiaddr
 from network.support import LOOPBACK, until
 
-# Private here: `_host`: a stranger keeps to none of a node's own bounds.
+# Private here: `_host`: a stranger obeys none of a node's own bounds.
 
 GOSSIP = TProtocol("/meshsub/1.1.0")
 
 
 class Hostile:
-    """One that is connected to a victim, with a gossip stream of its own making."""
+    """A hostile peer connected to a victim, with a gossip stream that it writes itself."""
 
     def __init__(self, network: Network, victim: Network, stream: Any, who: Identity) -> None:
         self.network = network
@@ -46,19 +46,19 @@ class Hostile:
         return await self.network._host.new_stream(peer, [TProtocol(protocol)])
 
     async def say(self, rpc: rpc_pb2.RPC) -> None:
-        """Send one gossip message, whatever it is."""
+        """Send one gossip message with any content."""
         data = rpc.SerializeToString()
         await self._stream.write(encode_uvarint(len(data)) + data)
 
     async def subscribe(self, topic: str) -> None:
-        """Say that it is in a topic, and wait until the victim has heard it."""
+        """Subscribe to a topic, and wait until the victim has received it."""
         rpc = rpc_pb2.RPC()
         rpc.subscriptions.add(subscribe=True, topicid=topic)
         await self.say(rpc)
         await self.heard()
 
     async def heard(self) -> None:
-        """Wait until the victim has read all that was said."""
+        """Wait until the victim has read everything sent so far."""
         mark = f"mark-{secrets.token_hex(4)}"
         for subscribe in (True, False):
             rpc = rpc_pb2.RPC()
@@ -81,7 +81,7 @@ async def hostile(victim: Network, who: Identity | None = None) -> AsyncIterator
 
 
 def invented(port: int) -> tuple[ID, bytes]:
-    """Somebody who is nobody, and its signed word that it is at a port of this machine."""
+    """Return an invented peer, and its signed record with a port of this machine."""
     keys = create_new_key_pair(secrets.token_bytes(32))
     peer = ID.from_pubkey(keys.public_key)
     record = PeerRecord(peer, [Multiaddr(f"/ip4/127.0.0.1/tcp/{port}")])

@@ -1,4 +1,4 @@
-"""What the network tests share: networks on loopback, and a way to wait for a condition."""
+"""Shared helpers of the network tests: networks on loopback, and waiting for a condition."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from distro_node.node.network.network import Network, NetworkSettings, open_netw
 LOOPBACK = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 ECHO = "/test/echo/1"
 PATIENCE_SECONDS = 120.0
-"""How long a test waits for what must come. It goes on as soon as that is there; a busy machine with one
-processor has taken a minute for what takes a second."""
+"""Timeout of a test for what must happen. It goes on at once when it happens; a busy machine with one
+CPU has taken a minute for what takes a second."""
 
 
 def free_port() -> int:
-    """A TCP port of loopback that nobody listened on a moment ago."""
+    """Return a TCP port of loopback that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def identity(number: int) -> Identity:
-    """The same identity for a number in every run."""
+    """Return the same identity for a number in every run."""
     return Identity.from_seed(number.to_bytes(4, "big") * 8)
 
 
@@ -63,7 +63,7 @@ async def echo(peer: PeerId, request: bytes) -> bytes:
 async def relay_and(
     count: int, limits: CircuitLimits | None = None
 ) -> AsyncIterator[tuple[Network, list[Network]]]:
-    """Open a relay, and others that are connected to nobody but it and serve `ECHO`."""
+    """Open a relay, and others that are connected only to it and serve `ECHO`."""
     settings = replace(LOOPBACK, carry=limits or CircuitLimits())
     async with AsyncExitStack() as stack:
         relay = await stack.enter_async_context(open_network(settings, identity(99)))
@@ -76,7 +76,7 @@ async def relay_and(
 
 @asynccontextmanager
 async def relayed_pair() -> AsyncIterator[tuple[Network, Network, Network]]:
-    """Open a relay and two networks that have met through it alone."""
+    """Open a relay and two networks that are connected only through it."""
     settings = replace(LOOPBACK, carry=CircuitLimits())
     async with open_network(settings, identity(99)) as relay, networks(2) as (a, b):
         for each in (a, b):
@@ -95,12 +95,13 @@ async def until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS
 
 
 def muxers(network: Network) -> Sequence[Any]:
-    """The yamux connections of a network."""
+    """Return the yamux connections of a network."""
     return list(network._muxers())
 
 
 def requests_open(network: Network) -> int:
-    """How many streams are open on a network's connections, gossip's and identify's aside."""
+    """Return how many streams are open on a network's connections, except for gossip's and
+    identify's."""
     quiet = ("/meshsub/", "/ipfs/")
     streams = [s for group in network._connections.values() for c in group for s in c.streams]
     return sum(not str(stream.get_protocol()).startswith(quiet) for stream in streams)

@@ -1,4 +1,4 @@
-"""A relay is no lever: what it sends to others for somebody is little more than it was sent."""
+"""A relay does not amplify: it sends to others little more than it receives for them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from distro_node.node.network.network import Network
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage
 from network.support import relay_and
 
-# Private here: `_ask`, `_muxers`: a stranger who calls and hangs up at once, and a peer's share of the
-# wire.
+# Private here: `_ask`, `_muxers`: a stranger that calls and hangs up at once, and a peer's share of the
+# traffic.
 
 
 def wire_of(network: Network, other: Network) -> tuple[int, int]:
-    """Bytes sent to and received from a peer, over its own connection."""
+    """Return the bytes sent to and received from a peer, over its own connection."""
     wires: list[Any] = [m.secured_conn for m in network._muxers() if m.peer_id == id_of(other.peer)]
     return sum(wire.sent for wire in wires), sum(wire.received for wire in wires)
 

@@ -34,8 +34,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from network.support import PATIENCE_SECONDS, muxers, networks, requests_open, star, until
 
-# Private here: `_downloads`, `_busy`: what is left behind shows nowhere else.
-# Private here: `_requested`: the decoder of what strangers send.
+# Private here: `_downloads`, `_busy`: leftovers show nowhere else.
+# Private here: `_requested`: the decoder of strangers' requests.
 
 DATA = bytes(range(256)) * 1000
 CID = content_id(DATA)
@@ -65,7 +65,7 @@ async def fetch(
 
 
 def lie(network: Network) -> None:
-    """Serve something else under every id."""
+    """Serve wrong content under every id."""
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
         return b"\0" + DATA[::-1]
@@ -89,7 +89,7 @@ async def test_a_blob_is_fetched_checked_and_kept(store: BlobStore, seeded: Blob
         assert await fetch(a, store, b) == DATA
         assert store.get(CID) == DATA
         assert a.traffic.received["blob"] == b.traffic.sent["update"] == len(DATA) + 1
-        # Now it is here, and nobody needs to be asked.
+        # Now it is here, and no provider needs to be asked.
         assert await fetch(a, store) == DATA
         assert b.traffic.sent["update"] == len(DATA) + 1
         await until(lambda: requests_open(a) == requests_open(b) == 0)
@@ -98,7 +98,7 @@ async def test_a_blob_is_fetched_checked_and_kept(store: BlobStore, seeded: Blob
 async def test_who_says_the_name_of_a_part_in_the_place_of_an_id_harms_nobody(
     store: BlobStore, seeded: BlobStore
 ) -> None:
-    """Whoever has the part would else give bytes that do not hash to it, and be blamed for that."""
+    """Otherwise a peer that has the part would send bytes that do not hash to it, and be penalised."""
     name, part = content_id(b"a name"), DATA[:100]
     theirs, mine = (PartStore(store.root.parent / whose) for whose in ("parts", "my parts"))
     for parts in (theirs, mine):
@@ -124,7 +124,7 @@ async def test_who_says_the_name_of_a_part_in_the_place_of_an_id_harms_nobody(
 async def test_what_nobody_has_is_not_waited_for_once_it_is_not_wanted(
     store: BlobStore, seeded: BlobStore
 ) -> None:
-    """As long as somebody sends it, though, it is taken."""
+    """While a provider sends it, though, it is accepted."""
     async with star(3) as (a, b, c):
         serve_blobs(b, BlobStore(store.root / "empty"))
         serve_blobs(c, seeded)
@@ -156,7 +156,7 @@ async def test_what_nobody_has_is_not_waited_for_once_it_is_not_wanted(
 async def test_one_liar_does_not_keep_us_waiting_for_what_nobody_has(
     store: BlobStore, answer: str
 ) -> None:
-    """Else whoever is behind asks for old updates for ever, instead of a newer snapshot."""
+    """Otherwise a node that lags would request old updates for ever, instead of a newer snapshot."""
     async with star(3) as (a, b, c):
         serve_blobs(b, BlobStore(store.root / "empty"))
 
@@ -198,7 +198,7 @@ async def test_liars_frozen_and_dead_providers_are_overcome(
         serve_blobs(good, seeded)
         await dead.disconnect(a.peer)
         await until(lambda: dead.peer not in a.connected())
-        # Whatever order the hashes put them in.
+        # In any order that the hashes give.
         for _ in range(3):
             store.remove(CID)
             assert await fetch(a, store, liar, frozen, dead, empty, good) == DATA
@@ -210,7 +210,7 @@ async def test_who_takes_questions_and_answers_none_is_left_alone_and_counted(
     monkeypatch: pytest.MonkeyPatch, store: BlobStore, seeded: BlobStore
 ) -> None:
     monkeypatch.setattr(quarantine, "_PATIENCE_SECONDS", 2.0)
-    # However long the test takes.
+    # Longer than the test takes.
     monkeypatch.setattr(quarantine, "_FIRST_SECONDS", 1000.0)
     cids = [seeded.put(bytes([number]) * 1000) for number in range(40)]
     asked = 0
@@ -227,14 +227,14 @@ async def test_who_takes_questions_and_answers_none_is_left_alone_and_counted(
         fetcher = BlobFetcher(a, store)
         providers = [frozen.peer, good.peer]
         for cid in cids:
-            # An update: of two that have it the hash alone decides whom to ask.
+            # An update: of two that have it the hash alone decides which to ask.
             await fetcher.fetch(
                 cid, max_bytes=1000, providers=lambda: providers, timeout=60, kind="update"
             )
         assert a.traffic.rejected["frozen"] == 1
         # A few times for a second or so, and not for each blob.
         assert 1 <= asked < 10
-        # With nobody else to ask it is asked all the same.
+        # Without any other provider it is asked all the same.
         with pytest.raises(FetchFailed):
             await fetcher.fetch(
                 CID, max_bytes=1000, providers=lambda: providers[:1], timeout=0.2, kind="update"
@@ -261,7 +261,7 @@ def test_patience_grows_with_every_time_and_ends_with_a_sign_of_life() -> None:
         crowd = [PeerId(number.to_bytes(32, "big")) for number in range(2 * quarantine.MAX_PEERS)]
         for each in crowd:
             left_alone.waited(each, 9.0)
-        # Of the first ones it is forgotten that they were waited for.
+        # The waits for the first ones have been dropped from the table.
         assert [each for each in crowd if left_alone.waited(each, 1.0)] == []
         for each in crowd:
             left_alone.add(each)
@@ -273,13 +273,13 @@ def test_patience_grows_with_every_time_and_ends_with_a_sign_of_life() -> None:
 async def fetch_until_tried(
     fetcher: BlobFetcher, count: int, max_bytes: int, providers: Sequence[PeerId]
 ) -> FetchFailed:
-    """Fetch CID in vain, and give up as soon as so many providers have been tried."""
+    """Fetch CID in vain, and give up once `count` providers have been tried."""
 
     async def give_up() -> None:
         await until(lambda: CID in fetcher._downloads)
         download = fetcher._downloads[CID]
         await until(lambda: len(download.tried) == count)
-        # As when the time is up.
+        # As at a timeout.
         download.done.set()
 
     async with trio.open_nursery() as nursery:
@@ -374,7 +374,7 @@ async def test_one_download_serves_all_who_want_it(store: BlobStore, seeded: Blo
             for scope in scopes:
                 nursery.start_soon(want, scope)
             await until(lambda: asked[CID] == 1)
-            # The one that began it loses interest; the others do not have to begin again.
+            # The caller that started it cancels; the others do not have to start over.
             scopes[0].cancel()
             await until(lambda: scopes[0].cancelled_caught)
             gate.set()
@@ -386,7 +386,7 @@ async def test_one_download_serves_all_who_want_it(store: BlobStore, seeded: Blo
 async def test_cancelled_fetches_leave_nothing_behind(
     monkeypatch: pytest.MonkeyPatch, store: BlobStore
 ) -> None:
-    # The end of the handlers' own patience must not be what ends them.
+    # The handlers' own timeout must not be what ends them.
     monkeypatch.setattr(requests, "_HANDLER_SECONDS", 1000.0)
     async with star(2) as (a, frozen):
         freeze(frozen)
@@ -438,7 +438,7 @@ async def test_few_uploads_at_a_time(
 
 
 def test_a_line_on_which_everybody_is_slow_is_no_reason_to_ask_others() -> None:
-    """Else every chunk would come two or three times over the slowest lines."""
+    """Otherwise every chunk would arrive two or three times over the slowest lines."""
     attempt = Attempt(PeerId(bytes(32)), 0.0, stall=1.0, whole=2.0, size=4_000_000, is_relay=False)
     assert attempt.overdue(5.0, usual=4_000_000)
     assert not attempt.overdue(5.0, usual=10_000)

@@ -1,4 +1,4 @@
-"""The owner of a bootstrap peer: sees what it does, and ends it."""
+"""The owner of a bootstrap peer can see its status, and stop it."""
 
 from __future__ import annotations
 

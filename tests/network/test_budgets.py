@@ -1,6 +1,6 @@
-"""Budgets of the network: authors, what we call on whose word, what gossip answers, offences.
+"""Budgets of the network: authors, dials of addresses from others, gossip's answers, offences.
 
-Each is looked at in the class that keeps it; what takes connections has tests of its own.
+Each is tested at the class that keeps it; tests that take connections are elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE
 
-# Private here: `_reasonable`: what the library is handed; `_budgets`, `_scores`: that a table is bounded
+# Private here: `_reasonable`: what the library is handed; `_budgets`, `_scores`: the bound of a table
 # shows nowhere else.
 
 
@@ -47,7 +47,7 @@ def test_authors_have_a_pace() -> None:
 
 
 def test_to_look_costs_nothing() -> None:
-    """Old words that somebody repeats are looked at, and must not silence their author."""
+    """Old messages that another peer repeats are read, and must not silence their author."""
     heard = Authors()
     assert all(heard.hears(b"author", 0.0) for _ in range(2000))
     assert heard.admits(b"author", 0.0)
@@ -60,7 +60,7 @@ def test_so_many_authors_are_known() -> None:
     assert len(heard._budgets) == 4096
 
 
-# Calls on the word of others
+# Dials of addresses from others
 
 
 FAR = Word(_peer(1), Scope.WORLD)
@@ -86,7 +86,7 @@ def test_a_near_target_has_a_budget() -> None:
 
 
 def test_a_household_is_one_target() -> None:
-    """Whoever has one address in IPv6 has 2^64."""
+    """The owner of one address in IPv6 has 2^64."""
     told, words = Hearsay(), [Word(_peer(n), Scope.WORLD) for n in range(50)]
     assert (
         sum(_calls(told, [word], [f"2001:4860:4860::{n:x}"]) for n, word in enumerate(words)) == 16
@@ -94,7 +94,7 @@ def test_a_household_is_one_target() -> None:
 
 
 def test_near_addresses_take_somebody_near() -> None:
-    """Nobody far away sends us knocking at our own router."""
+    """No distant peer can make us probe our own router."""
     hosts = ["8.8.8.8", "10.0.0.1", "127.0.0.1"]
     words = [Word(_peer(1), scope) for scope in (Scope.WORLD, Scope.LOCAL, Scope.MACHINE)]
     assert [_calls(Hearsay(), [word], hosts) for word in words] == [1, 2, 3]
@@ -118,14 +118,14 @@ def test_so_many_tellers_are_known() -> None:
 
 
 def _router(**parts: Any) -> Router:
-    """The router without a network."""
+    """Return the router without a network."""
     router: Any = Router.__new__(Router)
     vars(router).update({"mesh": {"ours": set()}, "_answers": Budgets(4096)} | parts)
     return router
 
 
 def _sent_again(wanted: list[bytes]) -> int:
-    """How many of thirty messages of 200 kB a peer gets that asks five times at once for those."""
+    """Return how many of thirty messages of 200 kB a peer gets that requests them five times at once."""
     message = rpc_pb2.Message(data=bytes(200_000))
     router, sent = _router(mcache=dict.fromkeys(NAMES, message)), 0
 
@@ -158,7 +158,7 @@ def _reasonable(**parts: Any) -> rpc_pb2.ControlMessage:
 
 
 def test_topics_are_ours() -> None:
-    """And few of them are looked at: each that is not would leave something behind."""
+    """And few of them are read: each foreign one would leave something behind."""
     graft = [rpc_pb2.ControlGraft(topicID=topic) for topic in ("theirs", "ours", "ours")]
     assert [one.topicID for one in _reasonable(graft=graft).graft] == ["ours"]
 
@@ -181,7 +181,7 @@ def test_a_prune_holds_for_an_hour() -> None:
 
 
 def test_nobody_is_named_by_a_prune() -> None:
-    """Whom we call is not up to others."""
+    """Others do not decide which peers we dial."""
     prune = rpc_pb2.ControlPrune(topicID="ours", peers=[rpc_pb2.PeerInfo(peerID=b"somebody")])
     assert not _reasonable(prune=[prune]).prune[0].peers
 
@@ -200,7 +200,7 @@ def test_so_many_bytes_wait() -> None:
 
 
 class _Taken:
-    """A network that notes what it is to do, and does nothing; a store that has nothing."""
+    """A network that records tasks without running them; a store that is empty."""
 
     def __init__(self) -> None:
         self.downloads: list[Any] = []
@@ -226,11 +226,11 @@ def test_downloads_are_bounded() -> None:
     assert [download.max_bytes for download in stub.downloads] == [16 << 20]
 
 
-# The processor, and offences
+# CPU time, and offences
 
 
 def test_turns_have_a_pace() -> None:
-    """After the first hundred, ten a second: a clock that jumps."""
+    """After the first hundred, ten a second, on a mock clock."""
 
     async def spend() -> float:
         turns, began = Patience(Allowance(100.0, 10.0)), trio.current_time()
@@ -242,7 +242,7 @@ def test_turns_have_a_pace() -> None:
 
 
 class _Line:
-    """A line on which whatever is asked for comes at once, and whoever counts it."""
+    """A line on which any request is answered at once; it also replaces the traffic counters."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -255,7 +255,7 @@ class _Line:
 
 
 def _seconds(make: Callable[[], Any], n: int) -> float:
-    """How long two thousand reads of so many bytes take: a clock that jumps."""
+    """Return how long two thousand reads of `n` bytes take, on a mock clock."""
 
     async def read() -> float:
         reader, began = make(), trio.current_time()
@@ -272,7 +272,7 @@ def _connection(data: bytes) -> float:
 
 
 def test_frames_have_a_pace() -> None:
-    """They cost the processor whatever is in them; those that carry something pay for themselves."""
+    """They cost CPU time whatever they contain; those with data pay for themselves."""
     assert 4.5 < _connection(b"") < 5.5
     assert _connection(bytes(512)) == 0.0
 
@@ -297,7 +297,7 @@ def test_who_offends_is_refused() -> None:
 
 
 def test_offences_fade() -> None:
-    """An honest peer with a passing fault, once an hour."""
+    """An honest peer with a temporary fault, once an hour."""
     assert not _offences("invalid", 20, 3600.0)
 
 

@@ -1,4 +1,4 @@
-"""A newcomer's ledger: complete and checked, whatever some of those say whom it asks."""
+"""A newcomer's ledger: complete and verified, even if some of the peers it asks are faulty."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def says(response: SyncResponse) -> Answer:
 
 
 def serves(ledger: Ledger) -> Answer:
-    """What an honest member with this ledger answers."""
+    """Return the answers of an honest member with this ledger."""
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
         height, ids, rounds, _ = answer_to(decode_request(request), ledger, lambda round_: [])
@@ -87,8 +87,8 @@ async def test_a_ledger_comes_whole_and_each_entry_once(chain: Chain) -> None:
 async def test_many_rounds_share_one_sync(
     chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it was: an fsync for every entry. What one answer brings is on the disk before the next is
-    looked at, with one."""
+    """Before: an fsync for every entry. The entries of one answer are on the disk before the next answer
+    is read, with one fsync."""
     store = SwarmStore(DataDir(tmp_path).swarm(chain.manifest.swarm), chain.manifest)
     syncs, real = 0, EntryFile.sync
 
@@ -124,7 +124,7 @@ async def test_many_rounds_share_one_sync(
 
 
 async def test_a_checkpoint_holds_among_liars(chain: Chain) -> None:
-    """A founder that has left signs another history, and shows it from four machines."""
+    """A founder that has left signs another history, and serves it from four machines."""
     forged = Chain(0)
     forged.manifest = chain.manifest
     forged.grow(fingerprint=666)
@@ -160,7 +160,7 @@ async def test_a_stale_head_is_not_the_last_word(chain: Chain) -> None:
         serve_sync(others[2], chain.manifest, chain.member(0))
         assert len(await follow(a, chain)) == ROUNDS
         assert a.traffic.rejected["stale"] == 2
-        # To be behind is no offence.
+        # Lagging is no offence.
         assert len(a.connected()) == 3
 
 
@@ -183,7 +183,7 @@ async def test_who_does_not_come_to_an_end_is_not_waited_for(
     chain: Chain, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catching_up, "DAWDLE_SECONDS", 0.5)
-    # What each may take for an answer, and for thinking of one: far more than anybody waits here.
+    # Timeouts for an answer, and for a handler: far more than any wait here.
     monkeypatch.setattr(sync, "_TIMEOUT_SECONDS", 1000.0)
     monkeypatch.setattr(requests, "_HANDLER_SECONDS", 1000.0)
 
@@ -204,8 +204,8 @@ async def test_who_does_not_come_to_an_end_is_not_waited_for(
 
 
 async def test_a_liar_cannot_keep_a_starting_node_busy(chain: Chain) -> None:
-    """It signs rounds alone as fast as it is asked, and claims more and more of them. The others say
-    where the chain ends."""
+    """It signs rounds alone as fast as they are requested, and claims more and more of them. The others
+    report where the chain ends."""
     liar = chain.membership.peers[0]
     forged = chain.fork()
     others = [peer for peer in forged.membership.peers if peer != liar]

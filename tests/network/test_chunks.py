@@ -1,4 +1,4 @@
-"""Fetching the chunks of a blob list: from several peers, each once, whatever they say they have."""
+"""Fetching the chunks of a blob list from several peers, each once, whatever they claim to have."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
 from network.support import PATIENCE_SECONDS, star
 
-# Chunks are of one size but for the last; these are all last ones, of lists made by hand.
+# Chunks have a fixed size except the last; these are all last ones, of hand-made lists.
 SMALL = 1000
 
 
 class Spill:
-    """A list of chunks that somebody has, or some of it."""
+    """A list of chunks of which peers have all or some."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
         self.data = [number.to_bytes(4, "big") * (SMALL // 4) for number in range(count)]
         self.cids = [content_id(data) for data in self.data]
-        # The size of a list is that of full chunks: nothing here looks at it.
+        # The size of a list is that of full chunks, which is not checked here.
         self.blobs = BlobList("snapshot", count * CHUNK_BYTES, tuple(self.cids))
         self.blob = content_id(self.blobs.encode())
 
     def store(self, name: str, numbers: Sequence[int] | None = None) -> BlobStore:
-        """A store with the list and these chunks, or all."""
+        """Return a store with the list and these chunks, or all."""
         store = BlobStore(self.folder / name)
         store.put(self.blobs.encode())
         for number in range(len(self.data)) if numbers is None else numbers:
@@ -96,7 +96,7 @@ async def test_what_is_on_the_disk_is_not_fetched_again(spill: Spill) -> None:
 
 
 class Scripted:
-    """A network and a fetcher in one: what each peer says it has, and what it was asked for."""
+    """A network and a fetcher in one: what each peer claims to have, and what it was asked for."""
 
     def __init__(self, spill: Spill, **says: bytes) -> None:
         self.peer = PeerId(bytes(32))
@@ -119,7 +119,7 @@ class Scripted:
 
     async def fetch(self, cid: ContentId, **options: Any) -> bytes:
         self.fetched.append((cid, set(options["providers"]())))
-        # Long enough at first that everybody's word on its chunks is heard.
+        # Long enough at first to receive all peers' holdings.
         await trio.sleep(2 * chunks._PAUSE_SECONDS if len(self.fetched) <= 2 else 0.1)
         if cid in self.lost:
             raise FetchFailed(cid, dict.fromkeys(self.says, "not found"))
@@ -149,7 +149,7 @@ async def test_what_few_have_comes_first_and_from_them(
     world = Scripted(spill, a=WHOLE, b=FIRST_HALF, c=NOTHING)
     whole, half, _ = world.says
     assert await world.run()
-    # Two were under way before anybody had said what it has.
+    # Two were in transfer before any peer had reported its holdings.
     numbers = [(spill.cids.index(cid), peers) for cid, peers in world.fetched[2:]]
     rare = sum(number >= 20 for number, _ in numbers)
     assert [number >= 20 for number, _ in numbers] == [True] * rare + [False] * (38 - rare)
@@ -164,7 +164,7 @@ async def test_what_somebody_says_it_has_is_no_more_than_a_hint(
     assert await world.run()
     assert world.offences
     assert set(world.offences) == {"malformed"}
-    # One that says that it has nothing is asked if there is nobody else.
+    # One that claims to have nothing is asked if there is no other.
     nothing, *others = world.says
     assert world.fetched[-1][1] == set(others)
     del world.says[others[0]], world.says[others[1]]
@@ -180,7 +180,7 @@ async def test_a_chunk_that_nobody_has_is_waited_for_as_long_as_it_is_wanted(
     said: list[FetchFailed] = []
     assert not await world.run(waiting=said.append, wanted=lambda: len(said) < 3)
     assert len(said) == 3
-    # The others came in the meantime.
+    # The others arrived in the meantime.
     assert {cid for cid, _ in world.fetched} == set(spill.cids)
 
     world.fetched.clear()
@@ -226,9 +226,9 @@ async def test_a_question_is_a_content_id_and_lists_alone_have_chunks(spill: Spi
 
 
 async def test_a_download_takes_no_more_memory_than_it_says(tmp_path: Path) -> None:
-    """However much there is to fetch."""
+    """For any size of the download."""
     theirs, mine = BlobStore(tmp_path / "theirs"), BlobStore(tmp_path / "mine")
-    # A quarter of a full chunk: memory is traced at the processor's cost.
+    # A quarter of a full chunk, because tracing memory takes CPU time.
     count, size = 24, CHUNK_BYTES // 4
     cids = [theirs.put(number.to_bytes(4, "big") * (size // 4)) for number in range(count)]
     blobs = BlobList("snapshot", count * CHUNK_BYTES, tuple(cids))
@@ -254,8 +254,7 @@ async def test_a_download_takes_no_more_memory_than_it_says(tmp_path: Path) -> N
         finally:
             tracemalloc.stop()
         assert done[-1] == count, (done[-1], failures, len(a.connected()))
-    # What the two that serve hold is in here, too.
-    # Three providers at each of the chunks under way, all of which stop short of the end, make 24 of
-    # them, and a few are being checked and written: 32. Half of that is for providers that are
-    # overtaken; nobody is here.
+    # This includes what the two that serve hold. Three providers for each of the chunks in transfer, all
+    # of which stop short of the end, make 24 of them, and a few are being checked and written: 32. Half
+    # of that is for providers that are overtaken; there are none here.
     assert peak < 16 * size < count * size

@@ -1,4 +1,4 @@
-"""Circuits: peers that only a relay can reach talk to each other, and what a relay puts up with."""
+"""Circuits: peers connected through a relay talk to each other; and the limits of a relay."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessa
 from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
 from network.support import ECHO, relay_and, star, until
 
-# Private here: `_host`: a stranger keeps to none of a node's own bounds.
-# Private here: `_by_address`: what must be given back shows nowhere else.
-# Private here: `_reservations`, `_open_stream`: a relay that holds a reservation for nobody, or that
+# Private here: `_host`: a stranger obeys none of a node's own bounds.
+# Private here: `_by_address`: what must be released shows nowhere else.
+# Private here: `_reservations`, `_open_stream`: a relay that holds an invented reservation, or that
 # leads elsewhere.
 
 
@@ -44,7 +44,7 @@ async def test_two_peers_talk_through_a_relay() -> None:
         assert await ask(b, a, big) == big
         assert relay.carrier.circuits == 1
         assert relay.carrier.relayed_bytes > 4 * len(big)
-        # What goes over the circuit is not counted twice: once as itself, once as its carrier's.
+        # Circuit traffic is not counted twice: as itself and as its carrier's.
         assert 2 * len(big) < a.wire_bytes()[0] < 2.2 * len(big)
         await a.disconnect(b.peer)
         await until(lambda: not a.relayed() and not b.relayed())
@@ -71,17 +71,17 @@ async def test_calls_that_cannot_be_put_through() -> None:
         await b.circuits.reserve(relay.peer)
         await c.circuits.reserve(relay.peer)
         assert await a.connect(through(relay, b)) == b.peer
-        # One circuit a peer, whoever calls.
+        # One circuit per peer, whichever the caller.
         with pytest.raises(DialError, match="the relay is full"):
             await a.connect(through(relay, c))
         with pytest.raises(DialError, match="the relay is full"):
             await c.connect(through(relay, b))
-        # Whoever has never asked this relay for anything takes no calls from it.
+        # A peer that has no reservation at this relay accepts no calls from it.
         assert relay.carrier is not None
         relay.carrier._reservations[stranger.peer] = (trio.current_time() + 60, "")
         with pytest.raises(DialError, match="cannot reach it"):
             await c.connect(through(relay, stranger))
-        # Nor does a peer that is no relay put anything through.
+        # Nor does a peer that is not a relay forward anything.
         with pytest.raises(DialError, match="it is no relay"):
             await c.connect(circuit_through(a.own_addresses[0], stranger.peer))
         assert dict(relay.carrier.refused) == {"no_reservation": 1, "circuits": 2, "unreachable": 1}
@@ -116,7 +116,7 @@ async def test_strangers_pour_nothing_through_a_member() -> None:
             await a.connect(through(member, b))
         assert member.carrier.reservations() == member.carrier.relayed_bytes == 0
         assert member.carrier.refused["stranger"] == 2
-        # Once it is introduced, it is carried; whoever calls it, calls a peer of the swarm.
+        # Once it is introduced, it is relayed for; its callers call a peer of the swarm.
         member.knows = lambda peer: peer == b.peer
         await b.circuits.reserve(member.peer)
         assert await a.connect(through(member, b)) == b.peer
@@ -134,11 +134,11 @@ async def test_a_relay_keeps_to_its_rate(bound: str) -> None:
             await a.connect(through(relay, each))
         before, began = relay.carrier.relayed_bytes, trio.current_time()
         async with trio.open_nursery() as nursery:
-            # Both ways of both circuits.
+            # Both directions of both circuits.
             for one, other in ((a, b), (b, a), (a, c)):
                 nursery.start_soon(ask, one, other, bytes(size))
         carried = relay.carrier.relayed_bytes - before
-        # Whatever the machine does, it was no faster; what goes at once after a pause aside.
+        # On any machine it was no faster, except for the burst after a pause.
         assert 6 * size < carried < rate * (trio.current_time() - began + 0.5)
         for each in (b, c):
             await a.disconnect(each.peer)
@@ -161,7 +161,7 @@ async def test_a_circuit_ends_at_its_limits() -> None:
 
 
 async def test_a_relay_cannot_pass_for_the_peer_it_should_call() -> None:
-    """Over a circuit, too, only the owner of the key that was asked for will do."""
+    """Over a circuit, too, only the owner of the requested key is accepted."""
     async with relay_and(3) as (relay, (a, b, mallory)):
         assert relay.carrier is not None
         await b.circuits.reserve(relay.peer)
@@ -180,7 +180,7 @@ async def test_a_relay_cannot_pass_for_the_peer_it_should_call() -> None:
 
 @pytest.mark.parametrize("words", [b"", b"\x13/multistream/1.0.0\n\x07/noise\n"])
 async def test_a_circuit_that_ends_in_the_handshake_is_a_failed_call(words: bytes) -> None:
-    """Any peer can take a call and hang up; that is no end of the caller."""
+    """Any peer can accept a call and hang up; that must not end the caller."""
     async with relay_and(2) as (relay, (a, b)):
 
         async def hang_up(stream: Any) -> None:
@@ -211,7 +211,7 @@ async def test_garbage_at_a_relay_and_at_its_guests(garbage: bytes) -> None:
                 await stream.write(garbage)
                 await getattr(stream, ending)()
         await a.connect(through(relay, b))
-        # Garbage in the circuit itself, where ciphertext is expected, costs the circuit alone.
+        # Garbage in the circuit itself, where ciphertext is expected, costs only the circuit.
         (circuit,) = a._connections[b.peer]
         await circuit.muxed_conn.secured_conn.conn.read_writer.read_write_closer.write(garbage)
         await a.connect(through(relay, b))
@@ -221,7 +221,7 @@ async def test_garbage_at_a_relay_and_at_its_guests(garbage: bytes) -> None:
 
 @pytest.mark.parametrize("words", [b"\xff" * 9 + b"\x7f", b"\xff" * 10, b"\5\xff\xff\xff\xff\xff"])
 async def test_a_relay_whose_answer_is_none_is_a_failed_reservation(words: bytes) -> None:
-    """As it was: a length of more than 64 bits ended the node that had asked."""
+    """Before: a length of more than 64 bits ended the node that had asked."""
 
     async def answer(stream: Any) -> None:
         await read_delimited_msg(stream, HopMessage)

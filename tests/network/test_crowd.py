@@ -1,4 +1,4 @@
-"""Many nodes and one bootstrap peer: one swarm comes of it, and a crowd keeps nobody out."""
+"""Many nodes and one bootstrap peer: they form one swarm, and a crowd does not lock others out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from network.homes import Bootstrap, home
 from network.support import LOOPBACK, identity, networks, relayed_pair, until
 from prometheus_client import generate_latest
 
-# Private here: `_tried`: whether somebody has called at all shows nowhere else.
+# Private here: `_tried`: whether a node has dialled at all shows nowhere else.
 
 SEED = 20
 
@@ -35,8 +35,8 @@ async def test_sixteen_nodes_in_any_order_are_one_swarm_however_late_the_bootstr
     numbers = list(range(1, 17))
     chance.shuffle(numbers)
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
-        # Some cannot be dialled; half of all are there, and have asked in vain, before the
-        # bootstrap peer is.
+        # Some cannot be dialled; half of all are there, and have asked in vain, before the bootstrap
+        # peer is.
         homes = []
         for place, number in enumerate(numbers):
             if place == 8:
@@ -92,5 +92,5 @@ async def test_a_bootstrap_peer_tells_how_busy_it_is() -> None:
             'distro_bootstrap_refused_total{reason="reservations"} 2.0',
         ):
             assert line in page
-        # Twice brought up to date, counted once; nothing can have come in between.
+        # Updated twice, counted once; nothing can have arrived in between.
         assert metrics.registry.get_sample_value("distro_bootstrap_relayed_bytes_total") == carried

@@ -36,9 +36,9 @@ def limits(pid: int) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="takes /proc")
 async def test_strangers_cannot_take_all_descriptors(tmp_path: Path) -> None:
-    """400 strangers say nothing, and somebody honest comes all the same.
+    """400 strangers send nothing, and an honest peer gets in all the same.
 
-    The handshakes that a node takes by default would not fit.
+    The default number of handshakes would not fit.
     """
     program = Program(
         "bootstrap",
@@ -126,7 +126,7 @@ def test_fewer_connections_are_said(
 
 
 def test_a_system_that_refuses_a_higher_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS has no hard limit by name and refuses what is beyond another of its bounds."""
+    """macOS has no named hard limit and refuses what exceeds another bound of its own."""
 
     def refuse(which: int, values: tuple[int, int]) -> None:
         raise ValueError("not allowed to raise maximum limit")

@@ -1,4 +1,4 @@
-"""Dial-back: a node learns whether others can dial it, and nobody can be sent to a third party."""
+"""Dial-back: a node learns whether others can dial it, and cannot be used against a third party."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ async def test_open_and_closed_ports_are_told_apart(monkeypatch: pytest.MonkeyPa
         finding = await ask_dial_back(a, caller.peer, [mine, 1, others])
         assert finding is not None
         assert finding.observed == "127.0.0.1"
-        # Somebody listens at the last one, but it is not the asker.
+        # A node listens at the last one, but it is not the asker.
         assert finding.outcomes == {mine: "reached", 1: "failed", others: "failed"}
-        # Nothing is left of the calls.
+        # No connection of the dials remains.
         await until(
             lambda: a.connected() == {caller.peer} and caller.connected() == {a.peer, b.peer}
         )
@@ -85,7 +85,7 @@ async def test_a_node_knows_where_it_stands() -> None:
             assert hidden.reach.verdict == "unreachable"
             assert hidden.reach.observed == "127.0.0.1"
             assert hidden.reach.port == 1
-            # Whoever can be dialled needs no relay, and is one.
+            # A node that can be dialled needs no relay, and is one.
             assert open_one.reach.verdict == "local"
             await until(lambda: open_one.reach.relays == [])
             await until(lambda: "circuit" not in " ".join(open_one.network.addresses))

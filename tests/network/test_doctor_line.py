@@ -1,4 +1,5 @@
-"""The doctor's look at the line, with real peers: who answers, who calls back, how fast data comes."""
+"""The doctor's check of the line with real peers: which answer, which dial back, and the download
+rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A crowd of strangers keeps nobody out, and what they send keeps nobody waiting."""
+"""A crowd of strangers locks no peer out, and their messages delay no others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from network.support import (
     until,
 )
 
-# Private here: `_waiting`: that nothing is left behind shows nowhere else.
+# Private here: `_waiting`: leftovers show nowhere else.
 # Private here: `_write_frame`: frames that no node of ours would send.
 
 
@@ -65,7 +65,7 @@ def test_the_oldest_guest_of_the_largest_crowd_leaves() -> None:
 
 
 async def test_strangers_who_say_nothing_keep_nobody_out() -> None:
-    """As it was: with 256 such connections, renewed as they end, 0 of 12 honest peers got in."""
+    """Before: with 256 such connections, renewed as they end, 0 of 12 honest peers got in."""
     async with networks(1) as (victim,), AsyncExitStack() as stack:
         _, _, host, _, port, *_ = victim.addresses[0].split("/")
         for _ in range(300):
@@ -100,7 +100,7 @@ async def test_who_uses_up_its_turns_waits(autojump_clock: trio.testing.MockCloc
     for _ in range(300):
         await patience.spend()
     assert trio.current_time() - begun == pytest.approx(20.0, abs=0.2)
-    # What is earned goes at once, and nothing is saved up beyond the bound.
+    # Earned tokens are used at once, and nothing accumulates beyond the bound.
     await trio.sleep(1000)
     patience.earn(1000)
     begun = trio.current_time()
@@ -112,7 +112,7 @@ async def test_who_uses_up_its_turns_waits(autojump_clock: trio.testing.MockCloc
 
 
 async def test_empty_frames_do_not_keep_the_processor_busy() -> None:
-    """As it was: each was handled at once, some 5,000 in a row between two turns of anybody else."""
+    """Before: each was handled at once, some 5,000 in a row between two turns of any other task."""
     async with star(2) as (a, b):
         b.serve(ECHO, echo, max_request=10, max_concurrent=4)
         (sending,), (receiving,) = muxers(a), muxers(b)
@@ -131,7 +131,7 @@ async def test_empty_frames_do_not_keep_the_processor_busy() -> None:
             await sending._write_frame(ping * 5000)
         await trio.sleep(0.5)
         took = trio.current_time() - begun
-        # What is at hand at the beginning, what it earns, and 20,000 times 12 bytes of honest traffic.
+        # The initial tokens, those earned, and 20,000 times 12 bytes of honest traffic.
         assert answered <= 1100 + 200 * took + 20_000 * 12 / 512
 
 

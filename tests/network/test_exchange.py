@@ -32,7 +32,7 @@ def test_with_a_relay_an_update_goes_up_once(checkout: Path, tmp_path: Path) -> 
     figures = measure(checkout, "report", tmp_path)
     size = figures["update_bytes"]
     assert figures["update_bytes_received_max"] == pytest.approx((MEMBERS - 1) * size, rel=0.01)
-    # Announcements, pings and the chatter of gossip come on top; another update does not.
+    # Announcements, pings and gossip's control messages come on top; another update does not.
     assert size < figures["payload_sent_max"] < 1.5 * size
     assert size < figures["upload_bytes_max"] < 2 * size
 
@@ -40,7 +40,7 @@ def test_with_a_relay_an_update_goes_up_once(checkout: Path, tmp_path: Path) -> 
 def test_without_one_everybody_gets_everything(checkout: Path, tmp_path: Path) -> None:
     figures = measure(checkout, "no-relay", tmp_path)
     size = figures["update_bytes"]
-    # Together they have sent what together they have received; who sent how much is chance.
+    # Their totals sent and received are equal; how much each one sent is chance.
     assert figures["update_bytes_received_max"] >= (MEMBERS - 1) * size
     assert figures["payload_sent_max"] > 1.5 * size
 

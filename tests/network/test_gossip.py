@@ -1,4 +1,4 @@
-"""Gossip: nothing is passed on that was not accepted, and nobody can bring it down."""
+"""Gossip: only accepted messages are forwarded, and no peer can bring it down."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def meshed(network: Network) -> int:
 
 @asynccontextmanager
 async def line(*validators: Any) -> AsyncIterator[tuple[Sequence[Network], list[Receiver]]]:
-    """Networks in a row, each connected to the next only, all in the topic's mesh."""
+    """Open networks in a row, each connected to the next only, all in the topic's mesh."""
     async with networks(len(validators)) as opened:
         receivers = [
             await network.subscribe(TOPIC, validator)
@@ -64,7 +64,7 @@ async def test_messages_reach_everybody_but_their_sender() -> None:
         assert await receive(at_b) == (a.peer, b"from a")
         assert await receive(at_c) == (a.peer, b"from a")
         await c.publish(TOPIC, b"from c")
-        # The first that a hears, so its own did not come back.
+        # The first message that a receives, so its own did not come back.
         assert await receive(at_a) == (c.peer, b"from c")
         assert b.traffic.sent["gossip"] > len(b"from a")
         assert b.traffic.received["gossip"] > len(b"from a")
@@ -124,12 +124,12 @@ async def test_garbage_bad_keys_and_other_topics_do_no_harm() -> None:
         unsigned = rpc_pb2.Message(data=b"forged", topicIDs=[TOPIC], seqno=bytes(8))
         unsigned.from_id = id_of(c.peer).to_bytes()
         queue.push(rpc_pb2.RPC(publish=[unsigned]))
-        # Signed, but for two topics at once: only one of them has had a say.
+        # Signed, but for two topics at once: only one of them has validated it.
         await a.gossip.pubsub.publish([TOPIC, "other"], b"two topics")
         await until(lambda: b.traffic.rejected["malformed"] == 1)
         stream: Any = a.gossip.pubsub.peers[target]
         await stream.write(b"\x05\xff\xff\xff\xff\xff")
-        # The stream is of no more use; the next message has another opened.
+        # The stream is unusable; the next message opens another.
         with trio.fail_after(PATIENCE_SECONDS):
             while True:
                 await a.publish(TOPIC, b"still there")
@@ -147,7 +147,7 @@ async def test_a_large_message_passes_and_a_larger_one_is_refused() -> None:
         assert await receive(at_b) == (a.peer, largest)
         with pytest.raises(ValueError, match="at most"):
             await a.publish(TOPIC, largest + b"\0")
-        # Past our own check: the other end has one, too.
+        # Bypasses our own check: the other end has one, too.
         await a.gossip.pubsub.publish(TOPIC, largest + b"\0")
         await until(lambda: b.traffic.rejected == Counter({"oversized": 1}))
 
@@ -208,7 +208,7 @@ async def test_publishing_is_paced(autojump_clock: MockClock) -> None:
             nursery.start_soon(take)
     assert times[:40] == [0.0] * 40
     assert times[40:] == pytest.approx([(number + 1) / 40 for number in range(160)])
-    # Saved up again, but no more than a burst.
+    # Tokens accumulate again, but no more than a burst.
     await trio.sleep(100)
     start = trio.current_time()
     times.clear()

@@ -1,4 +1,4 @@
-"""What a peer says in gossip's control messages costs us little, and never the node."""
+"""A peer's control messages in gossip cost us little, and never the node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from network.hostile import hostile, invented
 from network.support import networks, star, until
 
 # Private here: `_host`: a stranger signs and stores what it likes.
-# Private here: `_check_back_off`: the library's, answered anew by ours.
+# Private here: `_check_back_off`: the library's, replaced by ours.
 
 TOPIC = "swarm"
 
@@ -32,7 +32,7 @@ def accept(sender: Any, data: bytes) -> None:
 
 
 async def test_nobody_is_dialled_on_the_word_of_a_prune() -> None:
-    """As it was: a thousand calls to a third party, our own identity lost, the node ended."""
+    """Before: a thousand dials of a third party, our own identity lost, the node ended."""
     knocks = 0
 
     async def knocked(stream: Any) -> None:
@@ -63,7 +63,7 @@ async def test_nobody_is_dialled_on_the_word_of_a_prune() -> None:
 
 
 async def test_topics_that_are_not_ours_leave_nothing_behind() -> None:
-    """As it was: 1.2 GB of topics from one peer in half a minute, for ever."""
+    """Before: 1.2 GB of topics from one peer in half a minute, for ever."""
     async with networks(1) as (victim,), hostile(victim) as peer:
         await victim.subscribe(TOPIC, accept)
         router = victim.gossip.router
@@ -82,10 +82,11 @@ async def test_topics_that_are_not_ours_leave_nothing_behind() -> None:
 async def test_ihaves_and_grafts_in_our_topic_cost_little_and_keep_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """IHAVE of 1,000 invented messages at a time, and GRAFT and PRUNE by turns, while a friend speaks:
-    within one second we ask back for ten of them, and nothing that we keep grows with their number."""
+    """IHAVE of 1,000 invented messages at a time, and GRAFT and PRUNE alternately, while a friend sends
+    messages: within one second we request ten of them, and nothing that we keep grows with their
+    number."""
     floods, ids = 120, 1000
-    # It stands still, so all of it is said in one second of the library's.
+    # The clock is stopped, so everything is sent within one second of the library's.
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now)
     async with star(2) as (victim, friend), hostile(victim) as peer:
@@ -118,7 +119,7 @@ async def test_ihaves_and_grafts_in_our_topic_cost_little_and_keep_nobody_waitin
         await _goes_through(victim, heard[1])
         asked = [len(i.messageIDs) for rpc in said for i in rpc.control.iwant]
         assert asked == [ids] * int(router.max_ihave_messages_per_second)
-        # One PRUNE of ours for each GRAFT, and no more.
+        # At most one PRUNE of ours for each GRAFT.
         assert sum(len(rpc.control.prune) for rpc in said) <= floods // 2
         kept = (router.ihave_message_limits, router.graft_flood_tracking, router.back_off)
         assert max(len(repr(table)) for table in kept) < 2000
@@ -144,7 +145,7 @@ async def test_a_prune_holds_for_an_hour_at_most_and_is_forgotten_then() -> None
 async def test_a_clock_that_was_ahead_leaves_nobody_alone_for_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As it was: who was pruned while the clock was an hour ahead was left alone for an hour."""
+    """Before: a peer that was pruned while the clock was an hour ahead was left alone for an hour."""
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 3600)
     async with networks(1) as (victim,), hostile(victim) as peer:
@@ -159,7 +160,7 @@ async def test_a_clock_that_was_ahead_leaves_nobody_alone_for_longer(
 
 
 async def test_what_is_sent_again_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was: any message, as often as it was asked for."""
+    """Before: any message, as often as it was requested."""
     async with star(2) as (victim, friend), hostile(victim) as peer:
         await victim.subscribe(TOPIC, accept)
         await friend.subscribe(TOPIC, accept)
@@ -234,7 +235,7 @@ async def _goes_through(sender: Network, inbox: Any) -> None:
 
 
 def signed(keys: Any, number: int) -> rpc_pb2.Message:
-    """The message of this number, as its author signs it."""
+    """Return the message of this number, as its author signs it."""
     message = rpc_pb2.Message(
         data=number.to_bytes(2, "big"), topicIDs=[TOPIC], seqno=number.to_bytes(8, "big")
     )
@@ -263,7 +264,7 @@ async def test_a_peer_whose_clock_was_ahead_is_heard() -> None:
 async def test_who_says_too_much_is_heard_at_the_pace_of_others(
     directly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it was: whatever one author said was verified and passed on by everybody to everybody."""
+    """Before: all messages of one author were verified and forwarded by all peers to all others."""
     said, most, judged, verified = 300, 40, 0, 0
     monkeypatch.setattr(authors, "_ALLOWANCE", Allowance(at_once=most, per_second=0.0))
 
@@ -283,7 +284,7 @@ async def test_who_says_too_much_is_heard_at_the_pace_of_others(
         monkeypatch.setattr(pubsub, "signature_validator", verify)
         keys: Any = peer.network._host.get_private_key()
         if not directly:
-            # By one who passes on what another says.
+            # Forwarded by a peer that is not the author.
             keys = create_new_key_pair(bytes(32)).private_key
         for number in range(said):
             await peer.say(rpc_pb2.RPC(publish=[signed(keys, number)]))
@@ -297,7 +298,7 @@ async def test_who_says_too_much_is_heard_at_the_pace_of_others(
             while (await inbox.receive())[1] != b"heard":
                 passed_on += 1
         assert passed_on <= most
-        # Nobody is cut off for it, and all others are heard as ever.
+        # No peer is disconnected for it, and all others are received as before.
         assert peer.network.peer in victim.connected()
         await _goes_through(victim, inbox)
 
@@ -305,7 +306,8 @@ async def test_who_says_too_much_is_heard_at_the_pace_of_others(
 async def test_nobody_is_silenced_by_who_repeats_its_old_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever kept what an author said hours ago can send it again, faster than the author may speak."""
+    """A peer that kept an author's old messages can send them again, faster than the author's own
+    limit."""
     said, most = 60, 40
     monkeypatch.setattr(authors, "_ALLOWANCE", Allowance(at_once=most, per_second=0.0))
     old, fresh = 0, said.to_bytes(2, "big")

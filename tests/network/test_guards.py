@@ -1,6 +1,6 @@
-"""Every guard has a fault it is there for; if the library mends one, the first test says so.
+"""Every guard has a fault that it guards against; if the library fixes one, the first test fails.
 
-And every fault that the library could mend has a program that shows it and a patch that mends it.
+And every fault that the library could fix has a program that shows it and a patch that fixes it.
 """
 
 from __future__ import annotations

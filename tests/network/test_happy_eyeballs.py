@@ -1,4 +1,4 @@
-"""Names with several addresses: one of them that is dead costs next to nothing."""
+"""Names with several addresses: a dead one costs next to nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEVER = None
 
 @contextmanager
 def known_as(*hosts: str | None) -> Iterator[None]:
-    """Let a name have these addresses; `NEVER`: of IPv6 nobody says anything."""
+    """Let a name have these addresses; `NEVER`: queries for IPv6 are not answered."""
 
     class Resolver(trio.abc.HostnameResolver):
         async def getaddrinfo(
@@ -62,7 +62,7 @@ def known_as(*hosts: str | None) -> Iterator[None]:
 
 @asynccontextmanager
 async def dead_and_alive() -> AsyncIterator[tuple[Network, int]]:
-    """A node, and the port at which another one is at 127.0.0.1, and silence at 127.0.0.2."""
+    """Open a node, and yield the port at which another one is at 127.0.0.1, and silence at 127.0.0.2."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.2", 0))
         silent.listen(8)
@@ -77,7 +77,7 @@ async def dead_and_alive() -> AsyncIterator[tuple[Network, int]]:
     [
         (("127.0.0.2", "127.0.0.1"), "dns4"),
         (("127.0.0.2", "127.0.0.1"), "dns"),
-        # Nobody listens there, or there is no IPv6 here.
+        # Nothing listens there, or there is no IPv6 here.
         (("::1", "127.0.0.1"), "dns"),
         (("2001:db8::1", "127.0.0.2", "127.0.0.1"), "dns"),
         ((NEVER, "127.0.0.1"), "dns"),
@@ -89,7 +89,7 @@ async def test_a_second_address_is_tried_while_the_first_is_silent(
     async with dead_and_alive() as (a, port):
         with known_as(*hosts):
             address = f"/{kind}/{NAME}/tcp/{port}/p2p/{peer_text(PEER)}"
-            # One that waited for the first would take all of it.
+            # Waiting for the first would take all of the timeout.
             assert await a.connect(address, timeout=60.0) == PEER
 
 
@@ -105,7 +105,7 @@ async def test_what_went_wrong_is_said_of_the_address_that_says_most() -> None:
             await a.connect(address, timeout=60.0)
         with known_as(NEVER), pytest.raises(DialError, match="within"):
             await a.connect(address, timeout=0.1)
-        # The one family it is asked for is not there.
+        # The only requested family does not exist.
         with known_as("127.0.0.1"), pytest.raises(DialError, match="does not resolve"):
             await a.connect(address.replace("/dns/", "/dns6/"), timeout=60.0)
 
@@ -142,7 +142,7 @@ async def test_attempts_begin_one_after_the_other(autojump_clock: trio.testing.M
         found.add(4, name)
     started = trio.current_time()
     winner, failures = await race(found, attempt, discard)
-    # What is refused costs nothing, what is silent a head start.
+    # A refused attempt costs nothing, a silent one its head start.
     assert begun == [("refused", 0.0), ("slow", 0.0), ("same", 0.25), ("late", 0.5)]
     assert winner in ("slow", "same")
     assert len(failures) == 1
@@ -170,7 +170,7 @@ async def test_a_mirrors_second_address_is_tried(monkeypatch: pytest.MonkeyPatch
 async def records(
     monkeypatch: pytest.MonkeyPatch, texts: dict[str, list[str]]
 ) -> AsyncIterator[None]:
-    """A name server on loopback that knows these TXT records."""
+    """Run a name server on loopback that has these TXT records."""
     server = trio.socket.socket(type=trio.socket.SOCK_DGRAM)
     await server.bind(("127.0.0.1", 0))
 

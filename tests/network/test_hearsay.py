@@ -1,4 +1,4 @@
-"""Nobody sends us where it pleases, and nobody is called by us for long who does not answer."""
+"""No peer can make us dial what it likes, and we do not dial unresponsive targets for long."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity, networks, star, until
 
 # Private here: `_swarm`, `_connections`: faults of libp2p that a test can't cause from outside.
-# Private here: `_budgets`, `_tried`: that a table is bounded, and when hundreds of calls are done, shows
+# Private here: `_budgets`, `_tried`: the bound of a table, and the end of hundreds of dials, show
 # nowhere else.
 
 SWARM = SwarmId(bytes(range(32)))
@@ -80,7 +80,7 @@ def test_a_teller_has_a_budget_whatever_it_tells() -> None:
     hosts = [f"8.8.{n // 256}.{n % 256}" for n in range(2000)]
     assert calls(told, [FAR], hosts, 0.0) == 256
     assert calls(told, [FAR], hosts, 10.0) == 10
-    # Another is not kept waiting.
+    # Another source is not kept waiting.
     assert calls(told, [Word(PeerId(bytes([1]) * 32), Scope.WORLD)], hosts[:100], 10.0) == 100
 
 
@@ -89,7 +89,7 @@ def test_a_target_has_a_budget_whoever_tells() -> None:
     told = Hearsay()
     assert calls(told, words, ["8.8.8.8"], 0.0) == 16
     assert calls(told, words, ["8.8.8.8"], 60.0) == 6
-    # Whoever has one address in IPv6 has 2^64.
+    # The owner of one address in IPv6 has 2^64.
     assert calls(told, words, [f"2001:4860:4860::{n:x}" for n in range(50)], 60.0) == 16
 
 
@@ -114,7 +114,7 @@ async def test_on_one_machine_everybody_is_near_at_whatever_address() -> None:
         assert b.word_of(a.peer) == Word(a.peer, Scope.MACHINE)
         await a.disconnect(b.peer)
         await until(lambda: not a.connected())
-        # What it told us counts as before.
+        # Its earlier reports count as before.
         assert a.word_of(b.peer).scope is Scope.MACHINE
         assert a.word_of(PeerId(bytes(32))).scope is Scope.WORLD
 
@@ -159,7 +159,7 @@ async def test_what_the_library_raises_at_a_farewell_is_a_farewell(
 
 @asynccontextmanager
 async def liar(port: int) -> AsyncIterator[str]:
-    """A bootstrap peer that invents 64 peers an answer, all of them at a port of ours."""
+    """Run a bootstrap peer that invents 64 peers per answer, all of them at a port of ours."""
     async with open_network(LOOPBACK, Identity.generate()) as opened:
 
         async def answer(peer: PeerId, data: bytes) -> bytes:
@@ -185,7 +185,7 @@ async def introduced(bootstrap: str, known: Path | None = None) -> AsyncIterator
 
 
 class Victim:
-    """A third party that counts who calls."""
+    """A third party that counts connections."""
 
     def __init__(self) -> None:
         self.knocks = 0
@@ -227,7 +227,7 @@ async def test_a_liar_far_away_sends_us_nowhere_near(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     quick(monkeypatch)
-    # Everybody is far away.
+    # All peers count as far away.
     monkeypatch.setattr(network, "scope_of_connection", lambda connection: Scope.WORLD)
     known = tmp_path / "peers.json"
     async with third_party() as (victim, port), liar(port) as address:
@@ -235,7 +235,7 @@ async def test_a_liar_far_away_sends_us_nowhere_near(
             await until(lambda: len(introducer._tried) > 300)
             assert len(introducer.peer_records) > 60
         assert not victim.knocks
-        # Nor after a restart, when it would be our own word.
+        # Nor after a restart, when they would be our own knowledge.
         assert not known.exists() or not json.loads(known.read_text())["records"]
 
 

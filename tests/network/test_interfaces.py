@@ -1,4 +1,4 @@
-"""Which of a machine's addresses are told first: those that others are likely to reach."""
+"""The order of a machine's addresses: those that others are likely to reach come first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distro_node.node.network import interfaces
 from distro_node.node.network.interfaces import HostAddresses, look_for_hosts
 from namespaces import available, run
 
-# Private here: `_default_sources`, `_is_bridge`: what this machine has would decide the test.
+# Private here: `_default_sources`, `_is_bridge`: this machine's own interfaces would decide the test.
 
 
 def machine(
@@ -60,7 +60,7 @@ def test_temporary_addresses_crowd_out_no_other_interface(monkeypatch: pytest.Mo
     many = [f"2a02:77::{number}" for number in range(1, 12)]
     hosts = {"wan": [*many, "7.7.0.1"], "lan": ["192.168.1.7"]}
     machine(monkeypatch, hosts, default={"2a02:77::9", "7.7.0.1"})
-    # The one that the machine calls from; another one; and then the rest of the machine.
+    # The source address; another one; and then the rest of the machine.
     assert look_for_hosts()[:4] == ["2a02:77::9", "7.7.0.1", "2a02:77::1", "192.168.1.7"]
     assert set(many) <= set(look_for_hosts())
 
@@ -108,7 +108,7 @@ trio.run(main)
 
 @pytest.mark.skipif(not available(), reason="network namespaces take root, ip and nft")
 def test_ten_container_bridges_come_after_the_card() -> None:
-    """With containers at work, and the bridges older than the card, as after a restart of it."""
+    """With running containers, and bridges that are older than the card, as after its restart."""
     inside = f"dn{os.getpid()}-bridges"
     run("ip", "netns", "add", inside)
     try:

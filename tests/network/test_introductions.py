@@ -38,9 +38,9 @@ from distro_node.protocol.wire.introductions import (
 from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity, networks, star, until
 
-# Private here: `_remembered`, `_registry`, `_contact`, `_save`: what a node knows before it calls
-# anybody.
-# Private here: `_hear`, `_heard`: for how long a record is believed, which takes ten minutes to see.
+# Private here: `_remembered`, `_registry`, `_contact`, `_save`: what a node knows before it dials any
+# peer.
+# Private here: `_hear`, `_heard`: how long a record is valid, which takes ten minutes to see.
 
 SWARM = SwarmId(bytes(range(32)))
 OTHER = SwarmId(bytes(32))
@@ -87,7 +87,7 @@ class Bootstrap:
 
 
 def closed_address(number: int) -> str:
-    """An address where nobody listens: port 1 needs privileges that nobody uses it with."""
+    """Return an address without a listener: port 1 needs privileges, and no program uses it."""
     return f"/ip4/127.0.0.1/tcp/1/p2p/{peer_text(identity(number).peer)}"
 
 
@@ -104,7 +104,7 @@ async def test_nodes_find_each_other_and_outlive_the_bootstrap_peer(tmp_path: Pa
         for each in nodes:
             await each.introducer.first_contact(10)
             assert each.introducer.bootstrap_connected()
-        # To everybody else and to the bootstrap peer.
+        # To all others and to the bootstrap peer.
         await until(lambda: all(len(each.network.connected()) == 4 for each in nodes))
         bootstrap.scope.cancel()
         await bootstrap.stopped.wait()
@@ -162,7 +162,7 @@ async def test_a_node_returns_by_the_peers_it_remembers(tmp_path: Path) -> None:
 async def test_a_node_whose_clock_was_once_ahead_gets_back_in(
     tmp_path: Path, ahead: int, disk: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As it was: what it said of itself was refused by all, without a word, until that time came."""
+    """Before: its records were refused by all, without any report, until that time came."""
     now = 1_800_000_000
     path = tmp_path / "starts"
     bootstrap = Bootstrap()
@@ -187,7 +187,7 @@ async def test_a_node_whose_clock_was_once_ahead_gets_back_in(
 
 
 async def test_what_is_newer_holds_no_longer_for_being_contradicted() -> None:
-    """As it was: each older record that was refused made the newer one last for another ten minutes."""
+    """Before: each older record that was refused extended the newer one by another ten minutes."""
     async with networks(1) as (network,):
         introducer = Introducer(network, identity(1), SWARM)
         newer, older = (
@@ -269,7 +269,7 @@ async def test_only_a_peer_itself_can_be_introduced() -> None:
         mine = seal_peer_record(identity(2), SWARM, a.addresses, 1)
         assert await ask(a, hub.peer, mine) == []
         assert await ask(b, hub.peer, None) == [mine]
-        # Of another swarm it knows nobody and takes nobody, but asking is no offence.
+        # Of another swarm it knows no peer and takes none, but asking is no offence.
         assert await ask(a, hub.peer, seal_peer_record(identity(2), OTHER, [], 1), OTHER) == []
         assert await ask(b, hub.peer, None, OTHER) == []
         assert not hub.refuses(a.peer)
@@ -314,7 +314,7 @@ trio.run(main)
 
 @pytest.fixture
 def separate() -> Iterator[subprocess.Popen[str]]:
-    """A bootstrap peer in a process of its own."""
+    """Run a bootstrap peer in a process of its own."""
     process = subprocess.Popen(
         [sys.executable, "-c", _MEASURE, LOOPBACK.listen[0]],
         stdin=subprocess.PIPE,
@@ -328,7 +328,7 @@ def separate() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.e2e
 async def test_a_bootstrap_peer_is_small(separate: subprocess.Popen[str]) -> None:
-    """Under 150 MB and without torch, with some nodes connected; it ends when asked to."""
+    """Under 150 MB and without torch, with some nodes connected; it ends when told to."""
     assert separate.stdin is not None
     assert separate.stdout is not None
     address = (await trio.to_thread.run_sync(separate.stdout.readline)).strip()

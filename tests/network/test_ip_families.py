@@ -1,4 +1,4 @@
-"""IPv4 and IPv6 alike: listening in both, knowing who calls, and bounds that hold in either."""
+"""IPv4 and IPv6 alike: listening in both, knowing the remote address, and bounds that hold in either."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from distro_node.node.network.network import Network, NetworkSettings, open_netw
 from multiaddr import Multiaddr
 from network.support import LOOPBACK, identity, networks, relay_and, until
 
-# Private here: `_swarm`: what is listened on, before it becomes addresses to tell.
+# Private here: `_swarm`: what is listened on, before it becomes addresses to announce.
 # Private here: `_is_here`: a machine without IPv6.
 
 
@@ -162,7 +162,7 @@ def test_the_families_of_addresses() -> None:
 
 
 def from_hosts(*hosts: str) -> Callable[[object], str]:
-    """The hosts of connections in the order in which they are first asked about."""
+    """Assign these hosts to connections in the order in which they are first queried."""
     seen: dict[int, str] = {}
 
     def host(connection: object) -> str:
@@ -174,7 +174,7 @@ def from_hosts(*hosts: str) -> Callable[[object], str]:
 async def test_the_bound_of_connections_holds_for_a_network_of_ip6(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever has one address has 2⁶⁴ of them."""
+    """The owner of one address has 2⁶⁴ of them."""
     settings = replace(LOOPBACK, max_connections_per_address=2)
     async with open_network(settings, identity(99)) as hub, networks(4) as others:
         host = from_hosts("2a02:77::1", "2a02:77::2", "2a02:77::3", "2a02:78::1")

@@ -1,4 +1,4 @@
-"""The benchmark of joining, small: a newcomer arrives whatever becomes of those it fetches from."""
+"""The benchmark of joining, small: a newcomer arrives whatever happens to the peers it fetches from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_state_comes_although_one_lies_and_one_freezes(checkout: Path, tmp_pat
     subprocess.run(
         [
             *(sys.executable, checkout / "benchmarks" / "network.py", "join"),
-            # More chunks than are begun before all members have said which they have.
+            # More chunks than are started before all members have reported their holdings.
             *("--megabytes", "48", "--json", figures),
         ],
         check=True,
@@ -29,7 +29,7 @@ def test_a_state_comes_although_one_lies_and_one_freezes(checkout: Path, tmp_pat
     for run in (found["well"], found["faults"]):
         assert run["measured_seconds"] > run["limit_seconds"] > 0
         assert run["download_bytes_max"] > 48_000_000
-    # All came once, but for the headers.
+    # All arrived once, plus the headers.
     assert found["well"]["download_bytes_max"] < 1.15 * 48_000_000
     assert found["faults"]["rejected"]["bad_hash"] >= 1
     assert "bad_hash" not in found["well"]["rejected"]

@@ -1,4 +1,4 @@
-"""Networks that come after the node, on a local network of namespaces."""
+"""Networks that come up after the node, on a local network of namespaces."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_misspelt_address_is_not_waited_for(lan: Lan, tmp_path: Path) -> None:
 
 
 class LocalNode:
-    """A node without training that knows nobody and looks around in its network."""
+    """A node without training that has no bootstrap peer and searches its local network."""
 
     def __init__(self, lan: Lan, host: str, number: int, folder: Path) -> None:
         self._out, self._err = folder / f"{host}.out", folder / f"{host}.err"
@@ -113,14 +113,14 @@ class LocalNode:
             self.process = subprocess.Popen([*lan.inside(host), *command], stdout=out, stderr=err)
 
     def told(self) -> dict[str, Any]:
-        """The last line that it printed."""
+        """Return the last line that it printed."""
         lines = self._out.read_text().splitlines()
         assert self.process.poll() is None, self._err.read_text()
         return json.loads(lines[-1]) if lines else {"echoes": [], "addresses": []}
 
 
 def test_local_discovery_follows_the_addresses_of_the_machine(lan: Lan, tmp_path: Path) -> None:
-    """The network comes after one of the nodes; then both get other addresses, as by DHCP."""
+    """The network comes up after one of the nodes; then both get other addresses, as by DHCP."""
     lan.address("one", "192.168.50.1/24")
     with contextlib.ExitStack() as stack:
         nodes = [LocalNode(lan, host, n, tmp_path) for n, host in ((1, "one"), (2, "other"))]

@@ -1,4 +1,4 @@
-"""Bulk that keeps a queue short: what it gets of a line, in virtual time."""
+"""Bulk that keeps a queue short: its share of a line, in virtual time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distro_node.node.network.ledbat import (
 
 TICK = 0.001
 LINE = 2_500_000.0
-"""Bytes a second: 20 Mbit/s."""
+"""Bytes per second: 20 Mbit/s."""
 PACKET_BYTES = 1_460
 
 
@@ -39,7 +39,7 @@ class Sender:
     deviation: float = 0.0
     shortest: float = 1e9
     under_way: deque[tuple[float, float, float]] = field(default_factory=deque)
-    """When word of it comes back, bytes, and what the round trip was."""
+    """When the acknowledgement arrives, the bytes, and the round trip."""
 
     def hear(self, now: float) -> None:
         while self.under_way and self.under_way[0][0] <= now:
@@ -56,7 +56,7 @@ class Sender:
         if self.window is None:
             self.written = self.arrived + self.allowed
             return
-        # What comes before any transfer, from which TCP knows the round trip.
+        # The packet before any transfer, from which TCP knows the round trip.
         self.written = max(self.written, PACKET_BYTES)
         if not self.arrived:
             return
@@ -81,13 +81,13 @@ class Sender:
             self.sent += size
             line.queue += size
             round_trip = self.distance + line.queue / LINE + self.jitter()
-            # What is acknowledged later acknowledges what came before.
+            # A later acknowledgement covers everything before it.
             last = self.under_way[-1][0] if self.under_way else 0.0
             self.under_way.append((max(last, line.now + round_trip), size, round_trip))
 
 
 class Line:
-    """A queue that empties at `LINE`, and those who fill it."""
+    """A queue that is emptied at `LINE`, and the senders that fill it."""
 
     def __init__(self, *senders: Sender) -> None:
         self.senders = senders
@@ -95,7 +95,7 @@ class Line:
         self.queue = 0.0
 
     def run(self, seconds: float) -> list[float]:
-        """The queue, in seconds, at each tick."""
+        """Return the queue, in seconds, at each tick."""
         seen = []
         for _ in range(round(seconds / TICK)):
             self.now += TICK
@@ -118,21 +118,21 @@ def test_an_idle_line_is_filled_and_its_queue_is_short(distance: float) -> None:
     before = sender.arrived
     queue = line.run(20.0)
     assert sender.arrived - before > 0.97 * 20.0 * LINE
-    # From far away it swings: what a step does is known a round trip later.
+    # Over a long distance it oscillates: the effect of a step is known a round trip later.
     assert max(queue) < 0.05
     assert sum(queue) / len(queue) < 0.03
 
 
 def test_others_go_first_but_not_alone() -> None:
     sender = Sender(0.02, Window())
-    # As much under way as makes a queue of 0.2 s, whatever we do.
+    # As many bytes in flight as make a queue of 0.2 s, whatever we do.
     other = Sender(0.02, None, begins=10.0, allowed=0.22 * LINE)
     line = Line(sender, other)
     line.run(15.0)
     before = sender.arrived
     line.run(10.0)
     assert 0.5 * SLOWEST_BYTES_PER_SECOND < (sender.arrived - before) / 10.0 < 0.1 * LINE
-    # And the line is taken again when they end.
+    # And the line is used again when they end.
     line.senders = (sender,)
     line.run(3.0)
     before = sender.arrived
@@ -153,7 +153,7 @@ def test_several_newcomers_make_no_longer_queue_than_one() -> None:
 
 
 def test_who_came_to_a_full_line_learns_how_far_it_is() -> None:
-    """At first it takes the queue that it finds for distance, and adds one of its own."""
+    """At first it mistakes the existing queue for distance, and adds one of its own."""
     first, second = Sender(0.01, Window()), Sender(0.01, Window(), begins=10.0)
     line = Line(first, second)
     line.run(12.0)
@@ -177,7 +177,7 @@ def test_the_jitter_of_a_wireless_line_is_no_queue() -> None:
 
 
 def test_what_tcp_holds_back_is_not_piled_up_in_the_kernel() -> None:
-    """On a far and lossy way TCP sends little, and no queue tells of what waits for it."""
+    """Over a long and lossy path TCP sends little, and no queue shows what waits for it."""
     sender = Sender(0.15, Window(), allowed=100_000.0)
     line = Line(sender)
     line.run(20.0)

@@ -1,4 +1,4 @@
-"""Members in the local network: what is told, and what is made of what others tell."""
+"""Members in the local network: our announcement, and the use of others' announcements."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from network.homes import SWARM, home
 from network.support import identity, networks, until
 from zeroconf import ServiceStateChange
 
-# Private here: `_open`: nothing is told in the network that the tests run in.
-# Private here: `_followed`, `_contact`: what is followed, and whom it led to, shows nowhere else.
+# Private here: `_open`: nothing is announced in the network in which the tests run.
+# Private here: `_followed`, `_contact`: what is followed, and which peer it led to, shows nowhere else.
 
 ME, OTHER = identity(1).peer, identity(2).peer
 
@@ -93,7 +93,7 @@ async def test_a_node_on_loopback_tells_nothing() -> None:
 
 
 class Neighbourhood:
-    """In the place of the library: it tells of names, but their addresses only when asked thrice."""
+    """Replaces the library: it reports names, but their addresses only at the third query."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.up = trio.Event()
@@ -140,7 +140,7 @@ async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_ta
         await neighbourhood.up.wait()
         await neighbourhood.tell("somebody-elses", ServiceStateChange.Added)
         await neighbourhood.tell(f"{tag}-one", ServiceStateChange.Added)
-        # Again and again: whoever did not answer may do so later.
+        # Repeatedly: a machine that did not answer may do so later.
         await until(lambda: len(heard) >= 2)
         assert set(heard) == {dialable(told(), network.peer)}
         assert len(discovery._followed) == 1
@@ -153,7 +153,7 @@ async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_ta
             await neighbourhood.tell(f"{tag}-{name}", ServiceStateChange.Removed)
         await until(lambda: not discovery._followed)
         all_.cancel_scope.cancel()
-    # The library's thread may say something even after that.
+    # The library's thread may report something even after that.
     await neighbourhood.tell(f"{tag}-late", ServiceStateChange.Added)
     await trio.testing.wait_all_tasks_blocked()
     assert not discovery._followed
@@ -162,7 +162,7 @@ async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_ta
 async def test_a_thousand_invented_names_keep_no_member_from_being_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As it was: whoever was first with 64 names kept all others unheard."""
+    """Before: the first 64 names kept all others from being queried."""
     heard: list[Sequence[str]] = []
     neighbourhood = Neighbourhood(monkeypatch)
     tag = swarm_tag(SWARM)
@@ -206,7 +206,7 @@ async def test_addresses_at_which_nobody_speaks_keep_no_suggestion_waiting() -> 
 async def test_a_suggestion_is_enough_to_find_a_swarm() -> None:
     async with home(1, [], hidden=False) as one, home(2, [], hidden=False) as other:
         for _ in range(100):
-            # Far more than are remembered; the rest is forgotten.
+            # Far more than are queued; the rest is dropped.
             other.introducer.suggest(one.network.addresses)
         await until(lambda: one.network.peer in other.network.connected())
         await until(other.introducer._contact.is_set)

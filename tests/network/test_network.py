@@ -1,4 +1,4 @@
-"""Connections and requests: what works, what goes wrong in words, and what a peer cannot do."""
+"""Connections and requests: what works, the reasons of failures, and what a peer cannot do."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ from network.support import (
 )
 
 # Private here: `_host`, `_swarm`, `_wire`: peers of other programs, which have libp2p and not our
-# network; and its faults.
-# Private here: `_tell`: events that 300 real peers would take minutes to cause.
-# Private here: `_connections`, `_last_connect_attempt`, `_recent_disconnects`: what must not pile up
+# network; and its faults. Private here: `_tell`: events that 300 real peers would take minutes to cause.
+# Private here: `_connections`, `_last_connect_attempt`, `_recent_disconnects`: what must not accumulate
 # shows nowhere else.
 
 ECHO = "/test/echo/1"
@@ -55,7 +54,7 @@ async def ask(asker: Network, peer: PeerId, request: bytes = b"hello", **options
 
 
 async def outcome(asker: Network, peer: PeerId, **options: Any) -> str:
-    """The reason a request failed, or the answer."""
+    """Return the reason a request failed, or the answer."""
     try:
         return (await ask(asker, peer, **options)).decode()
     except RequestError as error:
@@ -243,7 +242,7 @@ async def test_cancelling_closes_connections_and_the_port() -> None:
         nursery.start_soon(run_cancelled)
         await up.wait()
         await a.connect(address[0])
-        # Told by a closed socket; only silence would take the watch eight seconds.
+        # By a closed socket; detecting silence would take eight seconds.
         scope.cancel()
         await until(lambda: not a.connected(), seconds=liveness.SILENT_SECONDS - 2)
         with pytest.raises(DialError, match="connection refused"):
@@ -279,7 +278,7 @@ async def test_requests_that_cannot_be_answered() -> None:
 
 
 async def test_a_full_disk_is_no_fault_of_a_handler(caplog: pytest.LogCaptureFixture) -> None:
-    """One line, without a traceback: the node says what to do when it ends over it."""
+    """One line, without a traceback: the node prints a remedy when it ends because of it."""
     async with star(2) as (a, b):
 
         async def write(peer: PeerId, request: bytes) -> bytes:
@@ -307,7 +306,7 @@ async def test_a_frozen_handler_and_a_dribbling_one(monkeypatch: pytest.MonkeyPa
         b.serve(ECHO, freeze, max_request=10, max_concurrent=8)
         b._host.set_stream_handler(TProtocol("/test/dribble/1"), dribble)
         assert await outcome(a, b.peer, timeout=0.1) == "timeout"
-        # Ours gives up on its own handler and says so.
+        # Our side gives up on its own handler and reports that.
         assert await outcome(a, b.peer) == "failed"
         with pytest.raises(RequestError, match="nothing for"):
             await a.request(
@@ -333,7 +332,7 @@ async def test_more_requests_than_are_served_are_told_so() -> None:
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(note, "a", a)
-            # One peer gets half of the places …
+            # One peer gets half of the slots …
             await until(lambda: outcomes["a"] == ["busy"] * 3)
             for _ in range(5):
                 nursery.start_soon(note, "b", b)
@@ -354,7 +353,7 @@ async def test_sixty_cancelled_requests_leave_nothing_behind() -> None:
         before = muxers(a)
         broken_off = 0
         for attempt in range(60):
-            # Cut off after ever more bytes of the answer, and in between at once.
+            # Cut off after more and more bytes of the answer, and in between at once.
             with open_scope() as scope:
 
                 def cut(size: int, limit: int = attempt * 40_000, scope: Any = scope) -> None:
@@ -413,7 +412,7 @@ async def test_a_peer_that_misbehaves_is_cut_off_and_refused() -> None:
         await until(lambda: hub.connected() == {good.peer})
         with pytest.raises(DialError, match="misbehaved"):
             await hub.connect(bad.addresses[0])
-        # It may call, but it is not let in.
+        # It may dial, but it is not let in.
         await bad.connect(hub.addresses[0])
         await until(lambda: not bad.connected())
         assert hub.connected() == {good.peer}
@@ -428,7 +427,7 @@ async def test_nobody_is_dialled_behind_our_back() -> None:
         connector = a._swarm.auto_connector
         connector.clear_all_cooldowns()
         await connector.maybe_connect()
-        # Unchecked, it would be connected by now.
+        # Without the guard, it would be connected by now.
         assert not a._swarm.get_connections()
         assert not connector._last_connect_attempt
         assert not connector._recent_disconnects
@@ -437,7 +436,7 @@ async def test_nobody_is_dialled_behind_our_back() -> None:
 async def test_one_peer_has_few_connections() -> None:
     async with networks(2) as (a, b):
         for _ in range(6):
-            # Past our own check for a connection that is there already.
+            # Bypasses our own check for an existing connection.
             await a._swarm.dial_addr(b._host.get_addrs()[0], id_of(b.peer))
         await until(lambda: sum(len(group) for group in b._connections.values()) <= 3)
         assert a.peer in b.connected()
@@ -457,7 +456,7 @@ async def test_a_frozen_peer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
         heard = {m.peer_id: m.secured_conn.heard for m in muxers(a)}
         muxer.secured_conn.read = read_nothing
         await until(lambda: a.connected() == {lively.peer})
-        # The other is quiet just as well, but answers.
+        # The other is just as quiet, but answers.
         (remaining,) = muxers(a)
         await until(lambda: remaining.secured_conn.heard > heard[remaining.peer_id] + 1.0)
         assert a.connected() == {lively.peer}

@@ -1,4 +1,4 @@
-"""A port in the router: asked for when it is of use, told to others, and given back."""
+"""A port in the router: requested when it is useful, announced to others, and released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hole punching: what the two say to each other, and what nobody can make us do."""
+"""Hole punching: the messages of the two sides, and what no peer can make us do."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from network.support import relayed_pair, until
 
 
 def seen_at(*hosts: str) -> Callable[[int], str | None]:
-    """Where the world sees a node, by version of IP."""
+    """Return a function from IP version to a node's public address."""
     found = {ipaddress.ip_address(host).version: host for host in hosts}
     return found.get
 
 
 class Dials:
-    """Notes what a network would dial, in place of dialling it."""
+    """Records what a network would dial, instead of dialling it."""
 
     def __init__(self, network: Network) -> None:
         self.made: list[tuple[PeerId, str, int, bool]] = []
@@ -41,7 +41,7 @@ class Dials:
 async def listening_pair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[tuple[Network, Network]]:
-    """Two that have met through a relay and take themselves for listening beyond loopback."""
+    """Open two that are connected through a relay and believe that they listen beyond loopback."""
     monkeypatch.setattr(Network, "listening_port", lambda network, version: 4001)
     async with relayed_pair() as (_, a, b):
         yield a, b
@@ -53,7 +53,7 @@ async def test_both_dial_what_the_other_is_seen_at(monkeypatch: pytest.MonkeyPat
         Punching(b, seen_at("7.7.0.2"))
         assert not await Punching(a, seen_at("7.7.0.1")).punch(b.peer)
         await until(lambda: bool(dials[1].made))
-        # They take different parts, or the handshake would not come about.
+        # They take different roles, or the handshake would fail.
         assert dials[0].made == [(b.peer, "7.7.0.2", 4001, True)]
         assert dials[1].made == [(a.peer, "7.7.0.1", 4001, False)]
 
@@ -131,6 +131,6 @@ async def test_nobody_makes_us_dial_at_every_request(monkeypatch: pytest.MonkeyP
             for question in (b"?7.7.0.1 4001", b"!"):
                 await a.request(b.peer, PROTOCOL, question, max_response=64, timeout=60)
         await until(lambda: len(dials.made) > 0)
-        # What the others would have brought about came before the answer to this.
+        # The dials that the others could have caused would have come before this answer.
         await a.request(b.peer, PROTOCOL, b"!", max_response=64, timeout=60)
         assert len(dials.made) == 1

@@ -1,4 +1,4 @@
-"""The kernel takes only little of what waits to be sent."""
+"""The kernel accepts only little of what waits to be sent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_every_connection_is_kept_short() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere it may take several")
 async def test_what_comes_in_bit_by_bit_is_read_at_once() -> None:
-    """And nothing is left waiting: what follows is read as soon as it is there."""
+    """And nothing is left waiting: what follows is read as soon as it arrives."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
         near = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
@@ -87,7 +87,7 @@ def test_where_there_is_no_socket_nothing_happens() -> None:
 async def test_credit_is_granted_for_half_a_window_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However small the pieces in which a stream is read: the library sends one for each read."""
+    """For any size of the pieces in which a stream is read: the library sends one for each read."""
     granted: list[int] = []
     real = YamuxStream.send_window_update
 

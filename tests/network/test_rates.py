@@ -1,4 +1,4 @@
-"""Limits of the line: exactly in virtual time, and at least as slow over real connections."""
+"""Bandwidth limits: exact in virtual time, and at least as slow over real connections."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_all_share_one_line(autojump_clock: trio.testing.MockClock) -> Non
         for _ in range(4):
             nursery.start_soon(send)
     assert max(ends) == pytest.approx(4.0 - BURST_SECONDS)
-    # And nobody is served before all others.
+    # And no one finishes before all others.
     assert min(ends) > 3.0
 
 
@@ -137,5 +137,5 @@ async def test_a_transfer_keeps_to_the_limit(
         )
         assert len(answered) == SIZE
         assert trio.current_time() - begun >= SIZE / LIMIT - 2 * BURST_SECONDS
-        # It comes steadily, so that a slow line is not taken for a dead one.
+        # It arrives steadily, so that a slow line is not taken for a dead one.
         assert len(heard) >= SIZE / (LIMIT * 0.125)

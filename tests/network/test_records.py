@@ -1,4 +1,4 @@
-"""Peer records and introductions: what is signed, what is refused, what is kept and for how long."""
+"""Peer records and introductions: what is signed, refused and kept, and for how long."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_the_registry_is_bounded() -> None:
         registry.add(record(number, swarm), 2.0)
     assert registry.swarms() == MAX_SWARMS
     assert registry.peer_records(swarms[-1], 2.0)
-    # Those of peers that are in another swarm, too, count half.
+    # Peers that are in another swarm as well count half.
     assert registry.peer_records(swarms[0], 2.0)
     assert not registry.peer_records(swarms[20], 2.0)
 
@@ -203,7 +203,7 @@ DECODERS: list[Callable[[bytes], Any]] = [
 
 
 def decodes_or_refuses(data: bytes) -> None:
-    """The one rule for decoders: a value that encodes to the same bytes, or a ProtocolError."""
+    """Check the one rule for decoders: a value that encodes to the same bytes, or a ProtocolError."""
     for decode in DECODERS:
         try:
             value = decode(data)

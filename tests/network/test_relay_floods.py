@@ -1,4 +1,4 @@
-"""A crowd that takes from a relay all it can: the bounds hold, and honest circuits live on."""
+"""A crowd that takes from a relay all it can: the bounds hold, and honest circuits survive."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from network.support import (
     until,
 )
 
-# Private here: `_host`, `_ask`: a stranger keeps to none of a node's own bounds.
-# Private here: `_reserve`, `_join`, `_address`: put in their place to count calls, and to make one
-# machine look like many houses.
+# Private here: `_host`, `_ask`: a stranger obeys none of a node's own bounds.
+# Private here: `_reserve`, `_join`, `_address`: replaced to count calls, and to make one machine look
+# like many households.
 # Private here: `_reservations`, `_ends`, `_callers`, `_connections`: what must stay bounded, and be
-# given back, shows nowhere else.
+# released, shows nowhere else.
 
 LIMITS = CircuitLimits(
     reservations=6,
@@ -46,7 +46,7 @@ SEED = 5
 
 
 class Ledger:
-    """What a relay has given at most, noted whenever it gives something."""
+    """The maximum that a relay has granted, updated with each grant."""
 
     def __init__(self, relay: CircuitRelay, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most: Counter[str] = Counter()
@@ -73,7 +73,7 @@ class Ledger:
 
 
 async def flood(attacker: Network, relay: Network, others: list[PeerId]) -> None:
-    """Ask for reservations and for circuits to everybody, say nothing, talk nonsense; never hang up."""
+    """Request reservations and circuits to all others, stay silent, send garbage; never hang up."""
     chance = random.Random(attacker.peer)
     for _ in range(6):
         for message in (
@@ -97,7 +97,7 @@ def _call(peer: PeerId) -> HopMessage:
 
 
 async def swallow(stream: Any) -> None:
-    """Take any call and read for ever."""
+    """Accept any call and read for ever."""
     await read_delimited_msg(stream, StopMessage)
     await write_delimited_msg(stream, StopMessage(type=StopMessage.STATUS, status=Status.OK))
     while await stream.read(1 << 16):
@@ -109,7 +109,7 @@ async def test_a_crowd_gets_no_more_than_the_bounds_and_breaks_no_honest_circuit
 ) -> None:
     async with relay_and(10, LIMITS) as (relay, (a, b, *crowd)):
         assert relay.carrier is not None
-        # The honest pair, and two houses with four attackers each.
+        # The honest pair, and two households with four attackers each.
         houses = {each.peer: f"7.7.0.{1 + n % 2}" for n, each in enumerate(crowd)}
 
         def house(stream: Any) -> str:
@@ -137,7 +137,7 @@ async def test_a_crowd_gets_no_more_than_the_bounds_and_breaks_no_honest_circuit
         assert len(ledger.most) == 5
         for name, most in ledger.most.items():
             assert most <= getattr(LIMITS, name), name
-        # The bounds were tried, and what there is was given.
+        # The bounds were reached, and everything available was granted.
         assert ledger.most["reservations"] == LIMITS.reservations
         assert relay.carrier.refused.keys() >= {
             "reservations",
@@ -146,7 +146,7 @@ async def test_a_crowd_gets_no_more_than_the_bounds_and_breaks_no_honest_circuit
             "malformed",
         }
         assert (muxers(a), muxers(b)) == before
-        # What the crowd held it loses with its connections, and others get it.
+        # The crowd loses its places with its connections, and others get them.
         for each in crowd:
             await each.disconnect(relay.peer)
         await until(lambda: relay.carrier is not None and relay.carrier.circuits == 1)
@@ -236,9 +236,9 @@ async def test_cancelled_transfers_garbage_and_failures_break_no_circuit() -> No
                 await asker.request(asked.peer, "/test/fail/1", b"", max_response=1, timeout=20)
             got = await asker.request(asked.peer, ECHO, b"x", max_response=1 << 20, timeout=20)
             assert got == answer
-        # Whoever talks nonsense is cut off at the ends of the circuit; the relay saw none of it.
+        # A peer that sends garbage is disconnected at the ends of the circuit; the relay saw none of it.
         for end in (a, b):
-            # How much of it was read before the stream was reset, nobody can say.
+            # How much of it was read before the stream was reset is unknown.
             for _ in range(200):
                 if end.refuses(mallory.peer):
                     break
@@ -256,7 +256,7 @@ def _between(one: Network, other: Network) -> Any:
 
 
 async def _torment(mallory: Network, target: Network, chance: random.Random) -> None:
-    """Open a stream of any kind and write garbage into it, if the target still lets us."""
+    """Open a stream of any kind and write garbage into it, if the target still accepts us."""
     protocol = chance.choice([name for name in target._host.multiselect.handlers if name])
     with contextlib.suppress(RequestError, *circuits.STREAM_FAILURES):
         stream = await mallory.requests.open_stream(target.peer, protocol)

@@ -1,4 +1,4 @@
-"""Update relays: an author sends once, everybody gets it, and no relay is needed or believed."""
+"""Update relays: an author sends once, all members get it, and no relay is required or trusted."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from network.homes import Bootstrap
 from network.support import identity, networks, requests_open, until
 
 # Private here: `_scores`: offences below the limit show nowhere else.
-# Private here: `_held`: what a relay has in memory, which it tells nobody.
-# Private here: `_kept`, `_close`: a relay that has forgotten all, and one that dies without a word.
+# Private here: `_held`: a relay's memory use, which it reports to no peer.
+# Private here: `_kept`, `_close`: a relay that has forgotten everything, and one that dies silently.
 
 SWARM = SwarmId(bytes(32))
 UPDATE = bytes(range(256)) * 1000
-# What goes at once after a pause (`rates`).
+# The burst after a pause (`rates`).
 BURST_SECONDS = 0.1
 
 
 def announced(data: bytes, author: int, round: int = 1, size: int | None = None) -> RelayRequest:
-    """What the author with this number, counting from 0, announces."""
+    """Return the announcement of the author with this number, counting from 0."""
     said = Announcement(
         round=round,
         parent=RecordId(bytes(32)),
@@ -57,7 +57,7 @@ def announced(data: bytes, author: int, round: int = 1, size: int | None = None)
 
 
 def held_bytes(relay: UpdateRelay) -> int:
-    """The bytes of updates in a relay's memory."""
+    """Return the bytes of updates in a relay's memory."""
     return relay._held.total()
 
 
@@ -88,7 +88,7 @@ class Member:
 async def village(
     folder: Path, members: int, relays: int = 1, limits: RelayLimits | None = None
 ) -> AsyncIterator[tuple[list[Member], list[Network], list[UpdateRelay]]]:
-    """Members who are all connected to each other and to the relays, and know these."""
+    """Open members that are all connected to each other and to the relays, and know these."""
     async with networks(members + relays) as opened:
         people = [Member(each, folder / str(i)) for i, each in enumerate(opened[:members])]
         serving = [UpdateRelay(each, limits) for each in opened[members:]]
@@ -113,14 +113,14 @@ async def test_an_author_sends_once_and_everybody_gets_it(tmp_path: Path) -> Non
         assert author.network.traffic.sent["blob"] < 1.01 * len(UPDATE)
         assert relay.traffic.received["relayed"] < 1.01 * len(UPDATE)
         assert 4 * len(UPDATE) <= relay.traffic.sent["relayed"] < 4.01 * len(UPDATE)
-        # Told apart from what a member sends and receives for itself.
+        # Counted separately from what a member sends and receives for itself.
         assert relay.traffic.sent["update"] == relay.traffic.received["update"] == 0
         assert (serving.fetched, held_bytes(serving)) == (1, len(UPDATE))
         await until(lambda: all(requests_open(each.network) == 0 for each in people))
 
 
 async def test_what_its_author_offers_is_there_before_anybody_asks(tmp_path: Path) -> None:
-    """Of two relays the one that everybody will ask has it, and sends its author nothing."""
+    """Of two relays the one that all members will ask has it, and sends its author nothing."""
     async with village(tmp_path, 3, relays=2) as (people, relays, serving):
         author, *others = people
         author.store.put(UPDATE)
@@ -139,7 +139,7 @@ async def test_an_offer_to_nobody_is_no_failure(tmp_path: Path) -> None:
     async with village(tmp_path, 1, relays=0) as ((author,), _, _):
         await author.relays.offer(announced(UPDATE, 0))
     async with village(tmp_path, 1) as ((author,), (relay,), (serving,)):
-        # Of what is not there, the relay finds out by itself.
+        # The relay finds out by itself that the author does not have it.
         await author.relays.offer(announced(UPDATE, 0))
         await until(lambda: not held_bytes(serving) and not serving._kept)
         assert author.network.peer in relay.connected()
@@ -236,7 +236,7 @@ async def test_members_are_woken_for_large_pieces_unless_the_author_is_slow(
     pieces = [end - start for start, end in itertools.pairwise([0, *ends])]
     assert max(pieces) <= 5 * arriving
     assert len(pieces) < 25
-    # At most an eighth of the rest, and what came in last, waits for more to come.
+    # At most an eighth of the rest, and what arrived last, waits for more to arrive.
     assert all(
         size <= max(arriving, (2_800_000 - start) / 8 + arriving)
         for start, size in zip([0, *ends], pieces, strict=False)
@@ -280,8 +280,8 @@ async def test_a_frozen_relay_is_overtaken_and_then_left_alone(
 
 
 async def test_an_author_that_lies_is_found_out_before_anybody_is_harmed(tmp_path: Path) -> None:
-    """The relay delivers nothing whole, and the member, which gets the truth elsewhere, does not
-    hold it against the relay."""
+    """The relay delivers nothing completely, and the member, which gets the correct content elsewhere,
+    does not penalise the relay for it."""
     async with village(tmp_path, 3) as (people, (relay,), (serving,)):
         author, member, other = people
 
@@ -324,7 +324,7 @@ async def test_only_relays_count_as_such_and_only_while_they_are_there(tmp_path:
 
 async def test_what_a_relay_keeps_is_bounded(tmp_path: Path) -> None:
     """In bytes for each swarm and in rounds for each author; an old announcement shown again does not
-    push out a new update."""
+    displace a new update."""
     limits = RelayLimits(max_bytes=5 * len(UPDATE))
     async with village(tmp_path, 3, limits=limits) as (people, (relay,), (serving,)):
         author, second, member = people

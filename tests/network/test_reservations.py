@@ -1,4 +1,4 @@
-"""Nodes that nobody can dial: they hold reservations at relays and make one swarm all the same."""
+"""Nodes that cannot be dialled hold reservations at relays and form one swarm all the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_homes_find_each_other_through_a_relay_and_survive_its_restart() -
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         addresses = await nursery.start(bootstrap.run)
         homes = [await stack.enter_async_context(home(n, addresses)) for n in (1, 2, 3)]
-        # A member that can be dialled, too: to it nobody needs a relay.
+        # A member that can be dialled, too: it is reached without a relay.
         homes.append(await stack.enter_async_context(home(4, addresses, hidden=False)))
         await until(lambda: all(len(each.network.connected()) == 4 for each in homes))
         await until(lambda: [len(each.network.relayed()) for each in homes] == [2, 2, 2, 0])
@@ -41,7 +41,7 @@ async def test_homes_find_each_other_through_a_relay_and_survive_its_restart() -
 
 
 async def test_members_alone_put_each_other_through() -> None:
-    """No bootstrap peer: two that nobody can dial meet through a member that they can."""
+    """No bootstrap peer: two that cannot be dialled meet through a member that can."""
     async with AsyncExitStack() as stack:
         open_to_all = await stack.enter_async_context(home(3, [], hidden=False))
         address = open_to_all.network.addresses[0]
@@ -50,10 +50,10 @@ async def test_members_alone_put_each_other_through() -> None:
         await until(lambda: one.network.relayed() == {other.network.peer})
         await until(lambda: other.network.relayed() == {one.network.peer})
         assert open_to_all.network.carrier is not None
-        # Two, where both have called at the same time.
+        # Two, if both have called at the same time.
         assert open_to_all.network.carrier.circuits in (1, 2)
         assert [each.reach.relays for each in hidden] != [[], []]
-        # Whom nobody can dial puts nobody through.
+        # A node that cannot be dialled relays for no other.
         assert [each.network.carries for each in hidden] == [False, False]
 
 
@@ -115,7 +115,7 @@ async def test_a_bootstrap_peer_puts_several_swarms_through_and_mixes_none(
         (network,) = opened
         assert network.carrier is not None
         assert network.carrier.reservations() == 9
-        # Each two of a swarm's three; two that called each other at once have two.
+        # A circuit for each pair of a swarm's three; two for a pair that called each other at once.
         assert 9 <= network.carrier.circuits <= 18
         bootstrap.scope.cancel()
 
@@ -124,7 +124,7 @@ async def test_a_bootstrap_peer_puts_several_swarms_through_and_mixes_none(
 async def test_a_reservation_is_renewed_by_our_own_clock(
     monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    """A relay's wall clock may be wrong: an hour ahead, reservations lapsed; an hour behind, they were
+    """A relay's wall clock may be wrong: an hour ahead, reservations expired; an hour behind, they were
     renewed every two seconds."""
     clock = SimpleNamespace(time=lambda: time.time() + 3600 * hours)
     monkeypatch.setattr(circuit_relay, "time", clock)
@@ -139,7 +139,7 @@ async def test_calls_come_through_while_a_reservation_is_being_renewed() -> None
     async with relay_and(2) as (relay, (caller, called)):
         await called.circuits.reserve(relay.peer)
         address = circuit_through(relay.own_addresses[0], called.peer)
-        # There is no other moment between a question and its answer.
+        # There is no other moment between a request and its answer.
         ask = called.circuits._ask
 
         async def slow(*arguments: Any) -> Any:
@@ -147,7 +147,7 @@ async def test_calls_come_through_while_a_reservation_is_being_renewed() -> None
             return await ask(*arguments)
 
         circuits: Any = called.circuits
-        # Likewise.
+        # Replaced for the same reason.
         circuits._ask = slow
         await called.circuits.reserve(relay.peer)
         assert called.peer in caller.relayed()

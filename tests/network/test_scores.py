@@ -1,4 +1,4 @@
-"""What peers are held responsible for, and which addresses are told."""
+"""What peers are held responsible for, and which addresses are announced."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_labels_are_bounded() -> None:
 
 
 def test_what_is_told_of_a_socket_on_all_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What this machine has would decide the test.
+    # This machine's own addresses would decide the test.
     hosts = ["192.0.2.1", "2001:db8::1", "192.0.2.2"]
     monkeypatch.setattr(addresses, "reachable_hosts", lambda: hosts)
     bound = [
@@ -74,7 +74,7 @@ def test_what_is_told_of_a_socket_on_all_interfaces(monkeypatch: pytest.MonkeyPa
         "/ip4/192.0.2.2/tcp/4001",
     ]
     hosts.clear()
-    # Loopback where there is nothing else.
+    # Loopback if there is nothing else.
     del bound[2]
     assert [str(each) for each in addresses.advertised(bound, [])] == [
         "/ip4/127.0.0.1/tcp/4003",

@@ -1,4 +1,4 @@
-"""Why a swarm's description could not be fetched: each cause has its exit code and its remedy."""
+"""Why a swarm's manifest could not be fetched: each cause has its exit code and its remedy."""
 
 from __future__ import annotations
 

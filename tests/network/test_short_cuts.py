@@ -1,4 +1,4 @@
-"""The short cuts do what the library does: locks in order, messages whole however they come in."""
+"""The fast paths behave like the library: locks in order, complete messages however they are split."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEY = 0x5A
 
 
 class Plank:
-    """In the place of a Noise session and all that is below it: a wire that brings `pieces`."""
+    """Replaces a Noise session and all layers below it by a wire that delivers `pieces`."""
 
     def __init__(self, pieces: list[bytes], negotiated: bytes = b"") -> None:
         self._pieces = pieces
@@ -67,12 +67,12 @@ def wire(pieces: list[bytes], negotiated: bytes = b"") -> NoiseWire:
 
 
 def run(function: Callable[[], Any]) -> Any:
-    """In virtual time, for tests that Hypothesis calls."""
+    """Run in virtual time, for tests that Hypothesis calls."""
     return trio.run(function, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 async def sealed(*messages: bytes) -> bytes:
-    """What the other end puts on the wire."""
+    """Return what the other end puts on the wire."""
     other: Any = Plank([])
     sender = NoiseWire(other)
     for message in messages:
@@ -271,7 +271,7 @@ class Steps(trio.abc.Instrument):
 async def test_a_writer_without_credit_sleeps_until_it_comes(
     write: Any, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """And does not look for it: nothing runs in between."""
+    """And does not poll for it: nothing runs in between."""
     stream: Any = Sender(0)
     stream.muxed_stream, steps = stream, Steps()
     stream.write = partial(short_cuts.write_stream, stream)
@@ -290,7 +290,7 @@ async def test_a_writer_without_credit_sleeps_until_it_comes(
 
 
 async def test_nobody_looks_for_credit_on_a_real_connection() -> None:
-    """As it was: a hundred times a second, so that the tasks were never all asleep."""
+    """Before: a hundred times a second, so that the tasks were never all asleep."""
     async with star(2) as (a, b):
 
         async def never_read(stream: Any) -> None:

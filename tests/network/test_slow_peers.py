@@ -1,4 +1,4 @@
-"""Peers that say next to nothing for as long as they may, or announce far too much, on each protocol.
+"""Peers that send almost nothing for as long as they can, or announce far too much, on each protocol.
 
 `benchmarks/strangers.py` measures what fifty of them cost a whole node (`trickles`, `half open`,
 `nameless`, `long prefixes`, `long frames`, `half handshakes`, `slow pages`).
@@ -24,13 +24,13 @@ from network.attacks import ONE_GB, PROTOCOLS
 from network.hostile import GOSSIP, Hostile, hostile
 from network.support import ECHO, LOOPBACK, PATIENCE_SECONDS, echo, identity, networks
 
-# Nobody waits for twenty seconds in a test.
+# A test does not wait for twenty seconds.
 _SOON = 0.5
 
 
 @asynccontextmanager
 async def attacked() -> AsyncIterator[tuple[Network, Hostile, Network]]:
-    """A node that serves what is tried, a hostile peer that is connected to it, and an honest one."""
+    """Open a node that serves what is tried, a hostile peer connected to it, and an honest one."""
     settings = replace(LOOPBACK, carry=CircuitLimits())
     async with open_network(settings, identity(70)) as node, networks(1) as (honest,):
         node.serve(ECHO, echo, max_request=1 << 10, max_concurrent=4)
@@ -40,12 +40,12 @@ async def attacked() -> AsyncIterator[tuple[Network, Hostile, Network]]:
 
 
 async def until_ended(stream: Any) -> None:
-    """Wait until the node has ended a stream, or its connection; what it says before is let by."""
+    """Wait until the node has ended a stream, or its connection; earlier data is ignored."""
     with trio.fail_after(PATIENCE_SECONDS):
         try:
             while await stream.read(1 << 10):
                 pass
-        # In whichever way the library says that a stream is over.
+        # The library reports the end of a stream in several ways.
         except Exception:
             return
 
@@ -73,8 +73,8 @@ def test_all_that_a_node_serves_is_attacked() -> None:
 @pytest.mark.usefixtures("in_a_hurry")
 @pytest.mark.parametrize("protocol", [ECHO, str(HOP), str(STOP)])
 async def test_a_request_that_trickles_in_is_not_waited_for(protocol: str) -> None:
-    """All of ours are read by what reads this one (`test_strangers.py`). A byte at a time keeps nothing
-    alive: the time is for the whole."""
+    """All of our protocols are read by the function that reads this one (`test_strangers.py`). A byte at
+    a time keeps nothing alive: the timeout is for the whole."""
     begun = (100).to_bytes(4, "big") if protocol == ECHO else encode_uvarint(100)
     async with attacked() as (node, peer, honest):
         stream = await peer.open(protocol)

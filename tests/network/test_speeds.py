@@ -1,4 +1,4 @@
-"""Who is fast: what is believed of providers, and for how long."""
+"""The speed estimates of providers, and how long they last."""
 
 from __future__ import annotations
 

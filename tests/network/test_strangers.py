@@ -41,7 +41,7 @@ from network.support import ECHO, LOOPBACK, echo, identity, networks, star, unti
 from network.victim import Target
 from simulation.chain import Chain
 
-# Private here: `_host`: a stranger keeps to none of a node's own bounds.
+# Private here: `_host`: a stranger obeys none of a node's own bounds.
 SWARM = SwarmId(content_id(b"strangers"))
 LARGE = bytes(4 << 20)
 
@@ -82,7 +82,7 @@ async def test_who_does_not_read_the_answer_gives_its_place_back(
 
 
 def test_every_handler_is_served_with_these_bounds() -> None:
-    """But for circuits, whose streams stay open: they have bounds, and tests, of their own."""
+    """Except for circuits, whose streams stay open: they have bounds, and tests, of their own."""
     by_themselves = {"/libp2p/circuit/relay/0.2.0/hop", "/libp2p/circuit/relay/0.2.0/stop"}
     assert inventory.doors("set_stream_handler") == {
         *by_themselves,
@@ -91,7 +91,7 @@ def test_every_handler_is_served_with_these_bounds() -> None:
 
 
 async def visit(node: Network, count: int) -> None:
-    """So many others that come one after the other and go."""
+    """Let `count` visitors connect one after the other and disconnect."""
     for _ in range(count):
         async with open_network(LOOPBACK, Identity.generate()) as visitor:
             await visitor.connect(node.addresses[0])
@@ -99,7 +99,7 @@ async def visit(node: Network, count: int) -> None:
 
 
 async def look_after(count: int, most: int) -> None:
-    """Let visitors come to a node with room for `most`, and see that nothing of them is left."""
+    """Let visitors connect to a node with room for `most`, and check that nothing of them is left."""
     settings = replace(LOOPBACK, max_connections=most)
     async with open_network(settings, identity(70)) as node, networks(1) as (honest,):
         node.serve(ECHO, echo, max_request=16, max_concurrent=4)
@@ -114,21 +114,21 @@ async def look_after(count: int, most: int) -> None:
 
 
 async def test_visitors_leave_nothing_behind_and_the_door_open() -> None:
-    """As it was: after as many visitors as a host has room for it was deaf for good."""
+    """Before: after as many visitors as a host has room for it accepted no more for good."""
     await look_after(20, most=16)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 async def test_eleven_hundred_visitors() -> None:
-    """As it was: the thousandth ended gossip, and the node with it."""
+    """Before: the thousandth ended gossip, and the node with it."""
     await look_after(1100, most=256)
 
 
 async def test_a_long_answer_of_nothing_is_decoded_beside_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As it was: 65,536 empty entries, or as many envelopes, held the loop for a third of a second."""
+    """Before: 65,536 empty entries, or as many envelopes, blocked the loop for a third of a second."""
     chain = Chain(2)
     answers = [SyncResponse(1, (), (b"",) * 65_536, ()), SyncResponse(1, (), (), (b"x",) * 9)]
     threads: list[bool] = []
@@ -199,7 +199,7 @@ async def garbage(peer: PeerId, request: bytes) -> bytes:
 
 
 async def crowd(peer: PeerId, request: bytes) -> bytes:
-    """Invented peers, at addresses where nobody listens."""
+    """Return invented peers, at addresses without a listener."""
     invented = [Identity.generate() for _ in range(64)]
     return IntroductionResponse(
         tuple(
@@ -260,18 +260,18 @@ async def test_rounds_go_on_under(attack: Any, tmp_path: Path) -> None:
         await window.all_ready.wait()
         window.open(1e6)
         before = await ask()
-        # They get through: it is not for want of an attack that rounds go on.
+        # They get through: rounds do not go on merely because there is no attack.
         while (now := await ask()).received < before.received + (1 << 20):  # noqa: ASYNC110  (it is asked)
             await trio.sleep(0.05)
         while (later := await ask()).round < now.round + 5:  # noqa: ASYNC110  (likewise)
             await trio.sleep(0.05)
-        # What they say is nowhere on the disk: a round of a lone member is two kilobytes there.
+        # Nothing that they send is on the disk: a round of a lone member is two kilobytes there.
         assert later.disk - before.disk < (16 << 10) * (later.round - before.round + 1)
         nursery.cancel_scope.cancel()
 
 
 class Wire:
-    """Both ends of a wire to attackers, in a test: they are told to begin when `go` is set."""
+    """Both ends of a pipe to attackers, in a test: they are told to begin when `go` is set."""
 
     def __init__(self, node: Network) -> None:
         self.node = node

@@ -1,4 +1,4 @@
-"""Streams that somebody gives up, never ends or hoards: neither side is left with anything of them."""
+"""Streams that a peer gives up, never ends or hoards: neither side keeps anything of them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from distro_node.node.network.streams import read_frame, write_frame
 from libp2p.custom_types import TProtocol
 from network.support import ECHO, echo, muxers, requests_open, star, until
 
-# Private here: `_host`, `_write_lock`: a peer that opens a stream and says nothing, and a
-# connection that is stuck.
+# Private here: `_host`, `_write_lock`: a peer that opens a stream and sends nothing, and a connection
+# that is stuck.
 
 
 async def ask(asker: Network, peer: PeerId) -> bytes:
@@ -26,7 +26,7 @@ async def ask(asker: Network, peer: PeerId) -> bytes:
 
 
 def quiet(*opened: Network) -> bool:
-    """Whether nothing is open but gossip, one stream each way on every connection."""
+    """Whether only gossip is open, one stream each way on every connection."""
     return not any(map(requests_open, opened)) and all(
         len(muxer.streams) == 2 for each in opened for muxer in muxers(each)
     )
@@ -34,7 +34,7 @@ def quiet(*opened: Network) -> bool:
 
 @pytest.fixture(autouse=True)
 def patient_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of the handlers' own patience must not be what ends them."""
+    """The handlers' own timeout must not be what ends them."""
     monkeypatch.setattr(requests, "_HANDLER_SECONDS", 1000.0)
 
 
@@ -57,7 +57,7 @@ class Frozen:
 
 
 class CancelAt(trio.abc.Instrument):
-    """Cancels a scope as soon as the task that made this has run so many times."""
+    """Cancels a scope as soon as the task that created this has run `step` times."""
 
     def __init__(self, step: int, scope: trio.CancelScope) -> None:
         self.left = step
@@ -77,7 +77,7 @@ async def test_what_is_given_up_is_not_worked_on() -> None:
         for _ in range(5):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ask, a, b.peer)
-                # It is served each time: the place of the one before is free again.
+                # It is served each time: the slot of the one before is free again.
                 await frozen.begun.wait()
                 frozen.begun = trio.Event()
                 nursery.cancel_scope.cancel()
@@ -191,7 +191,7 @@ async def test_so_is_who_answers_and_never_ends_the_answer(monkeypatch: pytest.M
 async def test_a_peer_that_hoards_streams_gets_so_many_and_keeps_nobody_out() -> None:
     async with star(3) as (hub, hoarder, other):
         hub.serve(ECHO, echo, max_request=10, max_concurrent=2)
-        # Silence must not be what ends them.
+        # The negotiation timeout must not be what ends them.
         hub._swarm.connection_config.inbound_stream_protocol_negotiation_timeout = 1000.0
         # A second connection does not help.
         await hoarder._swarm.dial_addr(parse_dial(hub.addresses[0])[0], id_of(hub.peer))
@@ -211,7 +211,7 @@ async def test_a_peer_that_hoards_streams_gets_so_many_and_keeps_nobody_out() ->
 
 
 def opened_by(peer: Network, other: Network) -> int:
-    """How many streams of a peer's another has in its books."""
+    """Return how many streams of a peer another has in its tables."""
     groups = [
         muxer.streams.values() for muxer in muxers(other) if peer_of(muxer.peer_id) == peer.peer
     ]

@@ -1,4 +1,4 @@
-"""Homes behind real address translation: who cannot be dialled is reached all the same.
+"""Homes behind real address translation: nodes that cannot be dialled are reached all the same.
 
 In network namespaces, with a process for each node.
 """
@@ -27,7 +27,7 @@ _PATIENCE_SECONDS = 90.0
 
 
 class Homes:
-    """Nodes that run in a street; each tells how it stands."""
+    """Nodes that run in a street; each reports its state."""
 
     def __init__(self, street: Street, folder: Path) -> None:
         self._street = street
@@ -49,7 +49,7 @@ class Homes:
             )
 
     def told(self, number: int) -> dict[str, Any]:
-        """The last that a node said."""
+        """Return the last report of a node."""
         text = (self._folder / f"{number}.log").read_text()
         lines = [line for line in text.splitlines(keepends=True) if line.endswith("}\n")]
         return json.loads(lines[-1]) if lines else {}
@@ -109,12 +109,12 @@ def test_homes_meet_through_the_relay_and_punch_holes_where_routers_keep_ports(
             lambda number=number: set(homes.told(number).get("echoes", [])) == everybody - {number}
         )
         homes.until(lambda number=number: homes.told(number)["verdict"] == "unreachable")
-    # Routers that keep ports let each other in; the one that does not stays on the relay.
+    # Routers that preserve ports let each other in; the one that does not stays on the relay.
     homes.until(lambda: homes.told(1)["direct"] == [0, 2] and homes.told(2)["direct"] == [0, 1])
     assert homes.told(1)["relayed"] == homes.told(2)["relayed"] == [3]
     homes.until(lambda: homes.told(3)["relayed"] == [1, 2])
     assert homes.told(3)["relays"]
-    # The bootstrap peer starts anew: the relayed come back, the direct notice nothing.
+    # The bootstrap peer restarts: relayed connections return, direct ones are not affected.
     homes.stop(0)
     homes.until(lambda: homes.told(3)["relayed"] == [])
     homes.until(lambda: homes.told(1)["direct"] == [2])
@@ -129,7 +129,7 @@ def test_a_router_that_opens_ports_when_asked_is_asked(homes: Homes) -> None:
     homes.until(lambda: homes.told(1).get("verdict") == "reachable")
     told = homes.told(1)
     assert told["mapped"] in told["addresses"]
-    # Even a router that gives random ports reaches it, so nothing is left on the relay.
+    # Even a router with random ports reaches it, so nothing is left on the relay.
     homes.until(lambda: homes.told(2)["direct"] == [0, 1])
     homes.until(lambda: homes.told(1)["relays"] == 0)
 
@@ -142,7 +142,7 @@ def test_a_router_that_opens_ports_when_asked_is_asked(homes: Homes) -> None:
 def test_an_address_that_no_interface_has_is_told_once_somebody_was_reached_there(
     homes: Homes,
 ) -> None:
-    """Cloud machines, and a forwarded port without a word to the node."""
+    """Cloud machines, and a forwarded port that the node is not configured for."""
     homes.until(lambda: homes.told(1).get("verdict") == "reachable")
     for one, other in ((1, 2), (2, 1)):
         homes.until(lambda one=one, other=other: other in homes.told(one).get("direct", []))
@@ -161,7 +161,7 @@ ALL_INTERFACES = f"/ip4/0.0.0.0/tcp/{PORT},/ip6/::/tcp/{PORT}"
     [
         {"bootstrap": "ip6", "one": "ip6", "other": "ip6"},
         {"bootstrap": "both", "one": "ip6", "other": "both"},
-        # Neither can call the other: a relay that has both families puts them through.
+        # Neither can dial the other: a relay that has both families connects them.
         {"bootstrap": "both", "one": "ip6", "other": "ip4"},
     ],
 )
@@ -191,7 +191,7 @@ def test_hosts_of_either_family_meet_with_nothing_said_about_it(
 
 
 def test_a_name_whose_ip6_leads_nowhere_is_reached_by_ip4(tmp_path: Path) -> None:
-    """There is an address and a route, and the packets are swallowed, as at many homes."""
+    """There is an address and a route, and the packets are dropped, as in many homes."""
     both: dict[str, Families] = {"bootstrap": "both", "one": "both"}
     with Street(["bootstrap", "one"], families=both) as street:
         homes = Homes(street, tmp_path)

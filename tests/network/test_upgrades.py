@@ -1,4 +1,4 @@
-"""From circuits to direct connections: who begins, when it is tried, and what makes it worth a try."""
+"""From circuits to direct connections: which side begins, when it is tried, and what triggers a try."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Attempts:
 
 @asynccontextmanager
 async def trying(smaller: bool) -> AsyncIterator[tuple[Attempts, PeerId]]:
-    """One of a relayed pair at its attempts, the one with the smaller id or the other."""
+    """Yield the attempts of one of a relayed pair, the one with the smaller id or the other."""
     async with relayed_pair() as (_, a, b), trio.open_nursery() as nursery:
         one, other = sorted((a, b), key=lambda each: each.peer, reverse=not smaller)
         attempts: Any = Attempts(one, other.peer)

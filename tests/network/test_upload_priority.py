@@ -1,4 +1,4 @@
-"""Rounds before newcomers: what each gets of a line, in virtual time."""
+"""Rounds before newcomers: the share of each on a line, in virtual time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPEED = 1_000_000.0
 
 
 async def send(priority: Priority, size: int) -> float:
-    """Send so many bytes as a transfer does; the seconds that it took."""
+    """Send `size` bytes as a transfer does; return the seconds that it took."""
     begun = trio.current_time()
     while size > 0:
         piece = min(size, priority.piece(PIECE))
@@ -24,11 +24,11 @@ async def send(priority: Priority, size: int) -> float:
 
 
 class Connection:
-    """One without a socket: nothing is known of its line."""
+    """A connection without a socket: nothing is known of its line."""
 
 
 class Wire(Rate):
-    """A line whose speed is nowhere set but takes its time, as a socket's buffer does."""
+    """A line whose speed is not configured but takes its time, as a socket's buffer does."""
 
     async def spend(self, size: int) -> None:
         self.free = max(getattr(self, "free", 0.0), trio.current_time()) + size / SPEED
@@ -54,12 +54,12 @@ async def test_a_round_loses_a_fiftieth_to_newcomers_and_no_more(
         for _ in range(4):
             nursery.start_soon(newcomers)
         await trio.sleep(2.0)
-        # Nobody else sends: all of the line.
+        # Without other senders: all of the line.
         assert got == pytest.approx(2.0 * SPEED, rel=0.15)
         got = 0
         with priorities.urgent(Connection()) as priority:
             seconds = await send(priority, size)
-        # What was under way when the update began goes out before it.
+        # What was being sent when the update began goes out before it.
         assert seconds <= (size / 0.98 + 5 * PIECE) / SPEED
         assert 0.015 * size < got < 0.025 * size + 5 * PIECE
         # And again all of it.
@@ -118,7 +118,7 @@ async def test_a_newcomer_is_never_left_without_a_word(autojump_clock: MockClock
 
 
 class Socket:
-    """What the kernel says of a connection over the line."""
+    """The kernel's state of a connection over the line."""
 
     def __init__(self) -> None:
         self.handed, self.arrived = 0, 0
@@ -138,7 +138,7 @@ class Socket:
 
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the tests that use it, a connection is what the kernel says of it."""
+    """In the tests that use it, the connection object replaces the kernel's state."""
     monkeypatch.setattr(
         "distro_node.node.network.upload_priority.gauge", lambda connection: connection.read
     )
@@ -148,7 +148,7 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_newcomers_wait_until_the_end_of_an_update_has_arrived(
     autojump_clock: MockClock,
 ) -> None:
-    """Not only until the kernel has taken it: that end is a tenth of it or more."""
+    """Not only until the kernel has accepted it: that end is a tenth of it or more."""
     priorities, member, newcomer = UploadPriorities(Rate()), Socket(), Socket()
     with priorities.urgent(member) as priority:
         await priority.spend(300_000)
@@ -170,7 +170,7 @@ async def test_newcomers_wait_until_the_end_of_an_update_has_arrived(
 async def test_an_update_to_a_slow_reader_holds_up_newcomers_no_longer_than_a_line_would(
     took: float, waited: float, autojump_clock: MockClock
 ) -> None:
-    """Where rounds are short and the other end reads slowly, some end is always on its way."""
+    """Where rounds are short and the other end reads slowly, some tail is always in flight."""
     priorities, member, newcomer = UploadPriorities(Rate()), Socket(), Socket()
     with priorities.urgent(member) as priority:
         await priority.spend(3_000)
@@ -185,7 +185,7 @@ async def test_an_update_to_a_slow_reader_holds_up_newcomers_no_longer_than_a_li
 async def test_newcomers_wait_for_room_on_their_line(autojump_clock: MockClock) -> None:
     priorities, newcomer = UploadPriorities(Rate()), Socket()
     priority = priorities.patient(newcomer)
-    # All transfers of one connection share what it may have under way.
+    # All transfers of one connection share the bytes that it may have in flight.
     assert priorities.patient(newcomer) is priority
     piece = priority.piece(PIECE)
     assert piece <= FEWEST_BYTES
@@ -196,7 +196,7 @@ async def test_newcomers_wait_for_room_on_their_line(autojump_clock: MockClock) 
         await trio.sleep(1.0)
         assert nursery.child_tasks
         newcomer.arrived = FEWEST_BYTES
-    # However long nothing arrives, the other end hears something before it gives up.
+    # Even if nothing is acknowledged, the other end receives something before it gives up.
     newcomer.handed += FEWEST_BYTES
     with trio.fail_after(5.0):
         await priority.spend(piece)

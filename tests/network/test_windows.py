@@ -1,4 +1,4 @@
-"""What a peer may have us hold on its streams, and for how long."""
+"""What a peer may make us hold on its streams, and for how long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from libp2p.stream_muxer.yamux.yamux import (
 )
 from network.support import ECHO, echo, muxers, star, until
 
-# Private here: `_host`, `_write_frame`: a peer that keeps to no window.
+# Private here: `_host`, `_write_frame`: a peer that obeys no window.
 
 DEAF = TProtocol("/test/deaf")
 
@@ -29,7 +29,7 @@ async def never_read(stream: Any) -> None:
 
 
 async def push(stream: Any, size: int) -> None:
-    """Send bytes on a stream whatever its window says."""
+    """Send bytes on a stream regardless of its window."""
     muxed = stream.muxed_stream
     while size > 0:
         part = min(size, 60_000)
@@ -43,7 +43,7 @@ def unread(network: Network) -> int:
 
 
 async def heard(a: Network, b: Network) -> None:
-    """Wait until `b` has read all that `a` has sent so far."""
+    """Wait until `b` has read everything that `a` has sent so far."""
     assert await a.request(b.peer, ECHO, b"x", max_response=1, timeout=10) == b"x"
 
 
@@ -52,7 +52,7 @@ async def open_to(a: Network, b: Network, protocol: str = DEAF) -> Any:
 
 
 async def test_whoever_ignores_its_window_loses_the_stream() -> None:
-    """As it was: 16 MiB of each stream were kept."""
+    """Before: 16 MiB of each stream were kept."""
     async with star(2) as (a, b):
         b.serve(ECHO, echo, max_request=10, max_concurrent=4)
         b._host.set_stream_handler(DEAF, never_read)
@@ -79,7 +79,7 @@ async def test_nor_may_a_stream_begin_with_more_than_its_window() -> None:
 
 
 async def test_all_streams_of_a_peer_together_have_a_bound() -> None:
-    """As it was: 374 MB of one peer with 250 streams of a MiB each."""
+    """Before: 374 MB of one peer with 250 streams of a MiB each."""
     async with star(2) as (a, b):
         b.serve(ECHO, echo, max_request=10, max_concurrent=4)
         b._host.set_stream_handler(DEAF, never_read)
@@ -96,7 +96,7 @@ async def test_what_comes_on_a_stream_that_was_answered_is_not_kept() -> None:
         for _ in range(20):
             stream = await open_to(a, b, ECHO)
             await write_frame(stream, b"x")
-            # The answer, and its end; our own side we leave open.
+            # The answer, and its end; our own side stays open.
             assert await read_bytes(stream, 6, 5.0) == b"\0\0\0\0\1x"
             await push(stream, 200_000)
         await heard(a, b)

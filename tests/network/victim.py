@@ -1,9 +1,9 @@
-"""A whole node for attackers to try: a founder that trains alone, in a process of its own.
+"""A whole node as the target of attackers: a founder that trains alone, in a process of its own.
 
-It is a real stay in a swarm, with a data directory, gossip, introductions, calls back, a relay of
-circuits, a metrics page and a protocol that echoes; only the trainer is a toy, so that a round takes as
-long as agreement and the disk do. Its chain begins with `PAST` peers that were admitted and left again:
-their keys are the attackers' first ones, as most is looked into on the word of those who were members.
+It runs a real session in a swarm, with a data directory, gossip, introductions, dial-backs, a circuit
+relay, a metrics page and an echo protocol; only the trainer is a toy, so that a round takes as long as
+consensus and the disk do. Its chain begins with `PAST` peers that were admitted and left again: their
+keys are the attackers' first ones, because former members' messages are examined most.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from simulation.keys import identity
 from simulation.whole.trainer import Workshop, toy_swarm
 
 PAST = 50
-"""Peers that were members, by the numbers from 1 on (`simulation.keys.identity`)."""
+"""Number of former members, numbered from 1 on (`simulation.keys.identity`)."""
 
 
 @dataclass(frozen=True)
@@ -47,28 +47,28 @@ class Target:
 
     @property
     def topic(self) -> str:
-        """What the swarm's members gossip about."""
+        """The gossip topic of the swarm's members."""
         return f"distro/{self.swarm.hex()}"
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a node says of itself at a moment."""
+    """A node's report at a moment."""
 
     at: float
     """Seconds of the machine's steady clock."""
     sent: int
-    """Bytes on the wire since its start, protocol overhead included."""
+    """Bytes on the wire since its start, with protocol overhead."""
     received: int
     round: int
-    """The last one that it has applied."""
+    """The last applied round."""
     disk: int
     """Bytes of all files in its data directory."""
 
 
 @functools.cache
 def past() -> tuple[Manifest, list[bytes], Chain]:
-    """The swarm, the blobs that it begins with, and its chain up to where the node goes on."""
+    """Return the swarm, its initial blobs, and its chain up to where the node continues."""
     manifest, blobs, fingerprint = toy_swarm(snapshot_interval=50, min_seconds=0.2, sequences=16)
     chain = Chain(0)
     chain.manifest, chain.ledger = manifest, Ledger(manifest)
@@ -80,7 +80,7 @@ def past() -> tuple[Manifest, list[bytes], Chain]:
 
 
 def quiet_settings(manifest: Manifest, root: Path, **more: Any) -> DaemonSettings:
-    """Of a node without a screen, that looks around nowhere."""
+    """Return the settings of a node without a screen and without local discovery."""
     return DaemonSettings(
         swarm=manifest.swarm,
         data_dir=root,
@@ -94,7 +94,7 @@ def quiet_settings(manifest: Manifest, root: Path, **more: Any) -> DaemonSetting
 
 
 def on_disk(root: Path, blobs: list[bytes], chain: Chain) -> DataDir:
-    """A data directory with these blobs and this chain."""
+    """Return a data directory with these blobs and this chain."""
     data = DataDir(root)
     data.create()
     for blob in blobs:
@@ -107,7 +107,8 @@ def on_disk(root: Path, blobs: list[bytes], chain: Chain) -> DataDir:
 
 
 async def serve(root: Path, wire: Any) -> None:
-    """Be the node in an empty folder; send its `Target`, and for each word that arrives `Figures`."""
+    """Run the node in an empty folder; send its `Target`, and for each message that arrives
+    `Figures`."""
     manifest, blobs, chain = past()
     data = on_disk(root, blobs, chain)
     settings = quiet_settings(manifest, root)
@@ -122,7 +123,7 @@ async def serve(root: Path, wire: Any) -> None:
         page = metrics.serve(("127.0.0.1", 0))
         stay = Stay(settings, data, me, network, telemetry, workshop.start)
         nursery.start_soon(stay.run, b"")
-        # A round of its own is over: all is there, and works.
+        # A round of its own is over: everything is there, and works.
         await until(lambda: (telemetry.status().round or 0) > len(chain.ledger))
         port = int(page.url.rpartition(":")[2].partition("/")[0])
         wire.send(Target(network.addresses[0], port, manifest.swarm))
@@ -141,7 +142,7 @@ def _size(root: Path) -> int:
 
 
 def run(root: Path, wire: Any) -> None:
-    """`serve`, as the main function of a process."""
-    # A node has a file for what it says.
+    """Run `serve` as the main function of a process."""
+    # A real node logs to a file.
     logging.getLogger().addHandler(logging.NullHandler())
     trio.run(serve, root, wire)
