@@ -1,8 +1,8 @@
-"""A disk that fails at one step of the program, whichever is wanted, and says which steps there were.
+"""A disk that fails at one chosen step of the program, and reports which steps there were.
 
-A step is a call from the project's own code that makes, changes, renames or removes something on the
-disk. Python's ways to do that are replaced while a `FaultyDisk` is in use. A step that fails does half
-of its work first where it can, as a full disk does.
+A step is a call from the project's own code that creates, changes, renames or removes something on the
+disk. Python's functions for that are replaced while a `FaultyDisk` is in use. A step that fails does
+half of its work first where it can, as a full disk does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 @dataclass(frozen=True)
 class Step:
-    """What the project did to the disk, and where in its own code."""
+    """One operation of the project on the disk, and its place in the code."""
 
     what: str
     trail: tuple[tuple[str, int], ...]
@@ -38,12 +38,12 @@ class Step:
 
     @property
     def file(self) -> str:
-        """The file that it is done in."""
+        """The file with the call."""
         return self.trail[0][0]
 
     @property
     def on_a_name(self) -> bool:
-        """Whether it is done to a path; who has a file open may write to it."""
+        """Whether it is done to a path; an open file can be written to without one."""
         return self.what not in ("write", "fsync", "pwrite", "ftruncate", "fchmod")
 
 
@@ -57,7 +57,7 @@ class FaultyDisk:
         self._error = error
 
     def step(self, what: str, half: Callable[[], object] | None = None, name: Any = None) -> None:
-        """Note a step; raise if it is its turn, with the name of a file as the system does it."""
+        """Note a step; raise if it is the one to fail, with a file name as the system does it."""
         trail = _trail()
         if not trail:
             return
@@ -71,7 +71,7 @@ class FaultyDisk:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[FaultyDisk]:
-        """Stand between the program and the disk."""
+        """Intercept the program's access to the disk."""
         disk = self
 
         class Raw(io.FileIO):
@@ -127,7 +127,7 @@ class FaultyDisk:
             try:
                 disk.step("save_file", lambda: Path(path).write_bytes(b"half of it"))
             except OSError as error:
-                # As the library tells it.
+                # As the library reports it.
                 words = f"I/O error: {error.strerror} (os error {error.errno})"
                 raise SafetensorError(f"Error while serializing: {words}") from None
             real_save(tensors, path, *rest, **options)
@@ -167,9 +167,9 @@ class FaultyDisk:
 
 
 def _trail() -> tuple[tuple[str, int], ...]:
-    """Where in the project's code we are, the innermost first; nothing if it is not the project."""
+    """Return the call stack within the project's code, the innermost first; empty outside of it."""
     found = []
-    # Python has no public name for it that is quick.
+    # Python has no public name for it that is fast.
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -179,7 +179,7 @@ def _trail() -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-# Names of calls that do something to a disk. Of `open`, `replace` and `truncate` there are others.
+# Names of calls that write to a disk. `open`, `replace` and `truncate` also have other meanings.
 _CALLS = re.compile(
     r"^(write_bytes|write_text|unlink|mkdir|rename|link|symlink|ftruncate|pwrite|fsync|fdatasync|chmod"
     r"|fchmod|rmtree|rmdir|copyfile|copy|copytree|move|touch|TemporaryFile|NamedTemporaryFile"
@@ -189,7 +189,7 @@ _CALLS = re.compile(
 
 
 def places(checkout: Path) -> set[tuple[str, int, int, str]]:
-    """Every call in the project that writes to a disk: file, first and last line, name."""
+    """Return every call in the project that writes to a disk: file, first and last line, name."""
     import ast
 
     found = set()
@@ -218,7 +218,7 @@ def _name(call: Any) -> str | None:
             mode = texts[-1] if texts and isinstance(texts[-1], str) else "r"
             return "open" if set(mode) & set("wax+") and len(mode) <= 3 else None
         case "replace" if of:
-            # Of strings and of frozen dataclasses there are others with two.
+            # The methods of strings and of frozen dataclasses differ in their arguments.
             return "replace" if len(call.args) == 1 and not call.keywords else None
         case "truncate":
             return None if call.keywords else "truncate"

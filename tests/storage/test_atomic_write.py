@@ -1,4 +1,4 @@
-"""Files that are replaced whole: what is on the disk, in which order, and what a fault leaves."""
+"""Atomically replaced files: what is on the disk, in which order, and what a fault leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blob store: what it returns is what was asked for, and a failed write leaves nothing."""
+"""The blob store: what it returns is what was requested, and a failed write leaves nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distro_node.protocol.wire.blobs import MAX_BLOB_BYTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-# Private here: `_read`: the moment between two reads, in which another process mends a file.
+# Private here: `_read`: the moment between two reads, in which another process repairs a file.
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_corrupt_file_is_removed_and_not_returned(store: BlobStore) -> None:
 def test_a_blob_that_the_disk_cannot_read_is_dropped(
     store: BlobStore, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """So that it is fetched again; but not one that cannot be opened for lack of handles."""
+    """So that it is fetched again; but not one that cannot be opened for lack of descriptors."""
     cid = store.put(b"blob")
     real = Path.open
 
@@ -122,7 +122,7 @@ def test_the_largest_blob_and_one_byte_more(store: BlobStore) -> None:
 
 
 def test_a_small_blob_takes_little_memory_to_read(store: BlobStore) -> None:
-    """A record of a few hundred bytes has taken as much as the largest blob."""
+    """A record of a few hundred bytes once took as much as the largest blob."""
     cid = store.put(b"small")
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""The count of what is carried between others: it outlasts starts, and no disk's fault ends a node."""
+"""The count of relayed bytes survives restarts, and no disk fault ends a node."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def test_it_goes_on_where_the_last_start_ended(tmp_path: Path) -> None:
     assert again.total == 1_000
     again.note(24)
     assert again.total == 1_024
-    # Not kept yet.
+    # Not stored yet.
     assert read_carried(path) == 1_000
     again.keep()
     assert read_carried(path) == 1_024
     path.unlink()
-    # Nothing new: nothing is written.
+    # No change, so nothing is written.
     again.keep()
     assert not path.exists()
 

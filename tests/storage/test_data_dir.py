@@ -1,4 +1,4 @@
-"""The data directory: modes, the lock, room, and errors that say which."""
+"""The data directory: modes, the lock, free space, and specific errors."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_one_process_at_a_time(data: DataDir) -> None:
         assert f"process {holder.pid}" in caught.value.problem
         holder.kill()
         holder.wait()
-        # A killed process holds nothing.
+        # A killed process holds no lock.
         with data.lock():
             assert data.lock_file.read_text() == f"{os.getpid()}\n"
     with data.lock():
@@ -162,7 +162,7 @@ def test_a_directory_of_another_user_is_refused(
 
 
 def test_a_volume_of_roots_is_accepted(data: DataDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Volumes of containers are root's, and group-writable."""
+    """Volumes of containers belong to root, and are group-writable."""
     real = os.stat
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
     monkeypatch.setattr(

@@ -1,10 +1,10 @@
-"""A disk that is full, broken, read-only or somebody else's, at every step at which a node writes to it.
+"""A disk that is full, broken, read-only or another user's, at every step at which a node writes to it.
 
 Each scenario does what a part of the node does with the disk. It is run as often as it has steps, times
-the errors; each time another step fails. Then there is one clear line and a documented exit code, or the
-part goes on without. What was said to be stored is there; with a sound disk the same thing works, and
-leaves the files that it leaves where nothing ever failed. No place in the code that writes is without a
-scenario, which a test of its own sees to.
+the errors; each time another step fails. The result is one clear line and a documented exit code, or the
+part goes on without the disk. Acknowledged data is there; with an intact disk the same thing works, and
+leaves the same files as a run without faults. Every place in the code that writes is covered by a
+scenario, which a separate test checks.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ from simulation.chain import Chain
 from storage.faulty_disk import FaultyDisk, Step, places
 from transformers.utils import logging as transformers_logging
 
-# Private here: `_store_manifest`, `trainer_process`, `_spawned`: what is around them starts a trainer,
-# for seconds and each step; `_render`: a key as an earlier version wrote it; `_open`: a log on a full
+# Private here: `_store_manifest`, `trainer_process`, `_spawned`: their callers start a trainer, which
+# takes seconds for each step; `_render`: a key as an earlier version wrote it; `_open`: a log on a full
 # disk.
 ERRORS = {
     "full": errno.ENOSPC,
@@ -84,7 +84,7 @@ SCENARIOS: dict[str, tuple[Run, Check]] = {}
 
 
 def scenario(check: Check) -> Callable[[Run], Run]:
-    """Register a scenario; `check` looks at what it left, on a disk that works again."""
+    """Register a scenario; `check` examines what it left, on a disk that works again."""
 
     def register(run: Run) -> Run:
         SCENARIOS[run.__name__] = (run, check)
@@ -128,7 +128,7 @@ def data_directory(root: Path) -> None:
 def blobs_are_sound(root: Path) -> None:
     store = BlobStore(root / "blobs")
     for cid in store.ids():
-        # As it was when it was put, or gone.
+        # As it was when it was stored, or gone.
         assert store.get(cid) in (b"one", b"two", b"three", None)
 
 
@@ -231,7 +231,7 @@ def another_chain(root: Path) -> None:
     if len(store.load_ledger()) == 0:
         directory = DataDir(root).swarm(CHAIN.manifest.swarm)
         entries = (CHAIN.ledger.raw(round_) for round_ in range(2))
-        # Not by the store, so that no step of this can fail.
+        # Not through the store, so that no step of this can fail.
         raw = b"".join(len(each).to_bytes(4, "big") + each for each in entries)
         descriptor = os.open(directory.ledger, os.O_RDONLY | os.O_CREAT)
         os.close(descriptor)
@@ -244,14 +244,14 @@ def another_chain(root: Path) -> None:
 
 
 def write_past(path: Path, data: bytes) -> None:
-    """Write with nobody in between."""
+    """Write without the interception."""
     with io.FileIO(path, "w") as file:
         file.write(data)
 
 
 @scenario(what_was_said_is_there)
 def damaged_swarm_store(root: Path) -> None:
-    """What was torn by a crash is cut off, and what has rotted is replaced by what is before it."""
+    """What a crash tore is cut off, and a rotten end is replaced by the entries before it."""
     ACKNOWLEDGED.clear()
     directory = DataDir(root).swarm(CHAIN.manifest.swarm)
     a_store(root)
@@ -285,13 +285,13 @@ def numbers_that_grow(root: Path) -> None:
     assert Numbering(root / "number", clock=0.0).start_number >= first
 
 
-# Far cheaper than what a key file may have: each step stretches a passphrase half a dozen times.
+# Far cheaper than a key file may have: each step stretches a passphrase half a dozen times.
 EARLIER_N, LATER_N = 2**2, 2**3
 
 
 @scenario(sealed_identity_is_kept)
 def key_from_an_earlier_version(root: Path) -> None:
-    """It is written anew, or stays as it was."""
+    """It is rewritten, or stays as it was."""
     path = root / "identity.key"
     if not path.exists():
         with pytest.MonkeyPatch.context() as patch:
@@ -312,7 +312,7 @@ def spilled_entries(root: Path) -> None:
 
 @scenario(nothing_more)
 def what_is_carried(root: Path) -> None:
-    """It goes on being counted in memory."""
+    """The count goes on in memory."""
     count = Carried(root / "carried")
     count.note(5)
     count.keep()
@@ -383,10 +383,10 @@ def manifest_of_a_join(root: Path) -> None:
 
 @scenario(nothing_more)
 def swarm_directory(root: Path) -> None:
-    """What a stay makes before it connects."""
+    """The directories that a session creates before it connects."""
     settings = SimpleNamespace(swarm=CHAIN.manifest.swarm)
     with pytest.raises(AttributeError):
-        # It goes as far as the settings of the network.
+        # It gets as far as the settings of the network.
         Stay(cast(Any, settings), DataDir(root), *cast(Any, (None, None, None)))
 
 
@@ -481,7 +481,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> None:
     SESSIONS["session"] = make_session(root)
     SESSIONS["store"] = BlobStore(root)
     transformers_logging.disable_progress_bar()
-    # The library looks for fonts when it is first used, and remembers them.
+    # The library searches for fonts when it is first used, and remembers them.
     plot_losses(root / "plot.png", training=[], heldout=[], events=[], title="")
 
 
@@ -503,7 +503,7 @@ def no_handlers() -> Iterator[None]:
 
 
 def files_in(root: Path) -> set[str]:
-    """The names of what is there, but for what differs from run to run."""
+    """Return the names of all files, without what differs from run to run."""
     names = {path.relative_to(root).as_posix() for path in root.rglob("*")}
     return {re.sub(r"-\d+-[0-9a-f]{16}$", "", name) for name in names}
 
@@ -556,7 +556,7 @@ def test_whichever_step_fails(name: str, error: str, tmp_path: Path, capsys) -> 
             assert len(lines) == 2, f"{what}: {said}"
             assert lines[0].startswith("error: "), f"{what}: {said}"
         check(root)
-        # With the disk in order again the same command goes on, and nothing half-written is left.
+        # With an intact disk the same command continues, and nothing half-written is left.
         run(root)
         check(root)
         if disk.failed.what != "unlink":
@@ -582,7 +582,7 @@ ELSEWHERE = {
     ("node/telemetry/plots.py", "savefig"): "the library opens the file",
     ("node/demo/processes.py", "open"): "a demo's logs",
     ("node/trainer/follower.py", "TemporaryDirectory"): "tests/test_launched.py",
-    # What an export writes appears whole or not at all, on a full and on a read-only disk.
+    # The files of an export appear completely or not at all, on a full and on a read-only disk.
     **{
         ("node/results/export.py", name): "tests/results: full and read-only places"
         for name in ("mkdir", "rename", "rmdir", "rmtree", "write_bytes", "write_text")
@@ -606,12 +606,12 @@ ELSEWHERE = {
         "node/results/receipts.py",
         "write_atomically",
     ): "tests/cli/test_receipt.py: a place where nothing can be written",
-    # A unit is written whole or not at all: tests/service, a place that takes nothing.
+    # A unit is written completely or not at all: tests/service, a place that cannot be written.
     **{
         ("node/service/manager.py", name): "tests/service"
         for name in ("mkdir", "unlink", "write_atomically", "chmod")
     },
-    # What members have of their own is read again; what is said of it is told in their node's words.
+    # Members' own data is read again; errors there are reported in their node's terms.
     **{("node/own_data/reading.py", name): "tests/own_data" for name in ("mkdir", "rmtree")},
     **{
         ("node/own_data/reader.py", name): "the reader's own, told as a full disk is"
@@ -620,7 +620,7 @@ ELSEWHERE = {
     ("node/doctor/computer.py", "bind"): "a port, not a file",
     ("node/doctor/line.py", "TemporaryDirectory"): "the doctor's own, told as a full disk is",
     ("node/fitting.py", "TemporaryDirectory"): "the visitor's own, told as a full disk is",
-    # What is tokenised is made again; a swarm exists once its manifest does, which is written last.
+    # Tokenised data is made again; a swarm exists once its manifest does, which is written last.
     **{
         ("node/create/parts.py", name): "tests/create: parts that survive an interruption"
         for name in ("mkdir", "rmtree", "write_atomically", "replacing", "open")
@@ -637,7 +637,7 @@ def test_every_place_that_writes_is_tried(checkout: Path, tmp_path: Path) -> Non
     lines: set[tuple[str, int]] = set()
     for name, (run, _) in SCENARIOS.items():
         steps = steps_of(name, tmp_path / name)
-        # What is done only after a fault counts as well.
+        # Code that runs only after a fault counts as well.
         for number in [
             None,
             *(

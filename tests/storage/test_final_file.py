@@ -1,4 +1,4 @@
-"""The file that says what is final: whole, missing, or found to be damaged."""
+"""The file with the final record: correct, missing, or recognised as damaged."""
 
 from __future__ import annotations
 

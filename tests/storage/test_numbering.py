@@ -15,12 +15,13 @@ HOUR, MONTH = 3600.0, 30 * 86_400.0
 
 @pytest.mark.parametrize("ahead", [HOUR, MONTH])
 def test_a_clock_that_was_once_ahead_makes_no_smaller_numbers(tmp_path: Path, ahead: float) -> None:
-    """As it was: seconds of the wall clock, so that nobody believed the node until that time came."""
+    """Before: seconds of the wall clock, so that the node's records were refused until that time
+    came."""
     path = tmp_path / "starts"
     said: list[int] = []
     for clock in (NOW + ahead, NOW + 60, NOW + 120):
         numbering = Numbering(path, clock=clock)
-        # What it says of itself, and what a member counts its heartbeats from.
+        # The numbers of its records, and the one from which a member counts its heartbeats.
         said += [numbering.start_number << 20, *(numbering.next() for _ in range(60))]
     assert said == sorted(set(said))
 

@@ -1,4 +1,4 @@
-"""Parts have a name that nothing hashes to: only what fits is kept, and nothing is left behind."""
+"""Parts have names that are not hashes: only content that fits is kept, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_fits_is_kept_under_the_name(store: PartStore) -> None:
     assert store.has(NAME)
     assert store.get(NAME) == b"good bytes"
     assert store.size(NAME) == len(b"good bytes")
-    # The first stays: others ask for it.
+    # The first stays: others request it.
     assert store.keep(NAME, b"good as well")
     assert store.get(NAME) == b"good bytes"
     assert list(store.ids()) == [NAME]

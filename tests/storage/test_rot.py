@@ -1,7 +1,7 @@
-"""Fifty bytes that a disk has changed, one after the other, in each kind of file that a node has.
+"""Fifty bytes changed by a disk, one after the other, in each kind of file that a node has.
 
-Whatever byte it is: the node reads what is sound, says that something was lost, takes no changed byte
-for the truth, and can write the file anew. What it fetches again brings it back to where it was.
+Whichever byte it is: the node reads what is intact, reports the loss, never accepts the changed byte,
+and can rewrite the file. What it fetches again restores the former state.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Said = Callable[[], bool]
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Said:
-    """Whether anything was said since the last time."""
+    """Return a function that tells whether anything was logged since its last call."""
     caplog.set_level(logging.WARNING)
 
     def said() -> bool:
@@ -68,7 +68,7 @@ def directory(tmp_path: Path) -> SwarmDir:
 
 
 def flips(path: Path, kind: str) -> Any:
-    """Leave the file with one byte changed, fifty times; yields what it was and is."""
+    """Yield the file's original and its content with one byte changed, fifty times."""
     sound = path.read_bytes()
     chance = random.Random(kind)
     for _ in range(FLIPS):
@@ -99,7 +99,7 @@ def test_the_ledger(directory: SwarmDir, said: Said) -> None:
         assert [ledger.raw(r) for r in range(len(ledger))] == [
             CHAIN.ledger.raw(r) for r in range(len(ledger))
         ]
-        # What the others have still is fetched again.
+        # What the others still have is fetched again.
         for round_ in range(len(ledger), ROUNDS):
             store.keep(CHAIN.ledger.raw(round_))
         store.write()
@@ -129,7 +129,7 @@ def test_the_list_of_snapshots(directory: SwarmDir, said: Said) -> None:
     for _ in flips(directory.root / "snapshots.json", "snapshots"):
         store = SwarmStore(directory, CHAIN.manifest)
         found = store.snapshots()
-        # A changed blank says the same.
+        # A changed blank does not change the meaning.
         assert found == [] or found == SNAPSHOTS
         assert said() == (found == [])
         store.keep_snapshots(SNAPSHOTS)
@@ -177,7 +177,7 @@ def test_the_momentum(tmp_path: Path, said: Said) -> None:
     save_momentum(session.optimizer, table, path)
     assert load_momentum(session.optimizer, table, path)
     before = [tensor.clone() for tensor in session.optimizer.momentum]
-    # In the header, which says what is where, as often as in the numbers behind it.
+    # In the header, which has the layout, as often as in the numbers after it.
     head = 8 + int.from_bytes(path.read_bytes()[:8], "little")
     sound, chance = path.read_bytes(), random.Random("momentum")
     for number in range(2 * FLIPS):
@@ -187,7 +187,7 @@ def test_the_momentum(tmp_path: Path, said: Said) -> None:
         path.write_bytes(changed)
         loaded = load_momentum(session.optimizer, table, path)
         assert said() == (not loaded)
-        # In the header a blank may have changed: nothing else.
+        # In the header only a blank may have changed.
         assert not loaded or place < head
         for tensor, was in zip(session.optimizer.momentum, before, strict=True):
             assert torch.equal(tensor, was)
@@ -213,7 +213,7 @@ def a_record(number: int) -> PeerRecord:
 
 
 def test_the_history(directory: SwarmDir) -> None:
-    """A convenience: a line that is none is passed over, and plots lack a point."""
+    """A convenience: an invalid line is skipped, and plots lack a point."""
     telemetry = Telemetry(CHAIN.manifest.founder, Metrics(version="1"))
     telemetry.keep_history(directory.history)
     for round_ in range(ROUNDS):
@@ -235,7 +235,8 @@ def test_a_history_with_numbers_that_are_none(directory: SwarmDir, line: bytes) 
 
 
 def test_what_is_final(tmp_path: Path) -> None:
-    """A node that does not know any more what is final asks somebody whom its owner trusts."""
+    """A node that does not know any more what is final needs a link from a person whom its owner
+    trusts."""
     path, checkpoint = tmp_path / "final", Checkpoint(5, CHAIN.ledger[5].record.id)
     write_final(path, checkpoint)
     for _ in flips(path, "final"):
@@ -248,7 +249,7 @@ def test_what_is_final(tmp_path: Path) -> None:
 
 
 def test_the_key(tmp_path: Path) -> None:
-    """It cannot be fetched again: the node says so, and never becomes somebody else without a word."""
+    """It cannot be fetched again: the node reports that, and never silently becomes another peer."""
     path = tmp_path / "identity.key"
     identity = create_identity(path, None)
     for _ in flips(path, "key"):
@@ -259,8 +260,8 @@ def test_the_key(tmp_path: Path) -> None:
 
 
 def test_the_number_of_starts(tmp_path: Path, said: Said) -> None:
-    """A digit that became another leaves a number like any other. The clock is the lower bound, others
-    say what they have heard, and what is written is whole again."""
+    """A digit that became another leaves a number like any other. The clock is the lower bound, other
+    peers report what they know, and the rewritten file is correct again."""
     path, now = tmp_path / "starts", 1_800_000_000.0
     first = Numbering(path, clock=now)
     heard = first.next()

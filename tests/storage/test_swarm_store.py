@@ -1,4 +1,4 @@
-"""What a node remembers: on the disk when that is said, in order, and whatever a fault left of it."""
+"""The stored state of a swarm: durable when acknowledged, in order, and consistent after any fault."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import NO_BLOCK
 from simulation.chain import Chain
 
-# Private here: `_votes`: a process that dies closes nothing politely.
+# Private here: `_votes`: a process that dies does not close its files.
 
 ROUNDS = 6
 
@@ -49,7 +49,7 @@ def full(*_: object) -> None:
 
 
 class Full(FileIO):
-    """A file that takes a little at a time, on a disk that is full before all is written."""
+    """A file that accepts a little at a time, on a disk that is full before everything is written."""
 
     def write(self, data: Any) -> int:
         if len(data) > 3:
@@ -58,7 +58,7 @@ class Full(FileIO):
 
 
 class Syncs:
-    """Counts the fsyncs by the name of what is synced, and lets them wait."""
+    """Counts the fsyncs by the name of what is synced, and can delay them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
@@ -172,7 +172,7 @@ async def test_a_full_disk_takes_back_what_is_not_certain_and_nothing_follows_it
         with pytest.raises(OSError, match="No space"):
             await store.written()
     assert directory.votes.stat().st_size == size
-    # There is room again, but a gap is never papered over.
+    # There is room again, but a gap is never filled silently.
     store.sign(words(chain, 2).encode())
     with pytest.raises(OSError, match="No space"):
         await store.written()
@@ -218,7 +218,7 @@ async def test_what_a_killed_process_was_replacing_is_removed(
     left = [directory.root / f".{name}.new" for name in ("ledger", "votes", "snapshots.json")]
     for path in left:
         path.write_bytes(b"half of it")
-    # Not by one that only looks: the node beside it may be at it.
+    # Not by one that only reads: a node running in parallel may be using them.
     store.load_ledger(mend=False)
     assert all(path.exists() for path in left)
     store.load_ledger()
