@@ -1,4 +1,4 @@
-"""Checked work in words and numbers: somebody who is left out reads why, and what helps."""
+"""Audits in texts and numbers: the owner of a node that is left out reads why, and the remedy."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def test_whoever_is_turned_away_reads_why_it_is_not_let_in() -> None:
     assert "nobody has vouched" in how.sentence
     assert "distro-node doctor" in how.remedy
     assert f"{WINDOW:,} rounds" in how.remedy
-    # Until the record that lets it go.
+    # Until the record that removes it.
     assert verdict(checking(away)).sentence.startswith("your updates do not count: ")
-    # Whoever has done nothing wrong waits as ever.
+    # A node with a clean record waits as usual.
     waiting = replace(TRAINING, state="joining")
     assert verdict(checking(OWN_CHECKS, waiting)) == verdict(waiting)
 

@@ -1,4 +1,4 @@
-"""The metrics: linted by promtool, served on the address asked for, documented to the letter."""
+"""The metrics: linted by promtool, served on the requested address, documented exactly."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_ipv6_has_brackets() -> None:
         ("127.0.0.1", "bootstrap:9464", False),
         ("127.0.0.1", "192.0.2.1:9464", False),
         ("127.0.0.1", "", False),
-        # As Prometheus in a container's network asks.
+        # As Prometheus in a container's network requests it.
         ("0.0.0.0", "bootstrap:9464", True),
         ("0.0.0.0", "192.0.2.1:9464", True),
         ("0.0.0.0", "rebound.example:9464", False),
@@ -225,13 +225,13 @@ def series(metrics: Metrics) -> Iterator[tuple[str, dict[str, str], float]]:
 def test_whoever_connects_to_the_page_and_says_nothing_takes_up_little(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """As it was: a thread and a handle each, for ever; a thousand of them ended the node."""
+    """Before: a thread and a descriptor each, for ever; a thousand of them ended the node."""
     page = Metrics(version="1").serve(("127.0.0.1", 0))
     port = int(page.url.split(":")[2].split("/")[0])
     before = threading.active_count()
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
     try:
-        # All but a few are hung up on at once, those as soon as their time is over.
+        # All but a few are disconnected at once, those as soon as they time out.
         for each in silent:
             assert threading.active_count() <= before + 8
             assert hung_up(each)
@@ -247,7 +247,7 @@ def test_whoever_connects_to_the_page_and_says_nothing_takes_up_little(
         except OSError:
             assert time.monotonic() < deadline
     page.close()
-    # No tracebacks of theirs on the screen either.
+    # No tracebacks about them on the screen either.
     assert capfd.readouterr().err == ""
 
 

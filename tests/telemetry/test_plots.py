@@ -1,4 +1,4 @@
-"""The picture of a run: a PNG of the promised size, whatever there is to draw."""
+"""The plot of a run: a PNG of the promised size, whatever there is to draw."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distro_node.node.telemetry.plots import plot_losses
 
 
 def png_size(path: Path) -> tuple[int, int]:
-    """Width and height out of the header chunk, which always comes first."""
+    """Return width and height from the header chunk, which always comes first."""
     data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert data[12:16] == b"IHDR"

@@ -1,8 +1,8 @@
-"""Prometheus over a real swarm: every panel has something to show, and alerts fire when they should.
+"""Prometheus over a real swarm: every panel has data, and alerts fire when they should.
 
-Every member is a process with all of a node but torch (`serve_owner`, with the toy trainer of the
-simulations), so it has its own metrics page and can be killed. What stands in docker/ is used as it is,
-but that the spans of the alerts are shorter, so that minutes will do.
+Every member is a process with all of a node except torch (`serve_owner`, with the toy trainer of the
+simulations), so it has its own metrics page and can be killed. The files in docker/ are used unchanged,
+except that the time spans of the alerts are shorter, so that the test takes minutes.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from simulation.whole.trainer import Workshop, toy_swarm
 from statuses import SCORES
 
 FASTER = 15
-"""So many times shorter are the spans of the alerts here."""
+"""Factor by which the time spans of the alerts are shorter here."""
 PATIENCE_SECONDS = 900.0
-"""For everything to be there; a busy machine is slow."""
+"""Timeout for everything to be there; a busy machine is slow."""
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# A port that nobody has: what a router does that forwards nothing.
+# A port without a listener, as with a router that forwards nothing.
 NOBODYS_PORT = 1
 LEASE_SECONDS = 120.0
-"""Longer than it takes the alert to tell of a standstill: at its end, whoever is left goes on."""
+"""Longer than the alert takes to report a stall: at its end, the remaining members go on."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Node:
 
 @dataclass
 class Swarm:
-    """Members, and the bootstrap peer that brought them together."""
+    """Members, and the bootstrap peer that introduced them."""
 
     manifest: Manifest
     address: str
@@ -110,7 +110,7 @@ def started(function: Callable[[Any], None], settings: Any, data: DataDir | None
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk with less room than the alert wants."""
+    """Yield a folder on a disk with less free space than the alert requires."""
     place = tmp_path / "small"
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(place)]
@@ -122,7 +122,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def swarm(tmp_path: Path, small_disk: Path) -> Iterator[Swarm]:
-    """Four members: a founder, one on a small disk, one that nobody can dial, and one more."""
+    """Run four members: a founder, one on a small disk, one that cannot be dialled, and one more."""
     places = [tmp_path / "founder", small_disk, tmp_path / "hidden", tmp_path / "other"]
     datas = [DataDir(place) for place in places]
     for data in datas:
@@ -155,7 +155,7 @@ def swarm(tmp_path: Path, small_disk: Path) -> Iterator[Swarm]:
 
 
 def shortened(rules: str) -> str:
-    """The alerts with spans that a test can wait for."""
+    """Return the alerts with time spans that a test can wait for."""
 
     def shorter(found: re.Match[str]) -> str:
         seconds = int(found[2]) * SECONDS[found[3]] // FASTER
@@ -165,7 +165,7 @@ def shortened(rules: str) -> str:
 
 
 class Prometheus:
-    """A Prometheus that scrapes a swarm each second."""
+    """A Prometheus that scrapes a swarm every second."""
 
     def __init__(self, folder: Path, docker: Path, nodes: list[Node]) -> None:
         folder.mkdir()
@@ -194,11 +194,11 @@ class Prometheus:
         self._log.close()
 
     def series(self, expression: str) -> list[Any]:
-        """What a question gives now."""
+        """Return the current result of a query."""
         return self._get("query", query=expression)["result"]
 
     def firing(self) -> set[tuple[str, str]]:
-        """The alerts that fire now, and the instances that they name."""
+        """Return the alerts that fire now, with their instances."""
         return {
             (alert["labels"]["alertname"], alert["labels"]["instance"])
             for alert in self._get("alerts")["alerts"]
@@ -211,7 +211,7 @@ class Prometheus:
 
 
 async def offend(swarm: Swarm, member: str) -> None:
-    """Ask the bootstrap peer for somebody whom it does not carry, and a member for nothing sensible."""
+    """Ask the bootstrap peer for a peer without a reservation, and send a member an invalid request."""
     async with open_network(LOOPBACK, identity(77)) as stranger:
         await stranger.connect(swarm.address, 60.0)
         nobody = circuit_through(swarm.address, identity(78).peer)
@@ -224,7 +224,7 @@ async def offend(swarm: Swarm, member: str) -> None:
 
 
 def until(condition: Callable[[], bool], what: Callable[[], object]) -> float:
-    """Wait for a condition; the seconds that it took. `what` is said if it does not come true."""
+    """Wait for a condition; return the seconds that it took. `what` is shown on a timeout."""
     begun = time.monotonic()
     while True:
         with contextlib.suppress(OSError, UserError):
@@ -252,7 +252,7 @@ def test_panels_have_data_and_alerts_fire(checkout: Path, tmp_path: Path, swarm:
         for panel in dashboard["panels"]
         for target in panel.get("targets", ())
     }
-    # An alert's own question has no answer while all is well; what it asks about has one.
+    # An alert's own query has no result while all is well; its metrics have one.
     questions |= {
         found[0]
         for group in alerts["groups"]
@@ -287,7 +287,7 @@ def test_panels_have_data_and_alerts_fire(checkout: Path, tmp_path: Path, swarm:
 
         other.kill()
         fires("NodeDown", other)
-        # One that was killed is no reason for the others to stop.
+        # The others must not stop because one was killed.
         went_on = round_of(founder) + 3
         until(lambda: round_of(founder) >= went_on, lambda: "the others stopped")
 

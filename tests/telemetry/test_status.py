@@ -1,4 +1,4 @@
-"""The status as JSON: frozen by a file and a table, and read back strictly."""
+"""The status as JSON: frozen by a file and a table, and decoded strictly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account of a node: what is told once stays told once, over replays and restarts."""
+"""A node's telemetry: events are reported once, over replays and restarts."""
 
 from __future__ import annotations
 
