@@ -1,4 +1,4 @@
-"""A page on loopback without a node behind it, and a client of it that says what it likes."""
+"""A page on loopback without a node behind it, and a client that can send anything to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 60.0
 
 @dataclass
 class Served:
-    """A page that is served, and what was done through it."""
+    """A page that is served, and the commands given through it."""
 
     address: Address
     feed: Feed
@@ -47,7 +47,7 @@ class Served:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Reply:
-        """One request over a connection of its own."""
+        """Send one request over a connection of its own."""
         stream = await self.connect()
         async with stream:
             said = {"Host": f"127.0.0.1:{self.port}", **(headers or {})}
@@ -63,7 +63,7 @@ class Served:
             return await read_reply(stream, client)
 
     async def act(self, name: str, words: object = None, **headers: str) -> Reply:
-        """A command with its token, unless the headers say otherwise."""
+        """Send a command with its token, unless the headers override that."""
         said = {"Content-Type": "application/json", "X-Distro-Token": self.token} | {
             key.replace("_", "-"): value for key, value in headers.items()
         }
@@ -99,7 +99,7 @@ async def read_reply(stream: trio.abc.ReceiveStream, client: h11.Connection) -> 
 
 
 async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
-    """Everything until the other end hangs up, or breaks off."""
+    """Return everything until the other end disconnects, or resets."""
     received = b""
     with trio.fail_after(PATIENCE_SECONDS):
         try:

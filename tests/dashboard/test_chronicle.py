@@ -1,4 +1,4 @@
-"""The rounds out of ledger and history: all that is known, nothing that is not, in a bounded number."""
+"""The rounds from ledger and history: all that is known, nothing else, in a bounded number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulation.swarm import identity
 
 
 def write_ledger(path: Path, chain: Chain, *, cut: int = 0) -> None:
-    """As the swarm store does, the last `cut` bytes not written yet."""
+    """Write the ledger as the swarm store does, with the last `cut` bytes not written yet."""
     entries = [chain.ledger.raw(round_) for round_ in range(len(chain.ledger))]
     data = b"".join(len(entry).to_bytes(4, "big") + entry for entry in entries)
     path.write_bytes(data[: len(data) - cut])
@@ -43,7 +43,8 @@ def read(chronicle: Chronicle) -> dict[str, Any]:
 
 @pytest.fixture
 def chain() -> Chain:
-    """Three members; 2 falls silent in round 3, 1 leaves in round 4 and is back in round 6."""
+    """Return a chain of three members; 2 falls silent in round 3, 1 leaves in round 4 and is back in
+    round 6."""
     chain = Chain(3)
     chain.grow()
     chain.grow(
@@ -76,7 +77,7 @@ def test_what_the_ledger_says(chain: Chain, files: tuple[Path, Path]) -> None:
     assert rows["tokens"][:4] == [0, 1500, 1900, 2900]
     assert rows["bytes"][:3] == [0, 3000, 5000]
     assert rows["updates"] == [0, 3, 2, 2, 2, 1, 1, 2]
-    # What nobody has written down is not known: this node saw none of them.
+    # This node recorded no times, so they are unknown.
     assert rows["time"] == [None] * 8
     assert whole["phases"] == []
     peers = [peer_text(identity(n).peer) for n in range(3)]
@@ -113,7 +114,7 @@ def test_what_the_history_adds(chain: Chain, files: tuple[Path, Path]) -> None:
     assert whole["heldout"] == [[5, 2.25]]
     assert [each["round"] for each in whole["phases"]] == [5, 6]
     assert whole["phases"][0]["encode"] is None
-    # What a crash or a diverged model left is no number.
+    # An incomplete line, or the loss of a diverged model, is not a number.
     with history.open("a") as file:
         file.write('{"round": 6, "time": 1, "heldout": null}\n{"round": 7, "ti')
     assert read(chronicle)["heldout"] == [[5, 2.25]]
@@ -172,7 +173,7 @@ def test_damage_ends_what_is_shown_and_nothing_else(chain: Chain, files: tuple[P
     ledger.write_bytes(data)
     history.write_bytes(b"\xff\xfe\n[1]\nnull\n" + b'{"round": {}}\n' + b"[" * 100_000 + b"\n")
     rows = read(open_it(chain, files))["rows"]["round"]
-    # A byte inside a signature changes nothing that is read here; another ends it.
+    # A byte inside a signature changes nothing that is read here; another one ends it.
     assert rows == [*range(len(rows))]
     assert 1 <= len(rows) <= 8
     for nothing in (b"", b"\0\0", b"\xff" * 100):
@@ -197,7 +198,7 @@ def test_thousands_of_rounds_are_some_thousand_rows(
     assert rows["round"][-8:] == [*range(142, 150)]
     assert rows["rounds"][-8:] == [1] * 8
     assert sum(rows["rounds"]) == 150
-    # Nothing is lost of what is a sum, and no order.
+    # Sums lose nothing, and the order is kept.
     assert sum(rows["updates"]) == sum(len(chain.ledger[r].record.updates) for r in range(150))
     assert rows["tokens"] == sorted(rows["tokens"])
     assert None not in rows["time"][-40:]

@@ -1,4 +1,5 @@
-"""Who may read and who may act: rebinding, pages elsewhere, the token, addresses that others reach."""
+"""Read and control access: rebinding, requests from other pages, the token, addresses that others
+reach."""
 
 from __future__ import annotations
 
@@ -126,7 +127,7 @@ async def test_acting_needs_the_token_and_reading_does_not() -> None:
             assert (await page.act("pause", X_Distro_Token=wrong)).status == 403
         kind = {"Content-Type": "application/json"}
         assert (await page.ask("/api/act/pause", method="POST", headers=kind)).status == 403
-        # As a form elsewhere would send it, without asking first.
+        # As a form on another page would send it, without a preflight request.
         assert (await page.act("pause", Content_Type="text/plain")).status == 415
         link = {"X-Distro-Token": page.token}
         assert (await page.ask("/api/act/pause", headers=link)).status == 405
@@ -236,7 +237,7 @@ async def test_over_tls(certificate: tuple[Path, Path]) -> None:
             await stream.send_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert (await stream.receive_some(100)).startswith(b"HTTP/1.1 200")
         await trio.aclose_forcefully(stream)
-        # Whoever speaks plainly there is let go, and nobody else notices.
+        # A client that speaks plain HTTP there is disconnected, and no other notices.
         async with await page.connect() as plain:
             await plain.send_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             with trio.fail_after(PATIENCE_SECONDS):

@@ -1,4 +1,5 @@
-"""The page's server: whatever a client says or does not say, it costs little, and others are served."""
+"""The page's server: whatever a client sends or does not send, it costs little, and others are
+served."""
 
 from __future__ import annotations
 
@@ -115,7 +116,7 @@ async def test_a_reader_that_does_not_read_loses_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with served(bounds=Bounds(send_seconds=0.3)) as page, await page.connect() as stream:
-        # More than the buffers of the system between the two hold.
+        # More than the system's buffers between the two hold.
         status, pieces = page.feed.status(), 0
         monkeypatch.setattr(page.feed, "status", lambda: status + b" " * (8 << 20))
         await stream.send_all(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -175,7 +176,7 @@ async def test_a_bug_in_an_answer_costs_the_connection_and_not_the_node(
 
 
 async def test_what_breaks_off_in_the_middle_of_asking_for_a_head_is_hung_up_on() -> None:
-    """The answer to HEAD has no body, and a refusal's words are one."""
+    """The response to HEAD has no body, and a refusal's text would be one."""
     async with served() as page:
         for method, words in ((b"HEAD", b""), (b"POST", b"this is no request")):
             stream = await page.connect()

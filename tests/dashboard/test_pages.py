@@ -1,4 +1,4 @@
-"""What the page is told, which is the typed status and what follows from it; and its own files."""
+"""The page's data, which is the typed status and what is derived from it; and its own files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_the_page_is_told_what_status_says() -> None:
             assert told["status"] == json.loads(json.dumps(encode_status(status)))
             assert told["verdict"]["sentence"]
             assert {name for name, _, _ in told["rows"]} >= {"state", "round", "loss"}
-        # Not a swarm without members: nobody knows.
+        # Not a swarm without members: they are unknown.
         assert told["name"] is None
         assert told["dense_bytes"] is None
 
@@ -93,7 +93,7 @@ def test_what_keeps_it_from_working_is_said_with_a_remedy() -> None:
         assert said.tone == tone
         assert word in said.sentence
         assert said.remedy
-    # A relay carries it: all is well.
+    # A relay serves it: all is well.
     assert verdict(replace(TRAINING, reach=UNREACHABLE)).tone == "good"
 
 
@@ -132,7 +132,7 @@ def test_nothing_comes_from_elsewhere_and_no_text_becomes_markup() -> None:
         if own:
             for word in ("insertAdjacentHTML", "outerHTML", "document.write", "eval(", "Function("):
                 assert word not in text, path.name
-            # Read, to see whether something has changed, and never written.
+            # It may be read, to see whether something has changed, and never written.
             assert not re.search(r"innerHTML\s*=[^=]", text), path.name
     page = (STATIC / "index.html").read_text("utf-8")
     assert not re.search(r"<script(?![^>]*\bsrc=)", page)
@@ -183,11 +183,11 @@ def test_an_observer_says_how_the_swarm_is() -> None:
     assert verdict(OBSERVING).tone == "good"
     assert verdict(OBSERVING).sentence == "round 17 is the last that was decided, heard of 41 s ago"
     assert OBSERVING.swarm is not None
-    # A round takes 72 s: ten minutes without one are none too many, a quarter of an hour is.
+    # A round takes 72 s: ten minutes without one are not too many, a quarter of an hour is.
     for seconds, tone in ((600.0, "good"), (900.0, "warn")):
         late = replace(OBSERVING, swarm=replace(OBSERVING.swarm, decided_seconds=seconds))
         assert verdict(late).tone == tone
-        # A run that is over stands still as it should.
+        # A run that is over makes no more progress, as intended.
         over = replace(late, swarm=replace(OBSERVING.swarm, last_round=17, decided_seconds=seconds))
         assert verdict(over).tone == "good"
     assert verdict(replace(OBSERVING, line=NO_LINE)).tone == "bad"
