@@ -44,7 +44,7 @@ _IDLE_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class CircuitLimits:
-    """Limits of a relay. A swarm of 32 members of which none can be dialled has 496 circuits."""
+    """Limits of a relay. A swarm of 32 members, none of them dialable, has 496 circuits."""
 
     reservations: int = 256
     reservations_per_address: int = 64

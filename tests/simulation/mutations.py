@@ -113,7 +113,7 @@ def run_mutated(scenario: Scenario, mutation: Mutation) -> Failure | None:
 
 
 def _lying(scenario: Scenario, lies: tuple[str, ...]) -> Scenario:
-    # Only the founder can tell a history of its own.
+    # Only the founder can rewrite the history.
     founder = ((0, lies),) if HISTORY in lies else ()
     members = [index for index, _ in scenario.liars if index < scenario.members]
     liars = founder or tuple((index, lies) for index in members)

@@ -63,7 +63,7 @@ def least_quorum(model: str, votes: int) -> int:
 def may_be_quorum(
     model: str, membership: Membership, votes: Votes, cast: Mapping[PeerId, Collection[int]]
 ) -> bool:
-    """Whether these members, each with the masks of whom it called silent, may have signed a certificate
+    """Whether these members, each with its masks of members called silent, may have signed a certificate
     together; of all masks the one that leaves fewest is assumed."""
     members = sorted(membership.since)
     heads = Votes(dict.fromkeys(members, 1))

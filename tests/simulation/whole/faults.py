@@ -214,7 +214,7 @@ class Faults:
                     self._come_back(machine, action.seconds)
 
     def _come_back(self, machine: Machine, seconds: float) -> None:
-        """Start a node that was told to leave again, once it has left. If a full disk ended it before
+        """Restart a node that was told to leave, once it has left. If a full disk ended it before
         that, it is started again anyway: a machine runs one process at a time."""
         index = machine.index
         self.down.add(index)
