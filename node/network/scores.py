@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...crypto.identity import PeerId
 from ...protocol.wire.bounded import Bounded
 
-# Four ordinary offences within some minutes, or two false contents.
+# Four ordinary offences within some minutes, or two blobs with wrong content.
 LIMIT = 80.0
 WEIGHTS = {"bad_hash": 50.0, "impersonation": 100.0}
 DEFAULT_WEIGHT = 25.0
