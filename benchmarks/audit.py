@@ -1,19 +1,19 @@
-"""The audit's promises and their limits: clever liars among ten members, and seeds that are tried out.
+"""The outlier filter's promises and their limits: clever liars among ten members, and seeds tried out.
 
     python benchmarks/audit.py [--rounds N] [--tries N] [--json FILE]
 
-One to four liars of ten, who see all honest updates before they make their own, against updates of two
-kinds: those of a small language model in training (0.14M parameters, on Python's standard library), and
-toy data in which members find the same 64 coefficients of a block of 4,096 with signs that are right
-with 70 or 80 %. Beside the audit stands the rule that asks all members at once (`one pass`). The kinds
-of liars:
+One to four liars of ten, who see all honest updates before they make their own, against updates of
+two kinds: those of a small language model in training (0.14M parameters, on Python's standard
+library), and toy data in which members find the same 64 coefficients of a block of 4,096 with signs
+that are right with 70 or 80 %. For comparison there is the rule that judges all members at once
+(`one pass`). The kinds of liars:
 
     opposite    each sends the opposite of its own honest update
     crowd       they share the most used coefficients of each block and oppose the sum of all signs there
-    chosen      each opposes the same four honest members where they speak alone, agrees with the rest
+    chosen      each opposes the same four honest members where they are alone, and agrees with the rest
 
-The second table tries seeds as the last announcer could: which part of a sample's blocks a liar who lies
-in a given part of all blocks can make look honest.
+The second table tries seeds as the last announcer could: for a liar that lies in a given share of
+all blocks, the smallest share of lies that it can get into the sample.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from training import Setting, Trial, read_corpus, usual_schedule
 
 MEMBERS = 10
 SPARED = 4
-"""A member is not left out if no more than so many of nine others contradict it: liars choose so
-many."""
+"""A member is not left out if at most this many of nine others contradict it: liars choose the same
+number."""
 Liars = Callable[[UpdateLayout, list[DecodedUpdate], int, np.random.Generator], list[DecodedUpdate]]
 
 
 @dataclass
 class Row:
-    """What came of one kind of liars; shares of the updates that were left out."""
+    """The result for one kind of liars; shares of the updates that were left out."""
 
     data: str
     kind: str
@@ -56,28 +56,28 @@ class Row:
     lies_left_out: float
     lies_left_out_one_pass: float
     updates: int
-    """Honest ones, over all rounds."""
+    """Number of honest updates, over all rounds."""
 
 
 @dataclass
 class Ground:
-    """What trying seeds brought a liar; shares of blocks."""
+    """What trying seeds gains a liar; shares of blocks."""
 
     members: int
     sampled: int
     lies: float
-    """Of all blocks."""
+    """Share of lies in all blocks."""
     tries: int
     least_seen: float
     """The smallest share of lies in a sample."""
     least_of_a_trillion: float
-    """What 2^40 tries go below with a probability of 2^-20 at most."""
+    """The share that 2^40 tries go below with a probability of at most 2^-20."""
 
 
 def opposite(
     layout: UpdateLayout, honest: list[DecodedUpdate], liars: int, chance: np.random.Generator
 ) -> list[DecodedUpdate]:
-    """Each sends the opposite of what it found."""
+    """Let each liar send the opposite of its own honest update."""
     own = honest[MEMBERS - liars :]
     return [DecodedUpdate(u.positions, [-signs for signs in u.signs]) for u in own]
 
@@ -85,7 +85,7 @@ def opposite(
 def crowd(
     layout: UpdateLayout, honest: list[DecodedUpdate], liars: int, chance: np.random.Generator
 ) -> list[DecodedUpdate]:
-    """They share the most used coefficients and oppose the sum."""
+    """Let the liars share the most used coefficients and oppose the sum."""
     heard = honest[: MEMBERS - liars]
     made = [DecodedUpdate([], []) for _ in range(liars)]
     for index, tensor in enumerate(layout.tensors):
@@ -93,7 +93,7 @@ def crowd(
         worth = 100.0 * np.abs(sums) + 10.0 * uses + chance.random(sums.shape)
         best = np.argsort(-worth, axis=1)
         for j, update in enumerate(made):
-            # A small block has not so many coefficients as all of them want.
+            # A small block has fewer coefficients than all of them together want.
             places = (np.arange(tensor.top_k) + j * tensor.top_k) % tensor.elements
             positions = np.sort(best[:, places], axis=1)
             against = np.where(np.take_along_axis(sums, positions, axis=1) > 0, -1, 1)
@@ -105,7 +105,7 @@ def crowd(
 def chosen(
     layout: UpdateLayout, honest: list[DecodedUpdate], liars: int, chance: np.random.Generator
 ) -> list[DecodedUpdate]:
-    """They oppose the first four where these speak alone, and agree with all others."""
+    """Let the liars oppose the first four where these are alone, and agree with all others."""
     heard = honest[: MEMBERS - liars]
     made = [DecodedUpdate([], []) for _ in range(liars)]
     for index, tensor in enumerate(layout.tensors):
@@ -128,7 +128,7 @@ KINDS: dict[str, Liars] = {"opposite": opposite, "crowd": crowd, "chosen": chose
 def signs_said(
     blocks: int, elements: int, index: int, updates: Sequence[DecodedUpdate]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The sum of the signs at each coefficient, and how many send it: (blocks, elements) each."""
+    """Return the sum of the signs at each coefficient, and how many send it: (blocks, elements) each."""
     sums = np.zeros((blocks, elements), dtype=np.int32)
     uses = np.zeros((blocks, elements), dtype=np.int32)
     rows = np.arange(blocks)[:, None]
@@ -141,7 +141,7 @@ def signs_said(
 def toy_rounds(
     right: float, rounds: int, chance: np.random.Generator
 ) -> Iterator[tuple[UpdateLayout, list[DecodedUpdate]]]:
-    """Members find most of 64 common coefficients, and some of their own."""
+    """Yield updates of members that find most of 64 common coefficients, and some of their own."""
     layout = update_layout([ParameterSpec(name="w", shape=(1024, 1024))], 64, 8)
     (tensor,) = layout.tensors
     shape = (tensor.blocks, tensor.elements)
@@ -162,7 +162,7 @@ def toy_rounds(
 
 
 def trained_rounds(rounds: int) -> Iterator[tuple[UpdateLayout, list[DecodedUpdate]]]:
-    """The updates of ten honest members that train a small model."""
+    """Yield the updates of ten honest members that train a small model."""
     setting = Setting(
         workers=MEMBERS, sequences=1, steps=rounds, hidden=64, layers=2, seed=0, device="cpu"
     )
@@ -187,7 +187,7 @@ def trained_rounds(rounds: int) -> Iterator[tuple[UpdateLayout, list[DecodedUpda
 
 
 def measure(data: str, rounds: Iterator[tuple[UpdateLayout, list[DecodedUpdate]]]) -> list[Row]:
-    """Every kind of liars, in every number, on the same updates."""
+    """Measure every kind of liars, in every number, on the same updates."""
     chance = np.random.default_rng(1)
     counts: dict[tuple[str, int], np.ndarray] = {}
     seen = 0
@@ -215,7 +215,8 @@ def measure(data: str, rounds: Iterator[tuple[UpdateLayout, list[DecodedUpdate]]
 
 
 def grind(members: int, lies: float, tries: int) -> Ground:
-    """The smallest share of lies in a sample over so many seeds, of 1.2 billion parameters' blocks."""
+    """Find the smallest share of lies in a sample over `tries` seeds, for the blocks of 1.2 billion
+    parameters."""
     layout = update_layout([ParameterSpec(name="w", shape=(1 << 15, 36_864))], 64, 8)
     chance = np.random.default_rng(2)
     lie = chance.random(sum(tensor.blocks for tensor in layout.tensors)) < lies

@@ -1,12 +1,12 @@
-"""What rounding the basis costs in learning: the protocol's integer basis beside the float one.
+"""The cost in learning of rounding the basis: the protocol's integer basis beside the float one.
 
     python benchmarks/basis.py [--seeds 3] [--steps 300] [--workers 8] [--hidden 128] [--layers 4]
                                [--json FILE]
 
-The same tiny run (see training.py), with the same settings and data order, is trained with both bases
-over several seeds. Everything else of the step is the same: signs are counted, the inverse transform is
-taken, and only its sign is used. The float basis is the one that tears replicas apart; here there is but
-one replica.
+The same tiny run (see training.py), with the same settings and data order, is trained with both
+bases over several seeds. Everything else of the step is the same: signs are counted, the inverse
+transform is taken, and only its sign is used. The float basis makes replicas diverge; here there is
+only one replica.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from training import Setting, Trial, percent_apart, read_corpus, usual_schedule
 
 
 def unrounded_basis(side: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The basis as it is before it is rounded to whole numbers."""
+    """Return the basis before it is rounded to integers."""
     return torch.from_numpy(scaled_basis(side)).to(dtype).to(device)
 
 
@@ -41,7 +41,7 @@ BASES: dict[str, Basis] = {"integer": whole_basis, "float": unrounded_basis}
 
 
 def train(trial: Trial, basis: Basis, rate: float) -> float:
-    """The held-out loss in nats a byte after all steps."""
+    """Return the held-out loss in nats per byte after all steps."""
     setting = trial.setting
     spec = OptimizerSpec()
     schedule = usual_schedule(rate, setting.steps)

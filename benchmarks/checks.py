@@ -1,24 +1,24 @@
-"""How well honest work can be told from other work by computing one of its sequences again.
+"""How well an audit, recomputing one of its sequences, distinguishes honest work from other work.
 
     python benchmarks/checks.py [--sizes 0.14M 0.9M 3M] [--variants usual …] [--seeds 0 …] [--quick]
         [--work FILE] [--known] [--json FILE] [--plot FILE]
 
-Some twenty kinds of opponents (checks_swarm.py) beside honest members, on other hardware too, while a
-small language model is trained on the standard library's sources. Every candidate for a statistic is
-held against every update, and the table of them says how far apart honest scores and others are: d' is
-the distance of the means in root mean square deviations, AUC how often an honest score is above the
-other. What then becomes of somebody who is checked again and again is drawn with the statistic, the
-bounds and the sequential tests of `protocol/checks`.
+Some twenty kinds of opponents (checks_swarm.py) beside honest members, including members on other
+hardware, while a small language model is trained on the standard library's sources. Every candidate
+for a statistic is computed for every update, and their table shows how well they separate honest
+scores from others: d' is the distance of the means in root mean square deviations, AUC the frequency
+with which an honest score exceeds the other. Then repeated audits of one member are drawn at random,
+with the statistic, the bounds and the sequential tests of `protocol/checks`.
 
-False accusations are too rare to be counted. What is counted is said beside what is extrapolated,
-twice: with a normal distribution fitted to the lower half of a case's honest scores and its mirror
-image, and with Student's t, whose tails are as heavy as is likeliest; sequences of one update are
-correlated as was measured. The larger of the two counts. Checks of one member in different rounds are
-taken to be independent.
+False accusations are too rare to be counted. The counts are reported beside two extrapolations: a
+normal distribution fitted to the lower half of a case's honest scores and its mirror image, and
+Student's t with the likeliest weight of tails; sequences of one update are correlated as measured.
+The larger of the two is used. Audits of one member in different rounds are assumed to be
+independent.
 
-A case (size, variant, seed) is a line of --work as soon as it is measured, and is not measured again:
-the same command goes on where it was killed, with the case that it was killed in. --known measures
-nothing. --quick is one short case of the smallest size, to see that all of it runs.
+A case (size, variant, seed) becomes a line of --work when measured, and is not measured
+again: after a kill the same command resumes with the interrupted case. --known measures nothing.
+--quick is one short case of the smallest size, to check that everything runs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 CHOSEN = "change of own gradient"
-"""The statistic with which the tests are made."""
+"""The statistic used by the tests."""
 STRANGERS_WORK = (
     "other data",
     "a small batch repeated",
@@ -76,7 +76,7 @@ STRANGERS_WORK = (
     "random",
     "half of the signs turned",
 )
-"""Those that know nothing of the dealt sequences: a statistic must tell them."""
+"""Opponents that know nothing of the assigned sequences: a statistic must detect them."""
 DEALT_WORK = (
     "parameters 20 rounds old",
     "the first half of each sequence",
@@ -85,16 +85,16 @@ DEALT_WORK = (
     "a tenth of the signs turned",
     "poisons the head",
 )
-"""Those that know something of them."""
+"""Opponents that know something of them."""
 
 MIXED = (0.9, 0.8, 0.5)
-"""How often those are honest who copy somebody else's update in all other rounds."""
+"""The frequency of honest updates of members that copy another's update in all other rounds."""
 
 COST = 0.03
-"""What checks may take of all compute."""
+"""The share of all compute that audits may take."""
 WITHIN = 20
 COURSES, LONGEST = 300, 120
-"""How often a course of checks is drawn, and how long it may be."""
+"""Number of drawn courses of audits, and their greatest length."""
 
 
 def main() -> None:
@@ -121,12 +121,12 @@ def main() -> None:
 
 
 def measured(options: argparse.Namespace) -> list[Unit]:
-    """All units that are there, those of the command line measured first."""
+    """Return all measured units, after measuring those of the command line."""
     units = read_runs(options.work, Unit) if options.work else []
     texts = None
     for case in () if options.known else cases(options):
         described = asdict(case) | {"label": case.label}
-        # Lines of before there was a choice do not say what it was.
+        # Lines from before an option existed do not contain it.
         if any(USUAL | unit.case == described for unit in units):
             continue
         texts = texts or read_corpus([Path(sysconfig.get_paths()["stdlib"])], [])
@@ -139,7 +139,8 @@ def measured(options: argparse.Namespace) -> list[Unit]:
 
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
-    """The cases of the command line: all variants and sizes with the first seed before the next."""
+    """Yield the cases of the command line: all variants and sizes with the first seed before the
+    next."""
     if options.quick:
         yield replace(SIZES["0.14M"], rounds=12, first=6, stride=3)
         return
@@ -159,15 +160,15 @@ class Group:
         self.share = int(self.case["share"])
 
     def names(self) -> list[str]:
-        """All kinds of members, in their order."""
+        """Return all kinds of members, in order."""
         return list(dict.fromkeys(row[0] for unit in self.units for row in unit.rows))
 
     def statistics(self) -> list[str]:
-        """All statistics, in their order."""
+        """Return all statistics, in order."""
         return list(dict.fromkeys(name for unit in self.units for name in unit.statistics))
 
     def scores(self, name: str, statistic: str) -> np.ndarray:
-        """Of each update of this kind, where this was measured: (updates, sequences)."""
+        """Return the scores of each update of this kind, where measured: (updates, sequences)."""
         return np.array(
             [
                 [score[unit.statistics.index(statistic)] for score in found]
@@ -179,7 +180,8 @@ class Group:
         )
 
     def looks(self, name: str) -> list[list[Seen]]:
-        """As records hold them: of each update of this kind, a look at each of its sequences."""
+        """Return, for each update of this kind, an audit of each of its sequences, as records have
+        them."""
         wholes = self.scores(name, CHOSEN)
         halves = self.scores(name, BEGINNING)
         return [
@@ -191,7 +193,7 @@ class Group:
         ]
 
     def honest_by_lane(self) -> list[list[Seen]]:
-        """Looks at the honest members, a list for each."""
+        """Return the audits of the honest members, a list for each."""
         lanes = [
             (number, lane)
             for number, unit in enumerate(self.units)
@@ -205,7 +207,8 @@ class Group:
 
 
 def summed_up(units: Sequence[Unit]) -> dict[str, Any]:
-    """What is written as JSON. Its head is of the largest model that was measured as usual."""
+    """Return the JSON document. Its top level has the figures of the largest model that was measured
+    as usual."""
     groups: dict[tuple[str, str], list[Unit]] = {}
     for unit in units:
         groups.setdefault((unit.case["size"], unit.case["label"]), []).append(unit)
@@ -213,7 +216,7 @@ def summed_up(units: Sequence[Unit]) -> dict[str, Any]:
     found.sort(key=lambda case: (case["parameters"], case["label"] != "usual"))
     usual = [case for case in found if case["label"] == "usual"] or found
     head = usual[-1]
-    # But for the deviation, which is each case's own.
+    # Except the deviation, which differs between cases.
     levels = level_test(1)
     return {
         "size": head["size"],
@@ -273,7 +276,7 @@ def _case(group: Group) -> dict[str, Any]:
         for name in ("gradient", "check")
     }
     each = 1 + seconds["check"] / seconds["gradient"]
-    # A failed first look has the whole share looked at.
+    # After a failed first audit the whole share is audited.
     looks = 1 + first * group.share
     rounds = math.ceil(each * looks / (group.share * COST))
     return {
@@ -331,13 +334,13 @@ def _case(group: Group) -> dict[str, Any]:
 
 
 def _fails(row: Sequence[float], first: int, bound: int) -> bool:
-    """Whether a check fails whose first look is at this sequence."""
+    """Whether an audit fails that begins with this sequence."""
     whole = [round(1000 * score) for score in row]
     return verdict.failed(whole[first], whole, bound)
 
 
 def _correlation(honest: np.ndarray) -> float:
-    """Of the scores of two sequences of one update."""
+    """Return the correlation between the scores of two sequences of one update."""
     _, share = honest.shape
     if share < 2:
         return 0.0
@@ -347,7 +350,7 @@ def _correlation(honest: np.ndarray) -> float:
 
 
 def _of_checkers(group: Group) -> float:
-    """Of the scores that two checkers find for one sequence."""
+    """Return the correlation between the scores of two auditors for one sequence."""
     first = {}
     for number, unit in enumerate(group.units):
         index = unit.statistics.index(CHOSEN)
@@ -359,7 +362,7 @@ def _of_checkers(group: Group) -> float:
 
 
 def _by_round(group: Group) -> dict[str, list[float]]:
-    """By round the mean honest score and that of who trains on other data."""
+    """Return, by round, the mean honest score and that of a member that trains on other data."""
     found: dict[int, dict[str, list[float]]] = {}
     for unit in group.units:
         index = unit.statistics.index(CHOSEN)
@@ -374,9 +377,10 @@ def _by_round(group: Group) -> dict[str, list[float]]:
 
 
 def _fitted(honest: np.ndarray, bound: float) -> dict[str, dict[str, float]]:
-    """Normal and t distributions of honest scores, and how often a check fails both looks by them."""
+    """Return normal and t distributions fitted to honest scores, and how often an honest member
+    fails both audits by them."""
     share = honest.shape[1]
-    # The lower half and its mirror image: what is above the median accuses nobody, and hides nothing.
+    # The lower half and its mirror image: scores above the median accuse no member, and hide nothing.
     median = float(np.median(honest))
     lower = honest[honest <= median]
     values = np.concatenate([lower, 2 * median - lower])
@@ -404,7 +408,7 @@ def _fitted(honest: np.ndarray, bound: float) -> dict[str, dict[str, float]]:
 
 
 def _fits(values: np.ndarray) -> dict[str, dict[str, float]]:
-    """A normal and the likeliest t distribution of these; 0 degrees stand for a normal one."""
+    """Fit a normal and the likeliest t distribution to these values; 0 degrees mean a normal one."""
     found = {}
     for name, degrees in (("normal", math.inf), ("t", _likeliest_degrees(values))):
         middle, scale, likelihood = _student(values, degrees)
@@ -422,7 +426,7 @@ def _likeliest_degrees(values: np.ndarray) -> float:
 
 
 def _student(values: np.ndarray, degrees: float) -> tuple[float, float, float]:
-    """Middle, scale and logarithm of the likelihood of Student's t, by expectation and maximisation."""
+    """Return centre, scale and log-likelihood of Student's t, by expectation maximisation."""
     middle, scale = float(values.mean()), float(values.std())
     if math.isinf(degrees):
         spread = ((values - middle) / scale) ** 2
@@ -445,7 +449,7 @@ def _student(values: np.ndarray, degrees: float) -> tuple[float, float, float]:
 
 
 def _below(point: float, degrees: float) -> float:
-    """The distribution's function, of a standard normal or of Student's t."""
+    """Return the distribution function of a standard normal or of Student's t."""
     if math.isinf(degrees):
         return math.erfc(-point / math.sqrt(2)) / 2
     if point > 0:
@@ -460,7 +464,7 @@ def _below(point: float, degrees: float) -> float:
 
 
 def _accused_by_level(test: LevelTest, fit: dict[str, float], usual: float) -> float:
-    """How often, a check, an honest member is accused by the test of levels, with fitted scores."""
+    """Return how often, per audit, the test of levels accuses an honest member, with fitted scores."""
     degrees = fit["degrees"] or math.inf
     edges = np.linspace(-1.0, 3.0, 161)
     below = [_below((edge * usual - fit["middle"]) / fit["scale"], degrees) for edge in edges]
@@ -476,8 +480,8 @@ def _accused_by_level(test: LevelTest, fit: dict[str, float], usual: float) -> f
 def _accused_by_halves(
     test: LevelTest, usually: Usual, lanes: Sequence[Sequence[Seen]]
 ) -> tuple[float, dict[str, float]]:
-    """The same of the tests of halves; and how well the first half of honest sequences is in updates, in
-    parts of what is usual."""
+    """Return the same for the tests of halves, and the honest updates' scores on first halves,
+    relative to the usual ones."""
     firsts = _first_halves(usually, (look for looks in lanes for look in looks))
     if not firsts.size:
         return 0.0, {}
@@ -489,13 +493,14 @@ def _accused_by_halves(
 
 
 def _first_halves(usually: Usual, looks: Iterable[Seen]) -> np.ndarray:
-    """How well the first half of each of these sequences is in its update, in parts of what is usual."""
+    """Return the updates' scores on the first half of each of these sequences, relative to the usual
+    ones."""
     found = [halves.first for look in looks if (halves := usually.halves(look))]
     return np.array(found) / 1000
 
 
 def _middle(values: np.ndarray) -> dict[str, float]:
-    """Empty without values."""
+    """Return mean and deviation; empty without values."""
     return {"mean": float(values.mean()), "deviation": float(values.std())} if values.size else {}
 
 
@@ -504,7 +509,7 @@ def _evenly(looks: Sequence[Sequence[Seen]]) -> tuple[Sequence[Sequence[Seen]], 
 
 
 class Courses:
-    """What becomes of somebody whose checks are drawn from some updates."""
+    """Random courses of audits, drawn from some updates."""
 
     def __init__(self, usual: int, usually: Usual, levels: LevelTest, halves: LevelTest) -> None:
         self._usual = usual
@@ -512,12 +517,13 @@ class Courses:
         self._usually = usually
         self._levels = levels
         self._halves = halves
-        # What each of them adds up, `_says` says.
+        # `_says` returns what an audit adds to each of them.
         self._tests = (("passes", WORK), ("levels", levels), ("halves", halves), ("halves", halves))
         self._chance = np.random.default_rng(0)
 
     def drawn(self, updates: Sequence[Sequence[Seen]], odds: np.ndarray) -> dict[str, Any]:
-        """`updates`: looks at each sequence of each of them, and how probable each update is."""
+        """Draw courses. `updates`: audits of each sequence of each update; `odds`: the probability
+        of each update."""
         bound, share = self._bound, len(updates[0])
         scores = np.array([[look.score for look in looks] for looks in updates])
         fails = np.array([[_fails(row, j, bound) for j in range(share)] for row in scores / 1000])
@@ -549,13 +555,13 @@ class Courses:
         }
 
     def first_half(self, updates: Sequence[Sequence[Seen]]) -> dict[str, float]:
-        """How well first halves are in these updates, where looks pass."""
+        """Return these updates' scores on first halves, where audits pass."""
         passed = (look for row in updates for look in row if look.score >= self._bound)
         return _middle(_first_halves(self._usually, passed))
 
     def _says(self, look: Seen, failed: bool) -> tuple[int | None, ...]:
-        """What a look adds to the sum of each test; None where it says nothing. `failed`: whether the
-        check has, if the look was low."""
+        """Return what an audit adds to the sum of each test; None where it adds nothing. `failed`:
+        whether a low first audit led to a failure."""
         passed = look.score >= self._bound
         halves = self._usually.halves(look) if passed else None
         told = passed or failed
@@ -569,7 +575,7 @@ class Courses:
     def _course(
         self, steps: list[list[tuple[int | None, ...]]], odds: np.ndarray, share: int
     ) -> dict[str, int]:
-        """After how many checks each test accuses; those that do not are left out."""
+        """Return after how many audits each test accuses; tests that do not accuse are left out."""
         updates = self._chance.choice(len(odds), LONGEST, p=odds)
         sequences = self._chance.integers(0, share, LONGEST)
         drawn = [steps[update][one] for update, one in zip(updates, sequences, strict=True)]
@@ -587,7 +593,7 @@ class Courses:
 
 
 def _separations(group: Group) -> dict[str, dict[str, Any]]:
-    """How far every statistic tells opponents from the honest."""
+    """Return how well every statistic separates opponents from honest members."""
     found = {}
     for name in group.statistics():
         honest = group.scores("honest", name).ravel()
@@ -605,7 +611,7 @@ def _separations(group: Group) -> dict[str, dict[str, Any]]:
             "honest_deviation": float(honest.std()),
             "least_d": min(d for d, _ in strangers),
             "least_auc": min(auc for _, auc in strangers),
-            # One look, with the bound that the verdict would have.
+            # One audit, with the bound that the verdict would use.
             "honest_low": max((fit["fails_first"] for fit in fitted.values()), default=1.0),
             "strangers_pass": max(passed[: len(strangers)]),
             "apart": apart,
@@ -614,10 +620,10 @@ def _separations(group: Group) -> dict[str, dict[str, Any]]:
 
 
 def _mixture(group: Group) -> dict[str, float] | None:
-    """The best linear mixture of all statistics (Fisher's), fitted to every other measured round and
-    tried on those between: whether any of them together tell more than one alone."""
+    """Return the best linear mixture of all statistics (Fisher's), fitted to every other measured
+    round and tested on those between: whether several together separate better than one alone."""
     if sum(len({row[1] for row in unit.rows}) for unit in group.units) < 6:
-        # Fitted to two rounds it says nothing.
+        # Fitted to two rounds it is meaningless.
         return None
     common = [
         name
@@ -650,7 +656,7 @@ def _mixture(group: Group) -> dict[str, float] | None:
 
 
 def _apart(honest: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """d' and AUC."""
+    """Return d' and AUC."""
     spread = math.sqrt((honest.var() + other.var()) / 2)
     d = float(honest.mean() - other.mean()) / spread if spread else 0.0
     above = (honest[:, None] > other).mean() + (honest[:, None] == other).mean() / 2
@@ -658,7 +664,7 @@ def _apart(honest: np.ndarray, other: np.ndarray) -> tuple[float, float]:
 
 
 def print_summary(document: dict[str, Any]) -> None:
-    """All cases as tables."""
+    """Print all cases as tables."""
     for case in document["cases"]:
         honest, cost = case["honest"], case["cost"]
         print(
@@ -705,7 +711,7 @@ def print_summary(document: dict[str, Any]) -> None:
 
 
 def plot(path: Path, units: Sequence[Unit]) -> None:
-    """Honest scores beside some others', a panel for each size."""
+    """Plot honest scores beside some others', a panel for each size."""
     import matplotlib
 
     matplotlib.use("Agg")

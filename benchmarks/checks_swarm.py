@@ -1,11 +1,11 @@
-"""A swarm whose work is checked, for `checks.py`: honest members, opponents, and what checkers see.
+"""A swarm with audits for `checks.py`: honest members, opponents, and what auditors compute.
 
-Members train as in training.py, and their updates alone move the parameters. An opponent is a shadow of
-the first member: it is dealt the same sequences, has a momentum of its own and makes an update in every
-round in its own way, which moves nothing. In measured rounds every dealt sequence's gradient is
-computed by itself, seen by checkers with other second moments than the checked member's, and every
-update is compared with each of the sequences that it should be made from, by several statistics
-(`STATISTICS`).
+Members train as in training.py, and only their updates move the parameters. An opponent is a shadow
+of the first member: it is assigned the same sequences, has its own momentum and makes an update in
+every round in its own way, which moves nothing. In measured rounds every assigned sequence's
+gradient is computed separately, as seen by auditors with other second moments than the audited
+member's, and every update is compared with each of the sequences from which it should be made, by
+several statistics (`STATISTICS`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from distro_node.protocol.wire.manifest import OptimizerSpec, Preconditioner, St
 from training import SEQUENCE, Setting, Trial, usual_schedule, windows
 
 LATER = (1, 5, 20)
-"""How many rounds later a check may be made by somebody who has kept no parameters."""
+"""Delays in rounds of an audit by a member that has kept no parameters."""
 POISONED = 0.05
-"""The part of all blocks that are turned by who poisons some, wherever they are."""
+"""The share of all blocks that a poisoning opponent flips, spread over the model."""
 
 BEGINNING = "change of own gradient by the first half"
-"""What is held against the same of the whole sequence (`verdict.Halves`)."""
+"""Compared with the same of the whole sequence (`verdict.Halves`)."""
 
 Gradients = list[torch.Tensor]
 Dense = list[torch.Tensor]
@@ -50,7 +50,7 @@ USUAL: dict[str, Any] = {
     "step": "sign",
     "overlap": False,
 }
-"""What a case has that says nothing else."""
+"""The options of a case unless it sets others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +62,14 @@ class Case:
     hidden: int
     layers: int
     rounds: int
-    """Of training."""
+    """Number of training rounds."""
     first: int
     """The first measured round."""
     stride: int
-    """From one measured round to the next."""
+    """Rounds between measurements."""
     members: int = 8
     share: int = 4
-    """Sequences that are dealt to a member in a round."""
+    """Number of sequences assigned to a member in a round."""
     top_k: int = 8
     preconditioner: Preconditioner = "orthogonal"
     smoothing: float = 0.0
@@ -78,11 +78,11 @@ class Case:
     overlap: bool = False
     peak: float = 4e-3
     opponents: Literal["all", "few"] = "all"
-    """Whether all kinds of them are there, or those that take the least time."""
+    """Whether to include all kinds of opponents, or those that take the least time."""
 
     @property
     def label(self) -> str:
-        """What is unlike the usual, in words."""
+        """The options that differ from the usual ones, in words."""
         unlike = [
             name if value is True else f"{name} {value}"
             for name, value in asdict(self).items()
@@ -93,47 +93,47 @@ class Case:
 
 @dataclass
 class Unit:
-    """What was measured in one case: a line of the file of runs."""
+    """The measurements of one case: a line of the file of runs."""
 
     case: dict[str, Any]
     parameters: int
     coefficients: int
-    """Of an update: N."""
+    """Coefficients of an update: N."""
     rows: list[list[Any]]
-    """[subject, round, lane, by a second checker, [of each sequence: a score by each statistic]]."""
+    """[subject, round, lane, by a second auditor, [for each sequence: a score by each statistic]]."""
     statistics: list[str]
     losses: list[list[float]]
     """Rounds and held-out loss, at the beginning and at the end."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Processor time: of a sequence's gradient, and of all else that a check takes."""
+    """CPU time of a sequence's gradient, and of everything else in an audit."""
 
 
 @dataclass
 class Sight:
-    """What a checker holds against an update: dense coefficients by what they are of."""
+    """What an auditor compares with an update: dense coefficients by their source."""
 
     dealt: Dense
-    """Of the dealt sequence."""
+    """Of the assigned sequence."""
     plain: Dense
-    """Of the same, divided by its root alone, its blocks not made orthogonal."""
+    """Of the same, only divided by its root, without orthogonal blocks."""
     mixed: Dense
-    """What replacing one sequence of the checker's own share by it would change in its gradient."""
+    """The change in the auditor's own gradient if one sequence of its share were replaced by it."""
     beginning: Dense
-    """The same of the sequence's first half."""
+    """The same for the sequence's first half."""
 
 
 @dataclass
 class Controls:
-    """What a checker holds beside it, none of it dealt to the checked member."""
+    """An auditor's controls, none assigned to the audited member."""
 
     stranger: Dense
-    """Of a sequence that was dealt to nobody."""
+    """Of a sequence that was assigned to no member."""
     own: Dense
-    """Of the checker's own share."""
+    """Of the auditor's own share."""
     plain: Dense
-    """Of the same, blocks not made orthogonal."""
+    """Of the same, without orthogonal blocks."""
     momentum: Dense
-    """The checker's, with its own gradient and before its update is taken out."""
+    """The auditor's momentum, with its own gradient and before its update is taken out."""
     others: Dense
     """The sums of the signs of all other members' updates."""
 
@@ -146,8 +146,7 @@ def _score(signs: np.ndarray, weights: np.ndarray) -> float:
 
 
 def remainder(values: np.ndarray, controls: Sequence[np.ndarray]) -> np.ndarray:
-    """What is left of the values when what the controls foresee of them, by least squares, is taken
-    out."""
+    """Return the residual of the values after a least-squares fit by the controls."""
     if not controls:
         return values
     table = np.stack(controls, axis=1)
@@ -156,7 +155,7 @@ def remainder(values: np.ndarray, controls: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _without(target: str, *controls: str) -> Statistic:
-    """The weights of one view, less what the controls foresee of it."""
+    """Return a statistic from the weights of one view, less their fit by the controls."""
 
     def score(view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout) -> float:
         return _score(signs, remainder(view[target], [view[name] for name in controls]))
@@ -165,14 +164,14 @@ def _without(target: str, *controls: str) -> Statistic:
 
 
 def _copied(view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout) -> float:
-    """One of the others has copied the update that is checked."""
+    """Score on the assumption that one of the others has copied the audited update."""
     return _score(signs, remainder(view["dealt"], [view["others"] + signs]))
 
 
 def _by_tensor(
     view: dict[str, np.ndarray], layout: UpdateLayout, *controls: str
 ) -> list[np.ndarray]:
-    """The weights of each tensor, less what the controls foresee of them in this tensor."""
+    """Return the weights of each tensor, less their fit by the controls within this tensor."""
     ends = np.cumsum([tensor.coefficients for tensor in layout.tensors])[:-1]
     split = {name: np.split(values, ends) for name, values in view.items()}
     return [
@@ -184,12 +183,12 @@ def _by_tensor(
 def _others_by_tensor(
     view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout
 ) -> float:
-    """The same as one weight for the others' signs, but a weight for each tensor."""
+    """Score with a separate weight of the others' signs for each tensor."""
     return _score(signs, np.concatenate(_by_tensor(view, layout, "others")))
 
 
 def _least_tensor(view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout) -> float:
-    """The smallest score of a tensor that sends 64 coefficients or more."""
+    """Return the smallest score of a tensor that sends 64 coefficients or more."""
     ends = np.cumsum([tensor.coefficients for tensor in layout.tensors])[:-1]
     parts = zip(np.split(signs, ends), _by_tensor(view, layout, "others"), strict=True)
     return min((_score(s, w) for s, w in parts if len(s) >= 64), default=0.0)
@@ -198,14 +197,14 @@ def _least_tensor(view: dict[str, np.ndarray], signs: np.ndarray, layout: Update
 def _least_plain_tensor(
     view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout
 ) -> float:
-    """The same with nothing taken out."""
+    """Return the same without controls."""
     ends = np.cumsum([tensor.coefficients for tensor in layout.tensors])[:-1]
     parts = zip(np.split(signs, ends), np.split(view["dealt"], ends), strict=True)
     return min((_score(s, w) for s, w in parts if len(s) >= 64), default=0.0)
 
 
 def _by_block(view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout) -> float:
-    """Every block has the same say, whatever its coefficients' size."""
+    """Score with equal influence of every block, whatever the size of its coefficients."""
     ends = np.cumsum([tensor.coefficients for tensor in layout.tensors])[:-1]
     weights = []
     for tensor, part in zip(layout.tensors, np.split(view["dealt"], ends), strict=True):
@@ -250,7 +249,7 @@ STATISTICS: dict[str, Statistic] = {
 
 
 class Subject:
-    """Somebody who makes an update a round."""
+    """A subject that makes an update per round."""
 
     def __init__(self, name: str, make: Callable[[Round], DecodedUpdate]) -> None:
         self.name = name
@@ -258,7 +257,7 @@ class Subject:
 
 
 class Trained:
-    """Makes updates from gradients, with a momentum of its own; none means that nothing was computed."""
+    """Makes updates from gradients, with its own momentum; None means that nothing was computed."""
 
     def __init__(self, swarm: Swarm, gradients: Callable[[Round], Gradients | None]) -> None:
         self._optimizer = swarm.new_optimizer()
@@ -276,19 +275,19 @@ class Trained:
 
 @dataclass
 class Round:
-    """What is there in one round for members and opponents."""
+    """The data of one round for members and opponents."""
 
     swarm: Swarm
     number: int
     batch: np.ndarray
     """(members, share, SEQUENCE + 1)."""
     single: list[Gradients]
-    """The first member's sequences, each by itself."""
+    """The first member's sequences, each separately."""
     updates: list[DecodedUpdate]
-    """The members', in their order."""
+    """The members' updates, in order."""
 
     def mean(self, count: int) -> Gradients:
-        """Of the first so many sequences of the first member."""
+        """Return the mean gradient of the first `count` sequences of the first member."""
         return _mean(self.single[:count])
 
 
@@ -320,23 +319,23 @@ class Swarm:
         self.chance = np.random.default_rng(case.seed + 1)
         self.noise = torch.Generator().manual_seed(case.seed)
         self.history: deque[list[torch.Tensor]] = deque(maxlen=max(LATER) + 2)
-        """Parameters of the rounds before, the newest last: those of this round too."""
+        """Parameters of earlier rounds, the newest last, including this round's."""
         self.seconds = {"gradient": 0.0, "gradients": 0.0, "check": 0.0, "checks": 0.0}
         self.few = self.strangers(case.share)
         self._schedule = usual_schedule(case.peak, case.rounds)
         self.subjects = _subjects(self)
 
     def new_optimizer(self) -> LocalOptimizer:
-        """An empty momentum."""
+        """Return an optimizer with an empty momentum."""
         return LocalOptimizer(self.layout, self.trial.parameters, self.spec)
 
     def strangers(self, count: int) -> np.ndarray:
-        """Sequences that are dealt to nobody."""
+        """Return sequences that are assigned to no member."""
         text = self.trial.text
         return windows(text, self.chance.integers(0, len(text) - SEQUENCE - 1, count))
 
     def gradients(self, batch: np.ndarray, age: int = 0) -> Gradients:
-        """The mean gradient of some sequences on this round's parameters, or older ones."""
+        """Return the mean gradient of some sequences on this round's parameters, or older ones."""
         if not age:
             return self.trial.gradients(batch)
         new = [parameter.clone() for parameter in self.parameters]
@@ -402,7 +401,7 @@ class Swarm:
         )
 
     def timed_gradient(self, batch: np.ndarray, age: int) -> Gradients:
-        """The same, its processor time noted."""
+        """Return the same, and record its CPU time."""
         began = time.process_time()
         found = self.gradients(batch, age)
         self.seconds["gradient"] += time.process_time() - began
@@ -417,10 +416,11 @@ class Swarm:
         momenta: list[Dense],
         made: list[tuple[str, DecodedUpdate]],
     ) -> list[list[Any]]:
-        """The rows of a round: every update against every sequence it should be made from."""
+        """Return the rows of a round: every update against every sequence from which it should be
+        made."""
         case, rows = self.case, []
         for lane in range(case.members):
-            # By two checkers: the second looks again at the first sequence alone.
+            # By two auditors: the second re-audits only the first sequence.
             first = int(self.chance.integers(1, case.members))
             second = 1 + (first + int(self.chance.integers(0, case.members - 2))) % (
                 case.members - 1
@@ -441,7 +441,7 @@ class Swarm:
                         else:
                             scores[name].append(found)
                 if lane == 0 and not again:
-                    # The same honest update, looked at by who has other parameters or arithmetic.
+                    # The same honest update, audited with other parameters or arithmetic.
                     rows += self._looked_at_otherwise(now, checker, owns[checker], controls)
             rows += [[name, now.number, lane, False, found] for name, found in scores.items()]
         return rows
@@ -454,7 +454,7 @@ class Swarm:
         base = int(self.case.overlap)
         for age in LATER:
             if len(self.history) > age + base:
-                # Old parameters here, new ones there: which of the two are older makes no difference.
+                # Old parameters here, new ones there: it makes no difference which of the two are older.
                 gradient = self.gradients(one, age + base)
                 half = self._half(one[0], age)
                 sight = self._sight(gradient, half, checker, own, controls)
@@ -471,7 +471,7 @@ class Swarm:
         owns: list[Gradients],
         momenta: list[Dense],
     ) -> Controls:
-        # What the sum says that the checker hears: the checked member's own word is not in it.
+        # The sum that the auditor receives, without the audited member's own signs.
         heard = [update for index, update in enumerate(now.updates) if index != lane]
         sums = [torch.zeros((tensor.blocks, tensor.elements)) for tensor in self.layout.tensors]
         for update in heard:
@@ -488,7 +488,7 @@ class Swarm:
         )
 
     def _half(self, sequence: np.ndarray, age: int = 0) -> Gradients:
-        """The gradient of a sequence's first half, its processor time noted as a check's."""
+        """Return the gradient of a sequence's first half, and record its CPU time as an audit's."""
         began = time.process_time()
         found = self.gradients(sequence[None, : SEQUENCE // 2 + 1], age + int(self.case.overlap))
         self.seconds["check"] += time.process_time() - began
@@ -502,7 +502,7 @@ class Swarm:
         own: Gradients,
         controls: Controls,
     ) -> Sight:
-        # What a look takes beside the sequence's gradient: its beginning's, and three of these.
+        # An audit's cost besides the sequence's gradient: that of its beginning, and three of these.
         began = time.process_time()
         before = self._dense(own, checker)
         mixed, beginning = (
@@ -519,14 +519,14 @@ class Swarm:
         )
 
     def _mixed(self, gradient: Gradients, own: Gradients, checker: int) -> Dense:
-        """The checker's coefficients, if one sequence of its share were another."""
+        """Return the auditor's coefficients if one sequence of its share were another."""
         share = self.case.share
         mixed = [o + (g - o) / share for o, g in zip(own, gradient, strict=True)]
         return self._dense(mixed, checker)
 
     @torch.no_grad()
     def _dense(self, gradients: Gradients, checker: int, *, orthogonal: bool = True) -> Dense:
-        """All coefficients of a gradient as a checker sees them."""
+        """Return all coefficients of a gradient as an auditor sees them."""
         spec = self.spec if orthogonal else replace(self.spec, preconditioner="rms")
         if self.spec.preconditioner == "none":
             spec = self.spec
@@ -556,13 +556,13 @@ class Swarm:
 
 
 def _mean(gradients: Sequence[Gradients]) -> Gradients:
-    """Of several gradients."""
+    """Return the mean of several gradients."""
     sums = [functools.reduce(torch.add, parts) for parts in zip(*gradients, strict=True)]
     return [total / len(gradients) for total in sums]
 
 
 def _subjects(swarm: Swarm) -> list[Subject]:
-    """Honest members on other hardware, and the opponents."""
+    """Return honest members on other hardware, and the opponents."""
     share, age = swarm.case.share, int(swarm.case.overlap)
     trained: dict[str, Callable[[Round], Gradients | None]] = {
         "other data": lambda now: swarm.gradients(swarm.strangers(share), age),
@@ -606,13 +606,13 @@ def _subjects(swarm: Swarm) -> list[Subject]:
 
 
 def _sometimes(now: Round, often: float) -> Gradients | None:
-    """The honest gradient, or nothing: then the momentum alone speaks."""
+    """Return the honest gradient, or None: then the update comes from the momentum alone."""
     swarm = now.swarm
     return now.mean(swarm.case.share) if swarm.chance.random() < often else None
 
 
 def _perturbed(now: Round, size: float) -> Gradients:
-    """Every element off by a part of itself: far more than two devices differ."""
+    """Perturb every element by a share of itself: far more than two devices differ."""
     generator = now.swarm.noise
     return [
         gradient * (1 + size * torch.randn(gradient.shape, generator=generator))
@@ -626,7 +626,7 @@ def _bfloat16(swarm: Swarm, batch: np.ndarray) -> Gradients:
 
 
 def _shallow(swarm: Swarm, batch: np.ndarray) -> Gradients:
-    """A model that costs half: every second layer is left out, and gets no gradient."""
+    """Compute with a model of half the cost: every second layer is left out, and gets no gradient."""
     inner: Any = swarm.trial.model.model
     layers = inner.layers
     inner.layers = torch.nn.ModuleList(list(layers)[::2])
@@ -637,7 +637,7 @@ def _shallow(swarm: Swarm, batch: np.ndarray) -> Gradients:
 
 
 def _upper(swarm: Swarm, gradients: Gradients) -> Gradients:
-    """What is left where the way back ends in the middle."""
+    """Return the gradient of a backward pass that ends in the middle."""
     lower = tuple(f".layers.{number}." for number in range(swarm.case.layers // 2))
     return [
         torch.zeros_like(gradient)
@@ -648,7 +648,7 @@ def _upper(swarm: Swarm, gradients: Gradients) -> Gradients:
 
 
 def _turned(swarm: Swarm, update: DecodedUpdate, part: float) -> DecodedUpdate:
-    """Some signs, drawn anew each round, are turned round."""
+    """Flip some signs, drawn afresh in each round."""
     signs = [
         np.where(swarm.chance.random(sign.shape) < part, -sign, sign).astype(np.int8)
         for sign in update.signs
@@ -667,7 +667,7 @@ def _random(swarm: Swarm) -> DecodedUpdate:
 
 
 def _poisoned(swarm: Swarm, update: DecodedUpdate, *, head: bool) -> DecodedUpdate:
-    """All signs of some blocks are turned: those of the head, or every so many of all."""
+    """Flip all signs of some blocks: those of the head, or every n-th of all."""
     signs, passed = [], 0
     for tensor, sign in zip(swarm.layout.tensors, update.signs, strict=True):
         numbers = passed + np.arange(tensor.blocks)

@@ -4,18 +4,18 @@
 
 Two byte-level Llamas train on the standard library's sources, one member alone; the coefficients are
 those of its momentum. The larger one (3.3 million parameters) has sides that are multiples of 64, so
-nearly all its blocks are full ones of 64 × 64, as in large models; the smaller one is the demo's. Beside
-the formats stand the uniform bound, and what the best known model of positions could save at most: the
-ideal length of a code that counts rows and columns in every strip of blocks, behind the default
-preconditioner and behind `rms`.
+nearly all its blocks are full ones of 64 × 64, as in large models; the smaller one is the demo's.
+Beside the formats the table has the uniform bound, and the most that the best known model of
+positions could save: the ideal length of a code that counts rows and columns in every strip of
+blocks, after the default preconditioner and after `rms`.
 
-Speed, and the size of an update of the report's 1.2B Llama 2, are measured on coefficients drawn at
-random: ours has the same length whatever they are. One core, CPU seconds.
+Speed, and the size of an update of the report's 1.2B Llama 2, are measured on random coefficients:
+ours has the same length for any. One core, CPU seconds.
 
-The others' formats are written down from their descriptions: DeMo's reference code (its all-gather of
-int64 indices and float32 values); Psyche 0.2.0 with `quantize_1bit`, which sends one sign bit in place
-of a value; templar's 72B run, 12-bit indices and 2-bit values (its code of v2.1.3 sends each value as a
-byte, 20 bits together). Their additions, such as shapes and scales, are left out.
+The others' formats were implemented from their descriptions: DeMo's reference code (its all-gather
+of int64 indices and float32 values); Psyche 0.2.0 with `quantize_1bit`, which sends one sign bit in
+place of a value; templar's 72B run, 12-bit indices and 2-bit values (its code of v2.1.3 sends each
+value as a byte, 20 bits together). Their additions, such as shapes and scales, are left out.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ DEMO = Model("demo", 128, 344)
 
 @dataclass(frozen=True)
 class Format:
-    """A way to write an update down. Ours needs the layout alone; so do the others here."""
+    """A format for an update. Ours needs only the layout, and so do the others here."""
 
     name: str
     encode: Encoder
@@ -101,7 +101,7 @@ class Format:
 def real_updates(
     model: Model, k: int, steps: int, preconditioner: str
 ) -> tuple[UpdateLayout, list[DecodedUpdate]]:
-    """Train one member alone and return its updates of the later half of the steps."""
+    """Train one member alone and return its updates of the second half of the steps."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "manifest.toml").write_text(
@@ -136,13 +136,13 @@ def real_updates(
 
 
 def drawn_update(layout: UpdateLayout) -> DecodedUpdate:
-    """An update whose positions and signs are drawn evenly."""
+    """Return an update with uniformly random positions and signs."""
     generator = np.random.default_rng(0)
     drawn = DecodedUpdate([], [])
     for tensor in layout.tensors:
         places = generator.integers(0, tensor.elements, (tensor.blocks, tensor.top_k))
         places.sort(axis=1)
-        # Few blocks draw a position twice; these take the first ones instead.
+        # A few blocks draw a position twice; these take the first ones instead.
         places[(np.diff(places, axis=1) == 0).any(axis=1)] = np.arange(tensor.top_k)
         drawn.positions.append(places.astype(np.int32))
         drawn.signs.append((1 - 2 * generator.integers(0, 2, places.shape)).astype(np.int8))
@@ -152,11 +152,12 @@ def drawn_update(layout: UpdateLayout) -> DecodedUpdate:
 def strip_bits(
     layout: UpdateLayout, updates: Sequence[DecodedUpdate], counted_before: float
 ) -> float:
-    """Bits a coefficient, sign included, of an ideal code that learns where coefficients fall.
+    """Return the bits per coefficient, sign included, of an ideal code that learns where
+    coefficients fall.
 
-    A row of blocks counts how often each row of its blocks was sent, a column of blocks likewise; all
-    counts begin with `counted_before` and grow with every block, in raster order. A coefficient is as
-    likely as its row in the one and its column in the other.
+    A row of blocks counts how often each row of its blocks was sent, a column of blocks likewise;
+    all counts begin with `counted_before` and grow with every block, in raster order. A
+    coefficient's probability is that of its row in the one times that of its column in the other.
     """
     bits = 0.0
     for update in updates:
@@ -171,12 +172,12 @@ def strip_bits(
                 ):
                     bits -= np.log2(counts[at] / counts.sum()).sum()
                     np.add.at(counts, at, 1)
-            # The coefficients of a block have no order, so k! ways to name them are one.
+            # The coefficients of a block have no order, so their k! orders are equivalent.
             bits -= tensor.blocks * math.log2(math.factorial(tensor.top_k))
     return bits / (layout.coefficients * len(updates)) + 1
 
 
-# The formats of others, written down from their descriptions.
+# The formats of others, implemented from their descriptions.
 
 
 def _flat(update: DecodedUpdate) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
@@ -197,7 +198,8 @@ def _unpack(data: bytes, bits: int, count: int) -> npt.NDArray[np.int64]:
 
 
 def _fields(position_bits: int, value_bits: int) -> tuple[Encoder, Decoder]:
-    """Positions and values of so many bits each; a value is a sign where it has one bit."""
+    """Return a format with positions and values of these numbers of bits; a value of one bit is a
+    sign."""
 
     def encode(layout: UpdateLayout, update: DecodedUpdate) -> bytes:
         positions, signs = _flat(update)
@@ -236,7 +238,7 @@ FORMATS = (
 
 
 def uniform_bound(layout: UpdateLayout) -> float:
-    """Bits a coefficient if all sets of positions and all signs were equally likely."""
+    """Return the bits per coefficient if all sets of positions and all signs were equally likely."""
     bits = sum(
         tensor.blocks * math.log2(math.comb(tensor.elements, tensor.top_k))
         for tensor in layout.tensors
@@ -252,7 +254,7 @@ def bits_per_coefficient(
 
 
 def best_seconds(act: Callable[[], object], repeats: int = 5) -> float:
-    """The least processor time of a few runs: what else the machine does only adds to it."""
+    """Return the least CPU time of a few runs, since other load only adds to it."""
     times = []
     for _ in range(repeats):
         start = time.process_time()
@@ -290,7 +292,7 @@ def main() -> None:
 
 
 def measure(model: Model, k: int, steps: int) -> dict[str, object]:
-    """Bits a coefficient of real updates of a model, by format, and what bounds them."""
+    """Measure the bits per coefficient of a model's real updates, by format, and their bounds."""
     layout, updates = real_updates(model, k, steps, "orthogonal")
     full = sum(t.coefficients for t in layout.tensors if t.elements == FULL_BLOCK)
     parameters = sum(tensor.rows * tensor.columns for tensor in layout.tensors)
@@ -324,7 +326,7 @@ def measure(model: Model, k: int, steps: int) -> dict[str, object]:
 
 
 def race(layout: UpdateLayout) -> dict[str, dict[str, float]]:
-    """Seconds and bytes of an update, by format."""
+    """Measure seconds and bytes of an update, by format."""
     update = drawn_update(layout)
     print(f"\nCPU seconds for one update of {layout.coefficients:,} coefficients (1.2B parameters)")
     print(f"\n{'format':38} {'encode s':>9} {'decode s':>9} {'MB':>7}")
@@ -343,7 +345,7 @@ def race(layout: UpdateLayout) -> dict[str, dict[str, float]]:
 
 
 def measure_large(k: int) -> dict[str, float]:
-    """Our update of a 1.2B model with so many coefficients a block."""
+    """Measure our update of a 1.2B model with k coefficients per block."""
     layout = update_layout(llama("1.2B"), 64, k)
     update = drawn_update(layout)
     body = encode_update(layout, update.positions, update.signs)

@@ -6,23 +6,24 @@
         [--overlap] [--flipped SHARE] [--late SHARE] [--absent SHARE] [--troubled-only]
         [--device cpu] [--runs FILE] [--json FILE] [--plot FILE] [--earlier FILE…]
 
-How members are simulated stands in training.py. Bytes are counted as the DisTrO report counts them: a
-bf16 all-reduce receives 2 bytes × parameters × (members - 1) a round, ours one update of each other
+training.py describes how members are simulated. Bytes are counted as in the DisTrO report: a bf16
+all-reduce receives 2 bytes × parameters × (members - 1) per round, ours one update of each other
 member. The held-out text is never trained on.
 
-For each of the troubles of the fourth line every variant is trained once more, beside without; with
-absent members twice: for as many rounds, and for as many tokens. The table shows the mean over the
-seeds and its standard error; what a trouble costs is compared seed by seed.
+For each of the troubles in the fourth line of options every variant is trained once more, in
+addition to the untroubled run; with absent members twice: for as many rounds, and for as many
+tokens. The table shows the mean over the seeds and its standard error; the cost of a trouble is
+compared seed by seed.
 
---rates trains every variant at each of these peak learning rates with the first seed. The rate with the
-lowest mean then gets its next seed, until the one with the lowest mean has them all: so a rate that was
-lucky with its first seeds is passed again by the next one. The table has a line for each variant at its
+--rates trains every variant at each of these peak learning rates with the first seed. The rate with
+the lowest mean then gets its next seed, until the one with the lowest mean has them all: so a rate
+that was lucky with its first seeds is overtaken again. The table has a line for each variant at its
 best rate, and below it all rates that were tried.
 
---runs appends each run to a file as soon as it is finished, and takes from it those that are there: the
-same command goes on with a sweep that was killed, and further commands with the same file add to it.
-The table shows all that is in it. --earlier adds the runs of other JSON files, and those with the same
-settings and text are not done again either. Behind these two nothing is run without --variants.
+--runs appends each run to a file when finished, and does not repeat runs that are in it:
+the same command resumes a killed sweep, and further commands with the same file add to it. The table
+shows everything in it. --earlier adds the runs of other JSON files; those with the same settings and
+text are not repeated either. With either of these two nothing is run without --variants.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ VARIANTS = {
 
 
 def chosen_variants(options: argparse.Namespace) -> Iterator[Variant]:
-    """The variants of the command line, with what it says of AdamW."""
+    """Yield the variants of the command line, with its options for AdamW."""
     names = options.variants
     if names is None:
         names = [] if options.earlier or options.runs else list(VARIANTS)
@@ -118,7 +119,7 @@ def chosen_variants(options: argparse.Namespace) -> Iterator[Variant]:
 
 
 def chosen_troubles(options: argparse.Namespace) -> Iterator[Trouble]:
-    """None, unless that is not wanted, and each one of the command line."""
+    """Yield no trouble, unless that is unwanted, and each trouble of the command line."""
     if not options.troubled_only:
         yield Trouble()
     for name in ("overlap", "flipped", "late", "absent"):
@@ -174,11 +175,12 @@ class Sweep:
         self._options = options
         self._earlier = earlier
         self.runs = read_runs(options.runs, Run) if options.runs else []
-        """Those of the file, and those that came to it."""
+        """The runs of the file, and those added since."""
         self._texts: tuple[np.ndarray, np.ndarray] | None = None
 
     def train(self, variant: Variant, trouble: Trouble) -> None:
-        """At every rate with the first seed, and with more of them where the lowest mean is."""
+        """Train at every rate with the first seed, and with more seeds at the rate with the lowest
+        mean."""
         options = self._options
         losses: dict[float, list[float]] = {rate: [] for rate in options.rates or [variant.rate]}
 
@@ -201,7 +203,7 @@ class Sweep:
         text, heldout = self._texts
         about = {
             "corpus": ", ".join(path.name for path in options.corpus or []) or "stdlib",
-            # The standard library differs from one version of Python to the next.
+            # The standard library differs between versions of Python.
             "text_sha256": hashlib.sha256(text.tobytes()).hexdigest()[:16],
             "heldout_sha256": hashlib.sha256(heldout.tobytes()).hexdigest()[:16],
         }
@@ -231,23 +233,24 @@ class Sweep:
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """As it comes back from a file."""
+    """Return the value as it is read back from a file."""
     return json.loads(json.dumps(value))
 
 
 def best_rate(losses: dict[float, list[float]]) -> float:
-    """The rate with the lowest mean; one of a run that came apart, so that it has no loss, never."""
+    """Return the rate with the lowest mean; never one with a diverged run, which has no loss."""
     means = {rate: statistics.fmean(values) for rate, values in losses.items()}
     return min(means, key=lambda rate: (math.isnan(means[rate]), means[rate]))
 
 
 def without_repeats(runs: Sequence[Run]) -> list[Run]:
-    """Of runs that share name, setting, rate and seed the last one."""
+    """Return, among runs with the same name, setting, rate and seed, only the last."""
     return list({(run.name, _setting(run), *_key(run)): run for run in runs}.values())
 
 
 def print_summary(runs: Sequence[Run]) -> None:
-    """A table for each setting: means over the seeds, the rates tried, what each trouble cost."""
+    """Print a table for each setting: means over the seeds, the rates tried, the cost of each
+    trouble."""
     for heading, group in grouped(runs, _setting):
         print(f"\n{heading}")
         print(
@@ -271,7 +274,7 @@ def print_summary(runs: Sequence[Run]) -> None:
 
 
 def by_rate(runs: Sequence[Run]) -> dict[float, list[Run]]:
-    """A variant's runs, by ascending rate."""
+    """Return a variant's runs, by ascending rate."""
     return dict(sorted(grouped(runs, lambda run: run.settings["rate"])))
 
 
@@ -280,7 +283,8 @@ def _losses(rates: dict[float, list[Run]]) -> dict[float, list[float]]:
 
 
 def _tried(rates: dict[float, list[Run]], best: float) -> str:
-    """All rates with their losses and seeds, and whether one beyond them might be better still."""
+    """Return all rates with their losses and seeds, and whether a rate beyond them might be better
+    still."""
     words = ", ".join(
         f"{rate:g}: {statistics.fmean(values):.3f} ({len(values)})"
         for rate, values in _losses(rates).items()
@@ -290,7 +294,7 @@ def _tried(rates: dict[float, list[Run]], best: float) -> str:
 
 
 def grouped(runs: Sequence[Run], key: Any) -> list[tuple[Any, list[Run]]]:
-    """The runs by some key, in the order in which the keys first come."""
+    """Group the runs by a key, in the order in which the keys first occur."""
     groups: dict[Any, list[Run]] = {}
     for run in runs:
         groups.setdefault(key(run), []).append(run)
@@ -307,12 +311,13 @@ def _setting(run: Run) -> str:
 
 
 def _key(run: Run) -> tuple[str, float, int]:
-    """Which runs differ by nothing but a trouble, given that they share the setting."""
+    """Return a key that runs share if they differ only by a trouble, given that they share the
+    setting."""
     return run.name.partition(" [")[0], run.settings["rate"], run.settings["seed"]
 
 
 def _with_error(values: Sequence[float], form: str) -> str:
-    """The mean, and behind ± its standard error where there are several."""
+    """Return the mean, followed by ± its standard error where there are several values."""
     mean = format(statistics.fmean(values), form)
     if len(values) < 2:
         return mean
@@ -321,7 +326,7 @@ def _with_error(values: Sequence[float], form: str) -> str:
 
 
 def _cost(runs: Sequence[Run], clean: dict[tuple[str, float, int], float]) -> str:
-    """Against the same variant without trouble, seed by seed, in per cent."""
+    """Return the cost relative to the same variant without trouble, seed by seed, in per cent."""
     pairs = [(run.heldout_loss, clean[_key(run)]) for run in runs if _key(run) in clean]
     if " [" not in runs[0].name or not pairs:
         return ""
@@ -329,7 +334,7 @@ def _cost(runs: Sequence[Run], clean: dict[tuple[str, float, int], float]) -> st
 
 
 def _audited(runs: Sequence[Run]) -> str:
-    """Which part of the lies, and of all else, the audit left out."""
+    """Return the shares of lies and of honest updates that the outlier filter left out."""
     sums = {
         name: sum(run.settings.get("audit", {}).get(name, 0) for run in runs)
         for name in ("lies", "lies_left_out", "honest", "honest_left_out")
@@ -343,7 +348,8 @@ def _audited(runs: Sequence[Run]) -> str:
 
 
 def plot(path: Path, runs: Sequence[Run]) -> None:
-    """The largest setting: loss against tokens and bytes received, at each best rate, and against rate.
+    """Plot the largest setting: loss against tokens and bytes received, at each best rate, and
+    against rate.
 
     Means over the seeds.
     """
@@ -372,7 +378,7 @@ def plot(path: Path, runs: Sequence[Run]) -> None:
         ends = [statistics.fmean(losses) for losses in _losses(rates).values()]
         rates_axes.plot(list(rates), ends, marker="o", label=name)
     lowest = min(run.heldout_loss for run in largest)
-    # What lies above 4 nats is the first few rounds, alike for all.
+    # Values above 4 nats belong to the first few rounds, which are alike for all.
     by_tokens.set(xlabel="tokens", ylabel="held-out loss (nats per byte)", ylim=(lowest - 0.1, 4.0))
     by_bytes.set(xlabel="bytes received by a member", xscale="log")
     rates_axes.set(xlabel="peak learning rate", xscale="log")

@@ -1,15 +1,15 @@
-"""How fast `create` makes tokens of text, beside the `tokenizers` library alone on the same text.
+"""How fast `create` makes tokens from text, beside the `tokenizers` library alone on the same text.
 
     python benchmarks/create.py [--megabytes 48] [--json FILE]
 
-The text is the standard library's sources, again and again under different first lines, as JSON lines
-packed with zstd. The tokenizer is a byte-level BPE of 8,192 tokens, trained on them first. *Ours* is all
-that `create` does with data: reading, unpacking, parsing, tokenising in worker processes, hashing,
-writing parts, mixing, storing chunks. *Library* is `encode_batch_fast` of the same texts out of memory,
-with its own threads on all cores, and nothing else. Both run in turns, as often as `--runs` says, and
-the medians count. Beside the time on the clock stands the processors' time, which says more on a machine
-that does other work. Memory is the most that this process and its workers held at once, for a quarter of
-the text and for all.
+The text is the standard library's sources, repeated with different first lines, as JSON lines
+compressed with zstd. The tokenizer is a byte-level BPE of 8,192 tokens, trained on them first.
+*Ours* is everything that `create` does with data: reading, decompressing, parsing, tokenising in
+worker processes, hashing, writing parts, mixing, storing chunks. *Library* is only
+`encode_batch_fast` of the same texts in memory, with its own threads on all cores. Both run
+alternately, `--runs` times, and the medians count. Beside the wall-clock time there is the CPU time,
+which is more reliable on a machine with other load. Memory is the most that this process and its
+workers held at once, for a quarter of the text and for all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LIBRARY_BATCH = 256
 
 
 def write(path: Path, megabytes: float) -> None:
-    """The text as JSON lines, packed."""
+    """Write the text as JSON lines, compressed."""
     with path.open("wb") as raw, zstandard.ZstdCompressor().stream_writer(raw) as packed:
         lines = io.TextIOWrapper(packed, encoding="utf-8", write_through=True)
         for text in texts(megabytes):
@@ -42,7 +42,7 @@ def write(path: Path, megabytes: float) -> None:
 
 
 def library(tokenizer: FileTokenizer, megabytes: float) -> tuple[int, float, float]:
-    """Tokens and seconds of the library alone."""
+    """Return tokens and seconds of the library alone."""
     alone: Any = tokenizers.Tokenizer.from_buffer(tokenizer.definition)
     batch: list[str] = []
     tokens, seconds, processors = 0, 0.0, 0.0
@@ -65,7 +65,7 @@ def library(tokenizer: FileTokenizer, megabytes: float) -> tuple[int, float, flo
 
 
 def main() -> None:
-    """Measure, print, and write."""
+    """Measure, print, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--megabytes", type=float, default=48)
     parser.add_argument("--runs", type=int, default=3)

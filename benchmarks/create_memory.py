@@ -1,12 +1,13 @@
-"""How much memory `create` takes for one large file of each kind.
+"""The memory that `create` takes for one large file of each kind.
 
     python benchmarks/create_memory.py [--megabytes 1000] [--kinds text,jsonl,…] [--json FILE]
 
 Every kind is a file of this many megabytes of text (for `tokens`: of tokens): one giant text, JSON
-lines, JSON lines whose every row is a long document, Parquet of both sorts, Arrow, a table, a list of
-JSON, packed JSON lines, an array of tokens. A process of its own with two workers, however many cores
-there are, does all that `create` does with data, and the figure is the most that it and its workers held
-at once: resident bytes, added up, so that what they share counts in each.
+lines, JSON lines whose every row is a long document, Parquet of both sorts, Arrow, a table, a list
+of JSON, compressed JSON lines, an array of tokens. A process of its own with two workers, regardless
+of the number of cores, does everything that `create` does with data, and the figure is the most that
+it and its workers held at once: the sum of their resident bytes, in which shared memory counts for
+each.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _ROWS = 1000
 
 
 def long_texts(megabytes: float) -> Iterator[str]:
-    """The same text in documents of some megabytes."""
+    """Yield the same text in documents of some megabytes."""
     kept: list[str] = []
     size = 0
     for text in texts(megabytes):
@@ -142,7 +143,7 @@ KINDS: dict[str, tuple[str, Callable[[Path, float], None]]] = {
 
 
 def measure(kind: str, folder: Path) -> None:
-    """Print what one kind takes, as JSON; for a process of its own."""
+    """Print the memory that one kind takes, as JSON; for a process of its own."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:WORKERS])
     path = folder / KINDS[kind][0]
     tokenizer = FileTokenizer(folder / "tokenizer.json")

@@ -1,4 +1,4 @@
-"""What the benchmarks of `create` have in common: their text and tokenizer, a trial, time and memory."""
+"""Shared parts of the benchmarks of `create`: text, tokenizer, a trial run, time and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VOCABULARY = 8192
 
 
 def texts(megabytes: float) -> Iterator[str]:
-    """The standard library's sources, round after round until there are so many megabytes."""
+    """Yield the standard library's sources repeatedly, up to this many megabytes."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     sources = [file.read_text(encoding="utf-8", errors="replace") for file in files]
     left, turn = megabytes * 1e6, 0
@@ -37,7 +37,7 @@ def texts(megabytes: float) -> Iterator[str]:
 
 
 def train_tokenizer(path: Path) -> FileTokenizer:
-    """A byte-level BPE on the standard library."""
+    """Train a byte-level BPE on the standard library."""
     library: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
     library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = tokenizers.decoders.ByteLevel()
@@ -53,7 +53,7 @@ def train_tokenizer(path: Path) -> FileTokenizer:
 
 
 class Clock:
-    """Seconds since it was made: on the clock, and of processors, ended children's included."""
+    """Wall-clock and CPU seconds since its creation, including those of ended children."""
 
     def __init__(self) -> None:
         self._start = self._now()
@@ -69,7 +69,7 @@ class Clock:
 
 
 def ours(folder: Path, file: Path, tokenizer: FileTokenizer) -> tuple[int, float, float]:
-    """Tokens and seconds of all that `create` does with the data of this file."""
+    """Return tokens and seconds of everything that `create` does with the data of this file."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         data = DataDir(Path(place) / "data")
         data.create()
@@ -86,7 +86,7 @@ def ours(folder: Path, file: Path, tokenizer: FileTokenizer) -> tuple[int, float
 
 
 class Memory:
-    """The most that this process and its children held, asked twenty times a second."""
+    """The most memory that this process and its children held, sampled twenty times a second."""
 
     def __enter__(self) -> Memory:
         self.most = 0

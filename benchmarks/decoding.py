@@ -1,11 +1,12 @@
-"""What reading messages costs, and what msgspec would change about it.
+"""The cost of decoding messages, and what msgspec would change.
 
     pip install msgspec
     python benchmarks/decoding.py [--members N] [--json FILE]
 
-msgspec is no dependency; docs/dependencies.md says why, with these figures. The same dataclasses are
-made into its structures. Both decode an entry of the chain to the same value; the cost of taking it into
-a ledger, which is mostly signatures, stands beside. Then both get bytes that must be refused.
+msgspec is not a dependency; docs/dependencies.md gives the reason, with these figures. The same
+dataclasses are converted to its structures. Both decode an entry of the chain to the same value; for
+comparison there is the cost of adding it to a ledger, which is mostly signatures. Then both get
+bytes that must be refused.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Structures:
         self._made: dict[type, Any] = {}
 
     def of(self, cls: type) -> Any:
-        """The structure for a dataclass."""
+        """Return the structure for a dataclass."""
         if cls not in self._made:
             hints = typing.get_type_hints(cls, include_extras=True)
             fields = [(f.name, self._hint(hints[f.name])) for f in dataclasses.fields(cls)]
@@ -77,7 +78,7 @@ class Structures:
         if isinstance(bound, Length):
             meta = self._library.Meta(min_length=bound.low, max_length=bound.high)
         elif isinstance(bound, Range) and base is int:
-            # It knows no bound above 63 bits; what is no integer of 64 bits it refuses by itself.
+            # It supports no bound above 63 bits; integers beyond 64 bits it refuses by itself.
             most = {"le": int(bound.high)} if bound.high < 1 << 63 else {}
             meta = self._library.Meta(ge=int(bound.low), **most)
         else:
@@ -86,7 +87,7 @@ class Structures:
 
 
 def milliseconds(task: Callable[[], object]) -> float:
-    """Processor time of one run: the least of many, since the machine may do something else as well."""
+    """Return the CPU time of one run: the least of many, since the machine may have other load."""
     best = float("inf")
     for _ in range(_REPEATS):
         began = time.process_time()
@@ -96,7 +97,7 @@ def milliseconds(task: Callable[[], object]) -> float:
 
 
 def plain(value: Any) -> Any:
-    """A dataclass or a structure as lists."""
+    """Convert a dataclass or a structure to lists."""
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
     if dataclasses.is_dataclass(value):
@@ -106,7 +107,7 @@ def plain(value: Any) -> Any:
 
 
 def accepted(task: Callable[[], object], refusals: tuple[type[Exception], ...]) -> str:
-    """What comes of it: "accepted", or why not, in the library's words."""
+    """Return "accepted", or the library's reason for refusal."""
     try:
         task()
     except refusals as error:
@@ -115,7 +116,7 @@ def accepted(task: Callable[[], object], refusals: tuple[type[Exception], ...]) 
 
 
 def hostile() -> dict[str, bytes]:
-    """Spellings and claims that must be refused, all of them nearly an announcement."""
+    """Return encodings and values that must be refused, all of them nearly an announcement."""
     parent = RecordId(content_id(b"parent"))
     words = Announcement(7, parent, content_id(b"update"), 1000, 5, 2.5, 9)
     sound = encode(words)
@@ -137,7 +138,7 @@ def hostile() -> dict[str, bytes]:
 def compare_speed(
     library: Any, structures: Structures, cls: type, value: Any, most: int
 ) -> dict[str, Any]:
-    """What decoding a value costs, ours and the library's, which must come to the same."""
+    """Return the cost of decoding a value, ours and the library's, whose results must be equal."""
     data = encode(value)
     decoder, encoder = library.msgpack.Decoder(structures.of(cls)), library.msgpack.Encoder()
     assert plain(decoder.decode(data)) == plain(value)
@@ -153,7 +154,7 @@ def compare_speed(
 
 
 def compare_strictness(library: Any, structures: Structures, data: bytes) -> dict[str, Any]:
-    """What both say to bytes that must be refused."""
+    """Return the answers of both to bytes that must be refused."""
     decoder, encoder = (
         library.msgpack.Decoder(structures.of(Announcement)),
         library.msgpack.Encoder(),
@@ -169,7 +170,7 @@ def compare_strictness(library: Any, structures: Structures, data: bytes) -> dic
 
 
 def measure(members: int) -> dict[str, Any]:
-    """All figures."""
+    """Return all figures."""
     library = importlib.import_module("msgspec")
     structures = Structures(library)
     chain = Chain(members)
@@ -184,7 +185,7 @@ def measure(members: int) -> dict[str, Any]:
         raw = chain.ledger.raw(next(rounds))
         ledger.append(decode(Decided, raw, max_bytes=_MOST_BYTES))
 
-    # The founding entry has hardly a signature.
+    # The founding entry has hardly any signatures.
     append()
     return {
         "members": members,
@@ -202,7 +203,7 @@ def measure(members: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, write down."""
+    """Measure, print, write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--members", type=int, default=32)
     parser.add_argument("--json", type=Path)

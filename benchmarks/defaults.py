@@ -1,4 +1,4 @@
-"""What swarms train with unless their founder says otherwise."""
+"""The default optimizers of swarms."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from distro_node.node.create.manifest_file import OptimizerTable
 from distro_node.protocol.wire.manifest import OptimizerSpec
 
 OPTIMIZERS = {"signs": OptimizerSpec(), "default": OptimizerTable().spec()}
-"""`default`: without checks; `signs`: with checks, and everybody before steps were scaled."""
+"""`default`: without audits; `signs`: with audits, and all swarms from before scaled steps."""

@@ -1,4 +1,4 @@
-"""Dense training: the settings of AdamW and Muon, and torch's optimizers of a model by these."""
+"""Dense training: the settings of AdamW and Muon, and torch's optimizers made from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _QUINTIC_ROUNDS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW:
-    """The settings of AdamW with dense averaging, beside its learning rate."""
+    """The settings of AdamW with dense averaging, except its learning rate."""
 
     second_moment: float = 0.95
     weight_decay: float = 0.0
@@ -22,17 +22,17 @@ class AdamW:
 
 @dataclass(frozen=True, kw_only=True)
 class Muon:
-    """The settings of Muon with dense averaging (Keller Jordan et al., 2024), beside its learning rate.
+    """The settings of Muon with dense averaging (Keller Jordan et al., 2024), except its learning rate.
 
-    The momentum of every hidden matrix is made orthogonal as a whole, with Nesterov's look ahead and
-    five rounds of the quintic, and scaled so that the root mean square of a step would be the
-    learning rate if all singular values came out as 1. (The quintic leaves them around 0.9.)
-    Embedding, head and norms take Adam's step with the same learning rate.
+    The momentum of every hidden matrix is made orthogonal as a whole, with Nesterov's look-ahead and
+    five iterations of the quintic, and scaled so that the root mean square of a step would be the
+    learning rate if all singular values became 1. (The quintic leaves them around 0.9.) Embedding,
+    head and norms take Adam's step with the same learning rate.
     """
 
     momentum: float = 0.95
     second_moment: float = 0.95
-    """Of Adam's part."""
+    """For Adam's part."""
 
 
 def dense_optimizers(
@@ -40,8 +40,8 @@ def dense_optimizers(
     table: Sequence[ParameterSpec],
     parameters: Sequence[torch.nn.Parameter],
 ) -> list[tuple[torch.optim.Optimizer, float]]:
-    """torch's optimizers of a table's parameters, each with the factor between the run's learning rate
-    and its own."""
+    """Return torch's optimizers of a table's parameters, each with the ratio of its learning rate to
+    the run's."""
     if isinstance(spec, AdamW):
         return [(adam(parameters, spec), 1.0)]
     hidden, others = [], []
@@ -52,15 +52,15 @@ def dense_optimizers(
 
 
 def is_hidden_matrix(described: ParameterSpec) -> bool:
-    """Whether Muon takes this parameter: matrices inside of layers."""
+    """Whether Muon trains this parameter: matrices inside layers."""
     return ".layers." in described.name and len(described.shape) == 2
 
 
 def adam(parameters: Sequence[torch.nn.Parameter], spec: AdamW) -> torch.optim.AdamW:
-    """torch's, at a learning rate of zero, with all moments at zero.
+    """Return torch's AdamW at a learning rate of zero, with all moments at zero.
 
-    By itself it makes its moments in the first step, and who goes on with a run that was interrupted
-    has nowhere to put them before.
+    By itself it creates its moments in the first step, so that a resumed run could not restore them
+    before that.
     """
     made = torch.optim.AdamW(
         parameters, lr=0.0, betas=(0.9, spec.second_moment), weight_decay=spec.weight_decay
@@ -75,7 +75,7 @@ def adam(parameters: Sequence[torch.nn.Parameter], spec: AdamW) -> torch.optim.A
 
 
 def tensors_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
-    """All that these optimizers hold beside the parameters, in a fixed order."""
+    """Return all tensors that these optimizers hold besides the parameters, in a fixed order."""
     return [
         optimizer.state[parameter][name]
         for optimizer in optimizers
@@ -86,10 +86,10 @@ def tensors_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor
 
 
 class MuonInFloat32(torch.optim.Optimizer):
-    """`torch.optim.Muon` with Nesterov's look ahead and five rounds of the quintic, in float32: theirs
-    computes these in bfloat16, which is slow on a processor that has no arithmetic for it.
+    """`torch.optim.Muon` with Nesterov's look-ahead and five iterations of the quintic, in float32:
+    torch computes these in bfloat16, which is slow on a CPU without bfloat16 arithmetic.
 
-    The learning rate is the root mean square of a step, if all singular values came out as 1.
+    The learning rate is the root mean square of a step if all singular values became 1.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], momentum: float) -> None:
@@ -99,9 +99,9 @@ class MuonInFloat32(torch.optim.Optimizer):
             self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
     @torch.no_grad()
-    # Nobody here computes a loss anew on the way, so there is no closure to be given.
+    # The loss is never recomputed during a step here, so there is no closure.
     def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Move the matrices."""
+        """Update the matrices."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:

@@ -4,23 +4,23 @@
         [--layers 1] [--steps 1500] [--workers 4] [--sequences 16] [--seeds 1 2 3] [--variants …]
         [--known]
 
-A small U-Net with classes learns scikit-learn's digits, 1,797 images of 8 × 8 pixels that come with it
-(pip install -e '.[diffusion,benchmark]'); every tenth is held out. Dense AdamW is the peer. Our updates
-have as many coefficients of each block as fit, so that an update is so many times smaller than the
-gradient of the whole model in float32; `ours` are those of `orthogonal` and steps of signs, `now` those
-of what a new swarm has. All see the same images in the same order, with the same noise: the program's
-own task draws it. `loss` is the squared error of the noise in a value of a pixel, over all held-out
-images with four draws each.
+A small U-Net with classes learns scikit-learn's digits, 1,797 images of 8 × 8 pixels that come with
+it (pip install -e '.[diffusion,benchmark]'); every tenth is held out. Dense AdamW is the peer. Our
+updates have as many coefficients of each block as fit into an update that is the given number of
+times smaller than the gradient of the whole model in float32; `ours` are those of `orthogonal` and
+sign steps, `now` those of a new swarm's defaults. All see the same images in the same order, with
+the same noise, drawn by the program's own task. `loss` is the squared error of the noise in a value
+of a pixel, over all held-out images with four draws each.
 
-Rates are found alike for every variant, with a seed of its own (0): from a usual one by factors of two,
-up and down, until the loss rises on both sides. The best one is taken for the seeds that are reported.
-How members are simulated stands in training.py.
+Rates are found in the same way for every variant, with a seed of its own (0): from a usual one by
+factors of two, up and down, until the loss rises on both sides. The best one is used for the
+reported seeds. training.py describes how members are simulated.
 
---plot writes real digits and those that each variant draws (of the first seed, out of the same noise)
-side by side, and the losses on the way. --work keeps each run as soon as it is finished: the same
-command goes on where it was broken off, and with more seeds adds their runs. --known trains nothing: it
-reports what is there, of the seeds that every variant has, or of seed 0 alone, where none is, with which
-the rates were chosen as well (`chosen_with_reported` in the JSON).
+--plot writes real digits and the ones each variant draws (of the first seed, from the same noise)
+side by side, and the loss curves. --work stores each run when finished: the same command
+resumes an interrupted one, and with more seeds adds their runs. --known trains nothing: it reports
+the stored runs, for the seeds that every variant has, or for seed 0 alone if there are none; then
+the rates were chosen with the same seed (`chosen_with_reported` in the JSON).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from training import Setting, Trial
 REDUCTIONS = (500, 2000)
 USUAL = 2e-3
 DRAWS = 4
-# Columns are digits; rows, one of each.
+# Columns are digits; each row has one of each.
 DRAWN_ROWS = 4
 DRAWING_STEPS = 50
 DIGITS = ImageSettings(size=8, channels=1, classes=tuple("0123456789"))
@@ -94,12 +94,12 @@ class Trained(Run):
 
     parameters: int
     drawn: str
-    """What the model draws at the end: images of 64 bytes in hexadecimal digits."""
+    """The model's images at the end: 64 bytes each in hexadecimal digits."""
 
 
 def digits() -> np.ndarray:
-    """The samples as the program stores them: uint8 (1797, 65), the class before each image."""
-    # Of this benchmark alone: a checker of types need not have it.
+    """Return the samples as the program stores them: uint8 (1797, 65), the class before each image."""
+    # Used only by this benchmark: a type checker need not have it.
     from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
 
     found: Any = load_digits()
@@ -108,7 +108,7 @@ def digits() -> np.ndarray:
 
 
 class ImageTrial(Trial):
-    """A U-Net under training. What is shared out is the numbers of images."""
+    """A U-Net in training. The numbers of images are divided among the members."""
 
     def __init__(self, setting: Setting, images: np.ndarray) -> None:
         self.setting = setting
@@ -139,13 +139,13 @@ class ImageTrial(Trial):
         self._round = 0
 
     def stands_after(self, number: int) -> None:
-        """What waits in an epoch is found again by drawing from the start."""
+        """Restore the images left in an epoch by drawing again from the start."""
         self._begin()
         for _ in range(number):
             self.next_batch()
 
     def next_batch(self, workers: int | None = None) -> np.ndarray:
-        """The numbers of the next images, each of them once in an epoch; a round begins."""
+        """Return the numbers of the next images, each of them once per epoch; this starts a round."""
         count = (self.setting.workers if workers is None else workers) * self.setting.sequences
         while len(self._waiting) < count:
             epoch = self.order.permutation(len(self.images))
@@ -156,7 +156,7 @@ class ImageTrial(Trial):
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Squared error of the noise in a value of a pixel."""
+        """Return the squared error of the noise in a value of a pixel."""
         self.model.eval()
         total, values = 0.0, 0
         for draw in range(DRAWS):
@@ -175,7 +175,7 @@ class ImageTrial(Trial):
         return loss.total / loss.count
 
     def drawn(self) -> list[bytes]:
-        """Digits that the model draws, one row below the other."""
+        """Return digits drawn by the model, one row below the other."""
         numbers = range(DRAWN_ROWS * len(DIGITS.classes))
         return draw_together(
             self.model, DIGITS, numbers, seed=0, steps=DRAWING_STEPS, device=self.device
@@ -183,7 +183,7 @@ class ImageTrial(Trial):
 
 
 def _manifest(config: dict[str, Any], table: tuple[ParameterSpec, ...], seed: int) -> Manifest:
-    """What the task wants to know; nothing of it is fetched."""
+    """Return the manifest that the task needs; nothing of it is fetched."""
     nowhere = ContentId(bytes(32))
     shard = ShardSpec(blob=nowhere, tokens=2 * DIGITS.sample_bytes)
     return Manifest(
@@ -207,7 +207,7 @@ def _manifest(config: dict[str, Any], table: tuple[ParameterSpec, ...], seed: in
 
 
 class Drawing(Bench[Trained]):
-    """The images, and the runs that are there."""
+    """The images, and the stored runs."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.images = digits()
@@ -219,11 +219,11 @@ class Drawing(Bench[Trained]):
         super().__init__(Trained, options, settings)
 
     def usual_rate(self, way: str) -> float:
-        """Where the search for a variant's rate begins."""
+        """Return the rate at which the search for a variant's best rate starts."""
         return USUAL
 
     def train(self, way: str, rate: float, seed: int) -> Trained:
-        """Make one run; exits where no update is as small as it is to be."""
+        """Make one run; exit where no update is as small as required."""
         trial = ImageTrial(Setting.of(self.options, seed), self.images)
         whole, chosen, ours = 4 * trial.elements, WAYS[way], None
         if chosen is not None:
@@ -242,7 +242,8 @@ class Drawing(Bench[Trained]):
 
 
 def summary(bench: Drawing, swept: Swept[Trained]) -> dict[str, Any]:
-    """What is written as JSON: of each variant its mean loss over the seeds, and what it is of dense."""
+    """Return the JSON document: for each variant its mean loss over the seeds, and its ratio to
+    dense."""
     ways: dict[str, Any] = {
         name: {
             **summed_up(tried, reported),
@@ -264,7 +265,7 @@ def summary(bench: Drawing, swept: Swept[Trained]) -> dict[str, Any]:
 
 
 def print_summary(document: dict[str, Any]) -> None:
-    """A row for each variant."""
+    """Print a row for each variant."""
     print(f"\n{document['parameters']:,} parameters")
     print(f"{'way':10} {'rate':>8} {'k':>3} {'bytes':>11} {'fewer':>8} {'loss':>17}")
     for name, way in document["ways"].items():
@@ -277,7 +278,7 @@ def print_summary(document: dict[str, Any]) -> None:
 
 
 def plot(path: Path, images: np.ndarray, swept: Swept[Trained]) -> None:
-    """Digits side by side: real ones, and what each variant draws; and the losses on the way."""
+    """Plot digits side by side, real ones and each variant's, and the loss curves."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -302,13 +303,13 @@ def plot(path: Path, images: np.ndarray, swept: Swept[Trained]) -> None:
 
 
 def _real(images: np.ndarray) -> np.ndarray:
-    """Some of each digit, in the order in which they are drawn."""
+    """Return some images of each digit, in the order in which they are drawn."""
     by_class = [images[images[:, 0] == digit][:DRAWN_ROWS, 1:] for digit in range(10)]
     return np.stack(by_class, axis=1).reshape(-1, DIGITS.size, DIGITS.size)
 
 
 def _sheet(images: np.ndarray) -> np.ndarray:
-    """Images (count, size, size), ten beside each other."""
+    """Arrange images (count, size, size) in rows of ten."""
     rows = images.reshape(-1, 10, DIGITS.size, DIGITS.size)
     return (
         np.pad(rows, ((0, 0), (0, 0), (1, 1), (1, 1)))
@@ -318,7 +319,7 @@ def _sheet(images: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    """Train what is not there yet, and report."""
+    """Train the missing runs, and report."""
     parser = argparse.ArgumentParser(description="Diffusion with few bytes beside dense AdamW.")
     Setting.add_arguments(parser, steps=1500, sequences=16)
     parser.set_defaults(workers=4, hidden=32, layers=1)

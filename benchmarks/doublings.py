@@ -1,9 +1,10 @@
-"""What each doubling brings: a plane through measurements over the logarithms of what they depend on.
+"""The effect of each doubling: a plane fitted through measurements over the logarithms of their
+parameters.
 
-A loss's excess in percent, or the logarithm of a rate, is taken as a number, plus another one for each
-doubling of the coefficients, of the members, or of the parameters. It is the least that can be said of
-a trend; how far the measurements lie from it is said with it (`residual`), and what it says outside of
-what was measured is a guess.
+A loss's excess in percent, or the logarithm of a rate, is modelled as a constant plus a term for
+each doubling of the coefficients, of the members, or of the parameters. It is the simplest model of
+a trend; the distance of the measurements from it is reported with it (`residual`), and its values
+outside of the measured range are guesses.
 """
 
 from __future__ import annotations
@@ -16,37 +17,38 @@ from typing import Any
 import numpy as np
 
 Place = Mapping[str, float]
-"""What a measurement depends on, by name; positive numbers, the same names in all of them."""
+"""The parameters of a measurement, by name; positive numbers, with the same names in all
+measurements."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doublings:
-    """The plane."""
+    """The fitted plane."""
 
     at_one: float
-    """The value where everything is 1."""
+    """The value where every parameter is 1."""
     each: dict[str, float]
-    """By name: what a doubling adds."""
+    """By name: the change per doubling."""
     residual: float
-    """Root mean square of the measurements' distance from the plane, over the degrees of freedom left;
-    0 where none is left."""
+    """Root mean square of the measurements' distance from the plane, over the remaining degrees of
+    freedom; 0 where none remains."""
 
     def at(self, place: Place) -> float:
-        """The value that the plane has there."""
+        """Return the plane's value at a place."""
         return self.at_one + sum(
             slope * math.log2(place[name]) for name, slope in self.each.items()
         )
 
     def traded(self, name: str, against: str) -> float | None:
-        """By how much `against` has to be multiplied for each doubling of `name` so that the value stays
-        as it is; None where more of `against` does not lower it."""
+        """Return the factor by which `against` must grow for each doubling of `name` so that the
+        value stays the same; None where more of `against` does not lower it."""
         lower = -self.each[against]
         return 2.0 ** (self.each[name] / lower) if lower > 0 else None
 
 
 def fit(measured: Sequence[tuple[Place, float]]) -> Doublings:
-    """The plane with the least squares. Raise `ValueError` where the measurements do not determine one:
-    fewer than there are unknowns, or all with the same value of something."""
+    """Fit the plane by least squares. Raise `ValueError` where the measurements do not determine
+    one: fewer than unknowns, or all with the same value of a parameter."""
     names = list(measured[0][0]) if measured else []
     rows = np.array([[1.0, *(math.log2(place[name]) for name in names)] for place, _ in measured])
     values = np.array([value for _, value in measured])
@@ -63,8 +65,9 @@ def fit(measured: Sequence[tuple[Place, float]]) -> Doublings:
 
 
 def trend(measured: Sequence[tuple[Place, float]], grows: str) -> dict[str, Any]:
-    """For JSON: the plane, and as `k_each` by how much k has to be multiplied for each doubling of what
-    grows so that the value stays as it is; nothing where the measurements determine no plane."""
+    """Return, for JSON, the plane, and as `k_each` the factor by which k must grow for each doubling
+    of the growing parameter so that the value stays the same; empty where the measurements determine
+    no plane."""
     try:
         plane = fit(measured)
     except ValueError:

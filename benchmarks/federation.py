@@ -1,8 +1,9 @@
-"""Members that train together, each on a text of its own: for the benchmarks of private data.
+"""Members that train together, each on its own text: for the benchmarks of private data.
 
-All of them are in one process. The optimizer, the clipping and the noise, the account of privacy and the
-shared step are the program's own. A member's data are the sequences of its text that do not overlap; a
-round's share is drawn anew each time, with noise each sequence by itself, as the account asks for it.
+All of them are in one process. The optimizer, the clipping and the noise, the privacy accountant and
+the shared step are the program's own. A member's data are the non-overlapping sequences of its text;
+a round's share is drawn afresh each time; with noise each sequence is drawn independently, as the
+accountant requires.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ DELTA = 1e-5
 
 @dataclass(frozen=True)
 class Text:
-    """What one member has."""
+    """One member's text."""
 
     name: str
     train: np.ndarray
@@ -42,7 +43,7 @@ class Text:
 
     @property
     def sequences(self) -> np.ndarray:
-        """Those to train on: (number, SEQUENCE + 1)."""
+        """The training sequences: (number, SEQUENCE + 1)."""
         return windows(self.train, np.arange((len(self.train) - 1) // SEQUENCE) * SEQUENCE)
 
 
@@ -52,21 +53,21 @@ class Way:
 
     name: str
     members: tuple[int, ...] = (0, 1, 2, 3)
-    """Whose texts."""
+    """The members, by the numbers of their texts."""
     mixed: bool = False
-    """All sequences are everybody's."""
+    """Whether all members share all sequences."""
     sequences: int = 4
-    """Of each member in a round."""
+    """Sequences of each member in a round."""
     rounds: int = 200
     rate: float = 4e-3
     stateless: bool = False
     clip: float | None = None
     epsilon: float | None = None
-    """At `DELTA`, of each member, over all rounds; None: no noise."""
+    """At `DELTA`, for each member, over all rounds; None: no noise."""
 
 
 def texts() -> list[Text]:
-    """Four kinds of text that lie on any machine with this program's environment."""
+    """Return four kinds of text that exist on any machine with this program's environment."""
     library, packages = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
     found = {
         "Python": sorted(library.glob("*.py")),
@@ -79,7 +80,7 @@ def texts() -> list[Text]:
 
 def _text(name: str, paths: Sequence[Path]) -> Text:
     bodies = [path.read_bytes()[:40_000] for path in paths]
-    # In an order that has nothing to do with their names.
+    # In an order unrelated to their names.
     bodies.sort(key=lambda body: hashlib.sha256(body).digest())
     joined = np.frombuffer(b"".join(bodies)[:TEXT_BYTES], np.uint8)
     cut = int(len(joined) * (1 - HELDOUT_SHARE))
@@ -127,7 +128,7 @@ class Federation:
         return Clipping(norm=way.clip, noise=noise, sequences=way.sequences)
 
     def draw(self, member: int) -> np.ndarray:
-        """Which of its sequences a member trains in a round."""
+        """Draw the sequences that a member trains in a round."""
         count = len(self.data[member])
         if self.way.clip is not None:
             return np.flatnonzero(self.chance.random(count) < self.way.sequences / count)
@@ -136,7 +137,7 @@ class Federation:
     def gradients(
         self, batch: np.ndarray, clipping: Clipping | None = None
     ) -> list[torch.Tensor | None]:
-        """The gradient of some sequences, as a member computes it."""
+        """Return the gradient of some sequences, as a member computes it."""
         if clipping is None:
             return [gradient.clone() for gradient in self.trial.gradients(batch)]
         losses = (self.loss(each[None]) for each in batch)
@@ -144,7 +145,7 @@ class Federation:
         return [parameter.grad for parameter in self.trial.parameters]
 
     def update(self, member: int, number: int, drawn: np.ndarray) -> DecodedUpdate:
-        """A member's update of a round."""
+        """Return a member's update of a round."""
         optimizer = self.optimizers[member]
         optimizer.accumulate(self.gradients(self.data[member][drawn], self.clippings[member]))
         taken = optimizer.take(number)
@@ -154,26 +155,26 @@ class Federation:
         return DecodedUpdate(taken.positions, taken.signs)
 
     def step(self, updates: Sequence[DecodedUpdate], number: int) -> None:
-        """What all do with a round's updates."""
+        """Apply a round's updates, as all members do."""
         rate = learning_rate(self._schedule, number)
         spec = self.spec
         apply_step(self.parameters, self.layout, updates, rate, spec.weight_decay, step=spec.step)
 
     def run(self) -> None:
-        """All rounds."""
+        """Run all rounds."""
         for number in range(1, self.way.rounds + 1):
             members = range(len(self.own))
             self.step([self.update(each, number, self.draw(each)) for each in members], number)
 
     def loss(self, batch: np.ndarray) -> torch.Tensor:
-        """The mean loss of some sequences, nats a byte."""
+        """Return the mean loss of some sequences, nats per byte."""
         tokens = torch.from_numpy(batch.astype(np.int64))
         logits = self.trial.model(input_ids=tokens[:, :-1], use_cache=False).logits
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
     @torch.no_grad()
     def heldout(self, own: Sequence[Text], sequences: int = 128) -> dict[str, float]:
-        """The held-out loss on each text, nats a byte."""
+        """Return the held-out loss on each text, nats per byte."""
         found = {}
         for text in own:
             stride = (len(text.heldout) - SEQUENCE - 1) // sequences
@@ -184,7 +185,7 @@ class Federation:
 
 
 class Results:
-    """A file with what has been measured: the same command goes on with what is not in it."""
+    """A file with the measurements; the same command resumes with the missing ones."""
 
     def __init__(self, path: Path | None, head: dict[str, Any]) -> None:
         self._path = path
@@ -195,14 +196,14 @@ class Results:
                 self.content = known
 
     def missing(self, ways: Sequence[Way]) -> Iterator[Way]:
-        """Those of the ways that were not measured yet, or otherwise."""
+        """Yield the ways that were not measured yet, or with other settings."""
         for way in ways:
             known = self.content["runs"].get(way.name)
             if known is None or known["way"] != json.loads(json.dumps(asdict(way))):
                 yield way
 
     def add(self, way: Way, **measured: Any) -> None:
-        """Keep what was measured."""
+        """Store a measurement."""
         self.content["runs"][way.name] = {"way": asdict(way), **measured}
         if self._path is not None:
             self._path.write_text(json.dumps(self.content, indent=1) + "\n", "utf-8")

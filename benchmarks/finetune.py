@@ -6,21 +6,22 @@
 
 A byte-level Llama is trained on the source code of Python's standard library, and then tuned on its
 language reference, the prose that `help()` shows (`pydoc_data.topics`): both come with Python. Dense
-AdamW on all weights is the peer. Beside it all weights, and low-rank adapters, are tuned with our
-updates. Of each block they have as many coefficients as fit, so that an update is so many times smaller
-than the gradient of the whole model in float32, or one, where none fits. Names that end in `-now` stand
-for what a new swarm has, the others for `orthogonal` and steps of signs. Adapters with dense AdamW tell
-apart what adapters cost and what our updates do. All see the same sequences in the same order.
+AdamW on all weights is the peer. For comparison all weights, and low-rank adapters, are tuned with
+our updates. These have as many coefficients per block as fit into an update that is the given number
+of times smaller than the gradient of the whole model in float32, or one where none fits. Names
+ending in `-now` have a new swarm's defaults, the others `orthogonal` and sign steps. Adapters with
+dense AdamW separate the cost of adapters from that of our updates. All see the same sequences in the
+same order.
 
-Rates are found alike for every variant, with a seed of its own (0): from a usual one by factors of two,
-up and down, until the loss rises on both sides. The best one is taken for the seeds that are reported;
-and of all weights and adapters with steps of signs `loss` has whichever was better with seed 0. How
-members are simulated stands in training.py.
+Rates are found in the same way for every variant, with a seed of its own (0): from a usual one by
+factors of two, up and down, until the loss rises on both sides. The best one is used for the
+reported seeds; between all weights and adapters with sign steps `loss` has the one that was better
+with seed 0. training.py describes how members are simulated.
 
---work keeps the trained base and each run as soon as it is finished: the same command goes on where it
-was broken off, and with more seeds adds their runs to those that are there. --known trains nothing: it
-reports what is there, of the seeds that every variant has, or of seed 0 alone, where none is, with which
-the rates were chosen as well (`chosen_with_reported` in the JSON).
+--work stores the trained base and each run when finished: the same command resumes an
+interrupted one, and with more seeds adds their runs. --known trains nothing: it reports the stored
+runs, for the seeds that every variant has, or for seed 0 alone if there are none; then the rates
+were chosen with the same seed (`chosen_with_reported` in the JSON).
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ from training import Setting, Trial, Trouble, Variant, train
 REDUCTIONS = (1000, 3000, 10_000)
 BASE_RATE = 3e-3
 HELDOUT_SEQUENCES = 96
-# Where the search for a rate begins; adapters take some times the rate of weights.
+# Where the search for a rate starts; adapters need several times the rate of weights.
 USUAL = {"full": 2e-3, "lora": 4e-3}
-# Source code, and no tables of numbers; the reference itself is what is tuned on.
+# Only source code, no tables of numbers; the reference itself is the text to tune on.
 _LEFT_OUT = {"test", "encodings", "pydoc_data", "idlelib", "lib2to3", "site-packages"}
 
 
@@ -84,7 +85,7 @@ class Way:
     target: int | None = None
     """How many times fewer bytes; None: dense AdamW."""
     kind: str = "signs"
-    """How members train, if not densely (defaults.py)."""
+    """How members train, unless densely (defaults.py)."""
 
 
 WAYS = {
@@ -104,11 +105,11 @@ class Tuned(Run):
     """One run."""
 
     trained: int
-    """Parameters that are trained."""
+    """Number of trained parameters."""
 
 
 def source_code() -> np.ndarray:
-    """The standard library's own source."""
+    """Return the standard library's own source code."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = [
         path
@@ -119,7 +120,7 @@ def source_code() -> np.ndarray:
 
 
 def reference() -> tuple[np.ndarray, np.ndarray]:
-    """The language reference to tune on, and the part of it that is held out: every tenth topic."""
+    """Return the language reference to tune on, and its held-out part: every tenth topic."""
     from pydoc_data.topics import topics
 
     texts = [text.encode() for _, text in sorted(topics.items())]
@@ -132,7 +133,7 @@ def reference() -> tuple[np.ndarray, np.ndarray]:
 
 
 class Tuning(Bench[Tuned]):
-    """The base, the texts, and the runs that are there."""
+    """The base, the texts, and the stored runs."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.text, self.heldout = reference()
@@ -193,7 +194,7 @@ class Tuning(Bench[Tuned]):
         return Trial(setting, text, self.heldout, HELDOUT_SEQUENCES)
 
     def trial(self, way: Way, seed: int) -> Trial:
-        """The base, ready to be tuned in this way."""
+        """Return a trial with the base, ready to be tuned in this way."""
         trial = self._trial(self.setting(seed), self.text)
         with torch.no_grad():
             for spec, parameter in zip(trial.table, trial.parameters, strict=True):
@@ -203,7 +204,7 @@ class Tuning(Bench[Tuned]):
         return trial
 
     def usual_rate(self, way: str) -> float:
-        """Where the search for a variant's rate begins."""
+        """Return the rate at which the search for a variant's best rate starts."""
         return USUAL[WAYS[way].trains]
 
     def train(self, way: str, rate: float, seed: int) -> Tuned:
@@ -213,7 +214,7 @@ class Tuning(Bench[Tuned]):
         whole = 4 * sum(tensor.numel() for tensor in self.base.values())
         ours = None
         if how.target is not None:
-            # Where nothing is as small as that, the least there is.
+            # Where no update is that small, the smallest one.
             top_k = fitting_top_k(trial.table, whole, how.target) or 1
             ours = replace(OPTIMIZERS[how.kind], top_k=top_k)
         dense = 4.0 * trial.elements if how.trains == "lora" else float(whole)
@@ -222,14 +223,14 @@ class Tuning(Bench[Tuned]):
 
 
 def _adapt(trial: Trial, rank: int, seed: int) -> None:
-    """Put adapters into a trial's model, and make them what is trained."""
+    """Insert adapters into a trial's model, and train only them."""
     targets = target_names(trial.model)
     table = adapter_table(trial.model, rank, targets)
     adapter = AdapterSpec(
         rank=rank,
         alpha=2.0 * rank,
         targets=targets,
-        # Of the base here nobody has to be told.
+        # The base is local, so its id is not needed.
         base=bytes(32),  # pyright: ignore[reportArgumentType]
         base_parameters=tuple(trial.table),
     )
@@ -241,7 +242,7 @@ def _adapt(trial: Trial, rank: int, seed: int) -> None:
 
 
 def summary(bench: Tuning, swept: Swept[Tuned]) -> dict[str, Any]:
-    """The document: `loss` by reduction, `dense`, and all that they come from."""
+    """Return the document: `loss` by reduction, `dense`, and the figures they come from."""
     ways: dict[str, Any] = {
         name: {**summed_up(tried, reported), "trained": reported[0].trained}
         for name, (tried, reported) in swept.items()
@@ -292,7 +293,7 @@ def print_summary(document: dict[str, Any]) -> None:
 
 
 def plot(path: Path, swept: Swept[Tuned]) -> None:
-    """Held-out loss against the bytes that a member sends: at the end, and on the way."""
+    """Plot held-out loss against the bytes that a member sends: at the end, and during the run."""
     import matplotlib
 
     matplotlib.use("Agg")

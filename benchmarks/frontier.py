@@ -3,16 +3,16 @@
     python benchmarks/frontier.py --work DIR [--hidden 64] [--layers 2] [--steps 400] [--seeds 1 2 3]
         [--variants …] [--known] [--json FILE] [--plot FILE]
 
-From the top each line differs from the one above it by one choice, from dense Muon down to the program
-as it is; then come ways to do better, each of which differs from the program by what it says. A loss is
-in held-out nats a byte, at equal tokens. Members and texts are simulated as in convergence.py
-(training.py), choices are described in recipes.py. Last stands what a new swarm has, by the program's
-own code.
+From the top each line differs from the one above it by one choice, from dense Muon down to the
+program; then come possible improvements, each of which differs from the program by what its name
+says. A loss is in held-out nats per byte, at equal tokens. Members and texts are simulated as in
+convergence.py (training.py), and recipes.py describes the choices. Last come a new swarm's defaults,
+with the program's own code.
 
-Every run is kept in --work as soon as it is finished, a long one every five minutes as well, and the
-same command goes on where it was killed (going.py; of runs with panels with the next run). Rates: half,
-once and twice the usual one with a seed that is not reported, and on from the edge while the best is
-there; then the seeds with the best. --known trains nothing and reports what is there.
+Every run is stored in --work when finished, a long one every five minutes as well, and
+the same command resumes after a kill (going.py; runs with committees restart). Rates: half, once and
+twice the usual one with a seed that is not reported, and further beyond the edge while the best is
+there; then the seeds with the best. --known trains nothing and reports the stored runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from text_runs import MUON, TextBench, Tried, chosen_ways, document, parsed, rep
 from training import Optimizer, Trial
 
 BLOCK = 64 * 64
-"""The coefficients of a block."""
+"""Number of coefficients in a block."""
 OURS = Recipe()
 """The program with `preconditioner = "orthogonal"` and `step = "sign"`, in floating point."""
 NOW = "and smoothed by 0.7: the default now"
@@ -49,16 +49,18 @@ _SCALED = replace(OURS, smoothing=0.5, step="both")
 OURS_NOW = replace(OURS, smoothing=0.7, divided=False, rounds=5, momentum=0.97, step="both")
 """The program with `preconditioner = "muon"` and `step = "scaled"`."""
 _HEARD = replace(OURS, smooth=0.95, step="blocks")
-"""The momentum that is made orthogonal is that of what was heard, and everybody has the same."""
+"""Only received coefficients enter the momentum that is made orthogonal, so all members have the
+same one."""
 
 
 def _sums(top_k: int, counted: int) -> Recipe:
-    """A few members add up for all what is sent of each block, and pass the strongest on."""
+    """A few members sum, for all, what is sent of each block, and pass on the strongest."""
     return replace(OURS_NOW, send="value", top_k=top_k, counted=counted)
 
 
 def speaking(speakers: Speakers | Panels) -> Recipe:
-    """The program's gradients, of which members send signs to those who speak for a block."""
+    """Return a recipe with the program's gradients, in which members send signs to a block's
+    aggregators."""
     return replace(OURS_NOW, momentum=0.0, top_k=None, speakers=speakers)
 
 
@@ -152,9 +154,9 @@ ITSELF: dict[str, OptimizerSpec] = {
     "now, by the program's own code": replace(OPTIMIZERS["default"], top_k=8),
     "now, by the program's own code, 6 coefficients": replace(OPTIMIZERS["default"], top_k=6),
 }
-"""With whole numbers, the bound of a scaled step and the audit."""
+"""With integers, the bound of a scaled step and the outlier filter."""
 WAYS: dict[str, Recipe | Optimizer] = {**DOWN, **CLOSER, **ITSELF}
-# Where the search for a rate begins.
+# Where the search for a rate starts.
 USUAL = {"scaled": 4e-3, "both": 4e-3, "matrix": 4e-3, "blocks": 4e-3, "sign": 8e-3}
 
 
@@ -162,12 +164,12 @@ class Frontier(TextBench):
     """The runs of one size."""
 
     def usual_rate(self, way: str) -> float:
-        """Where the search begins."""
+        """Return the rate at which the search starts."""
         recipe = WAYS[way]
         return USUAL[recipe.step if isinstance(recipe, Recipe) else "scaled"]
 
     def train(self, way: str, rate: float, seed: int) -> Tried:
-        """One run."""
+        """Make one run."""
         trial = self.trial(seed)
         recipe = WAYS[way]
         if isinstance(recipe, Recipe):
@@ -182,10 +184,10 @@ def follow(bench: TextBench, way: str, rate: float, trial: Trial, recipe: Recipe
 
 
 def bytes_each(recipe: Recipe, trial: Trial) -> float:
-    """The bytes that a member receives in a round for each of the others.
+    """Return the bytes that a member receives in a round for each of the others.
 
-    Where a few members make the sums for all, every member makes those of its share of the blocks: it
-    receives this share of each update, and of each other share the sum.
+    Where a few members compute the sums for all, every member computes those of its share of the
+    blocks: it receives this share of each update, and the sum of each other share.
     """
     if recipe.speakers is not None:
         return recipe.speakers.received(trial)
@@ -199,7 +201,8 @@ def bytes_each(recipe: Recipe, trial: Trial) -> float:
 
 
 def update_bytes(recipe: Recipe, top_k: int | None, trial: Trial) -> float:
-    """An update of so many coefficients a block; None or all of them: 16 bits for each."""
+    """Return the size of an update with k coefficients per block; for None or all of them: 16 bits
+    each."""
     if top_k is None or top_k == BLOCK:
         return 2.0 * trial.elements
     layout = update_layout(trial.table, 64, top_k)
@@ -208,7 +211,8 @@ def update_bytes(recipe: Recipe, top_k: int | None, trial: Trial) -> float:
 
 
 def beside(ways: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Each way beside dense Muon, and beside the line above it or the program."""
+    """Return, for each way, its comparison with dense Muon, and with the line above it or the
+    program."""
     found = {}
     for index, way in enumerate(ways):
         above = ways[max(index - 1, 0)] if way in DOWN else list(DOWN)[-1]
@@ -217,7 +221,7 @@ def beside(ways: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def plot(file: Path, swept: Swept[Tried]) -> None:
-    """Loss over the rounds, means over the seeds."""
+    """Plot loss over the rounds, means over the seeds."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -234,7 +238,7 @@ def plot(file: Path, swept: Swept[Tried]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the benchmark."""
     options = parsed("Where the loss between Muon and the program goes.", list(WAYS), arguments)
     bench = Frontier(options)
     ways = chosen_ways(bench, list(WAYS))

@@ -1,12 +1,12 @@
-"""Whether any input of a stranger's raises what it must not, or costs 50 ms of processor.
+"""Whether any input from a stranger raises a forbidden error, or takes 50 ms of CPU time.
 
     python benchmarks/fuzz.py [TARGET ...] [--inputs 100000] [--seed 1] [--json FILE]
 
-Every decoder and every request handler that a stranger can reach (`tests/fuzz`) is given so many
+Every decoder and every request handler that a stranger can reach (`tests/fuzz`) gets --inputs
 inputs, guided by the coverage of the code (`atheris`, which is libFuzzer; extra `fuzz`). The slowest
-inputs are measured again without the instruments, as the least of several runs. Findings land in
-`tests/fuzz/findings`, where they stay as tests once they are mended. An existing results file is
-continued: targets that are in it are passed over.
+inputs are measured again without instrumentation, as the least of several runs. Findings are written
+to `tests/fuzz/findings`, where they stay as tests once they are fixed. An existing results file is
+continued: targets that are in it are skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 sys.path[:] = [each for each in sys.path if Path(each).resolve() != Path(__file__).resolve().parent]
 
 FINDINGS = ROOT / "tests" / "fuzz" / "findings"
-# What is instrumented: ours, and what of the library reads a stranger's bytes.
+# Instrumented code: ours, and the parts of the library that read a stranger's bytes.
 _GUIDING = (
     "distro_node",
     "libp2p.io",
@@ -54,7 +54,7 @@ _PROGRESS = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")
 
 
 def work(names: list[str], inputs: int, seed: int, folder: Path) -> None:
-    """Attack targets one after the other, each in a fork of this process; tell which is done."""
+    """Fuzz targets one after the other, each in a fork of this process; report each that is done."""
     atheris: Any = importlib.import_module("atheris")
 
     with atheris.instrument_imports(include=list(_GUIDING)):
@@ -73,7 +73,7 @@ def work(names: list[str], inputs: int, seed: int, folder: Path) -> None:
 
 
 def fuzz_one(target: Any, inputs: int, seed: int, out: Path) -> None:
-    """Attack one target, write what came of it, and end the process."""
+    """Fuzz one target, write the result, and end the process."""
     atheris: Any = importlib.import_module("atheris")
     from fuzz.targets import Finding, attempt, mutated
 
@@ -110,7 +110,7 @@ def fuzz_one(target: Any, inputs: int, seed: int, out: Path) -> None:
             }
             out.write_text(json.dumps(result))
             sys.stderr.flush()
-            # libFuzzer has no other way out that runs no exit handlers of trio's threads.
+            # libFuzzer has no other exit that skips the exit handlers of trio's threads.
             os._exit(0)
 
     def mutate(data: bytes, most: int, number: int) -> bytes:
@@ -132,7 +132,7 @@ def fuzz_one(target: Any, inputs: int, seed: int, out: Path) -> None:
 
 
 def fuzz(names: list[str], inputs: int, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Attack targets in a process of their own, and measure the slowest inputs of each here."""
+    """Fuzz targets in a process of their own, and measure the slowest inputs of each here."""
     from fuzz.targets import seconds_of, targets
 
     known = targets()
@@ -145,7 +145,7 @@ def fuzz(names: list[str], inputs: int, seed: int) -> Iterator[tuple[str, dict[s
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # A line for each module that is instrumented.
+            # A line for each instrumented module.
             stderr=errors,
             text=True,
         )
@@ -188,7 +188,7 @@ def fuzz(names: list[str], inputs: int, seed: int) -> Iterator[tuple[str, dict[s
 
 
 def keep(name: str, what: str, found: dict[str, str]) -> None:
-    """Put an input that did what none may do where the tests find it."""
+    """Put an input with a forbidden effect where the tests find it."""
     FINDINGS.mkdir(exist_ok=True)
     data = bytes.fromhex(found["input"])
     digest = hashlib.blake2b(data, digest_size=4).hexdigest()
@@ -198,7 +198,7 @@ def keep(name: str, what: str, found: dict[str, str]) -> None:
 
 
 def main() -> None:
-    """Attack what the command line names."""
+    """Fuzz the targets that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="TARGET")
     parser.add_argument("--inputs", type=int, default=100_000)

@@ -1,9 +1,9 @@
-"""A run of hours that goes on where it was interrupted: where it stands lies in a file.
+"""Checkpoints of benchmark runs that take hours, so that an interrupted run resumes.
 
-The file is written every five minutes of processor time and removed when the run is over. It holds what
-the run changes, the tensors of its parts, and beside them the rounds that are behind it, the losses so
-far and where the order of the sequences stands. What goes on from it ends as a run does that nobody has
-interrupted, to the last bit.
+The file is written every five minutes of CPU time and removed when the run is over. It contains what
+the run changes, the tensors of its parts, and in addition the number of completed rounds, the losses
+so far and the position in the order of the sequences. A resumed run ends bit-identical to an
+uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,38 +24,39 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 EVERY_SECONDS = 300.0
-"""Of processor time between one writing and the next."""
+"""CPU time between two writes."""
 
 
 class Part(Protocol):
-    """Something that a run changes."""
+    """A part of a run that changes."""
 
     def held(self) -> list[torch.Tensor]:
-        """All that it holds, as many and as large in every round; whoever writes to them changes it."""
+        """Return all its tensors, with the same number and sizes in every round; writing to them
+        changes the part."""
         ...
 
     def stands_after(self, number: int) -> None:
-        """It has its tensors from a run that had so many rounds behind it."""
+        """Note that its tensors were restored from a run with `number` completed rounds."""
         ...
 
 
 @dataclass
 class Stand:
-    """Where a run stands between two rounds."""
+    """A run's position between two rounds."""
 
     number: int = 0
-    """Rounds that are behind it."""
+    """Number of completed rounds."""
     curve: list[tuple[int, float]] = field(default_factory=list)
     tally: dict[str, Any] = field(default_factory=dict)
-    """What was added up so far."""
+    """Sums accumulated so far."""
 
 
 class Going:
-    """A run under way, and its file."""
+    """A run in progress, and its file."""
 
     def __init__(self, folder: Path | None, run: Mapping[str, Any]) -> None:
-        """`run`: all that the run depends on, by which its file in `folder` is found again. Without a
-        folder nothing is kept."""
+        """`run`: everything that the run depends on, by which its file in `folder` is found again.
+        Without a folder nothing is stored."""
         self._run = _in_order(run)
         self._file = None if folder is None else folder / f"going-{name_of(run)}.safetensors"
         self._before = 0.0
@@ -63,12 +64,12 @@ class Going:
 
     @property
     def seconds(self) -> float:
-        """Of processor time so far, those before an interruption included."""
+        """CPU time so far, including that before an interruption."""
         return self._before + time.process_time() - self._begun
 
     def take_up(self, parts: Sequence[Part], order: np.random.Generator) -> Stand | None:
-        """Put the parts and the order of the sequences where the run was interrupted; None if there is
-        nothing to go on from, and nothing is changed."""
+        """Restore the parts and the order of the sequences from an interrupted run; return None,
+        with nothing changed, if there is none."""
         if self._file is None or not self._file.exists():
             return None
         try:
@@ -82,7 +83,7 @@ class Going:
         return stand
 
     def keep(self, stand: Stand, parts: Sequence[Part], order: np.random.Generator) -> None:
-        """Write down where the run stands, and say so, if it is time to."""
+        """Store the run's position, and print it, if it is time to."""
         now = time.process_time()
         if self._file is None or now - self._kept < EVERY_SECONDS:
             return
@@ -97,13 +98,13 @@ class Going:
         try:
             write_atomically(self._file, save(tensors, told))
         except OSError as error:
-            # The run itself is none the worse.
+            # The run itself is unaffected.
             print(f"where the run stands cannot be kept: {error}", file=sys.stderr)
         loss, minutes = stand.curve[-1][1], self.seconds / 60
         print(f"  round {stand.number:,d}, {minutes:,.0f} min: {loss:.4f}", flush=True)
 
     def end(self) -> None:
-        """The run is over: its file is removed."""
+        """Remove the file, because the run is over."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
@@ -127,7 +128,7 @@ class Going:
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
-    """What belongs to these settings alone is called so."""
+    """Return the name for files that belong to these settings alone."""
     return hashlib.sha256(_in_order(settings).encode()).hexdigest()[:12]
 
 

@@ -3,14 +3,15 @@
     python benchmarks/gpu.py [--device cuda] [--parts exact,session,...] [--seconds 470] [--tiny]
         [--json FILE]
 
-Each part stands by itself: one that fails says so, and the next begins; one for which no time is left
-is named. `exact` holds the shared step of all shapes, both kinds and 1 to 1,024 members on the device
-against the CPU, and sees that a device that multiplies in TF32 is refused. `session` and `swarm`
-train on the device beside the CPU, in one process and as two real nodes on loopback, with equal
-fingerprints in each round. `throughput` gives tokens a second of a gradient beside a plain loop of
-bfloat16 autocast and fused AdamW, and the peak of memory beside the plan's forecast. `round` times
-every part of a round of 32 members beside the gradient: seconds of wall clock, and of kernels.
-`sandbox` opens the real, confined trainer process. `memory` takes memory away and gives it back.
+Each part is independent: one that fails reports it, and the next one starts; one for which no time
+is left is named. `exact` compares the shared step of all shapes, both kinds and 1 to 1,024 members
+on the device with the CPU's, and checks that a device that multiplies in TF32 is refused. `session`
+and `swarm` train on the device beside the CPU, in one process and as two real nodes on loopback,
+with equal fingerprints in each round. `throughput` gives tokens per second of a gradient beside a
+plain loop of bfloat16 autocast and fused AdamW, and the peak of memory beside the plan's forecast.
+`round` times every part of a round of 32 members beside the gradient: seconds of wall clock, and of
+kernels. `sandbox` opens the real, confined trainer process. `memory` takes memory away and returns
+it.
 
     --tiny --device cpu    tries the script itself, without a GPU
 """
@@ -61,7 +62,7 @@ from distro_node.protocol.wire.manifest import (
 )
 from local_nodes import LocalNodes, timing_manifest, wait_for_round
 
-# The exact step's cases and small manifests are those of the tests.
+# The exact step's cases and small manifests are the tests' own.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from trainer.exactness import SHAPES, layout_of, random_parameters, random_updates
 from trainer.support import make_manifest, store_byte_tokenizer, store_shard
@@ -108,7 +109,7 @@ LARGE = Size("1.2B", 2048, 8192, 16, 32_000, 2048, False)
 
 
 class Report:
-    """What was found, printed as it comes."""
+    """The results, printed as they arrive."""
 
     def __init__(self, device: torch.device, seconds: float, *, tiny: bool) -> None:
         self.device, self.seconds, self.tiny = device, seconds, tiny
@@ -117,7 +118,7 @@ class Report:
 
     @property
     def left(self) -> float:
-        """Seconds of the time that the whole script was given."""
+        """Seconds left of the time given to the whole script."""
         return self.seconds - (time.monotonic() - self._began)
 
     def add(self, part: str, **found: Any) -> None:
@@ -130,7 +131,7 @@ class Report:
 
 
 def clean(device: torch.device) -> None:
-    """Give back what is not used, and count the peak from here."""
+    """Free unused memory, and reset the peak."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -138,7 +139,7 @@ def clean(device: torch.device) -> None:
 
 
 def best_seconds(device: torch.device, compute: Callable[[], object], times: int = 3) -> float:
-    """Wall-clock seconds of the fastest of a few, after one that is not counted."""
+    """Return the wall-clock seconds of the fastest of a few runs, after one that is not counted."""
     compute()
     synchronize(device)
     taken = []
@@ -151,7 +152,7 @@ def best_seconds(device: torch.device, compute: Callable[[], object], times: int
 
 
 def occupation(device: torch.device, compute: Callable[[], object]) -> dict[str, float]:
-    """Milliseconds of wall clock of one call, and what the GPU did in them."""
+    """Return the wall-clock milliseconds of one call, and the GPU's work in them."""
     compute()
     synchronize(device)
     started = time.perf_counter()
@@ -178,7 +179,7 @@ def occupation(device: torch.device, compute: Callable[[], object]) -> dict[str,
 
 
 def machine(report: Report) -> None:
-    """What it is."""
+    """Report the machine."""
     found: dict[str, Any] = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -203,7 +204,7 @@ def differing_bits(
     decay: float,
     step: Step,
 ) -> int:
-    """Bits of parameters that differ between the CPU and the device after two steps."""
+    """Count the bits of parameters that differ between the CPU and the device after two steps."""
     layout = layout_of(shapes)
     few = random_updates(layout, min(members, 3))
     updates = [few[0]] * (members - len(few) + 1) + few[1:]
@@ -220,7 +221,7 @@ def differing_bits(
 
 
 def measure_exact_step(report: Report) -> None:
-    """The shared step, on the device and on the CPU."""
+    """Compare the shared step on the device with the CPU's."""
     device = report.device
     check_exactness(device)
     large = [(640, 512)] if report.tiny else [(4096, 2048), (2048, 8192), (32_000, 768)]
@@ -249,7 +250,7 @@ def measure_exact_step(report: Report) -> None:
 
 
 def session(report: Report) -> None:
-    """A member on the device and one on the CPU, ten rounds."""
+    """Train a member on the device and one on the CPU for ten rounds."""
     for name, spec in (("muon, scaled", MUON), ("orthogonal, sign", OptimizerSpec())):
         with tempfile.TemporaryDirectory() as folder:
             manifest, chunks = make_manifest(Path(folder), optimizer=spec)
@@ -273,7 +274,7 @@ def session(report: Report) -> None:
 
 
 def sandbox(report: Report) -> None:
-    """The real trainer process, confined and not."""
+    """Open the real trainer process, confined and not."""
 
     async def open_once(confined: bool, folder: Path) -> dict[str, Any]:
         manifest, chunks = make_manifest(folder)
@@ -308,7 +309,7 @@ def sandbox(report: Report) -> None:
 def opened(
     size: Size, device: torch.device, micro_batch: int | None = None
 ) -> Iterator[TrainingSession]:
-    """A session with random parameters on random bytes."""
+    """Yield a session with random parameters on random bytes."""
     with tempfile.TemporaryDirectory() as folder:
         store = BlobStore(Path(folder))
         text = np.random.default_rng(0).integers(0, 256, size.sequence * 130 + 1).astype(np.uint8)
@@ -333,7 +334,7 @@ def opened(
 
 
 def plain_tokens(size: Size, device: torch.device, sequences: int) -> float:
-    """Tokens a second of the usual loop, at the same micro-batch."""
+    """Return tokens per second of the usual loop, at the same micro-batch."""
     model = new_model(model_config(size.config), device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     tokens = torch.randint(0, 256, (sequences, size.sequence), device=device)
@@ -350,7 +351,7 @@ def plain_tokens(size: Size, device: torch.device, sequences: int) -> float:
 
 
 def throughput(report: Report, size: Size) -> None:
-    """Tokens a second of a gradient beside the plain loop; memory beside its forecast."""
+    """Report tokens per second of a gradient beside the plain loop, and memory beside its forecast."""
     device, part = report.device, f"throughput {size.name}"
     with opened(size, device) as member:
         sequences = member.micro_batch
@@ -390,7 +391,7 @@ def throughput(report: Report, size: Size) -> None:
 
 
 def round_parts(report: Report) -> None:
-    """Every part of a round beside the gradient, with 32 members' updates."""
+    """Time every part of a round beside the gradient, with 32 members' updates."""
     device = report.device
     size = TINY if report.tiny else LARGE
     if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] < 24e9 and not report.tiny:
@@ -427,7 +428,7 @@ def round_parts(report: Report) -> None:
 
 
 def swarm(report: Report) -> None:
-    """Two real nodes on loopback, one on the CPU and one on the device."""
+    """Run two real nodes on loopback, one on the CPU and one on the device."""
     config = {**TINY.config, "vocab_size": 256}
     manifest = timing_manifest(
         "two devices", config, sequence=TINY.sequence, sequences=8, members=2, max_share=0.5
@@ -447,7 +448,7 @@ def swarm(report: Report) -> None:
 
 
 def end_of_memory(report: Report) -> None:
-    """Memory that ends, and comes back."""
+    """Take the memory away, and return it."""
     device = report.device
     if device.type != "cuda":
         report.add("memory", left_out="needs a CUDA device")
@@ -485,7 +486,7 @@ PARTS: dict[str, tuple[float, Callable[[Report], None]]] = {
 
 
 def main() -> None:
-    """Run the parts and print what they find."""
+    """Run the parts and print their results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -3,21 +3,22 @@
     python benchmarks/growth.py --work DIR [--workers 8] [--sequences 8] [--hidden 64] [--layers 2]
         [--steps 400] [--seeds 1 2 3] [--variants …] [--known] [--json FILE] [--plot FILE]
 
-Every member downloads every update, so with as many coefficients twice the members are twice the bytes.
-Here a round always has --workers times --sequences sequences, dealt to 8, 16, 32 or 64 members who send
-1 to 8 coefficients of each block of 4,096. Beside them are dense Muon and AdamW, for which it makes no
-difference how many share the work. `received` in the JSON is what a member downloads in a round, by
-updates of the others.
+Every member downloads every update, so with the same number of coefficients twice the members mean
+twice the bytes. Here a round always has --workers times --sequences sequences, assigned to 8, 16, 32
+or 64 members that send 1 to 8 coefficients of each block of 4,096. For comparison there are dense
+Muon and AdamW, for which the number of members makes no difference. `received` in the JSON is what a
+member downloads in a round, in updates of the others.
 
-Swarms train with `orthogonal` and steps of signs, or with what a new swarm has now (defaults.py), or one
-member speaks for all of a block, by bits that the others send it (speakers.py). Or panels of three do,
-by the program's own code, while all are honest or some of them lie (panels.py).
+Swarms train with `orthogonal` and sign steps, or with a new swarm's current defaults (defaults.py);
+or one member aggregates each block for all, from bits that the others send it (speakers.py); or
+committees of three do, with the program's own code, while all members are honest or some of them lie
+(panels.py).
 
-`trend` is a plane through how far each swarm's loss is above dense Muon's, in percent (doublings.py),
-and `k_each` what k may be multiplied by for each doubling of the members at the same loss: at 0.5 a
+`trend` is a plane through each swarm's excess loss over dense Muon's, in percent (doublings.py), and
+`k_each` the factor by which k may change for each doubling of the members at the same loss: at 0.5 a
 member's download does not grow with the swarm.
 
-Runs are kept in --work and taken up again, and rates are found, as in frontier.py.
+Runs are stored in --work and resumed, and rates are found, as in frontier.py.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _KINDS = {"signs": "", "default": ", the default now"}
 
 @dataclass(frozen=True)
 class Swarm:
-    """So many members, who train with one of `OPTIMIZERS`."""
+    """A number of members that train with one of `OPTIMIZERS`."""
 
     members: int
     top_k: int
@@ -61,7 +62,7 @@ class Swarm:
 
     @property
     def line(self) -> str:
-        """Its line in the plot, where it stands with what sends other numbers of coefficients."""
+        """Its line in the plot, shared with swarms that send other numbers of coefficients."""
         return f"{self.members} members{_KINDS[self.kind]}"
 
     @property
@@ -72,7 +73,7 @@ class Swarm:
 
 @dataclass(frozen=True)
 class Speaking:
-    """So many members, of whom one speaks for all of a block."""
+    """Members, one of them the aggregator of each block."""
 
     members: int
     one_of: int
@@ -90,7 +91,7 @@ class Speaking:
 
 @dataclass(frozen=True)
 class Panelled:
-    """So many members, of whom panels speak for all of their sections, while some of them lie."""
+    """A number of members, of which committees aggregate the sections, while some of them lie."""
 
     members: int
     one_of: int
@@ -138,11 +139,11 @@ class Growth(TextBench):
     """The runs of one size of model."""
 
     def usual_rate(self, way: str) -> float:
-        """Where the search begins."""
+        """Return the rate at which the search starts."""
         return 4e-3 if way in _DENSE else 8e-3
 
     def train(self, way: str, rate: float, seed: int) -> Tried:
-        """One run."""
+        """Make one run."""
         if way in _DENSE:
             return self.trained(way, rate, self.trial(seed), _DENSE[way])
         swarm = _SHARED[way]
@@ -154,13 +155,14 @@ class Growth(TextBench):
 
 
 def received(way: str, sent: float) -> float | None:
-    """What a member downloads in a round; None for dense training, which can be done in many ways."""
+    """Return what a member downloads in a round; None for dense training, which can be done in many
+    ways."""
     return sent * (_SHARED[way].members - 1) if way in _SHARED else None
 
 
 def trend_of(ways: dict[str, dict[str, Any]], kind: str) -> dict[str, Any]:
-    """The plane through what the losses of swarms that train so are above Muon's; nothing where too
-    little is measured."""
+    """Return the plane through the excess losses over Muon's of swarms that train in this way; empty
+    where too little is measured."""
     distances = []
     for way, found in ways.items():
         swarm = SWARMS.get(way)
@@ -171,7 +173,7 @@ def trend_of(ways: dict[str, dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def plot(file: Path, written: dict[str, Any]) -> None:
-    """Loss over the bytes that a member downloads, a line for each number of members."""
+    """Plot loss over the bytes that a member downloads, a line for each number of members."""
     levels, lines = {}, defaultdict(list)
     for way, found in written["ways"].items():
         if found["received"] is None:
@@ -182,7 +184,7 @@ def plot(file: Path, written: dict[str, Any]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the benchmark."""
     options = parsed("How bytes grow with the swarm.", WAYS, arguments, sequences=8)
     bench = Growth(options)
     ways = chosen_ways(bench, WAYS)

@@ -1,20 +1,20 @@
-"""What members have in common, and how much of it a bit can say.
+"""The overlap of members' updates, and how much of it one bit can convey.
 
     python benchmarks/in_common.py [--sequences 2 8 32] [--rounds 200] [--every 5] [--workers 8]
         [--hidden 64] [--layers 2] [--rate 8e-3] [--seed 1] [--json FILE]
 
-Members train as new swarms do (frontier.py's `OURS_NOW`), with so many sequences each in a round. Of the
-coefficients of hidden matrices it is measured, in rounds of the second half of a run:
+Members train as new swarms do (frontier.py's `OURS_NOW`), with --sequences sequences each in a
+round. For the coefficients of hidden matrices it measures, in rounds of the second half of a run:
 
-- `common`: which part of a member's momentum, in squares, all others have as well: the mean product of
-  two members' coefficients over their mean square. What is left is the noise of a member's own few
-  sequences.
-- `again`: of what a member sends, which part at least one other sends in the same round; `chance`: which
-  part it would be if everybody chose blindly.
-- `sent`: which part of a momentum, in squares, leaves it in a round.
-- `a_bit`: what one bit of an update says of a momentum, in squares, where a coefficient's mean square is
-  one; `most`: what it could say at most of independent Gaussian numbers with the best of all codes at so
-  low a rate, 2 ln 2 (Shannon's rate-distortion function of a Gaussian source).
+- `common`: the share of a member's momentum, in squares, that all others have as well: the mean
+  product of two members' coefficients over their mean square. The rest is the noise of a member's own
+  few sequences.
+- `again`: of what a member sends, the share that at least one other sends in the same round; `chance`:
+  that share if every member chose at random.
+- `sent`: the share of a momentum, in squares, that leaves it in a round.
+- `a_bit`: what one bit of an update conveys of a momentum, in squares, where a coefficient's mean
+  square is one; `most`: the most that it could convey of independent Gaussian numbers with the best of
+  all codes at so low a rate, 2 ln 2 (Shannon's rate-distortion function of a Gaussian source).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST = 2 * math.log(2)
 
 
 def measured(members: Sequence[Member], hidden: Sequence[bool], bits: float) -> dict[str, float]:
-    """What there is to be said of one round. `bits`: those of an update for each block."""
+    """Return the figures of one round. `bits`: those of an update for each block."""
     count = len(members)
     # Sums over all hidden matrices.
     products = squares = sent = chosen = again = 0.0
@@ -71,7 +71,8 @@ def measured(members: Sequence[Member], hidden: Sequence[bool], bits: float) -> 
 
 
 def run(options: argparse.Namespace, sequences: int) -> dict[str, float]:
-    """One run with so many sequences a member: the means over its rounds, and the held-out loss."""
+    """Make one run with `sequences` sequences per member: the means over its rounds, and the
+    held-out loss."""
     text = read_corpus([Path(sysconfig.get_paths()["stdlib"])], [])
     setting = Setting(
         workers=options.workers,
@@ -101,7 +102,7 @@ def run(options: argparse.Namespace, sequences: int) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description="What members have in common.")
     parser.add_argument("--sequences", type=int, nargs="+", default=[2, 8, 32])
     for name, value in (

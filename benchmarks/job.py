@@ -5,22 +5,22 @@
         [--sequences 32] [--rate RATE] [--adamw RATE…] [--muon RATE…]
         [--libraries NAME…] [--prose FILE…]
 
-Takes pip install -e '.[train,create]'. The script writes a Parquet file of documentation strings of
-libraries, or of the text that --prose names (wikitext-2, where somebody has it), and a .jsonl.zst of
-those of the standard library with its help topics; a byte-level BPE is made of both.
+Requires pip install -e '.[train,create]'. The script writes a Parquet file of documentation strings
+of libraries, or of the text that --prose names (such as wikitext-2), and a .jsonl.zst of those of
+the standard library with its help topics; a byte-level BPE is trained on both.
 
-`distro-node create` makes a swarm of them, and four nodes on loopback, with a thread each, train it for
-as many rounds as fit into the minutes by what `create --dry-run` measured. Node 1's newest model writes
-at five points of the run (`distro-node generate`), `distro-node export` writes the last one, and
-transformers opens it and measures its held-out loss, which has to be the program's own to four digits;
-else the exit code is 1.
+`distro-node create` makes a swarm from them, and four nodes on loopback, with a thread each, train
+it for as many rounds as fit into the minutes by the measurements of `create --dry-run`. Node 1's
+newest model generates text at five points of the run (`distro-node generate`), `distro-node export`
+writes the last one, and transformers opens it and measures its held-out loss, which must equal the
+program's own to four digits; otherwise the exit code is 1.
 
-Beside it one process with AdamW and one with Muon, one thread each, side by side after the swarm, train
-the same model from the same initial parameters on the samples that the swarm's records count, round by
-round, at the rates that are given; of several the best is taken. The swarm's own rate is the one that
-`create` holds for usual unless --rate says another.
+For comparison one process with AdamW and one with Muon, one thread each, side by side after the
+swarm, train the same model from the same initial parameters on the samples that the swarm's records
+count, round by round, at the given rates, of which the best is taken. The swarm's own rate is
+`create`'s default unless --rate gives another.
 
-All is kept in --work: the same command goes on where it was ended.
+Everything is stored in --work: the same command resumes where it was stopped.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ from job_text import (
     write_parquet,
 )
 
-# Of the held-out samples a node measures so many on the way.
+# A node evaluates this many held-out samples during the run.
 NODE_SAMPLES = 128
 MEASUREMENTS = 20
-# What a round takes beside computing: gossip, fetching, agreement; some of it runs beside it.
+# A round's time besides computing: gossip, fetching, agreement; some of it overlaps with computing.
 ROUND_SECONDS = 1.0
 LEAST_ROUNDS = 10
 # An all-reduce in bfloat16, as the DisTrO report counts it.
@@ -114,11 +114,11 @@ lease_min_seconds = 60.0
 
 
 def manifest_text(options: argparse.Namespace, rounds: int, peak: float) -> str:
-    """The founder's file."""
+    """Return the founder's file."""
     return _MANIFEST.format(
         vocabulary=options.vocabulary,
         hidden=options.hidden,
-        # 8/3, as Llama has it, in whole blocks of the codec.
+        # 8/3, as in Llama, in whole blocks of the codec.
         inner=64 * round(options.hidden * 8 / 3 / 64),
         layers=options.layers,
         heads=options.hidden // 32,
@@ -137,13 +137,13 @@ def manifest_text(options: argparse.Namespace, rounds: int, peak: float) -> str:
 def fitting_rounds(
     forecast: dict[str, Any], minutes: float, nodes: int, cores: int, sequences: int
 ) -> int:
-    """How many rounds fit into the minutes, by what a dry run measured on one thread."""
+    """Return how many rounds fit into the minutes, by a dry run's measurements on one thread."""
     work = sequences * forecast["sequence_seconds"] + nodes * forecast["update_seconds"]
     return max(LEAST_ROUNDS, int(60 * minutes / (work / min(nodes, cores) + ROUND_SECONDS)))
 
 
 class Job:
-    """One job, and what of it is done."""
+    """One job, and the parts of it that are done."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -169,7 +169,7 @@ class Job:
         self.settings = asked
 
     def run(self) -> dict[str, Any]:
-        """Do what is not done yet; the result."""
+        """Do what is missing and return the result."""
         self._write_text()
         with interrupted_by_signals(), self._swarm.processes() as processes:
             if self._swarm.made is None:
@@ -214,7 +214,7 @@ class Job:
             )
             print(f"{rows:,} documents in {prose.name}, {lines:,} in {standard.name}", flush=True)
             make_tokenizer(read_texts(prose, standard), options.vocabulary, tokenizer)
-        # The dry run wants a file with any rate and length.
+        # The dry run needs a file, with any rate and length.
         if not self._swarm.file.exists():
             self._swarm.file.write_text(manifest_text(options, LEAST_ROUNDS, 1e-3))
 
@@ -235,8 +235,8 @@ class Job:
         return trio.run(read_swarm, self._swarm.data(1), self._swarm_id())
 
     def _measured(self, known: Known) -> dict[str, float]:
-        """The loss of the swarm's last state over all held-out samples: the program's, and that of its
-        export by transformers alone."""
+        """Return the loss of the swarm's last state over all held-out samples: the program's, and
+        that of its export with transformers alone."""
         file = self._work / "ended.json"
         if not file.exists():
             samples = known.manifest.data.samples_in(known.manifest.data.heldout)
@@ -248,7 +248,7 @@ class Job:
         return json.loads(file.read_text())
 
     def _dense(self, known: Known, every: int) -> dict[str, list[dict[str, Any]]]:
-        """What came of AdamW and Muon, by rate, each in a process of its own."""
+        """Return the results of AdamW and Muon, by rate, each in a process of its own."""
         schedule = known.manifest.schedule
         runs = [
             self._run(way, rate, schedule, every)
@@ -350,8 +350,8 @@ async def _program_loss(known: Known, samples: int) -> float:
 
 
 def exported_loss(known: Known, directory: Path) -> float:
-    """Nats a token of an exported model over all held-out tokens, with nothing but transformers: samples
-    of `sequence_length` tokens, each of which has the one behind it as its target."""
+    """Return an exported model's nats per token over all held-out tokens, with transformers alone:
+    samples of `sequence_length` tokens, each of which has the next token as its target."""
     import numpy as np
     import torch
     from distro_node.node.trainer.data import Corpus, read_tokens
@@ -375,12 +375,12 @@ def exported_loss(known: Known, directory: Path) -> float:
 
 
 def same_digits(one: float, other: float, digits: int = 4) -> bool:
-    """Whether two numbers differ by no more than half of the last of so many digits."""
+    """Whether two numbers differ by at most half a unit of the last of `digits` digits."""
     return abs(one - other) <= 0.5 * 10 ** (math.floor(math.log10(abs(one))) + 1 - digits)
 
 
 def print_result(result: dict[str, Any]) -> None:
-    """Tables, and what the model wrote."""
+    """Print tables, and the model's text."""
     print(
         f"\n{result['parameters']:,} parameters, {result['rounds']} rounds, "
         f"{result['training_tokens']:,} tokens in an epoch, {result['heldout_tokens']:,} held out"
@@ -410,7 +410,7 @@ def print_result(result: dict[str, Any]) -> None:
 
 
 def plot(path: Path, result: dict[str, Any]) -> None:
-    """Held-out loss against tokens, and against the bytes that a member receives."""
+    """Plot held-out loss against tokens, and against the bytes that a member receives."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -441,7 +441,7 @@ def plot(path: Path, result: dict[str, Any]) -> None:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options."""
+    """Parse the options."""
     parser = argparse.ArgumentParser(description="A whole job: from files of text to a model.")
     parser.add_argument("--work", type=Path, required=True, metavar="DIR")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -463,7 +463,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Do the job, report, and say by the exit code whether the export is what was trained."""
+    """Do the job, report, and return by the exit code whether the export is what was trained."""
     options = parse()
     try:
         result = Job(options).run()

@@ -1,8 +1,8 @@
-"""One process that trains what a swarm has trained, with dense gradients and AdamW or Muon.
+"""A process that trains what a swarm has trained, with dense gradients and AdamW or Muon.
 
-It begins from the swarm's own initial parameters and reads the very samples that the swarm's records
-count, round by round; the loss is the program's own task's. Its state is kept from time to time, so that
-it goes on where it was ended.
+It starts from the swarm's own initial parameters and reads exactly the samples that the swarm's
+records count, round by round; the loss is the program's own task's. Its state is stored
+periodically, so that it resumes where it was stopped.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from distro_node.protocol.wire.manifest import ScheduleSpec
 
 WAYS = {"adamw": AdamW(), "muon": Muon()}
 
-# Of a round's samples so many are in memory at once, as with a node of this size of model.
+# Samples of a round in memory at once, as in a node for this size of model.
 _MICRO_BATCH = 8
 _SAVE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseRun:
-    """What is trained, and how it is kept."""
+    """What is trained, and where it is stored."""
 
     way: str
     schedule: ScheduleSpec
-    """The swarm's, with a peak of its own."""
+    """The swarm's, with a different peak."""
     rounds: int
     every: int
     """Rounds between measurements."""
     measured: int
-    """So many held-out samples on the way; all of them at the end."""
+    """Number of held-out samples during the run; all of them at the end."""
     file: Path
-    """What came out, as JSON; its state lies beside it."""
+    """The results as JSON; the state is beside it."""
 
 
 def counted_samples(ledger: Ledger, round_: int) -> list[int]:
-    """The samples whose gradients are in a round's step, as its record says."""
+    """Return the samples whose gradients are in a round's step, according to its record."""
     found: list[int] = []
     for entry in ledger[round_].record.updates:
         found += ledger.share(round_, entry.peer) or ()
@@ -89,7 +89,7 @@ class _Dense:
         return self._corpus.heldout_samples
 
     def round(self, number: int) -> None:
-        """One step over all that the swarm's round counts."""
+        """Take one step over everything that the swarm's round counts."""
         samples = counted_samples(self._ledger, number)
         self.facts["round"] = number
         if not samples:
@@ -107,7 +107,7 @@ class _Dense:
 
     @torch.no_grad()
     def evaluate(self, samples: int) -> float:
-        """Held-out nats a token, as a node measures it."""
+        """Return held-out nats per token, as a node measures it."""
         self.model.eval()
         count = min(samples, self.heldout_samples)
         parts = [(float(total), n) for total, n in self._losses(range(count), 0, heldout=True)]
@@ -127,7 +127,7 @@ class _Dense:
             yield loss.total, loss.count
 
     def save(self, path: Path) -> None:
-        """Keep all of it: whole, or as it was before."""
+        """Store all state, atomically."""
         state = {
             "facts": json.dumps(self.facts),
             "parameters": [parameter.detach() for parameter in self.parameters],
@@ -138,7 +138,7 @@ class _Dense:
         os.replace(aside, path)
 
     def load(self, path: Path) -> None:
-        """Go on from what was kept."""
+        """Resume from stored state."""
         state = torch.load(path, weights_only=True)
         self.facts = json.loads(state["facts"])
         with torch.no_grad():
@@ -149,8 +149,9 @@ class _Dense:
 
 
 def train_dense(known: Known, run: DenseRun) -> dict[str, Any]:
-    """Train to the end on one thread, unless that was done; what came out: `way`, `rate`, `tokens`,
-    `seconds` of training, `curve` of (round, nats a token), and `loss` over all held-out samples."""
+    """Train to the end on one thread, unless that was done, and return the results: `way`, `rate`,
+    `tokens`, `seconds` of training, `curve` of (round, nats per token), and `loss` over all held-out
+    samples."""
     if run.file.exists():
         return json.loads(run.file.read_text())
     torch.set_num_threads(1)
@@ -176,7 +177,7 @@ def train_dense(known: Known, run: DenseRun) -> dict[str, Any]:
             dense.save(kept)
             saved = time.monotonic()
     loss = dense.evaluate(dense.heldout_samples)
-    # What came apart is worse than all else, and JSON has no word for it.
+    # A diverged run is worse than any other, and JSON cannot represent NaN.
     outcome = facts | {"loss": loss if math.isfinite(loss) else 1e9}
     run.file.write_text(json.dumps(outcome) + "\n")
     kept.unlink(missing_ok=True)

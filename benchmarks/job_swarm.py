@@ -1,7 +1,7 @@
-"""The swarm of job.py: a bootstrap peer and nodes as processes of this machine, watched from outside.
+"""The swarm of job.py: a bootstrap peer and nodes as local processes, observed from outside.
 
-Everything goes through the commands that a user has, and is known from what a user sees: histories,
-status and exit codes. It can be ended at any time and begun again: nodes go on from their own disks.
+Everything goes through a user's own commands and views: histories, status and exit codes. It can be
+stopped at any time and started again: nodes continue from their own disks.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from distro_node.protocol.wire.swarm_id import swarm_from_text
 
 POINTS = 5
 PROMPTS = ("The function returns", "If the argument is", "A list of")
-"""What the model is asked to go on from: beginnings that the text has many of."""
+"""The prompts for the model: common beginnings in the text."""
 
 _TICK_SECONDS = 0.5
 _KEPT_SECONDS = 10.0
 _TOLD_SECONDS = 30.0
-# Five processes load PyTorch at once, beside whatever else runs here.
+# Five processes load PyTorch at once, beside other load.
 _PATIENCE_SECONDS = 1800.0
 _SAMPLE_TRIES = 5
 _SAMPLE_TOKENS = 60
 
 
 class SwarmFailed(Exception):
-    """The swarm cannot go on; the message says which process is to blame, with its last words."""
+    """The swarm cannot go on; the message names the failing process, with its last log lines."""
 
     def __init__(self, problem: str, program: Program) -> None:
         super().__init__(
@@ -42,19 +42,19 @@ class SwarmFailed(Exception):
 
 @dataclass
 class Session:
-    """What one session of the nodes has cost; a run that was broken off has several."""
+    """The cost of one session of the nodes; an interrupted run has several."""
 
     first_round: int | None = None
     """The first round that ended in it."""
     last_round: int | None = None
     seconds: float = 0.0
-    """Between the ends of these two."""
+    """Seconds between the ends of these two."""
     sent: list[int] = field(default_factory=list)
     """Bytes by node."""
     received: list[int] = field(default_factory=list)
 
     def ended(self, round_: int, began: float, now: float) -> float:
-        """A round has ended; returns when the first one did."""
+        """Record that a round has ended; return when the first one did."""
         if self.first_round is None:
             self.first_round, began = round_, now
         self.last_round, self.seconds = round_, now - began
@@ -62,14 +62,14 @@ class Session:
 
 
 def pace(sessions: Sequence[Session]) -> tuple[int, float]:
-    """Rounds that were timed in all sessions, and their seconds."""
+    """Return the number of timed rounds in all sessions, and their seconds."""
     timed = [s for s in sessions if s.first_round is not None and s.last_round is not None]
     rounds = sum((s.last_round or 0) - (s.first_round or 0) for s in timed)
     return rounds, sum(s.seconds for s in timed)
 
 
 def traffic(sessions: Sequence[Session], nodes: int) -> list[dict[str, int]]:
-    """Bytes that each node sent and received, over all sessions."""
+    """Return the bytes that each node sent and received, over all sessions."""
     return [
         {
             "sent": sum(s.sent[number] for s in sessions if number < len(s.sent)),
@@ -80,7 +80,7 @@ def traffic(sessions: Sequence[Session], nodes: int) -> list[dict[str, int]]:
 
 
 def points(rounds: int) -> list[int]:
-    """The rounds after which samples are taken: the last one, and four evenly before it."""
+    """Return the rounds after which samples are taken: the last one, and four evenly before it."""
     return sorted({max(1, round(rounds * number / POINTS)) for number in range(1, POINTS + 1)})
 
 
@@ -98,31 +98,31 @@ class LocalSwarm:
         self._samples = work / "samples.jsonl"
         for folder in (self.logs, self._sessions):
             folder.mkdir(exist_ok=True)
-        # In the place of the user's own.
+        # Used instead of the user's own.
         self.config.write_text("")
 
     def data(self, number: int) -> DataDir:
-        """The data directory of a node, counted from 1, the founder's."""
+        """Return the data directory of a node, counted from 1, the founder."""
         return DataDir(self.work / f"node-{number}")
 
     @property
     def made(self) -> dict[str, Any] | None:
-        """What `create` has said, with the bootstrap peer's `address`; None before there is a swarm."""
+        """The output of `create`, with the bootstrap peer's `address`; None before there is a swarm."""
         return json.loads(self.made_file.read_text()) if self.made_file.exists() else None
 
     def sessions(self) -> list[Session]:
-        """Those that were kept, the oldest first."""
+        """Return the stored sessions, sorted from the oldest."""
         files = sorted(self._sessions.glob("*.json"), key=lambda file: int(file.stem))
         return [Session(**json.loads(file.read_text())) for file in files]
 
     def samples(self) -> list[dict[str, Any]]:
-        """What the model wrote on the way."""
+        """Return the texts that the model generated during the run."""
         if not self._samples.exists():
             return []
         return [json.loads(line) for line in self._samples.read_text().splitlines()]
 
     def histories(self) -> list[History]:
-        """What the nodes have noted so far."""
+        """Return the nodes' histories so far."""
         made = self.made
         assert made is not None
         swarm = swarm_from_text(made["swarm"])
@@ -132,16 +132,16 @@ class LocalSwarm:
         return found
 
     def processes(self) -> Processes:
-        """To be entered; on leaving it everything that was started has ended."""
+        """Return a context that ends every process started in it."""
         return Processes(self.logs, self.config)
 
     def forecast(self, processes: Processes) -> dict[str, Any]:
-        """What `create --dry-run` says; its tokens are used again."""
+        """Return the output of `create --dry-run`; its tokens are reused."""
         program = processes.start("dry-run", *self._create(), "--dry-run", "--device", "cpu")
         return self._answer(program)["forecast"]
 
     def create(self, processes: Processes) -> None:
-        """Make the swarm, unless it is there."""
+        """Create the swarm, unless it exists."""
         if self.made is not None:
             return
         address = self._bootstrap(processes, "/ip4/127.0.0.1/tcp/0")
@@ -149,7 +149,7 @@ class LocalSwarm:
         self.made_file.write_text(json.dumps(made | {"address": address}) + "\n")
 
     def run(self, processes: Processes, rounds: int, every: int) -> None:
-        """From the first round, or where it was broken off, to the end of the run, with all samples.
+        """Run from the first round, or from an interruption, to the end of the run, with all samples.
 
         Raises `SwarmFailed`.
         """
@@ -157,24 +157,24 @@ class LocalSwarm:
         assert made is not None
         if len(self.samples()) == len(points(rounds)):
             return
-        # Its members know the address it had.
+        # Its members know its previous address.
         self._bootstrap(processes, made["address"].partition("/p2p/")[0])
         _Watch(self, processes, made["invite"], rounds, every).run()
 
     def keep(self, session: Session, number: int) -> None:
-        """Write down what a session has cost so far."""
+        """Store the cost of a session so far."""
         path = self._sessions / f"{number}.json"
         aside = path.with_suffix(".partial")
         aside.write_text(json.dumps(asdict(session)) + "\n")
         aside.replace(path)
 
     def add_sample(self, round_: int, texts: dict[str, str]) -> None:
-        """Keep what the model wrote after a round."""
+        """Store the model's texts after a round."""
         with self._samples.open("a") as file:
             file.write(json.dumps({"round": round_, "texts": texts}) + "\n")
 
     def export(self, processes: Processes, to: Path) -> dict[str, Any]:
-        """Export the newest state of the founder's; what the command says."""
+        """Export the founder's newest state and return the command's output."""
         made, data = self.made, ("--data-dir", str(self.data(1).root))
         assert made is not None
         words = ("export", made["swarm"], "--to", str(to), "--json", *data)
@@ -215,7 +215,7 @@ class _Watch:
         ]
 
     def _join(self, number: int, link: str, every: int) -> Program:
-        # One measures the held-out loss on the way; the others' time is for training.
+        # One node evaluates during the run; the others only train.
         every = every if number == 1 else 100 * self._rounds
         data = self._swarm.data(number).root
         return self._processes.start(
@@ -254,7 +254,8 @@ class _Watch:
         return not self._due and all(program.code == 0 for program in self._programs)
 
     def _look(self, now: float) -> bool:
-        """Note what the nodes say; whether a round has ended, or samples come in behind the last one."""
+        """Record the nodes' status; return whether a round has ended, or samples arrive after the
+        last one."""
         told = [poller.latest for poller in self._pollers]
         if all(told):
             self._session.sent = [each.line.sent_bytes for each in told if each]
@@ -268,7 +269,7 @@ class _Watch:
         return True
 
     def _sample(self) -> None:
-        """Have the model write when that is due, without waiting for it."""
+        """Start generating text when it is due, without waiting for it."""
         if self._sampling is not None:
             code = self._sampling.code
             if code is None:
@@ -297,7 +298,7 @@ class _Watch:
 
 
 class _Sampling:
-    """`distro-node generate` for one prompt after the other, of the state after one round."""
+    """`distro-node generate` for one prompt after the other, on the state after one round."""
 
     def __init__(self, processes: Processes, name: str, root: Path, round_: int) -> None:
         self._programs: list[Program] = []
@@ -313,7 +314,7 @@ class _Sampling:
 
     @property
     def code(self) -> int | None:
-        """None while it writes; 0 when all is written; else what it ended with."""
+        """None while it runs; 0 when everything is generated; otherwise the failing exit code."""
         if self._programs and self.program.code != 0:
             return self.program.code
         if len(self._programs) == len(PROMPTS):
@@ -322,7 +323,7 @@ class _Sampling:
         return None
 
     def texts(self) -> dict[str, str]:
-        """By prompt, with it."""
+        """Return the texts by prompt, each including it."""
         return {
             prompt: program.answer.read_text("utf-8").strip()
             for prompt, program in zip(PROMPTS, self._programs, strict=True)

@@ -1,9 +1,9 @@
-"""The text of job.py: prose about programs that is on any machine with this project, as two data sets.
+"""The text of job.py: prose about programs that exists on any machine with this project, as two data
+sets.
 
-One is a Parquet file with what libraries say of themselves (documentation strings of packages that come
-with the extra `train`), or with other prose where somebody names files; the other is a .jsonl.zst with
-the documentation strings and the help topics of Python's standard library. Nothing is imported to be
-read.
+One is a Parquet file with documentation strings of packages that the extra `train` installs, or with
+other prose if files are named; the other is a .jsonl.zst with the documentation strings and the help
+topics of Python's standard library. No module is imported to read its strings.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 END = "<|endoftext|>"
-"""What ends a document."""
+"""The token that ends a document."""
 LIBRARIES = ("matplotlib", "networkx", "numpy", "sympy", "torch")
 """Packages with much prose, all of which the extra `train` installs."""
 
 # A line or two say little more than the name of what they describe.
 _SHORTEST = 100
-# Tests and what others have installed are no part of the standard library's documentation.
+# Tests and installed packages are not part of the standard library's documentation.
 _NOT_DOCUMENTED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 _PROSE_CHARACTERS = 2000
 
 
 def library_documents(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Name of the library and text of each of its documentation strings.
+    """Yield the library's name and the text of each of its documentation strings.
 
     Raises `ModuleNotFoundError` for one that is not installed.
     """
@@ -44,7 +44,7 @@ def library_documents(names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def standard_documents() -> Iterator[tuple[str, str]]:
-    """The same of the standard library: its strings, and what `help()` shows on topics."""
+    """Yield the same for the standard library: its strings, and `help()`'s topics."""
     for text in documentation(Path(sysconfig.get_path("stdlib"))):
         yield "strings", text
     for _, text in sorted(pydoc_data.topics.topics.items()):
@@ -52,7 +52,7 @@ def standard_documents() -> Iterator[tuple[str, str]]:
 
 
 def prose_documents(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Plain text in parts of some pages, cut between paragraphs."""
+    """Yield plain text in parts of some pages, cut between paragraphs."""
     for file in files:
         part: list[str] = []
         for paragraph in file.read_text(encoding="utf-8").splitlines(keepends=True):
@@ -65,7 +65,8 @@ def prose_documents(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
 
 
 def documentation(folder: Path) -> Iterator[str]:
-    """The documentation strings below a folder, in the order of files and lines; each text once."""
+    """Yield the documentation strings below a folder, in the order of files and lines, each text
+    once."""
     seen = set[str]()
     for file in sorted(folder.rglob("*.py")):
         if _NOT_DOCUMENTED & {*file.relative_to(folder).parts}:
@@ -84,7 +85,7 @@ def documentation(folder: Path) -> Iterator[str]:
 
 
 def write_parquet(path: Path, documents: Iterable[tuple[str, str]]) -> int:
-    """Columns `source` and `text`, written by pyarrow; how many rows."""
+    """Write columns `source` and `text` by pyarrow; return the number of rows."""
     import pyarrow
     import pyarrow.parquet
 
@@ -95,7 +96,8 @@ def write_parquet(path: Path, documents: Iterable[tuple[str, str]]) -> int:
 
 
 def write_lines(path: Path, documents: Iterable[tuple[str, str]]) -> int:
-    """An object with `kind` and `text` a line, packed by zstandard; how many lines."""
+    """Write an object with `kind` and `text` per line, compressed by zstandard; return the number of
+    lines."""
     import zstandard
 
     count = 0
@@ -107,7 +109,7 @@ def write_lines(path: Path, documents: Iterable[tuple[str, str]]) -> int:
 
 
 def read_texts(parquet: Path, lines: Path) -> Iterator[str]:
-    """The texts of both files."""
+    """Yield the texts of both files."""
     import pyarrow.parquet
     import zstandard
 
@@ -118,7 +120,7 @@ def read_texts(parquet: Path, lines: Path) -> Iterator[str]:
 
 
 def make_tokenizer(texts: Iterable[str], vocabulary: int, path: Path) -> None:
-    """A byte-level BPE of so many tokens, the end token among them."""
+    """Train a byte-level BPE of `vocabulary` tokens, including the end token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

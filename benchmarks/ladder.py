@@ -1,17 +1,17 @@
-"""How the bytes grow with the model: four sizes at equal tokens a parameter, and several numbers of
-coefficients.
+"""How the bytes grow with the model: four sizes at equal tokens per parameter, and several values of k.
 
     python benchmarks/ladder.py --work DIR [--sizes 0.14M 0.3M 0.9M 3M] [--tokens 20] [--workers 8]
         [--sequences 2] [--seeds 1 2 3] [--variants …] [--known] [--json FILE] [--plot FILE]
 
-With as many coefficients a block, bytes grow as the model does. Whether they must is told by how far
-the loss is above dense Muon's: where it stays the same from one size to the next, the same part of a
-model is enough; where it grows, a larger model needs a larger part. `trend` in the JSON is a plane
-through all of these distances (doublings.py), and `k_each` says by how much k has to be multiplied for
-each doubling of the parameters to keep the distance; `predicted` is what that plane says of 1.2 billion
-parameters. All that is of `orthogonal` and steps of signs; `now` has the same of the default now.
+With the same number of coefficients per block, bytes grow in proportion to the model. Whether they
+must is shown by the excess loss over dense Muon's: where it stays the same from one size to the
+next, the same share of a model is enough; where it grows, a larger model needs a larger share.
+`trend` in the JSON is a plane through all of these excess losses (doublings.py), and `k_each` the
+factor by which k must grow for each doubling of the parameters to keep the excess; `predicted` is
+the plane's value for 1.2 billion parameters. All of this is for `orthogonal` and sign steps; `now`
+has the same for the current default.
 
-Runs are kept in --work and taken up again, and rates are found, as in frontier.py. A run's time grows
+Runs are stored in --work and resumed, and rates are found, as in frontier.py. A run's time grows
 with the square of the size: with 0.9M parameters and 20 tokens for each it takes an hour or two of a
 core, with 3M a day, and it can be killed at any time.
 """
@@ -56,11 +56,11 @@ WAYS = {
     **_NOW,
 }
 _LARGE = {"parameters": 1_204_615_168.0, "k": 8.0}
-"""The model and the setting that the project is for."""
+"""The model and the setting for which the project is made."""
 
 
 def parameters_of(hidden: int, layers: int) -> int:
-    """The parameters of a model of this width and depth, as training.py builds it."""
+    """Return the number of parameters of a model of this width and depth, as training.py builds it."""
     return layers * (13 * hidden + 2) * hidden + (2 * 256 + 1) * hidden
 
 
@@ -76,19 +76,19 @@ class Rung(TextBench):
         super().__init__(argparse.Namespace(**size_options))
 
     def usual_rate(self, way: str) -> float:
-        """Where the search begins."""
+        """Return the rate at which the search starts."""
         ours = isinstance(WAYS[way], OptimizerSpec)
-        # Of either step: with the same rates tried, the two can be set beside each other.
+        # For either step: with the same rates tried, the two are comparable.
         return usual_rate(self.parameters, "sign") if ours else 2e-3
 
     def train(self, way: str, rate: float, seed: int) -> Tried:
-        """One run."""
+        """Make one run."""
         return self.trained(way, rate, self.trial(seed), WAYS[way])
 
 
 def trend_of(sizes: dict[str, dict[str, Any]], ways: Collection[str] = _OURS) -> dict[str, Any]:
-    """The plane through what the losses of these ways are above Muon's, in percent, and what it says of
-    a large model; nothing where too little is measured for one."""
+    """Return the plane through the excess losses of these ways over Muon's, in percent, and its
+    value for a large model; empty where too little is measured for one."""
     distances = [
         (
             {"parameters": float(measured["parameters"]), "k": float(found["top_k"])},
@@ -106,7 +106,8 @@ def trend_of(sizes: dict[str, dict[str, Any]], ways: Collection[str] = _OURS) ->
 
 
 def plot(file: Path, written: dict[str, Any]) -> None:
-    """Loss over the bytes that a member sends, a line for each size, and Muon's at the right end."""
+    """Plot loss over the bytes that a member sends, a line for each size, and Muon's at the right
+    end."""
     lines = defaultdict(list)
     for size, measured in written["sizes"].items():
         for way, found in measured["ways"].items():
@@ -121,7 +122,7 @@ def plot(file: Path, written: dict[str, Any]) -> None:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="How bytes grow with the model.")
     add_arguments(parser, list(WAYS))
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
@@ -133,7 +134,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the benchmark."""
     options = parsed(arguments)
     sizes = {}
     for size in options.sizes:

@@ -1,12 +1,12 @@
-"""What is left to run of the benchmarks that take days.
+"""The remaining runs of the benchmarks that take days.
 
     python benchmarks/left.py [--json FILE]
 
-For each setting of frontier.py, growth.py, ladder.py and local_steps.py it reads what is kept in
-`results/` and says how many of the script's ways were run, of how many the best rate lies between two
-others that were tried, how many were run with three seeds besides the sweep's, and what it would take,
-at the speed of the runs that are there, to have all of that of every way. It trains nothing. The same
-table is in README.md, copied by hand.
+For each setting of frontier.py, growth.py, ladder.py and local_steps.py it reads the stored runs in
+`results/` and reports how many of the script's ways were run, for how many the best rate is between
+two others that were tried, how many were run with three seeds besides the sweep's, and how long it
+would take, at the speed of the stored runs, to complete all of that for every way. It trains
+nothing. The same table is in README.md, copied by hand.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAYS: dict[str, Collection[str]] = {
     "ladder": ladder.WAYS,
     "local-steps": local_steps.WAYS,
 }
-"""By the name of its results the ways of each script."""
+"""The ways of each script, by the name of its results."""
 _SEEDS = frozenset({1, 2, 3})
 
 
@@ -48,20 +48,20 @@ class Left:
     """Of all members together, in a round."""
     rounds: int
     ways: int
-    """That the script has, or had."""
+    """Ways that the script has, or had."""
     run: int
     found: int
-    """Ways whose best rate lies between two others."""
+    """Ways whose best rate is between two others."""
     seeds: int
     """Ways that were run with three seeds besides the sweep's, at their best rate."""
     hours_run: float
-    """Of one core, of the runs whose time was kept."""
+    """Hours of one core, for the runs whose time was stored."""
     hours_left: float
-    """Of one core; at least, as a best rate at the edge again takes another."""
+    """Hours of one core; a lower bound, as a best rate at the edge again takes another run."""
 
 
 def left_of(script: str, ways: Collection[str], runs: Sequence[Tried]) -> Left:
-    """What is left of a setting; `runs` are all of it."""
+    """Return what is left of a setting; `runs` are all its runs."""
     usual = statistics.fmean(run.seconds for run in runs if run.seconds)
     by_way: dict[str, list[Tried]] = {way: [] for way in ways}
     for run in runs:
@@ -90,7 +90,8 @@ def left_of(script: str, ways: Collection[str], runs: Sequence[Tried]) -> Left:
 
 
 def _missing(runs: Sequence[Tried]) -> tuple[int, set[int]]:
-    """How many rates have to be tried yet, at least, and the seeds that the best one was run with."""
+    """Return the least number of rates still to be tried, and the seeds with which the best one was
+    run."""
     tried = sorted((run for run in runs if run.seed == SWEEP_SEED), key=lambda run: run.rate)
     if not tried:
         return 3, set()
@@ -100,7 +101,7 @@ def _missing(runs: Sequence[Tried]) -> tuple[int, set[int]]:
 
 
 def everything(folder: Path = RESULTS) -> Iterator[Left]:
-    """All settings of all scripts."""
+    """Yield all settings of all scripts."""
     for script, ways in WAYS.items():
         groups: dict[str, list[Tried]] = defaultdict(list)
         for file in sorted(folder.glob(f"*-{script}-runs.jsonl")):
@@ -111,7 +112,7 @@ def everything(folder: Path = RESULTS) -> Iterator[Left]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the report."""
     parser = argparse.ArgumentParser(description="What is left to run.")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Parameter tables of Llamas, for benchmarks that need shapes and no weights."""
+"""Parameter tables of Llamas, for benchmarks that need shapes but no weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = {
 
 
 def llama(size: str) -> list[ParameterSpec]:
-    """The parameter table of a Llama with untied embeddings."""
+    """Return the parameter table of a Llama with untied embeddings."""
     hidden, intermediate, layers, vocabulary = SIZES[size]
     table = [("embed", (vocabulary, hidden)), ("head", (vocabulary, hidden)), ("norm", (hidden,))]
     for layer in range(layers):

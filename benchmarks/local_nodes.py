@@ -1,6 +1,6 @@
-"""A bootstrap peer and nodes as processes of this machine, on loopback, for benchmarks that time them.
+"""A bootstrap peer and nodes as local processes, on loopback, for benchmarks that time them.
 
-Everything goes through the commands that a user has, and is known from the nodes' own histories.
+Everything goes through a user's own commands, and is read from the nodes' own histories.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def timing_manifest(
     max_share: float,
     top_k: int = 8,
 ) -> str:
-    """The founder's file of a swarm that is only timed: a model over bytes, with overlap and without a
-    deadline that anybody could miss."""
+    """Return the founder's file of a swarm that is only timed: a model over bytes, with overlap and
+    without a deadline that a member could miss."""
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in model.items())
     return _MANIFEST.format(
         name=json.dumps(name),
@@ -83,12 +83,12 @@ def timing_manifest(
 
 
 class LocalNodes:
-    """The nodes of one swarm below `work`, numbered from 0, the founder's."""
+    """The nodes of one swarm below `work`, numbered from 0, the founder."""
 
     def __init__(
         self, work: Path, manifest: str, members: int, device: str | Sequence[str] = "cpu"
     ) -> None:
-        """`manifest` is the founder's file; `device` that of all nodes, or of each."""
+        """`manifest` is the founder's file; `device` that of all nodes, or one for each."""
         self._work = work
         self._members = members
         self._devices = [device] * members if isinstance(device, str) else list(device)
@@ -102,20 +102,20 @@ class LocalNodes:
 
     @property
     def swarm(self) -> SwarmId:
-        """Once they run."""
+        """The swarm's id, once the nodes run."""
         return swarm_from_text(self._made["swarm"])
 
     def data(self, number: int) -> DataDir:
-        """A node's data directory."""
+        """Return a node's data directory."""
         return DataDir(self._work / f"node-{number}")
 
     def history(self, number: int = 0) -> History:
-        """What a node has noted."""
+        """Return a node's history."""
         return History(self.data(number).swarm(self.swarm).history)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[list[Program]]:
-        """The nodes, which have begun to start; on leaving they have ended."""
+        """Start the nodes and yield them; on leaving they have ended."""
         with Processes(self._work / "logs", self._config) as processes:
             bootstrap = processes.start(
                 "bootstrap",
@@ -149,14 +149,15 @@ class LocalNodes:
 
 
 def trainer_of(program: Program) -> int:
-    """The process id of a node's trainer, which must have started."""
+    """Return the process id of a node's trainer, which must have started."""
     program.remember_children()
     (pid,) = [child.pid for child in program.children() if _is_trainer(child)]
     return pid
 
 
 def wait_for_round(history: History, round_: int, programs: Sequence[Command]) -> None:
-    """Until a round is in a history. Raises `SystemExit` if a process ends or all stands still."""
+    """Wait until a round is in a history. Raises `SystemExit` if a process ends or there is no
+    progress."""
     last = 0
 
     def there() -> bool:

@@ -1,19 +1,19 @@
-"""Ways to train with several steps of each member between rounds, for local_steps.py.
+"""Ways to train with several local steps of each member between rounds, for local_steps.py.
 
-A round: every member goes so many steps of its own from the same parameters, with its own optimizer,
-whose state it keeps. How far it has come, the old parameters less the new ones, is sent, whole or the
-strongest of each block, and everybody takes a step from the mean of what was sent.
+In a round every member takes a number of steps of its own from the same parameters, with its own
+optimizer, whose state it keeps. Its displacement, the old parameters minus the new ones, is sent,
+whole or the strongest of each block, and all members take a step from the mean of what was sent.
 
 - DiLoCo (Douillard et al., arXiv 2311.08105): AdamW within a round, Nesterov's momentum 0.9 and a rate
-  of 0.7 between them, all sent.
+  of 0.7 between them, everything sent.
 - MuLoCo (Thérien et al., arXiv 2505.23725): the same with Muon within a round.
 - SparseLoCo (Sarfi et al., arXiv 2508.15706): what has not been sent stays in an error that keeps 0.95
-  of itself a round; the 64 strongest of 4,096 are sent with two bits each, and the step is their mean.
+  of itself per round; the 64 strongest of 4,096 are sent with two bits each, and the step is their mean.
 
-Their recipes are written down again from these papers, not taken from anybody's code. Where a paper
-leaves a choice, the better one is theirs: two bits are a sign and which of two sizes, the sizes
-are the means of a block's larger and smaller values, and positions count as many bits as the number of
-ways to choose them needs at least.
+These recipes were implemented from the papers, not from others' code. Where a paper leaves a choice,
+it was made in the method's favour: two bits are a sign and one of two sizes, the sizes are the means
+of a block's larger and smaller values, and positions count the fewest bits that the number of ways
+to choose them needs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from training import Trial, usual_schedule
 
 _BLOCK = 4096
 _SIZE_BITS = 2 * 16
-"""Of the two sizes of a block's values."""
+"""For the two sizes of a block's values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +40,19 @@ class LocalRecipe:
     """The choices. The defaults are DiLoCo's."""
 
     steps: int
-    """Of a member, in a round."""
+    """Steps of a member in a round."""
     inner: AdamW | Muon = field(default_factory=AdamW)
     """A member's own optimizer."""
     outer_rate: float = 0.7
     outer_momentum: float = 0.9
-    """Nesterov's."""
+    """Nesterov's momentum."""
     chosen: int | None = None
     """How many of 4,096 values are sent; None: all, two bytes each."""
     send: Literal["two bits", "sign"] = "two bits"
-    """A sign is sent of the blockwise cosine transform, and the step is the sign of the sum, as long as
-    the member's own steps together times `outer_rate`: the program's step."""
+    """With `sign`, signs of the blockwise cosine transform are sent, and the step is the sign of the
+    sum, as long as the member's own steps together times `outer_rate`: the program's step."""
     memory: float = 0.95
-    """What a round leaves of what has not been sent."""
+    """The share of the unsent error that a round keeps."""
 
 
 DILOCO = LocalRecipe(steps=20)
@@ -60,9 +60,9 @@ SPARSELOCO = LocalRecipe(steps=20, outer_rate=1.0, outer_momentum=0.0, chosen=64
 
 
 def train(recipe: LocalRecipe, rate: float, trial: Trial) -> list[tuple[int, float]]:
-    """Train to the end; steps so far and held-out loss, after each round or ten times in the run.
+    """Train to the end; return steps and held-out loss, after each round or ten times in the run.
 
-    The last round is shorter if need be.
+    The last round may be shorter.
     """
     setting = trial.setting
     schedule = usual_schedule(rate, setting.steps)
@@ -100,7 +100,7 @@ def train(recipe: LocalRecipe, rate: float, trial: Trial) -> list[tuple[int, flo
 
 
 def bytes_a_step(recipe: LocalRecipe, trial: Trial) -> float:
-    """What a member sends for each of its steps."""
+    """Return the bytes that a member sends for each of its steps."""
     if recipe.chosen is None:
         return 2.0 * trial.elements / recipe.steps
     layout = update_layout(trial.table, 64, recipe.chosen)
@@ -115,12 +115,13 @@ def bytes_a_step(recipe: LocalRecipe, trial: Trial) -> float:
 
 
 def chosen_of(chosen: int, tensor: TensorLayout) -> int:
-    """How many of each block of a tensor are sent: the same share of small ones, and one at least."""
+    """Return how many coefficients of each block of a tensor are sent: the same share of small ones,
+    and at least one."""
     return max(1, round(chosen * tensor.elements / _BLOCK))
 
 
 class Speaker:
-    """What a member makes of how far it has come, and what it has not said yet."""
+    """Encoder of a member's displacement, with the error not yet sent."""
 
     def __init__(self, recipe: LocalRecipe, trial: Trial) -> None:
         self._recipe = recipe
@@ -132,7 +133,7 @@ class Speaker:
 
     @torch.no_grad()
     def speak(self, come: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What is sent, in the parameters' shapes."""
+        """Return what is sent, in the parameters' shapes."""
         if self._recipe.chosen is None:
             return list(come)
         return [self._of(index, each).view(each.shape) for index, each in enumerate(come)]
@@ -158,7 +159,7 @@ class Speaker:
 
 
 def in_two_bits(values: torch.Tensor) -> torch.Tensor:
-    """Rows of values, each as its sign and one of two sizes of its row."""
+    """Quantise rows of values, each to its sign and one of two sizes of its row."""
     sizes = values.abs()
     large = sizes > sizes.mean(dim=1, keepdim=True)
     counts = large.sum(dim=1, keepdim=True)
@@ -178,7 +179,7 @@ def _step(
     length: float,
     members: int,
 ) -> None:
-    """Move the parameters that all members have."""
+    """Update the shared parameters of all members."""
     for parameter, total, speed in zip(together, sums, velocity, strict=True):
         if recipe.send == "sign":
             parameter.sub_(total.sign(), alpha=length)

@@ -1,16 +1,16 @@
-"""Loss against bytes: steps of a member's own between rounds, beside the program, at equal tokens.
+"""Loss against bytes: local steps between rounds, beside the program, at equal tokens.
 
     python benchmarks/local_steps.py --work DIR [--hidden 64] [--layers 2] [--steps 400] [--seeds 1 2 3]
         [--variants …] [--known] [--json FILE] [--plot FILE]
 
-DiLoCo, MuLoCo and SparseLoCo as local_recipes.py describes them, with 5 to 40 steps a round; the
-program, and with fewer and larger rounds; one member that speaks for all of a block (speakers.py); what
-the program's shared step makes of several local steps; dense AdamW and Muon. All see the same sequences
-in the same order, and a loss is in held-out nats a byte. Bytes are those that a member sends for each
-of --steps, on average.
+DiLoCo, MuLoCo and SparseLoCo as described in local_recipes.py, with 5 to 40 steps per round; the
+program, also with fewer and larger rounds; one member that aggregates each block for all
+(speakers.py); the program's shared step applied to several local steps; dense AdamW and Muon. All
+see the same sequences in the same order, and a loss is in held-out nats per byte. Bytes are those
+that a member sends for each of --steps, on average.
 
-Runs are kept in --work and taken up again, and rates are found, as in frontier.py; but a run with steps
-of one's own that was killed begins anew.
+Runs are stored in --work and resumed, and rates are found, as in frontier.py; but a killed run with
+local steps restarts from the beginning.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PROGRAM = "the program, 8 coefficients"
 
 @dataclass(frozen=True)
 class Program:
-    """The program, with rounds that are so many times larger and so many times fewer."""
+    """The program, with rounds that are `larger` times larger and fewer."""
 
     optimizer: OptimizerSpec
     larger: int = 1
@@ -88,12 +88,12 @@ class LocalSteps(TextBench):
     """The runs of one size."""
 
     def usual_rate(self, way: str) -> float:
-        """Where the search begins."""
+        """Return the rate at which the search starts."""
         kind = WAYS[way]
         return 8e-3 if isinstance(kind, Program) else 4e-3
 
     def train(self, way: str, rate: float, seed: int) -> Tried:
-        """One run."""
+        """Make one run."""
         kind = WAYS[way]
         if isinstance(kind, LocalRecipe):
             trial = self.trial(seed)
@@ -114,7 +114,7 @@ class LocalSteps(TextBench):
 
 
 def plot(file: Path, written: dict[str, Any]) -> None:
-    """Loss over bytes, a line for each kind of way."""
+    """Plot loss over bytes, a line for each kind of way."""
     lines = defaultdict(list)
     for way, found in written["ways"].items():
         lines[way.partition(", ")[0]].append((found["bytes_a_round"], found["loss"]))
@@ -122,13 +122,13 @@ def plot(file: Path, written: dict[str, Any]) -> None:
 
 
 def described(way: str) -> dict[str, Any]:
-    """A way's choices, as JSON."""
+    """Return a way's choices, as JSON."""
     kind = WAYS[way]
     return {"kind": type(kind).__name__, **asdict(kind)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the benchmark."""
     options = parsed("Loss against bytes with local steps.", list(WAYS), arguments)
     bench = LocalSteps(options)
     swept = bench.sweep(chosen_ways(bench, list(WAYS)))

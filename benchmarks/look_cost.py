@@ -1,14 +1,14 @@
-"""Rounds an hour of two real nodes that look at each other's work, beside the same without looks.
+"""Rounds per hour of two real nodes that audit each other's work, beside the same without audits.
 
     python benchmarks/look_cost.py [--every 2] [--share 2] [--settle 8] [--rounds 16] [--pairs 1]
         [--work FOLDER] [--json FILE]
 
-Nodes on loopback, whose upload is limited to 512 kbit/s as soon as they train, learn with a Llama over
-bytes with three million parameters, with overlap and one thread each. Many coefficients a block
-(k = 512) make updates that travel longer than a share is computed: a round waits for the line, and the
-processors have pauses. A node looks behind its own update and nobody waits for it, so there looks should
-cost rounds nothing. Swarms without looks and with them follow each other, so many pairs. The first
-rounds of each are not counted.
+Nodes on loopback, whose upload is limited to 512 kbit/s as soon as they train, learn with a Llama
+over bytes with three million parameters, with overlap and one thread each. Many coefficients per
+block (k = 512) make updates that take longer to transfer than a share to compute: a round waits for
+the line, and the CPUs are idle at times. A node audits after sending its own update, and nothing
+waits for the audit, so here audits should not slow down rounds. Swarms without and with audits
+alternate, in --pairs pairs. The first rounds of each are not counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from local_nodes import LocalNodes, timing_manifest, wait_for_round
 MEMBERS = 2
 SEQUENCE = 128
 TOP_K = 512
-# The least that a node takes part with.
+# The least rate with which a node takes part.
 UPLOAD = "512kbit"
 MODEL = {
     "model_type": "llama",
@@ -43,7 +43,7 @@ MODEL = {
 
 
 def in_swarm(options: argparse.Namespace, work: Path, every: int | None) -> dict[str, Any]:
-    """What the nodes do that look once in so many rounds each, or never."""
+    """Run the nodes with an audit every `every` rounds each, or none, and return the figures."""
     manifest = timing_manifest(
         "looks",
         MODEL,
@@ -59,7 +59,7 @@ def in_swarm(options: argparse.Namespace, work: Path, every: int | None) -> dict
     last = options.settle + options.rounds
     with nodes.running() as programs:
         histories = [nodes.history(number) for number in range(MEMBERS)]
-        # The initial state is fetched without a limit, which is another matter.
+        # The initial state is fetched without a limit, as it is not measured.
         wait_for_round(histories[-1], 1, programs)
         for number in range(MEMBERS):
             ask(nodes.data(number).socket, "limits", 10.0, upload=UPLOAD)

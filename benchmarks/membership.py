@@ -1,13 +1,14 @@
-"""Was this sequence in a member's share? An attack by another member, on the updates that it hears.
+"""Was this sequence in a member's share? A membership attack by another member, on the updates it
+receives.
 
     python benchmarks/membership.py --json FILE
 
 The attacker has the parameters, the update, and text of the victim's kind that the victim does not
-have. It scores a candidate as a check would (docs/checks.md): the signs of the update against what would
-change if one sequence of a share were the candidate. AUC is how often a sequence of the share scores
-above one that the victim has and never trained: 0.5 is a coin. *Earlier*: sequences of the ten rounds
-before, which are not in this one's share, against those never trained. The same command goes on where it
-was ended.
+have. It scores a candidate as an audit would (docs/checks.md): the signs of the update against what
+would change if one sequence of a share were the candidate. AUC is how often a sequence of the share
+scores above one that the victim has but never trained: 0.5 is chance. *Earlier*: sequences of the
+previous ten rounds that are not in this round's share, against those never trained. The same command
+resumes where it was stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RECENT_ROUNDS = 10
 
 
 def ways(options: argparse.Namespace) -> list[Way]:
-    """What the victim and all others do."""
+    """Return the settings of the victim and all other members."""
     rounds, large = options.rounds, options.sequences
     return [
         Way(name="share of 1", rounds=rounds, sequences=1),
@@ -83,7 +84,7 @@ def attacked(made: Federation, own: Sequence[Text], every: int) -> dict[str, lis
 def score(
     made: Federation, update: DecodedUpdate, candidate: np.ndarray, usual: Sequence[torch.Tensor]
 ) -> float:
-    """What the attacker says of one candidate."""
+    """Return the attacker's score of one candidate."""
     gradient = [g.clone() for g in made.trial.gradients(candidate[None])]
     share, optimizer = made.way.sequences, made.optimizers[ATTACKER]
     found = changes([gradient], usual, share, made.layout, made.spec, optimizer)
@@ -92,7 +93,8 @@ def score(
 
 
 def auc(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
-    """How often one of the former is the larger, and the standard error (Hanley and McNeil, 1982)."""
+    """Return how often a value of the first list is the larger, and the standard error (Hanley and
+    McNeil, 1982)."""
     first, second = np.array(above)[:, None], np.array(below)[None]
     area = float((first > second).mean() + 0.5 * (first == second).mean())
     q1, q2 = area / (2 - area), 2 * area * area / (1 + area)
@@ -141,7 +143,7 @@ def main() -> None:
 
 
 def show(name: str, results: Results) -> None:
-    """One line for a way."""
+    """Print one line for a way."""
     run = results.content["runs"][name]
     (area, error), (earlier, _) = run["auc"], run["earlier_auc"]
     count = len(run["scores"]["in"])

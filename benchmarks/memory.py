@@ -1,16 +1,16 @@
-"""What the memory model says that training takes, beside the peaks that were measured.
+"""The memory model's prediction for training, beside measured peaks.
 
     python benchmarks/memory.py [--size 100M] [--sequence 128] [--micro-batch 1] [--members 4]
         [--device cpu] [--json FILE]
 
-For each way to keep state and activations a session with the program's own model, optimizer and step
-trains one round of two micro-batches, and applies its update as if so many members had sent one. On the
-CPU the peak is counted: torch's profiler tells of every block that its allocator gives or takes back,
-kernels' working memory included, so it is the same in every run; what numpy takes for decoded updates is
-counted by tracemalloc, and added to the moments in which they are there. On a GPU it is what the
-allocator says (not run on a GPU so far).
+For each way to store state and activations a session with the program's own model, optimizer and
+step trains one round of two micro-batches, and applies its update as if --members members had sent
+one. On the CPU the peak is counted: torch's profiler reports every block that its allocator gives or
+takes back, including kernels' work memory, so it is the same in every run; numpy's memory for
+decoded updates is counted by tracemalloc, and added for the time in which they exist. On a GPU it is
+the allocator's figure (not run on a GPU so far).
 
-A second table, by the model alone, is about the 1.2B preset: what each way takes on a GPU of 12 GB.
+A second table, by the model alone, is for the 1.2B preset: what each way takes on a GPU of 12 GB.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CARD = 12 * 1000**3
 
 
 def llama_config(size: str, sequence: int) -> dict[str, Any]:
-    """A Llama with a head of its own."""
+    """Return a Llama's configuration with an untied head."""
     hidden, inner, layers, vocabulary = SIZES[size]
     return {
         "model_type": "llama",
@@ -73,12 +73,12 @@ def llama_config(size: str, sequence: int) -> dict[str, Any]:
 
 
 def table_of(config: dict[str, Any]) -> tuple[ParameterSpec, ...]:
-    """The parameter table of a model that is only laid out."""
+    """Return the parameter table of a model built without memory."""
     return parameter_table(new_model(model_config(config), torch.device("meta")))
 
 
 def manifest_of(config: dict[str, Any], sequence: int, store: BlobStore, samples: int) -> Manifest:
-    """A swarm that trains such a model on tokens that mean nothing."""
+    """Return a swarm that trains such a model on random tokens."""
     vocabulary = config["vocab_size"]
     tokens = np.random.default_rng(0).integers(0, vocabulary, samples * sequence + 1)
     data = tokens.astype("<u2").tobytes()
@@ -105,9 +105,9 @@ def manifest_of(config: dict[str, Any], sequence: int, store: BlobStore, samples
 
 
 def peak_on_cpu(act: Callable[[], None], then: Callable[[], None]) -> int:
-    """Bytes that `act` and `then` hold at the most: torch's and, of `then`, numpy's.
+    """Return the most bytes that `act` and `then` hold: torch's, and for `then` also numpy's.
 
-    (What numpy holds in `act` is a chunk of training data that is checked, before anything is computed.)
+    (In `act` numpy holds a chunk of training data while it is checked, before anything is computed.)
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         act()
@@ -127,7 +127,7 @@ def peak_on_cpu(act: Callable[[], None], then: Callable[[], None]) -> int:
 
 
 def peak_on_gpu(act: Callable[[], None], then: Callable[[], None]) -> int:
-    """Likewise, on the device, as the allocator counts it."""
+    """Return the same on the device, as the allocator counts it."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     act()
@@ -154,14 +154,14 @@ class Round:
         self._open = lambda: TrainingSession(manifest, store, device, micro_batch, options=options)
 
     def compute(self) -> None:
-        """Up to the own update, over two micro-batches."""
+        """Compute the own update, over two micro-batches."""
         self._session = self._open()
-        # What the parameters are does not matter here, and a snapshot of them would.
+        # The parameters' values do not matter here, but a snapshot of them would take memory.
         self._session._loaded = True
         self._body = self._session.train(1, range(2 * self._micro_batch)).body
 
     def apply(self) -> None:
-        """The step, as if all members had sent one."""
+        """Take the step as if all members had sent an update."""
         assert self._session is not None
         self._session.apply(1, [self._body] * self._members, 2.0**-12, True)
 
@@ -169,7 +169,7 @@ class Round:
 def measure(
     size: str, sequence: int, micro_batch: int, members: int, device: torch.device
 ) -> list[dict[str, Any]]:
-    """Every way, as the model has it and as it was."""
+    """Return every way with its predicted and measured memory."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         store = BlobStore(Path(folder))
@@ -180,7 +180,7 @@ def measure(
 
             once = Round(manifest, store, device, options, micro_batch, members)
             gc.collect()
-            # Drawn once in a process: each way is to have its own.
+            # Cached per process: each way must allocate its own.
             noise_table.cache_clear()
             peak = peak_on_cpu if device.type == "cpu" else peak_on_gpu
             measured = peak(once.compute, once.apply)
@@ -204,7 +204,7 @@ def measure(
 
 
 def preset_on_a_card() -> list[dict[str, Any]]:
-    """The 1.2B preset at one sequence at once, by the model."""
+    """Return the 1.2B preset's memory at one sequence at once, by the model."""
     raw = tomllib.loads(PRESET.read_text("utf-8"))
     config = raw["model"]
     work = Workload(
@@ -239,7 +239,7 @@ def preset_on_a_card() -> list[dict[str, Any]]:
 
 
 def described(options: MemoryOptions) -> dict[str, Any]:
-    """For a table."""
+    """Return the options for a table."""
     state = options.state
     return {
         "state": state.precision,
@@ -249,7 +249,7 @@ def described(options: MemoryOptions) -> dict[str, Any]:
 
 
 def parts_of(wanted: Needs) -> dict[str, int]:
-    """By name."""
+    """Return the parts by name."""
     return {part.name: part.device for part in wanted.parts}
 
 

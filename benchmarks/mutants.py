@@ -2,13 +2,13 @@
 
     python benchmarks/mutants.py [MODULE ...] [--most 20] [--seconds 600] [--seed 0] [--json FILE]
 
-cosmic-ray makes the mutants: each is one operator, number or condition of a module replaced, and is
-tried with the tests of the module's folder, those named for the module first. A mutant that they all
-pass has survived: either a test is missing, or the change changes nothing. Of each module so many
-mutants are drawn by chance, of the seed and of nothing else; `--most 0` tries all. Annotations are left
-alone, as nothing evaluates them.
+cosmic-ray makes the mutants: each replaces one operator, number or condition of a module, and is
+tried with the tests of the module's folder, those named for the module first. A mutant that passes
+them all has survived: either a test is missing, or the change has no effect. --most mutants of each
+module are drawn at random, determined by the seed alone; `--most 0` tries all. Annotations are
+skipped, as they are never evaluated.
 
-What is mutated is a copy of the last commit, so a run that is interrupted leaves nothing behind. A
+The mutants are made in a copy of the last commit, so an interrupted run leaves nothing behind. A
 mutant takes as long as the tests that it passes: from two seconds to the minutes of a whole folder.
 """
 
@@ -31,7 +31,7 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PACKAGE = "distro_node"
-"""What the copy's folder has to be called for its modules to be found."""
+"""The folder name that the copy needs for its modules to be found."""
 
 _PLACES = """
     SELECT job_id, start_pos_row, start_pos_col FROM mutation_specs
@@ -45,13 +45,13 @@ _OUTCOMES = """
 
 
 def all_modules() -> list[str]:
-    """Every module of the protocol and of what it stands on, as paths in the repository."""
+    """Return every module of the protocol and of the packages below it, as paths in the repository."""
     found = [path for top in ("crypto", "protocol") for path in (CHECKOUT / top).rglob("*.py")]
     return sorted(path.relative_to(CHECKOUT).as_posix() for path in found)
 
 
 def tests_of(module: str, checkout: Path) -> list[str]:
-    """Files and folders of tests that a mutant of the module is tried with, in this order."""
+    """Return the files and folders of tests for a mutant of the module, in this order."""
     path = Path(module)
     folder = Path("tests", path.parent.name)
     named = sorted((checkout / folder).glob(f"test_{path.stem}*.py"))
@@ -59,7 +59,7 @@ def tests_of(module: str, checkout: Path) -> list[str]:
 
 
 def in_annotations(source: str, row: int, column: int) -> bool:
-    """Whether a place of a module is part of an annotation."""
+    """Whether a place in a module is part of an annotation."""
     return any(
         (node.lineno, node.col_offset) <= (row, column) < (node.end_lineno, node.end_col_offset)
         for node in _annotations(ast.parse(source))
@@ -74,7 +74,8 @@ def _annotations(tree: ast.AST) -> Iterator[Any]:
 
 
 def draw(session: Path, source: str, most: int, seed: int) -> tuple[int, int]:
-    """Leave so many mutants in a session; how many there were outside annotations, and how many stay."""
+    """Keep `most` random mutants in a session; return how many there were outside annotations, and
+    how many are kept."""
     with sqlite3.connect(session) as database:
         places = database.execute(_PLACES).fetchall()
         jobs = [job for job, row, column in places if not in_annotations(source, row, column)]
@@ -86,7 +87,7 @@ def draw(session: Path, source: str, most: int, seed: int) -> tuple[int, int]:
 
 
 def outcomes(session: Path) -> list[tuple[str, int, str, str]]:
-    """Of each mutant that was tried what came of it, its line, its operator and its difference."""
+    """Return outcome, line, operator and diff of each mutant that was tried."""
     with sqlite3.connect(session) as database:
         return database.execute(_OUTCOMES).fetchall()
 
@@ -153,7 +154,7 @@ def _change(difference: str) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Try modules one after the other; print and write what survived."""
+    """Try modules one after the other; print and write the survivors."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="all, if none is named")
     parser.add_argument("--most", type=int, default=20, help="mutants of each module")

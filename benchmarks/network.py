@@ -1,10 +1,9 @@
-"""Swarms on home lines, each node in a network namespace of its own: what the line allows, and what is
-reached.
+"""Swarms on home lines, each node in its own network namespace: the line's limit, and what is reached.
 
     python benchmarks/network.py SCENARIO [--members N] [--json FILE]
 
-Every scenario is a module in `scenarios/` whose docstring says what it shows; `--help` lists them. They
-take root (for the namespaces), `ip`, `tc` and `nft`; no packet leaves the machine.
+Every scenario is a module in `scenarios/` whose docstring describes it; `--help` lists them. They
+require root (for the namespaces), `ip`, `tc` and `nft`; no packet leaves the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _UNAVAILABLE = "network namespaces take root and the programs ip, tc and nft"
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line."""
+    """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
@@ -68,10 +67,10 @@ def main() -> None:
 
 
 def _scenarios() -> Mapping[str, str]:
-    """Each scenario's name, with the first sentence of its module's docstring."""
+    """Return each scenario's name, with the first sentence of its module's docstring."""
     found = {}
     for path in sorted(_SCENARIOS.glob("[a-z]*.py")):
-        # Read, not imported: --help must not wait for libp2p.
+        # Parsed, not imported: --help must not wait for libp2p.
         tree = ast.parse(path.read_text())
         if any(isinstance(node, ast.FunctionDef) and node.name == "measure" for node in tree.body):
             text = ast.get_docstring(tree) or ""

@@ -1,22 +1,22 @@
-"""What a round's optimizer work costs, beside AdamW and the same maths done the DeMo way.
+"""The cost of a round's optimizer work, beside AdamW and the same maths done the DeMo way.
 
     python benchmarks/optimizer.py [--parameters 10M|134M|1.2B] [--updates 32] [--k 8]
                                    [--device auto|cpu|cuda] [--threads 1] [--repeats 5] [--shared]
                                    [--optimizer signs|default] [--json FILE]
 
 Ours: precondition the gradient, fold it into the momentum, take the strongest coefficients, encode
-them, decode all updates, audit them, apply them, yield to them, take the fingerprint. DeMo's way (arXiv
-2411.19870, as its authors' program does it): whole tensors in floats, 64-bit positions and values as an
-all-gather leaves them, `scatter_reduce` to their mean, a float transform, a sign. The floor is the time
-in which the memory could move what any such optimizer reads and writes: the gradient once in; momentum,
-second moment and parameters in and out.
+them, decode all updates, filter outliers, apply the updates, damp the momentum, compute the
+fingerprint. DeMo's way (arXiv 2411.19870, as in its authors' program): whole tensors in floats,
+64-bit positions and values as an all-gather leaves them, `scatter_reduce` to their mean, a float
+transform, a sign. The floor is the time in which the memory could move what any such optimizer reads
+and writes: the gradient once in; momentum, second moment and parameters in and out.
 
---optimizer default takes what new swarms have: `muon`, and a scaled step.
+--optimizer default takes a new swarm's defaults: `muon`, and a scaled step.
 
-With --shared only what follows a record is timed, and no more than parameters and updates is in memory.
+With --shared only what follows a record is timed, and only parameters and updates are in memory.
 
-Whether replicas stay identical is checked in the same run: a table of fingerprints over orders of
-updates, threads and, where there is a GPU, devices.
+The same run checks that replicas stay identical: a table of fingerprints over orders of updates,
+threads and, where there is a GPU, devices.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from llamas import SIZES, llama
 RATE = 2.0**-10
 DECAY = 0.1
 
-# Gradient in; momentum, second moment and parameters in and out: 7 float32 for each parameter. Of the
+# Gradient in; momentum, second moment and parameters in and out: 7 float32 per parameter. For the
 # shared part alone the parameters in and out.
 FLOOR_BYTES = 28
 SHARED_FLOOR_BYTES = 8
@@ -76,7 +76,7 @@ ODD_SHAPES = [(512, 384), (43, 67), (1200, 60), (96,), (7,), (), (2, 3, 40), (61
 
 
 def drawn_update(layout: UpdateLayout, generator: np.random.Generator) -> DecodedUpdate:
-    """An update that prefers low frequencies, as real ones do."""
+    """Return an update that prefers low frequencies, as real ones do."""
     update = DecodedUpdate([], [])
     for tensor in layout.tensors:
         shape = (tensor.blocks, tensor.top_k)
@@ -97,8 +97,7 @@ _Result = TypeVar("_Result")
 class Stopwatch:
     """The shortest of several runs of each step, by name, in milliseconds.
 
-    On one CPU thread it is the process's own time: what else the machine does only adds to the clock
-    on the wall.
+    On one CPU thread it is the process's own time: other load only adds to the wall-clock time.
     """
 
     def __init__(self, device: torch.device, threads: int) -> None:
@@ -123,7 +122,7 @@ class Stopwatch:
 
 
 class Demo:
-    """The optimizer of DeMo on whole tensors, in floats."""
+    """DeMo's optimizer on whole tensors, in floats."""
 
     def __init__(
         self,
@@ -137,7 +136,7 @@ class Demo:
         self._received: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def receive(self, updates: Sequence[DecodedUpdate]) -> None:
-        """What an all-gather leaves on the device: positions in int64, values in float32."""
+        """Store what an all-gather leaves on the device: positions in int64, values in float32."""
         device = self._parameters[0].device
         for index in range(len(self._layout.tensors)):
             places = np.concatenate([u.positions[index] for u in updates], axis=1)
@@ -151,7 +150,7 @@ class Demo:
 
     @torch.no_grad()
     def extract(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Momentum, transform, top-k; the own part transformed back and subtracted."""
+        """Compute momentum, transform and top-k; transform the own part back and subtract it."""
         for tensor, momentum, gradient in zip(
             self._layout.tensors, self._momentum, gradients, strict=True
         ):
@@ -165,7 +164,7 @@ class Demo:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Mean, float transform, sign, step."""
+        """Compute mean, float transform, sign and step."""
         for tensor, parameter, (places, values) in zip(
             self._layout.tensors, self._parameters, self._received, strict=True
         ):
@@ -195,7 +194,7 @@ def _whole(blocks: torch.Tensor, tensor: TensorLayout, like: torch.Tensor) -> to
 
 
 def bandwidth(device: torch.device, threads: int) -> float:
-    """Bytes a second that a copy moves, read and written, well beyond any cache."""
+    """Return the bytes per second that a copy moves, read and written, well beyond any cache."""
     source = torch.ones(1 << 26, device=device)
     target = torch.empty_like(source)
     watch = Stopwatch(device, threads)
@@ -217,7 +216,7 @@ def stepped(
     step: Step,
     steps: int = 3,
 ) -> int:
-    """The fingerprint after some steps from the same parameters."""
+    """Return the fingerprint after some steps from the same parameters."""
     parameters = [parameter.to(device) for parameter in drawn_parameters(table)]
     for _ in range(steps):
         apply_step(parameters, layout, updates, RATE, DECAY, step=step)
@@ -225,14 +224,14 @@ def stepped(
 
 
 def equality_table(device: torch.device, k: int, step: Step) -> list[dict[str, object]]:
-    """Fingerprints after some steps on odd shapes, in every way that there is to compute them."""
+    """Return fingerprints after some steps on odd shapes, computed in every possible way."""
     cpu = torch.device("cpu")
     table = [ParameterSpec(name=f"p{i}", shape=shape) for i, shape in enumerate(ODD_SHAPES)]
     layout = update_layout(table, 64, k)
     rows: list[dict[str, object]] = []
     threads = torch.get_num_threads()
     for members in (1, 4, 32, 1040 // k, 1040 // k + 1, 1024):
-        # Of many members some send the same: sums then grow to what the float type must hold.
+        # With many members some send the same: sums then grow to the limit of the float type.
         drawn = [drawn_update(layout, np.random.default_rng(n)) for n in range(min(members, 40))]
         updates = [drawn[member % len(drawn)] for member in range(members)]
         torch.set_num_threads(1)
@@ -261,7 +260,7 @@ def time_local(
     spec: OptimizerSpec,
     repeats: int,
 ) -> None:
-    """What a member does at home."""
+    """Time a member's local work."""
     local = LocalOptimizer(layout, parameters, spec)
     plain = LocalOptimizer(layout, parameters, replace(spec, preconditioner="none"))
 
@@ -287,7 +286,7 @@ def time_shared(
     step: Step,
     repeats: int,
 ) -> None:
-    """What every member does alike."""
+    """Time the work that every member does alike."""
     bodies = [encode_update(layout, u.positions, u.signs) for u in updates]
     for _ in range(repeats):
         watch.run("decode", lambda: [decode_update(layout, body) for body in bodies])
@@ -304,7 +303,7 @@ def time_demo(
     updates: Sequence[DecodedUpdate],
     repeats: int,
 ) -> None:
-    """DeMo's way; without gradients the shared part alone."""
+    """Time DeMo's way; without gradients the shared part alone."""
     demo = Demo(layout, parameters, [torch.zeros_like(gradient) for gradient in gradients])
     demo.receive(updates)
     for _ in range(repeats):
@@ -323,7 +322,7 @@ def time_adamw(
     for parameter, gradient in zip(trained, gradients, strict=True):
         parameter.grad = gradient
     adamw = torch.optim.AdamW(trained, lr=RATE, fused=True)
-    # The first step makes the state.
+    # The first step creates the state.
     for _ in range(repeats + 1):
         watch.run("AdamW", adamw.step)
 
@@ -335,13 +334,13 @@ def same_as_on_the_cpu(
     device: torch.device,
     step: Step,
 ) -> bool:
-    """Whether the device and the CPU, which gets the updates reversed, come to the same bits."""
+    """Whether the device and the CPU, which gets the updates in reverse order, give the same bits."""
     there = stepped(table, layout, updates, device, step, steps=1)
     return there == stepped(table, layout, updates[::-1], torch.device("cpu"), step, steps=1)
 
 
 def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """All ways on one parameter set; and whether the device's step is the CPU's."""
+    """Time all ways on one parameter set, and check whether the device's step equals the CPU's."""
     table = llama(options.parameters)
     layout = update_layout(table, 64, options.k)
     updates = [drawn_update(layout, np.random.default_rng(s)) for s in range(options.updates)]

@@ -1,14 +1,15 @@
-"""What reading the corpus in lanes costs in learning: the protocol's order beside a full shuffle.
+"""The cost in learning of reading the corpus in streams: the protocol's order beside a full shuffle.
 
     python benchmarks/order.py [--seeds 3] [--steps 400] [--workers 8] [--sequences 2] [--mixed 1024]
                                [--piece 8] [--json FILE]
 
-The same tiny run (see training.py) with three orders of the same samples. `shuffled`: any sample may be
-next, so a member needs all of the corpus. `lanes`: the program's order for a corpus of this size, in
-which each lane reads one part in random order. `chunks`: its order for a large one, where a lane mixes
-so many neighbouring samples, then the next ones, and is somewhere else after eight such chunks. A chunk
-of 4 MiB has 1,024 samples of 2,048 tokens of two bytes, and the pieces in which `create` mixes text have
-some eight of these. Few samples a chunk show what happens to lanes that see little at a time.
+The same tiny run (see training.py) with three orders of the same samples. `shuffled`: any sample may
+be next, so a member needs all of the corpus. `lanes`: the program's order for a corpus of this size,
+in which each stream reads one part in random order. `chunks`: its order for a large one, where a
+stream mixes --mixed neighbouring samples, then the next ones, and moves elsewhere after eight such
+chunks. A chunk of 4 MiB has 1,024 samples of 2,048 tokens of two bytes, and the pieces in which
+`create` mixes text have some eight of these. Few samples per chunk show the effect on streams that
+see little at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from training import (
 
 
 def orders(setting: Setting, samples: int, mixed: int) -> dict[str, Order]:
-    """The three, for a corpus of so many samples."""
+    """Return the three orders, for a corpus of this many samples."""
     lanes = setting.workers * setting.sequences
     part = samples // lanes
     return {
@@ -49,9 +50,9 @@ def orders(setting: Setting, samples: int, mixed: int) -> dict[str, Order]:
 
 
 def shuffled(text: np.ndarray, piece: int) -> np.ndarray:
-    """The text as `create` writes it: cut into pieces, here of so many samples, in random order.
+    """Return the text as `create` writes it: cut into pieces of `piece` samples, in random order.
 
-    With 0 as it is.
+    With 0 it is unchanged.
     """
     if piece == 0:
         return text
@@ -61,7 +62,7 @@ def shuffled(text: np.ndarray, piece: int) -> np.ndarray:
 
 
 class OrderedTrial(Trial):
-    """A trial that reads samples as a swarm's members do, each its own lanes."""
+    """A trial that reads samples as a swarm's members do, each from its own streams."""
 
     def __init__(
         self, setting: Setting, text: np.ndarray, heldout: np.ndarray, order: Order
@@ -71,7 +72,7 @@ class OrderedTrial(Trial):
         self._row = 0
 
     def next_batch(self, workers: int | None = None) -> np.ndarray:
-        """One sample of every lane: (lanes, SEQUENCE + 1)."""
+        """Return one sample of every stream: (lanes, SEQUENCE + 1)."""
         lanes = np.arange(self._lanes_order.lanes)
         samples = self._lanes_order.samples_at(lanes, np.full(len(lanes), self._row))
         self._row += 1

@@ -1,16 +1,17 @@
-"""What the page costs the node that serves it: to take a long run in, and to keep visitors up to date.
+"""The cost of the page for the node that serves it: reading a long run, and keeping visitors up to date.
 
     python benchmarks/page.py [--rounds 20000] [--members 32] [--seconds 20] [--observe] [--json FILE]
 
-A process of its own serves the page over a ledger of so many rounds, which grows by a round each second;
-visitors in another process read all rounds once and then the news. A row is the processor time of the
-serving process alone over a window in which all of them have news, beside the row without a visitor, and
-the longest step of its event loop meanwhile, if one took more than 10 ms. The records are invented, and
-nobody signs them: the page takes them from the node's own disk, where the node has checked them.
+A process of its own serves the page over a ledger of --rounds rounds, which grows by a round each
+second; visitors in another process read all rounds once and then the news. A row is the CPU time of
+the serving process alone over a window in which all of them get news, beside the row without a
+visitor, and the longest step of its event loop meanwhile, if one took more than 10 ms. The records
+are made up and unsigned: the page reads them from the node's own disk, where the node has checked
+them.
 
-With `--observe` it is `distro-node observe` as a whole that is visited: it follows a swarm of one member
-in a process of its own, whose records are real and come as fast as the toy trainer of the tests is. Its
-processor time is all that the program takes, so the row without a visitor is what following costs.
+With `--observe` the visitors use a complete `distro-node observe`: it follows a swarm of one member
+in a process of its own, whose records are real and as frequent as the tests' toy trainer allows. Its
+CPU time is the whole program's, so the row without a visitor is the cost of following.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from distro_node.protocol.wire.messages import (
 )
 from distro_node.protocol.wire.swarm_id import Invite, invite_text
 
-# In the place of this folder, whose network.py would hide the tests' folder of that name.
+# Replaced, because this folder's network.py would hide the tests' folder of that name.
 sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -73,7 +74,7 @@ class Run:
         self._round = 0
 
     def grow(self, rounds: int) -> None:
-        """Append so many rounds, each with an update of everybody."""
+        """Append `rounds` rounds, each with an update of every member."""
         entries, lines = [], []
         for round_ in range(self._round, self._round + rounds):
             record = Record(
@@ -99,7 +100,7 @@ class Run:
             file.write(b"".join(lines))
 
     def open(self) -> Chronicle:
-        """A reader of it."""
+        """Return a reader of it."""
         return Chronicle(self.peers[0], peer_text(self.peers[0]), self.ledger, self.history)
 
     def _update(self, peer: Any, round_: int) -> UpdateEntry:
@@ -117,7 +118,7 @@ class Run:
 
 
 def serve(folder: Path, members: int, rounds: int, pipe: Connection) -> None:
-    """Serve the page until told to end; `pipe` asks for what it has cost so far."""
+    """Serve the page until told to end; answer requests on `pipe` with the cost so far."""
     run = Run(folder, members)
     run.grow(rounds)
     longest = [0.0]
@@ -151,7 +152,8 @@ def serve(folder: Path, members: int, rounds: int, pipe: Connection) -> None:
 
 
 def visit(port: int, visitors: int, pipe: Connection) -> None:
-    """Look, as so many pages at once, until told to end; says how many bytes have come when asked."""
+    """Visit with `visitors` pages at once until told to end; answer requests with the number of
+    bytes received."""
     received = [0]
     reading = [0]
 
@@ -177,7 +179,7 @@ def visit(port: int, visitors: int, pipe: Connection) -> None:
 
 
 def found(folder: Path, pipe: Connection) -> None:
-    """Be a swarm of one until told to end; sends the link to it."""
+    """Run a swarm of one until told to end; send its link."""
 
     async def main() -> None:
         async with founding(folder) as founder:
@@ -189,7 +191,7 @@ def found(folder: Path, pipe: Connection) -> None:
 
 
 def observed(seconds: float) -> list[dict[str, Any]]:
-    """The rows of `distro-node observe`."""
+    """Return the rows of `distro-node observe`."""
     ours, theirs = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory() as place:
         founder = multiprocessing.Process(target=found, args=(Path(place, "founder"), theirs))
@@ -222,7 +224,7 @@ def observed(seconds: float) -> list[dict[str, Any]]:
 
 
 def _port_of(data: DataDir) -> int:
-    """Where an observer serves its page, once it follows its swarm."""
+    """Return the port on which an observer serves its page, once it follows its swarm."""
     for _ in range(600):
         with contextlib.suppress(UserError):
             status = decode_status(ask(data.socket, "status", 10.0))
@@ -235,8 +237,8 @@ def _port_of(data: DataDir) -> int:
 def measured(
     port: int, figures: Callable[[], tuple[float, float | None]], visitors: int, seconds: float
 ) -> dict[str, Any]:
-    """A row. `figures` gives the processor time of the server so far, and its longest step since it was
-    asked last, if that is known."""
+    """Return a row. `figures` returns the server's CPU time so far, and its longest step since the
+    last call, if known."""
     ours, theirs = multiprocessing.Pipe()
     guests = multiprocessing.Process(target=visit, args=(port, visitors, theirs))
     guests.start()
@@ -266,7 +268,7 @@ def _ask(word: str, pipe: Connection) -> Any:
 
 
 def taken_in(folder: Path, members: int, rounds: int) -> dict[str, Any]:
-    """What it takes to read a run of so many rounds for the first time."""
+    """Measure reading a run of this many rounds for the first time."""
     run = Run(folder, members)
     run.grow(rounds)
     chronicle = run.open()

@@ -1,10 +1,11 @@
-"""Panels speak for the sections of a model, by the program's own code in whole numbers, for recipes.py.
+"""Committees aggregate the sections of a model, by the program's own integer code, for recipes.py.
 
-As in speakers.py, members tell the signs of a few coefficients of their gradients to those who speak for
-a block. Here three members or more speak for each, hear the same sheets and come to the same tally; they
-are drawn anew every few steps, and what they held until then is forgotten. Sections, turns, sums,
-tallies and panels are those of `protocol/`. Some of the members may be liars: they tell the opposite of
-what they found, and where they speak they agree with each other on the opposite of the tally.
+As in speakers.py, members send the signs of a few coefficients of their gradients to the aggregators
+of a block. Here a committee of three members or more aggregates each section, receives the same sign
+votes and computes the same aggregate; committees are drawn every few steps, without the momentum of
+the previous ones. Sections, steps, sums, aggregates and committees are those of `protocol/`. Some of
+the members may be liars: they send the opposite of the signs that they found, and as committee
+members they all declare the opposite of the aggregate.
 """
 
 from __future__ import annotations
@@ -38,33 +39,34 @@ _TRUE, _FALSE = content_id(b"what was told"), content_id(b"the opposite")
 
 @dataclass(frozen=True, kw_only=True)
 class Panels:
-    """How sections are spoken for."""
+    """How sections are aggregated."""
 
     one_of: int
-    """Of so many coefficients a member tells the sign of one in a step."""
+    """A member sends the sign of one in this number of coefficients in a step."""
     top_k: int = 64
-    """The coefficients of a block that a tally has."""
+    """Coefficients of a block in an aggregate."""
     size: int = 3
-    """The members of a panel, at least."""
+    """Members of a committee, at least."""
     term: int = 10
-    """The steps for which panels are drawn."""
+    """Steps in an epoch, after which committees are drawn again."""
     liars: int = 0
-    """How many of the members lie."""
+    """Number of liars among the members."""
 
     def received(self, trial: Trial) -> float:
-        """The bytes that a member receives in a step for each of the others: of each sheet the part for
-        the member's own section, with what shows whose it is, and one tally of each section."""
+        """Return the bytes that a member receives in a step for each of the others: of each sign
+        vote the part for the member's own section, with its signature, and one aggregate of each
+        section."""
         members = trial.setting.workers
         spec = SpeakersSpec(one_of=self.one_of, panel=self.size, term=self.term)
         return received(_layout(self, trial), spec, members) / (members - 1)
 
     def listener(self, trial: Trial) -> Spoken:
-        """Those who speak in a run."""
+        """Return the aggregators of a run."""
         return Spoken(self, trial)
 
 
 class Spoken:
-    """The panels of a run, what they hold, and how each member stands."""
+    """The committees of a run, their momenta, and each member's record as an aggregator."""
 
     def __init__(self, spec: Panels, trial: Trial) -> None:
         self._spec = spec
@@ -78,15 +80,15 @@ class Spoken:
         self._momenta: list[Momentum] = []
 
     def told(self, member: int, signs: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
-        """What a member tells, of each tensor (blocks, a, b), in round `number`, given the signs that it
-        found. Where it found nothing, it tells one sign and in the next cycle the other."""
+        """Return a member's sign votes of each tensor (blocks, a, b) in round `number`, given the
+        signs that it found. For a sign of zero it votes +1 and -1 in turn, cycle by cycle."""
         at_zero = float(sign_of_nothing(self._spec.one_of, number - 1))
         told = [torch.where(each == 0, at_zero, each) for each in signs]
         return [-each for each in told] if self._members[member] in self._liars else told
 
     def speak(self, sums: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
-        """What counts of each tensor (blocks, a, b), from the sums of all that was told in round
-        `number`, of which only those are heard whose turn it is."""
+        """Return the aggregate of each tensor (blocks, a, b), from the sums of all sign votes of
+        round `number`, of which only the coefficients that are due in this step are used."""
         turn = number - 1
         if turn % self._spec.term == 0:
             self._begin(turn // self._spec.term)

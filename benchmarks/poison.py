@@ -1,26 +1,27 @@
-"""Poison: what a quarter of all compute, hostile and clever, does to learning where work is checked.
+"""Poisoning: what a quarter of all compute, hostile and clever, does to learning where work is audited.
 
     python benchmarks/poison.py [--rounds 300] [--members 12] [--share 2] [--rate 8e-3] [--hidden 64]
         [--layers 2] [--every 5] [--optimizer signs] [--seeds 0 1] [--ways …] [--guards …] [--work DIR]
         [--json FILE] [--plot FILE.png]
 
-Every fourth member is hostile and does its dealt work, so that it knows what honest updates are like;
-what it sends is something else. It hears all honest updates before, and knows which of its coefficients
-nobody else speaks of. `WAYS` says what it makes of that. Each way is held against a swarm in which the
-hostile members are missing (`absent`), with the same guard: the audit alone (`audit`), or the audit,
-looks and the say of those without votes (`checks`), as the program has them. `honest` is what they
-would have brought.
+Every fourth member is hostile and does its assigned work, so that it knows what honest updates are
+like; what it sends is something else. It sees all honest updates first, and knows which of its
+coefficients no other member sends. `WAYS` lists the attacks. Each one is compared with a swarm
+without the hostile members (`absent`) and with the same guard: the outlier filter alone (`audit`),
+or the outlier filter, audits and the update weight of members without votes (`checks`), as in the
+program. `honest` is what they would have contributed.
 
-With `checks` the program's own rules decide who looks at whom, what a low look comes to, who votes and
-who counts; and a look is computed as a node computes it, on the dealt sequence and the parameters of its
-round. All members are there from the beginning, and the founder alone has a vote then.
+With `checks` the program's own rules decide who audits whom, what follows from a low score, who
+votes and whose updates count; and an audit is computed as a node computes it, on the assigned
+sequence and the parameters of its round. All members are present from the beginning, and the founder
+alone has votes then.
 
---optimizer default trains as swarms without checks do unless their founder says otherwise, with scaled
-steps; `signs` as those with checks do. Looks tell little of the default in a model as small as the
-usual one here: with the guard `checks` it wants --hidden 128 --layers 4.
+--optimizer default trains as swarms without audits do unless their founder chooses otherwise, with
+scaled steps; `signs` as those with audits do. Audits say little about the default in a model as
+small as the usual one here: with the guard `checks` it needs --hidden 128 --layers 4.
 
-How members are simulated stands in training.py. The model has 0.14M parameters and learns the standard
-library's sources. --work keeps each run as soon as it is finished: the same command goes on there.
+For the simulated members see training.py. The model has 0.14M parameters and learns the standard
+library's sources. --work stores each run when finished: the same command resumes there.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from votes import Agent, Swarm
 
 Guard = Literal["audit", "checks"]
 HOSTILE = 4
-"""One member of so many."""
+"""One in this number of members is hostile."""
 
 Update = DecodedUpdate
 Poison = Callable[["Field", Update], Update]
@@ -65,22 +66,23 @@ Poison = Callable[["Field", Update], Update]
 
 @dataclass
 class Field:
-    """What a hostile member knows when it speaks, as the last of a round."""
+    """What a hostile member knows when it sends, as the last of a round."""
 
     layout: UpdateLayout
     honest: list[Update]
     chance: np.random.Generator
     turn_of: int = 0
-    """Who speaks: the hostile have numbers, from 0."""
+    """The number of the sending hostile member, from 0."""
 
     def heard(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """The sum of the honest signs of each coefficient of a tensor, and how many send it."""
+        """Return the sum of the honest signs of each coefficient of a tensor, and the number of
+        members that send it."""
         tensor = self.layout.tensors[index]
         return signs_said(tensor.blocks, tensor.elements, index, self.honest)
 
     def turn(self, own: Update, chosen: Callable[[int, np.ndarray], np.ndarray]) -> Update:
-        """The own update with the signs turned that are chosen: (tensor, how many others send each
-        coefficient of the update) → which."""
+        """Return the own update with the signs flipped that `chosen` selects: (tensor, number of
+        others that send each coefficient of the update) → mask."""
         signs = []
         for index, (positions, sign) in enumerate(zip(own.positions, own.signs, strict=True)):
             _, uses = self.heard(index)
@@ -90,12 +92,12 @@ class Field:
 
 
 def opposite(now: Field, own: Update) -> Update:
-    """All signs are turned."""
+    """Flip all signs."""
     return Update(own.positions, [-signs for signs in own.signs])
 
 
 def against_the_sum(now: Field, own: Update) -> Update:
-    """The most used coefficients, against what the honest say of them."""
+    """Send the most used coefficients, with the opposite of the honest sum's sign."""
     positions, signs = [], []
     for index, tensor in enumerate(now.layout.tensors):
         sums, uses = now.heard(index)
@@ -108,34 +110,34 @@ def against_the_sum(now: Field, own: Update) -> Update:
 
 
 def alone(now: Field, own: Update) -> Update:
-    """It agrees where others speak, and lies wherever they are silent."""
+    """Agree on coefficients that others send, and flip the sign of all that no other sends."""
     return now.turn(own, lambda _, others: others == 0)
 
 
 def sometimes_alone(now: Field, own: Update) -> Update:
-    """The same, for one coefficient in four where others are silent."""
+    """The same, for one in four of the coefficients that no other sends."""
     return now.turn(own, lambda _, others: (others == 0) & (now.chance.random(others.shape) < 0.25))
 
 
 def a_tenth(now: Field, own: Update) -> Update:
-    """A tenth of all signs is turned."""
+    """Flip a tenth of all signs."""
     return now.turn(own, lambda _, others: now.chance.random(others.shape) < 0.1)
 
 
 def the_head(now: Field, own: Update) -> Update:
-    """All signs of the output matrix are turned."""
+    """Flip all signs of the output matrix."""
     names = [tensor.name for tensor in now.layout.tensors]
     return now.turn(own, lambda index, others: np.full(others.shape, "lm_head" in names[index]))
 
 
 def all_for_one(now: Field, own: Update) -> Update:
-    """The lowest frequencies of each block, all positive: together they push one corner of it, and every
-    hostile member says the same in every round."""
+    """Send the lowest frequencies of each block, all positive: together they push one corner of it,
+    and every hostile member sends the same in every round."""
     return _low_frequencies(now, 0)
 
 
 def each_its_own(now: Field, own: Update) -> Update:
-    """The same, but each hostile member takes the next lowest, so that none says what another does."""
+    """The same, but each hostile member takes the next lowest, so that no two send the same."""
     return _low_frequencies(now, now.turn_of)
 
 
@@ -144,7 +146,7 @@ def _low_frequencies(now: Field, lot: int) -> Update:
     for tensor in now.layout.tensors:
         row, column = np.divmod(np.arange(tensor.elements), tensor.block_columns)
         order = np.argsort(row + column, kind="stable")
-        # A small block has not as many, and its lots overlap.
+        # A small block has too few, and its lots overlap.
         first = lot * tensor.top_k % (tensor.elements - tensor.top_k + 1)
         lowest = np.sort(order[first : first + tensor.top_k])
         positions.append(np.tile(lowest.astype(np.int32), (tensor.blocks, 1)))
@@ -157,11 +159,11 @@ class Way:
     """One way to poison."""
 
     says: Poison | None
-    """None: what an honest member says."""
+    """None: an honest member's update."""
     once_it_votes: bool = False
     """Whether it is honest until it has votes."""
     lies: bool = False
-    """Whether it says in its looks that the honest do nothing, and that its own kind works."""
+    """Whether its audits report that honest members do nothing, and that hostile ones work."""
     present: bool = True
 
 
@@ -183,7 +185,7 @@ WAYS: dict[str, Way] = {
 
 @dataclass
 class Run:
-    """What came of one way behind one guard."""
+    """The outcome of one attack against one guard."""
 
     way: str
     guard: Guard
@@ -191,20 +193,20 @@ class Run:
     loss: float
     curve: list[tuple[int, float]]
     lies_in_the_step: float
-    """Of all lies that were sent, what part was added up."""
+    """Fraction of all false updates sent that entered the step."""
     honest_in_the_step: float
     found: list[int]
-    """When each hostile member was out of the step for the first time."""
+    """Rounds in which each hostile member was first left out of the step."""
     accused: list[int]
-    """The same, of honest ones."""
+    """The same for honest ones."""
     votes: float
-    """The hostile part of all votes at the end."""
+    """The hostile fraction of all votes at the end."""
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Past:
-    """What a round was computed from."""
+    """The inputs of a round."""
 
     parameters: list[torch.Tensor]
     batches: dict[PeerId, np.ndarray]
@@ -212,7 +214,7 @@ class Past:
 
 
 class Members(Swarm):
-    """Who looks at whom and what follows, by the program's rules; looks are real ones."""
+    """Audits and their consequences by the program's rules, with real audits."""
 
     def __init__(self, poisoning: Poisoning, agents: list[Agent], every: int) -> None:
         super().__init__(poisoning.setting.seed, agents, every=every)
@@ -221,7 +223,7 @@ class Members(Swarm):
         self._poisoning = poisoning
 
     def _admit(self) -> None:
-        """All are there."""
+        """Admit nobody: all members are present."""
 
     def _show_the_door(self) -> None:
         for peer in list(self.members):
@@ -270,12 +272,12 @@ class Poisoning:
             options.every,
         )
         self.out: dict[PeerId, int] = {}
-        """Who was out of the step, and since when."""
+        """Members that are out of the step, and since which round."""
         self.said = {True: [0, 0], False: [0, 0]}
-        """Lies and honest updates: how many were sent, and how many were added up."""
+        """False and honest updates: how many were sent, and how many were added up."""
 
     def round(self, number: int, rate: float) -> None:
-        """One round, counted from 0."""
+        """Run one round, counted from 0."""
         every = np.split(self._trial.next_batch(), len(self._lanes))
         batches = {peer: every[self._lanes[peer]] for peer in self._workers}
         there = [peer for peer in self._workers if peer in self.members.members]
@@ -292,7 +294,7 @@ class Poisoning:
         for turn, peer in enumerate(sorted(self.hostile & updates.keys())):
             now.turn_of = turn
             if self._lies(peer):
-                assert self._way.says is not None  # else it does not lie
+                assert self._way.says is not None  # it flips nothing otherwise
                 updates[peer] = self._way.says(now, updates[peer])
                 lied.add(peer)
         if self._guard == "checks":
@@ -310,7 +312,7 @@ class Poisoning:
         for worker in self._workers.values():
             worker.yield_to(step)
         if self._guard == "checks":
-            # Before the step: looks are on the parameters that updates are made from.
+            # Before the step: audits use the parameters from which the updates were computed.
             self.members.step()
         often = [counts[peer] for peer in heard]
         spec = self._spec
@@ -319,7 +321,7 @@ class Poisoning:
         )
 
     def look(self, looker: PeerId, peer: PeerId, round_: int, sequence: int) -> int:
-        """What a member sees of one sequence, in thousandths, as a node computes it."""
+        """Return a member's audit score of one sequence, in thousandths, computed as a node does."""
         past = self._past[round_]
         new = [parameter.clone() for parameter in self._parameters]
         self._put(past.parameters)
@@ -339,7 +341,7 @@ class Poisoning:
         return way.says is not None and (not way.once_it_votes or peer in votes)
 
     def _counts(self, number: int, updates: dict[PeerId, Update]) -> dict[PeerId, int]:
-        """How often each update counts."""
+        """Return the weight of each update."""
         counts = once(updates)
         if self._guard == "audit":
             return counts
@@ -355,7 +357,7 @@ class Poisoning:
 
 
 def train(name: str, guard: Guard, trial: Trial, options: argparse.Namespace) -> Run:
-    """One run to its end."""
+    """Train one run to its end."""
     poisoning = Poisoning(WAYS[name], guard, trial, options)
     schedule = usual_schedule(options.rate, options.rounds)
     curve = [(0, trial.evaluate())]
@@ -385,7 +387,7 @@ def _part(said: list[int]) -> float:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -417,15 +419,15 @@ def main() -> None:
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What a run is of, besides its way, guard and seed."""
+    """Return what a run depends on, besides its attack, guard and seed."""
     named = ("rounds", "members", "share", "rate", "hidden", "layers", "every")
     settings = {name: getattr(options, name) for name in named}
-    # Runs from before there was a choice are found again.
+    # Finds runs from before there was a choice.
     return settings if options.optimizer == "signs" else settings | {"optimizer": options.optimizer}
 
 
 def all_runs(options: argparse.Namespace) -> list[Run]:
-    """Those that are asked for; what --work has is not run again."""
+    """Return the requested runs; those stored in --work are not repeated."""
     known: list[Run] = []
     if options.work:
         options.work.mkdir(parents=True, exist_ok=True)
@@ -459,7 +461,7 @@ def all_runs(options: argparse.Namespace) -> list[Run]:
 
 
 def summed_up(runs: Sequence[Run], options: argparse.Namespace) -> dict[str, Any]:
-    """The figures."""
+    """Return the figures."""
     figures: dict[str, Any] = settings_of(options) | {"seeds": options.seeds, "guards": {}}
     for guard in options.guards:
         mine = [run for run in runs if run.guard == guard]
@@ -489,7 +491,7 @@ def _of_way(runs: Sequence[Run], beside: dict[int, float]) -> dict[str, Any]:
 
 
 def show(figures: dict[str, Any]) -> None:
-    """A table."""
+    """Print a table."""
     print(
         f"{'guard':8}{'a quarter':32}{'loss':>8}{'above':>9}{'lies in':>9}{'honest in':>11}"
         f"{'out':>6}{'honest out':>12}{'votes':>8}"
@@ -506,7 +508,7 @@ def show(figures: dict[str, Any]) -> None:
 
 
 def plot(runs: Sequence[Run], file: Path) -> None:
-    """The held-out loss on the way, with checks, the mean over seeds."""
+    """Plot the held-out loss over the rounds with `checks`, the mean over seeds."""
     import matplotlib
 
     matplotlib.use("Agg")

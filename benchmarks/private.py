@@ -1,11 +1,11 @@
-"""Four members with texts of four kinds: federated, centralised, each alone; and what ε costs.
+"""Four members with texts of four kinds: federated, centralised, each alone; and the cost of ε.
 
     python benchmarks/private.py --json FILE
 
-*Centralised*: the same members and rounds, but every share is drawn from all texts together. *Alone*:
-one member with its own text, in as many rounds, so with a quarter of the tokens. *Stateless*: nobody
-keeps momentum. With ε a share is larger and there are fewer rounds; the same without clipping and noise
-stands beside it. The same command goes on where it was ended.
+*Centralised*: the same members and rounds, but every share is drawn from all texts together.
+*Alone*: one member with its own text, in the same number of rounds, hence with a quarter of the
+tokens. *Stateless*: no member keeps momentum. With ε a share is larger and there are fewer rounds;
+the same without clipping and noise is the comparison. The same command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from federation import DELTA, SEQUENCE, TEXT_BYTES, Federation, Results, Way, te
 
 
 def ways(options: argparse.Namespace) -> list[Way]:
-    """All that is compared."""
+    """Return everything that is compared."""
     rounds, sequences = options.rounds, options.sequences
     noisy, large = options.noisy_rounds, options.noisy_sequences
     names = [text.name for text in texts()]
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def show(name: str, results: Results) -> None:
-    """One line for a way."""
+    """Print one line for a way."""
     losses = results.content["runs"][name]["heldout"]
     mean = sum(losses.values()) / len(losses)
     line = "  ".join(f"{text} {loss:.3f}" for text, loss in losses.items())

@@ -1,11 +1,11 @@
-"""What separates another model from another precision: losses of the probe, computed in many ways.
+"""What distinguishes another model from another precision: losses of the probe, computed in many ways.
 
     python -m distro_node.benchmarks.probes --json FILE
 
-For each model: how far the losses of the probe (docs/protocol.md) are from those of float32 with the
-usual attention, if they are computed with another attention, with one thread, in bfloat16 (on the CPU,
-with float32 sums), and of a configuration that somebody else reads otherwise. And the same with new
-parameters in the place of the probe's, which is why the probe has its own.
+For each model: the difference between the losses of the probe (docs/protocol.md) in float32 with the
+usual attention and those computed with another attention, with one thread, in bfloat16 (on the CPU,
+with float32 sums), and of a configuration that is interpreted differently. And the same with newly
+initialised parameters in place of the probe's, which is why the probe has its own.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def figures(name: str) -> dict[str, float]:
-    """The largest difference of a loss, by what was different."""
+    """Return the largest difference of a loss, by what was different."""
     kind = name.partition(",")[0]
     usual = SIZES | MODELS[name]
     attention = "eager" if kind == "gemma2" else "sdpa"
@@ -101,12 +101,12 @@ def figures(name: str) -> dict[str, float]:
 
 
 def narrow() -> AbstractContextManager[object]:
-    """Matrices are multiplied in bfloat16."""
+    """Return a context in which matrices are multiplied in bfloat16."""
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
 def built(kind: str, config: dict[str, Any], attention: str, *, probe: bool = True) -> Any:
-    """A model with the probe's parameters, or with new ones."""
+    """Return a model with the probe's parameters, or with newly initialised ones."""
     made = AutoConfig.for_model(kind, **config)
     torch.manual_seed(0)
     model: PreTrainedModel = auto_class(made).from_config(made, attn_implementation=attention)
@@ -120,7 +120,7 @@ def built(kind: str, config: dict[str, Any], attention: str, *, probe: bool = Tr
 def losses(
     model: Any, context: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> list[float]:
-    """The mean loss of each sample."""
+    """Return the mean loss of each sample."""
     found = []
     for number, length in enumerate(LENGTHS):
         ids = torch.from_numpy(drawn("probe tokens 1", (number,), length + 1) % VOCABULARY)[None]

@@ -1,16 +1,16 @@
-"""The rate that fits: where losses were lowest, and what a rule says of a swarm that was not tried.
+"""The best learning rate: where losses were lowest, and what a rule predicts for an untried swarm.
 
     python benchmarks/rates.py RUNS.jsonl [RUNS.jsonl …] [--optimizer signs | default]
         [--over [parameters members k …]] [--json FILE]
 
-Reads the runs that growth.py, ladder.py and frontier.py keep. Of every swarm that trained with this one
-of the optimizers in defaults.py, but for k, at three rates or more with the best one not at the edge,
-the rate is taken at which a parabola through the best and its two neighbours is lowest (losses over the
-logarithm of the rate). The rule is a plane through the logarithms of these rates (doublings.py). It is
-tested on each swarm in turn, left out of the plane: `costs` says by how many percent the loss would be
-higher at the rate that the others foretell, by that swarm's own parabola. Over nothing at all the rule
-is the mean of the others. Beside it stands the same of the rate that `create` takes for a model of this
-size.
+Reads the runs that growth.py, ladder.py and frontier.py store. For every swarm that trained with
+this optimizer of defaults.py (with any k), at three rates or more with the best one not at the edge,
+the rate is the minimum of a parabola through the best and its two neighbours (losses over the
+logarithm of the rate). The rule is a plane through the logarithms of these rates (doublings.py). It
+is tested by leaving out each swarm in turn: `costs` is by how many percent the loss would be higher
+at the rate that the others predict, by that swarm's own parabola. With an empty --over the rule is
+the mean of the others. The rate that `create` takes for a model of this size is assessed in the same
+way.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ class Lowest:
     loss: float
     """At that rate, by the parabola."""
     bend: float
-    """What the loss rises by, times the square of the doublings away from that rate."""
+    """Rise of the loss per squared doubling of distance from that rate."""
 
     def above(self, rate: float) -> float:
-        """By how many percent the loss is higher at another rate."""
+        """Return by how many percent the loss is higher at another rate."""
         return 100 * self.bend * math.log2(rate / self.rate) ** 2 / self.loss
 
 
 def lowest(runs: Sequence[Tried]) -> Lowest | None:
-    """Of the runs of one swarm; None where its best rate is at the edge of those tried."""
+    """Return the minimum for the runs of one swarm; None if its best rate is at the edge of those
+    tried."""
     ordered = sorted(runs, key=lambda run: run.rate)
     best = ordered.index(best_of(ordered))
     if best in (0, len(ordered) - 1):
@@ -72,7 +73,7 @@ def lowest(runs: Sequence[Tried]) -> Lowest | None:
 
 
 def place_of(run: Tried) -> dict[str, float]:
-    """A swarm's `PLACES`."""
+    """Return a swarm's `PLACES`."""
     settings = run.settings
     members = run.members if run.members is not None else settings["workers"]
     each = settings["workers"] * settings["sequences"] / members
@@ -81,7 +82,8 @@ def place_of(run: Tried) -> dict[str, float]:
 
 
 def swarms(runs: Sequence[Tried], optimizer: OptimizerSpec) -> list[list[Tried]]:
-    """The runs with this optimizer but for k, by swarm; of each rate that of the lowest seed."""
+    """Return the runs with this optimizer and any k, by swarm; at each rate the run of the lowest
+    seed."""
     groups: dict[str, dict[float, Tried]] = defaultdict(dict)
     for run in sorted(runs, key=lambda run: -run.seed):
         usual = replace(optimizer, top_k=run.top_k) if run.top_k is not None else None
@@ -92,8 +94,8 @@ def swarms(runs: Sequence[Tried], optimizer: OptimizerSpec) -> list[list[Tried]]
 
 
 def foretold(found: Sequence[Lowest], over: Sequence[str]) -> tuple[Doublings, list[float]]:
-    """The rule from all swarms, over these of `PLACES`, and for each swarm the rate that the others
-    foretell. Raises `ValueError` where there are too few."""
+    """Return the rule fitted to all swarms over these of `PLACES`, and for each swarm the rate that
+    the others predict. Raises `ValueError` if there are too few."""
     measured = [({name: each.place[name] for name in over}, math.log2(each.rate)) for each in found]
     others = [
         2 ** fit([*measured[:index], *measured[index + 1 :]]).at(place)
@@ -103,7 +105,7 @@ def foretold(found: Sequence[Lowest], over: Sequence[str]) -> tuple[Doublings, l
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description="The rate that fits a swarm.")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUNS.jsonl")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="signs")

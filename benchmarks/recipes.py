@@ -1,10 +1,10 @@
 """Ways to train between dense Muon and the program's own, one choice at a time, for frontier.py.
 
-A round: each member's gradient is made even (its matrices or blocks nearly orthogonal), before or after
-it goes into a momentum; some coefficients of the blockwise cosine transform are sent; what all members
-sent is added up, and a step follows from the sum. Everything here is in floating point: these are
-experiments, and only the program's own step is exact. What stands for the program (every choice at its
-default) learns as `training.py` does with the program's own code.
+A round: each member's gradient is orthogonalised approximately (by matrix or by block), before or
+after it enters a momentum; some coefficients of the blockwise cosine transform are sent; what all
+members sent is added up, and a step follows from the sum. Everything here is in floating point:
+these are experiments, and only the program's own step is exact. The recipe with every choice at its
+default represents the program; it learns as `training.py` does with the program's own code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EPSILON = 1e-12
 
 
 def _nobody(number: int, members: Sequence[Member]) -> None:
-    """Nobody watches."""
+    """The default watcher, which does nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,43 +39,43 @@ class Recipe:
     even: Literal["matrix", "block"] = "block"
     """What is made orthogonal: whole matrices, or blocks of 64 × 64."""
     when: Literal["momentum", "gradient", "never"] = "gradient"
-    """Whether the momentum is made so (Muon's way, with Nesterov's look ahead and five rounds of the
-    quintic), or the gradient before it; or neither of a member's."""
+    """What is orthogonalised: the momentum (as in Muon, with Nesterov's look-ahead and five rounds
+    of the quintic), or the gradient before it enters the momentum; `never`: neither, at the member."""
     smoothing: float = 0.0
-    """How much of its last smoothed gradient is added to a member's next, before the gradient is made
-    orthogonal."""
+    """The fraction of its last smoothed gradient that is added to a member's next one, before the
+    gradient is made orthogonal."""
     ahead: bool = False
-    """Whether a gradient is smoothed a step ahead, as Nesterov does: it counts once more by itself."""
+    """Whether smoothing looks one step ahead, as Nesterov's does: the gradient counts once more."""
     divided: bool = True
-    """Whether it is divided by its root mean square first."""
+    """Whether the gradient is first divided by its root mean square."""
     rounds: int = 3
     """Of the quintic, for a gradient."""
     others: Literal["adam", "same"] = "same"
-    """Whether embedding, head and norms have Adam's step, or that of all else."""
+    """Whether embedding, head and norms have Adam's step, or the same as all other tensors."""
     own: bool = True
-    """Whether every member has a momentum of its own, or all have that of the mean gradient."""
+    """Whether every member has its own momentum, or all share that of the mean gradient."""
     momentum: float = 0.95
     top_k: int | None = 8
     """Coefficients of each block that are sent; None: all."""
     send: Literal["value", "sign"] = "sign"
     keep: float = 0.0
-    """What part of a coefficient stays where it was taken from when it is sent."""
+    """The fraction of a sent coefficient that remains where it was taken from."""
     counted: int | None = None
-    """So many coefficients of a block's sum, the strongest, count, as if a few members made the sums
-    for all; what does not count goes back to whoever sent it. None: all count."""
+    """The number of coefficients of a block's sum, the strongest, that count, as if a few members
+    computed the sums for all; the others are returned to their senders. None: all count."""
     speakers: Speakers | Panels | None = None
-    """Those who speak for all of a block; None: everybody speaks of everything."""
+    """The aggregators of a block; None: every member sends updates of everything."""
     basis: Literal["cosine", "random"] = "cosine"
-    """Whose coefficients a block's are: those of the cosine transform, or of a random orthogonal one."""
+    """The basis of a block's coefficients: the cosine transform, or a random orthogonal one."""
     unsent: float | None = None
-    """Memory of what has not been sent, apart from the momentum, which sending then leaves as it is;
-    None: coefficients are taken out of the momentum itself."""
+    """The decay of an error-feedback buffer of what has not been sent, apart from the momentum,
+    which sending then leaves unchanged; None: coefficients are taken out of the momentum itself."""
     step: Literal["scaled", "sign", "both", "matrix", "blocks"] = "sign"
-    """What becomes of the sum: it is divided by its root mean square, or only its signs are taken, or
-    the one in matrices and the other in vectors (`both`, the program's `scaled` but for its bound of two
-    learning rates), or every hidden matrix is made orthogonal, or the blocks of all."""
+    """How the sum becomes a step: it is divided by its root mean square, or reduced to its signs, or
+    the former in matrices and the latter in vectors (`both`, the program's `scaled` without its
+    bound of two learning rates), or every hidden matrix is made orthogonal, or all blocks are."""
     smooth: float = 0.0
-    """Memory of a momentum of the sums, which all members have alike."""
+    """The decay of a momentum of the sums, which is the same in all members."""
 
 
 def train(
@@ -85,8 +85,9 @@ def train(
     watch: Callable[[int, Sequence[Member]], None] = _nobody,
     going: Going | None = None,
 ) -> list[tuple[int, float]]:
-    """Train to the end; rounds and held-out loss, ten times in the run. `watch` sees each round's
-    members when they have spoken. With `going` the run can be interrupted, unless it has panels."""
+    """Train to the end; return rounds and held-out loss, ten times in the run. `watch` receives each
+    round's members after they have sent. With `going` the run can be interrupted, unless it has
+    committees."""
     setting = trial.setting
     schedule = usual_schedule(rate, setting.steps)
     members = [Member(recipe, trial) for _ in range(setting.workers if recipe.own else 1)]
@@ -127,8 +128,8 @@ def train(
 
 
 class Member:
-    """One member's state, of each tensor: momentum, what was taken out of it when the member spoke last
-    (both coefficients: blocks, a, b), second moment."""
+    """One member's state of each tensor: momentum, what was taken out of it at the last send (both
+    as coefficients: blocks, a, b), second moment."""
 
     def __init__(self, recipe: Recipe, trial: Trial) -> None:
         self._recipe = recipe
@@ -146,16 +147,17 @@ class Member:
         self._steps = 0
 
     def held(self) -> list[torch.Tensor]:
-        """What it remembers from one round to the next."""
+        """Return its state between rounds."""
         return [*self.momentum, *self._unsent, *self._smoothed, *self._squares]
 
     def stands_after(self, number: int) -> None:
-        """So many gradients are in the second moment."""
+        """Set the number of gradients in the second moment."""
         self._steps = number
 
     @torch.no_grad()
     def speak(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What is sent of each tensor: coefficients (blocks, a, b); for Adam's the plain gradient."""
+        """Return what is sent of each tensor: coefficients (blocks, a, b); the plain gradient for
+        Adam's."""
         self._steps += 1
         return [self._of(index, gradient) for index, gradient in enumerate(gradients)]
 
@@ -193,7 +195,7 @@ class Member:
 
     @torch.no_grad()
     def take_back(self, counted: Sequence[torch.Tensor]) -> None:
-        """Of what was sent last, put back what does not count: `counted` is one where it does."""
+        """Put back what was sent last and does not count: `counted` is one where it does."""
         sources = self._unsent or self.momentum
         for source, taken, mask in zip(sources, self.taken, counted, strict=True):
             source.add_(taken * (1 - mask))
@@ -210,14 +212,14 @@ class Member:
         return gradient / ((squares / (1 - 0.95**self._steps)).sqrt_() + EPSILON)
 
     def _even(self, index: int, matrix: torch.Tensor, rounds: int) -> torch.Tensor:
-        """Its blocks, or the matrix as a whole, nearly orthogonal; vectors as they are."""
+        """Return the matrix with its blocks, or the whole, nearly orthogonal; vectors are unchanged."""
         if self._recipe.even == "matrix" and self._hidden[index]:
             return orthogonalised(matrix[None], rounds)[0]
         return even_blocks(matrix, self.tensors[index], rounds)
 
 
 class Together:
-    """What all members hold: the parameters, Adam's state, the momentum of the sums."""
+    """The shared state of all members: the parameters, Adam's state, the momentum of the sums."""
 
     def __init__(self, recipe: Recipe, trial: Trial) -> None:
         self._recipe = recipe
@@ -239,15 +241,15 @@ class Together:
         self._rest = rest
 
     def held(self) -> list[torch.Tensor]:
-        """What they remember beside the parameters."""
+        """Return the shared state besides the parameters."""
         return [*self._smooth, *tensors_of([] if self._adam is None else [self._adam])]
 
     def stands_after(self, number: int) -> None:
-        """Adam counts in its tensors."""
+        """Do nothing: Adam's step count is in its tensors."""
 
     @torch.no_grad()
     def step(self, sums: Sequence[torch.Tensor], rate: float) -> None:
-        """Move the parameters."""
+        """Update the parameters."""
         adams = []
         for index, (parameter, total) in enumerate(zip(self._parameters, sums, strict=True)):
             if self._adam is not None and not self._hidden[index]:
@@ -276,32 +278,32 @@ class Together:
 
 
 def hidden_matrices(trial: Trial) -> list[bool]:
-    """Of each tensor whether Muon takes it."""
+    """Return for each tensor whether Muon takes it."""
     return [is_hidden_matrix(described) for described in trial.table]
 
 
 def cut(matrix: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
-    """A matrix as its blocks: (blocks, a, b)."""
+    """Return a matrix as its blocks: (blocks, a, b)."""
     a, b = tensor.block_rows, tensor.block_columns
     return matrix.view(tensor.down, a, tensor.across, b).transpose(1, 2).reshape(-1, a, b)
 
 
 def joined(blocks: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
-    """What `cut` has cut."""
+    """Inverse of `cut`."""
     a, b = tensor.block_rows, tensor.block_columns
     rows = blocks.view(tensor.down, tensor.across, a, b).transpose(1, 2)
     return rows.reshape(tensor.rows, tensor.columns)
 
 
 def even_blocks(matrix: torch.Tensor, tensor: TensorLayout, rounds: int) -> torch.Tensor:
-    """A matrix whose blocks are nearly orthogonal; vectors as they are."""
+    """Return a matrix whose blocks are nearly orthogonal; vectors are unchanged."""
     if tensor.sides != 2:
         return matrix
     return joined(orthogonalised(cut(matrix, tensor), rounds), tensor)
 
 
 def transformed(matrix: torch.Tensor, tensor: TensorLayout, basis: str = "cosine") -> torch.Tensor:
-    """The blocks' coefficients."""
+    """Return the blocks' coefficients."""
     a, b = _sides(tensor, basis, matrix.device)
     return a @ cut(matrix, tensor) @ b.T
 
@@ -309,7 +311,7 @@ def transformed(matrix: torch.Tensor, tensor: TensorLayout, basis: str = "cosine
 def restored(
     coefficients: torch.Tensor, tensor: TensorLayout, basis: str = "cosine"
 ) -> torch.Tensor:
-    """The matrix whose blocks have these coefficients."""
+    """Return the matrix whose blocks have these coefficients."""
     a, b = _sides(tensor, basis, coefficients.device)
     return joined(a.T @ coefficients @ b, tensor)
 
@@ -323,13 +325,14 @@ def _sides(
 
 @cache
 def random_basis(side: int, device: torch.device) -> torch.Tensor:
-    """An orthogonal matrix (side, side) drawn at random, the same one whenever it is asked for."""
+    """Return a random orthogonal matrix (side, side), the same one in every call."""
     drawn = torch.randn(side, side, generator=torch.Generator().manual_seed(side))
     return torch.linalg.qr(drawn)[0].to(device)
 
 
 def strongest(total: torch.Tensor, count: int) -> torch.Tensor:
-    """One for the strongest coefficients of each block (blocks, a, b) of a sum, zero for all others."""
+    """Return one for the strongest coefficients of each block (blocks, a, b) of a sum, zero for all
+    others."""
     flat = total.flatten(1)
     positions = flat.abs().topk(min(count, flat.shape[1]), dim=1).indices
     return torch.zeros_like(flat).scatter_(1, positions, 1.0).view_as(total)

@@ -1,8 +1,9 @@
-"""Runs of a benchmark of learning: kept when they are finished, rates found alike for every variant.
+"""Runs of a benchmark of learning: stored when finished, with the same search for a rate in every
+variant.
 
-A benchmark says what one run is (`Bench.train`). Here runs are looked up, kept in a file of one a line,
-and asked for: around a usual rate with one seed, then with the best of these rates and the seeds that
-are reported.
+A benchmark defines one run (`Bench.train`). Here runs are looked up, stored one per line in a file,
+and requested: first around a usual rate with one seed, then at the best of these rates with the
+reported seeds.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from training import Trial, Trouble, Variant
 from training import train as train_trial
 
 SWEEP_SEED = 0
-"""With it the rates are chosen; it is not reported, but where no other is there."""
+"""The seed with which rates are chosen; it is reported only if there is no other."""
 MOST_RATES = 7
 
 
 @dataclass(kw_only=True)
 class Run:
-    """One run. What a benchmark wants to know besides it adds."""
+    """One run. A benchmark adds the fields that it needs."""
 
     way: str
     rate: float
@@ -43,7 +44,7 @@ class Run:
     bytes_a_round: float
     """What a member sends: an update, or the whole gradient."""
     reduction: float
-    """How many times less that is than the gradient of the whole model."""
+    """The ratio of the whole model's gradient to what is sent."""
     top_k: int | None
     settings: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
@@ -56,7 +57,7 @@ Swept = dict[str, tuple[list[Kept], list[Kept]]]
 
 
 class Bench(ABC, Generic[Kept]):
-    """The runs that are there, and how more are made. `settings` say what a run depends on."""
+    """The existing runs, and how to make more. `settings` are what a run depends on."""
 
     def __init__(
         self, kind: type[Kept], options: argparse.Namespace, settings: dict[str, Any]
@@ -65,7 +66,7 @@ class Bench(ABC, Generic[Kept]):
         self.settings = settings
         self.runs: list[Kept] = []
         self.going = Going(None, {})
-        """The run under way."""
+        """The current run."""
         self._file: Path | None = None
         if options.work:
             options.work.mkdir(parents=True, exist_ok=True)
@@ -78,10 +79,10 @@ class Bench(ABC, Generic[Kept]):
 
     @abstractmethod
     def usual_rate(self, way: str) -> float:
-        """Where the search for a variant's rate begins."""
+        """Return the rate around which the search for a variant's rate begins."""
 
     def run(self, way: str, rate: float, seed: int) -> Kept:
-        """One run, unless it is there."""
+        """Return one run, trained unless it exists."""
         wanted = (way, rate, seed, self.settings)
         for known in self.runs:
             if (known.way, known.rate, known.seed, known.settings) == wanted:
@@ -102,7 +103,7 @@ class Bench(ABC, Generic[Kept]):
         return made
 
     def sweep(self, ways: Sequence[str]) -> Swept[Kept]:
-        """What is asked for: trained where it is not there, or with --known only looked up."""
+        """Return the requested runs: trained if they do not exist, or with --known only looked up."""
         if self.options.known:
             return self._known(ways)
         swept: Swept[Kept] = {way: (self._tried(way), []) for way in ways}
@@ -113,7 +114,8 @@ class Bench(ABC, Generic[Kept]):
         return swept
 
     def _tried(self, way: str) -> list[Kept]:
-        """The runs with the sweep's seed, by ascending rate; the best is not at the edge."""
+        """Return the runs with the sweep's seed, by ascending rate, extended until the best is not
+        at the edge or `MOST_RATES` are tried."""
         usual = self.usual_rate(way)
         runs = [self.run(way, factor * usual, SWEEP_SEED) for factor in (0.5, 1.0, 2.0)]
         while len(runs) < MOST_RATES and (best := best_of(runs)) in (runs[0], runs[-1]):
@@ -123,7 +125,7 @@ class Bench(ABC, Generic[Kept]):
         return runs
 
     def _known(self, ways: Sequence[str]) -> Swept[Kept]:
-        """What is there: the sweep's runs, and those of the seeds that all have."""
+        """Return the existing runs: the sweep's, and those of the seeds that all variants have."""
         mine = [run for run in self.runs if run.settings == self.settings]
         swept = {}
         for way in ways:
@@ -144,7 +146,7 @@ class Bench(ABC, Generic[Kept]):
 
 
 def add_arguments(parser: argparse.ArgumentParser, ways: Sequence[str]) -> None:
-    """The options of whoever has a `Bench`."""
+    """Add the options of a benchmark that has a `Bench`."""
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--variants", nargs="+", choices=ways)
     parser.add_argument("--known", action="store_true", help="train nothing, report what is there")
@@ -154,7 +156,7 @@ def add_arguments(parser: argparse.ArgumentParser, ways: Sequence[str]) -> None:
 
 
 def check_seeds(options: argparse.Namespace) -> None:
-    """Exit where a seed is to be reported that chooses the rates."""
+    """Exit if a seed that chooses the rates is among those reported."""
     if SWEEP_SEED in options.seeds:
         sys.exit(f"seed {SWEEP_SEED} chooses the rates and is not reported: give others")
 
@@ -169,7 +171,7 @@ def outcome(
     ours: OptimizerSpec | None,
     going: Going,
 ) -> dict[str, Any]:
-    """Train a trial with our updates, or with dense AdamW; what came of it, as fields of a `Run`.
+    """Train a trial with our updates, or with dense AdamW; return the outcome as fields of a `Run`.
     `whole`: bytes of the whole model's gradient; `dense`: of what is sent without our updates."""
     sent, top_k = dense, None
     if ours is not None:
@@ -189,24 +191,25 @@ def outcome(
 
 
 def finite(loss: float) -> float:
-    """A loss; of what came apart one that is worse than all else, since JSON has no word for it."""
+    """Return a loss; for a diverged run one that is worse than all others, since JSON has no
+    infinity."""
     return loss if math.isfinite(loss) else 1e9
 
 
 def fitting_top_k(table: Sequence[ParameterSpec], whole: int, target: int) -> int | None:
-    """The most coefficients a block with which an update is at least so many times smaller than `whole`
-    bytes; None where there are none."""
+    """Return the greatest number of coefficients per block with which an update is at least `target`
+    times smaller than `whole` bytes; None if there is none."""
     sizes = {k: update_layout(table, 64, k).body_bytes for k in range(1, 129)}
     return max((k for k, size in sizes.items() if size * target <= whole), default=None)
 
 
 def best_of(runs: Sequence[Kept]) -> Kept:
-    """The one with the lowest loss."""
+    """Return the run with the lowest loss."""
     return min(runs, key=lambda run: run.loss)
 
 
 def summed_up(tried: Sequence[Run], reported: Sequence[Run]) -> dict[str, Any]:
-    """What is written of a variant as JSON: its mean loss over the seeds, and how it was trained."""
+    """Return a variant's JSON: its mean loss over the seeds, and how it was trained."""
     losses, rates = [run.loss for run in reported], [run.rate for run in tried]
     first = reported[0]
     return {
@@ -223,24 +226,25 @@ def summed_up(tried: Sequence[Run], reported: Sequence[Run]) -> dict[str, Any]:
 
 
 def percents(losses: Sequence[float], beside: Sequence[float]) -> list[float]:
-    """By how many percent losses are above those beside them, seed by seed."""
+    """Return by how many percent losses are above the compared ones, seed by seed."""
     return [100 * (loss / other - 1) for loss, other in zip(losses, beside, strict=True)]
 
 
 def mean_curve(runs: Sequence[Run]) -> tuple[list[int], list[float]]:
-    """Rounds, without the one before the first, and the mean loss of all runs after each."""
+    """Return the rounds, without the one before the first, and the mean loss of all runs after each."""
     rounds = [number for number, _ in runs[0].curve][1:]
     means = [statistics.fmean(run.curve[i + 1][1] for run in runs) for i in range(len(rounds))]
     return rounds, means
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean; 0 of one."""
+    """Return the standard error of the mean; 0 for one value."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def read_runs(file: Path, kind: type[R]) -> list[R]:
-    """The runs in a file of one run a line, without a line that was cut off. The file stays as it is."""
+    """Return the runs in a file of one run per line, without a truncated line. The file is not
+    changed."""
     if not file.exists():
         return []
     content = file.read_bytes()
@@ -248,7 +252,7 @@ def read_runs(file: Path, kind: type[R]) -> list[R]:
 
 
 def append_run(file: Path, run: Any) -> None:
-    """Add a run, a dataclass, in place of a line that was cut off; wait until it is on the disk."""
+    """Append a run, a dataclass, overwriting a truncated line; wait until it is on disk."""
     if file.exists():
         content = file.read_bytes()
         if (whole := _whole_lines(content)) < len(content):
@@ -260,5 +264,6 @@ def append_run(file: Path, run: Any) -> None:
 
 
 def _whole_lines(content: bytes) -> int:
-    """How many bytes of a file are lines with an end: who is killed while writing leaves one without."""
+    """Return the bytes of a file up to its last line end: a kill during a write leaves a truncated
+    line."""
     return content.rfind(b"\n") + 1

@@ -1,19 +1,19 @@
-"""Rounds an hour of four real nodes of different speeds, with equal shares and with shares by speed.
+"""Rounds per hour of four real nodes of different speeds, with equal shares and with shares by speed.
 
     python benchmarks/shares.py [--quotas 0.04 0.08 0.16 0.32] [--sequences 1200] [--rounds 8]
         [--settle 10] [--work FOLDER] [--json FILE]
 
-Each node is a process of this machine, on loopback, whose trainer may use so much of one core. The
-quota is kept by this script: it reads what the trainer's process has used, stops it (SIGSTOP) when
-that is more than its quota, and lets it go on (SIGCONT) when it is less, fifty times a second; what
-is not used is lost but for a tenth of a second's worth. So it needs no rights, and a trainer's speed
-hardly depends on what else runs here, as long as the machine has the sum of the quotas to give. It
-begins when the trainer has loaded its model.
+Each node is a process of this machine, on loopback, whose trainer may use a fixed part of one core.
+This script enforces the quota: it reads the CPU time of the trainer's process, stops it (SIGSTOP)
+when that exceeds the quota, and continues it (SIGCONT) when it is below, fifty times a second;
+unused time is lost except for a tenth of a second's worth. So it needs no privileges, and a
+trainer's speed hardly depends on what else runs here, if the machine can give the sum of the quotas.
+It begins when the trainer has loaded its model.
 
-The ideal is measured in the same run: the sequences a second of each trainer alone under its quota,
-added up. Rounds are counted by the sequences whose updates count in them: a round that leaves a share
-untrained counts in part. With equal shares everything is the same but `max_share` in the manifest,
-which is 0.
+The ideal is measured in the same run: the sequences per second of each trainer alone under its
+quota, added up. Rounds are counted by the sequences whose updates count in them: a round that leaves
+a share untrained counts in part. With equal shares everything is the same except `max_share` in the
+manifest, which is 0.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from distro_node.node.trainer.client import TrainerSpec, open_trainer
 from local_nodes import LocalNodes, timing_manifest, trainer_of, wait_for_round
 
 TICK_SECONDS = 0.02
-# What a trainer may have saved up.
+# CPU time that a trainer may have saved up.
 BURST_SECONDS = 0.1
 SEQUENCE = 128
-# For so long each trainer is measured alone.
+# Time for which each trainer is measured alone.
 ALONE_SECONDS = 25.0
-# With it nobody has more than an equal share; with the other the fastest of 1 : 2 : 4 : 8 has its own.
+# With the first no member has more than an equal share; with the second the fastest of 1 : 2 : 4 : 8
+# has its own.
 EQUAL_SHARE, LARGE_SHARE = 0.0, 0.6
 
 MODEL = {
@@ -58,7 +59,7 @@ MODEL = {
 
 
 class Quota:
-    """Holds a process to a part of one core, from now on until it is closed."""
+    """Limits a process to a part of one core until it is closed."""
 
     def __init__(self, pid: int, part: float) -> None:
         self._process = psutil.Process(pid)
@@ -73,7 +74,7 @@ class Quota:
         self._thread.join()
 
     def _run(self) -> None:
-        # One that has ended needs no quota.
+        # An ended process needs no quota.
         with contextlib.suppress(psutil.Error, ProcessLookupError):
             self._hold()
         with contextlib.suppress(psutil.Error):
@@ -114,7 +115,8 @@ class Swarm:
         self._nodes = LocalNodes(work, manifest, len(self._quotas))
 
     def measure(self, rounds: int, settle: int) -> dict[str, Any]:
-        """Rounds an hour over so many rounds, after others in which the shares settle."""
+        """Return the rounds per hour over `rounds` rounds, after `settle` others in which the shares
+        settle."""
         with self._nodes.running() as programs, contextlib.ExitStack() as stack:
             history = self._nodes.history()
             wait_for_round(history, 1, programs)
@@ -142,7 +144,7 @@ class Swarm:
         }
 
     def speeds(self) -> list[float]:
-        """Sequences a second of a trainer alone under each quota."""
+        """Return the sequences per second of a trainer alone under each quota."""
         whole = self._sequences / sum(self._quotas)
         return [
             trio.run(_speed, self._nodes, part, max(1, round(whole * part)))
@@ -151,7 +153,7 @@ class Swarm:
 
 
 async def _speed(nodes: LocalNodes, part: float, share: int) -> float:
-    """With as many sequences at a time as it would have in the swarm."""
+    """Measure with the number of sequences at a time that it would have in the swarm."""
     data = nodes.data(0)
     known = await read_swarm(data, nodes.swarm)
     manifest, store = known.manifest, known.store
@@ -160,7 +162,7 @@ async def _speed(nodes: LocalNodes, part: float, share: int) -> float:
     spec = TrainerSpec(manifest.encode(), data.blobs, device="cpu", threads=1)
     async with open_trainer(spec) as trainer:
         await trainer.load(blobs.chunks)
-        # The first gradient finds its memory.
+        # The first gradient determines its memory.
         await trainer.train(1, range(share))
         quota = Quota(trainer.pid, part)
         count, seconds = 0, 0.0
@@ -172,7 +174,7 @@ async def _speed(nodes: LocalNodes, part: float, share: int) -> float:
 
 
 def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """All three."""
+    """Return all three measurements."""
     by_speed = Swarm(work / "by-speed", options, LARGE_SHARE)
     shares = by_speed.measure(options.rounds, options.settle)
     print(_line("by speed", shares), flush=True)

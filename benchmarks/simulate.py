@@ -8,10 +8,10 @@
     python benchmarks/simulate.py --pace [--json FILE]
     python benchmarks/simulate.py --mutations
 
-Each seed is a swarm, a schedule of faults and what must hold at every moment; `tests/simulation/` says
-what that is. A run that fails is shrunk and printed, with the command that repeats it, and the exit
-status is 1. `--soak FILE` goes through all families and appends a line for every hundred seeds, so that
-it can be stopped and continued. One process, one thread.
+Each seed determines a swarm and a schedule of faults; `tests/simulation/` lists the invariants,
+which are checked at every moment. A failing run is shrunk and printed, with the command that repeats
+it, and the exit status is 1. `--soak FILE` goes through all families and appends a line for every
+hundred seeds, so that it can be stopped and continued. One process, one thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from simulation.scenario import Failure, run_seed, shrink
 from soaks import summarise_soak
 
 SCALE = (4, 16, 64, 256, 1000)
-# How a soak divides its seeds: what has found most gets most.
+# How a soak divides its seeds: families that have found most get most.
 _SOAK: tuple[tuple[Family, int], ...] = (
     ("all", 20),
     ("liars", 18),
@@ -49,7 +49,7 @@ _SOAK: tuple[tuple[Family, int], ...] = (
     ("none", 2),
 )
 _CHUNK = sum(share for _, share in _SOAK)
-# What a soak's lines are added up by.
+# The figures that are summed over a soak's lines.
 _COUNTS = (
     "seeds",
     "violations",
@@ -63,7 +63,7 @@ _COUNTS = (
 
 @dataclass
 class Tally:
-    """What a number of seeds came to."""
+    """The outcome of a number of seeds."""
 
     seeds: int = 0
     violations: int = 0
@@ -78,7 +78,7 @@ class Tally:
     by_invariant: Counter[str] = field(default_factory=Counter)
 
     def summary(self) -> dict[str, Any]:
-        """The figures, as in the JSON file."""
+        """Return the figures, as in the JSON file."""
         rounds = max(1, self.rounds_decided)
         delays = sorted(self.decide_delays) or [0.0]
         return {
@@ -109,7 +109,7 @@ def run_seeds(
     *,
     overlap: bool = False,
 ) -> list[Failure]:
-    """Run seeds of one family and add them up."""
+    """Run seeds of one family and add up their outcomes."""
     failures = []
     for seed in seeds:
         began = time.process_time()
@@ -148,7 +148,7 @@ def show_failure(failure: Failure) -> None:
 
 
 def soak(path: Path, seeds: range, commit: str) -> int:
-    """Run all families, a chunk at a time, appending to `path`; continues where that ends."""
+    """Run all families, a chunk at a time, appending to `path`; resume at its end."""
     done = set()
     if path.exists():
         for line in path.read_text().splitlines():
@@ -177,7 +177,7 @@ def soak(path: Path, seeds: range, commit: str) -> int:
 
 
 def print_scale(cases: list[GoodCase]) -> None:
-    """The table of sizes."""
+    """Print the table of sizes."""
     print("one-way delay: median time of a message to a member. Updates of 2.8 MB.\n")
     print(
         f"{'n':>5} {'one-way':>9} {'to decide':>10} {'delays':>7} {'messages':>9} "

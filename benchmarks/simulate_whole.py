@@ -1,14 +1,15 @@
-"""Whole node processes under faults, in virtual time: all of the daemon but libp2p and torch.
+"""Whole node processes under faults, in virtual time: the entire daemon except libp2p and torch.
 
     python benchmarks/simulate_whole.py [--seeds A:B,…] [--faults none|crash|network|liars|all|cut]
                                         [--json FILE]
     python benchmarks/simulate_whole.py --soak FILE [--seeds A:B] [--commit TEXT]
     python benchmarks/simulate_whole.py --summarise FILE [--json FILE]
 
-`tests/simulation/whole/` says what is simulated, and what must hold. A run that fails is shrunk and
-printed, with the command that repeats it, and the exit status is 1. `--soak FILE` goes through all
-families and appends a line for every twenty seeds, so that it can be stopped and continued. One process,
-one thread; it starts itself again with the one seed for Python's hashes under which runs are repeated.
+`tests/simulation/whole/` documents what is simulated, and its invariants. A failing run is shrunk
+and printed, with the command that repeats it, and the exit status is 1. `--soak FILE` goes through
+all families and appends a line for every twenty seeds, so that it can be stopped and continued. One
+process, one thread; it restarts itself with the fixed seed for Python's hashes with which runs are
+repeated.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _SOAK: tuple[tuple[Family, int], ...] = (
     ("none", 1),
 )
 _CHUNK = sum(share for _, share in _SOAK)
-# What a soak's lines are added up by.
+# The figures that are summed over a soak's lines.
 _COUNTS = (
     "seeds",
     "violations",
@@ -59,7 +60,7 @@ _COUNTS = (
 
 @dataclass
 class Tally:
-    """What a number of seeds came to."""
+    """The outcome of a number of seeds."""
 
     seeds: int = 0
     rounds_decided: int = 0
@@ -71,7 +72,7 @@ class Tally:
     violations: Counter[str] = field(default_factory=Counter)
 
     def summary(self) -> dict[str, Any]:
-        """The figures, as in the JSON file."""
+        """Return the figures, as in the JSON file."""
         return {
             "seeds": self.seeds,
             "violations": self.violations.total(),
@@ -87,7 +88,7 @@ class Tally:
 
 
 def run_seeds(seeds: range, family: Family, tally: Tally) -> list[Failure]:
-    """Run seeds of one family and add them up."""
+    """Run seeds of one family and add up their outcomes."""
     failures = []
     for seed in seeds:
         began = time.process_time()
@@ -119,7 +120,7 @@ def show_failure(failure: Failure) -> None:
 
 
 def soak(path: Path, seeds: range, commit: str) -> int:
-    """Run all families, a chunk at a time, appending to `path`; continues where that ends."""
+    """Run all families, a chunk at a time, appending to `path`; resume at its end."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     done = {line["first"] for line in lines if line["commit"] == commit}
     violations = 0
@@ -153,7 +154,7 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:
         environment = {**os.environ, "PYTHONHASHSEED": _HASH_SEED}
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)
-    # Nodes in trouble say a lot, and all of it is wanted.
+    # Nodes in trouble log a lot, as intended.
     logging.disable(logging.WARNING)
     ranges = [range(*map(int, part.split(":"))) for part in options.seeds.split(",")]
     if options.soak:

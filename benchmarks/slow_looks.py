@@ -1,15 +1,15 @@
-"""How soon a cheat is out of the step, by how many rounds a second look takes.
+"""How soon a cheat is out of the step, by how many rounds a re-audit takes.
 
     python benchmarks/slow_looks.py [--swarms 20] [--rounds 400] [--json FILE]
 
-A dispute is settled when second looks with enough votes say the same, and is dropped sixteen rounds
-after members are called to it. One of a swarm's members does not work, and has votes all the same. Each
-round two of the others, who are drawn, find its work low; whoever is called
-(`protocol/checks/disputes.py`) looks again, one dispute after the other, and takes so many rounds for
-each, one more or less. The accounts are the program's own.
+A dispute is settled when re-audits with enough votes agree, and is dropped sixteen rounds after
+members are called to it. One of a swarm's members does not work, although it has votes. Each round
+two of the others, drawn at random, score its work low; the members that are called
+(`protocol/checks/disputes.py`) re-audit, one dispute after the other, and take the given number of
+rounds for each, plus or minus one. Reputation follows the program's own rules.
 
-Beside the order in which members take disputes (`node/trainer/next_look.py`) stands the one that comes
-to mind first: everybody takes the newest that it knows.
+The order in which members take disputes (`node/trainer/next_look.py`) is compared with the obvious
+one: every member takes the newest that it knows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Choose = Callable[[Iterable[FirstLook], Accounts, PeerId, int, int], FirstLook |
 def newest(
     waiting: Iterable[FirstLook], accounts: Accounts, me: PeerId, _now: int, _takes: int
 ) -> FirstLook | None:
-    """The last of those that wait for `me`."""
+    """Return the latest of the disputes that wait for `me`."""
     own = [first for first in waiting if accounts.may_look_again(me, first)]
     return own[-1] if own else None
 
@@ -49,7 +49,7 @@ ORDERS: dict[str, Choose] = {"the same": next_look, "the newest": newest}
 
 
 class CheckedSwarm:
-    """Members who all have votes, and what the records of their rounds say; the last one is a cheat."""
+    """Members with votes, and the facts in their rounds' records; the last one is a cheat."""
 
     def __init__(self, members: int, seed: int = 0) -> None:
         self.seed = seed
@@ -63,17 +63,17 @@ class CheckedSwarm:
             self.close([self.look(founder, peer, GOOD)])
         step = 0
         while set(self.accounts.votes) != set(self.peers) or self.round % TERM:
-            # Everybody looks at everybody in turn; who has no votes yet is not heard.
+            # All members audit each other in turn; audits by members without votes do not count.
             step = step % len(others) + 1
             pairs = zip(self.peers, self.peers[step:] + self.peers[:step], strict=True)
             self.close([self.look(checker, peer, GOOD) for checker, peer in pairs])
 
     def look(self, checker: PeerId, peer: PeerId, score: int) -> FirstLook:
-        """At the last round."""
+        """Return an audit of the last round."""
         return FirstLook(checker, peer, self.round - 1, SHARE, score)
 
     def close(self, looks: Iterable[FirstLook] = (), again: Iterable[SecondLook] = ()) -> None:
-        """The next record."""
+        """Close the round with its record."""
         shares = dict.fromkeys(self.peers, SHARE) if self.round else {}
         lot = content_id(b"%d of %d" % (self.round, self.seed))
         facts = Facts(self.round, shares, tuple(looks), tuple(again), lot)
@@ -81,7 +81,7 @@ class CheckedSwarm:
         self.round += 1
 
     def called(self) -> list[tuple[FirstLook, PeerId]]:
-        """Who is asked since the last record to look again, and at what."""
+        """Return the disputes to which members are called since the last record, and those members."""
         return [
             (first, peer)
             for first, dispute in self.accounts.disputes.items()
@@ -93,7 +93,7 @@ class CheckedSwarm:
 def rounds_until_left_out(
     choose: Choose, takes: int, *, members: int = 6, seed: int = 0, most: int = 400
 ) -> int | None:
-    """In how many rounds the cheat is out of the step; None: in more than `most`."""
+    """Return the number of rounds until the cheat is out of the step; None if more than `most`."""
     swarm, chance = CheckedSwarm(members, seed), random.Random(seed)
     honest = swarm.peers[:-1]
     busy: dict[PeerId, tuple[int, FirstLook]] = {}
@@ -126,7 +126,8 @@ def rounds_until_left_out(
 def measure(
     order: str, takes: int, members: int, swarms: int, most: int
 ) -> dict[str, float | int | None]:
-    """The middle of so many swarms, and in how many the cheat was not left out at all."""
+    """Return the median over all swarms, and the number of swarms in which the cheat was never left
+    out."""
     found = [
         rounds_until_left_out(ORDERS[order], takes, members=members, seed=seed, most=most)
         for seed in range(swarms)
@@ -137,7 +138,7 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description="How soon a cheat is found by slow members.")
     parser.add_argument("--swarms", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=400, help="so many are waited for")

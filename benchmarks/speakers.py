@@ -1,9 +1,10 @@
-"""One member speaks for all of each block: from bits that the others send it, for recipes.py.
+"""A few members aggregate each block, from bits that the others send to them, for recipes.py.
 
-In each round members send, of every block, the signs of a few coefficients of their gradients, each only
-to those who speak for this block. A speaker adds the signs up in a momentum of its own, takes the
-strongest coefficients out of it, and sends their signs to everybody. A member that speaks for a share of
-the blocks receives the bits of this share alone, so what it downloads does not grow with the swarm.
+In each round members send, for every block, the signs of a few coefficients of their gradients, only
+to the aggregators of this block. An aggregator adds the signs up in a momentum of its own, takes the
+strongest coefficients out of it, and sends their signs to all members. A member that aggregates a
+share of the blocks receives the bits of this share alone, so its download does not grow with the
+swarm.
 """
 
 from __future__ import annotations
@@ -21,36 +22,36 @@ BITS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Speakers:
-    """How blocks are spoken for."""
+    """How blocks are aggregated."""
 
     one_of: int
-    """Of so many coefficients a member sends the sign of one. In the next round it is another one's
-    turn; all members send those of the same."""
+    """A member sends the sign of one in this number of coefficients, the next one in the next round;
+    the coefficients are the same for all members."""
     top_k: int = 64
-    """The coefficients of a block that each of its speakers sends."""
+    """The coefficients of a block that each of its aggregators sends."""
     each: int = 1
-    """The speakers of a block. They hear of different coefficients, and leave to one another what one
-    of them has sent."""
+    """Aggregators per block. They receive different coefficients, and what one of them has sent is
+    removed from the momenta of the others."""
     momentum: float = 0.97
 
     def received(self, trial: Trial) -> float:
-        """The bytes that a member receives in a round for each of the others.
+        """Return the bytes that a member receives in a round for each of the others.
 
-        Of everybody's bits it receives those for its own share of the blocks, and from everybody what
-        it sends as a speaker.
+        Of all members' bits it receives those for its own share of the blocks, and from each member
+        what that one sends as an aggregator.
         """
         layout = update_layout(trial.table, 64, self.top_k)
         bits = sum(tensor.blocks * heard(tensor, self.one_of) for tensor in layout.tensors)
         return (bits / BITS + layout.body_bytes) * self.each / trial.setting.workers
 
     def listener(self, trial: Trial) -> Heard:
-        """Those who speak in a run."""
+        """Return the aggregators of a run."""
         return Heard(self, trial)
 
 
 class Heard:
-    """What the speakers hold: of each tensor the momentum of its blocks' signs (blocks, coefficients of
-    a block), one for each speaker of a block."""
+    """The aggregators' state: of each tensor the momentum of its blocks' signs (blocks, coefficients
+    of a block), one for each aggregator of a block."""
 
     def __init__(self, speakers: Speakers, trial: Trial) -> None:
         self._speakers = speakers
@@ -61,21 +62,21 @@ class Heard:
         ]
 
     def held(self) -> list[torch.Tensor]:
-        """All momenta."""
+        """Return all momenta."""
         return [momentum for momenta in self._momenta for momentum in momenta]
 
     def stands_after(self, number: int) -> None:
-        """Whose turn it is follows from the round."""
+        """Do nothing: the coefficients that are due follow from the round."""
 
     def told(self, member: int, signs: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
-        """What a member tells in round `number`: the signs that it found, and nothing where there is
+        """Return what a member sends in round `number`: the signs that it found, zero where there is
         none."""
         return [*signs]
 
     @torch.no_grad()
     def speak(self, sums: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
-        """What is sent to everybody of each tensor (blocks, a, b), from the sums of all members' signs
-        of all coefficients in round `number`, of which the speakers hear a part."""
+        """Return what is sent to all of each tensor (blocks, a, b), from the sums of all members'
+        signs of all coefficients in round `number`, of which the aggregators receive a part."""
         return [self._of(index, total, number) for index, total in enumerate(sums)]
 
     def _of(self, index: int, total: torch.Tensor, number: int) -> torch.Tensor:
@@ -84,7 +85,7 @@ class Heard:
         sent = torch.zeros_like(signs)
         turns = turns_of(tensor, self._speakers.one_of)
         for place, momentum in enumerate(momenta):
-            # Speakers of the same block are as far apart as they can be in the order of turns.
+            # The aggregators of a block are as far apart as possible in the order of coefficients.
             turn = (number + place * len(turns) // len(momenta)) % len(turns)
             momentum.mul_(self._speakers.momentum)
             momentum[:, turns[turn]] += signs[:, turns[turn]]
@@ -97,17 +98,19 @@ class Heard:
 
 
 def size(tensor: TensorLayout) -> int:
-    """The coefficients of one of its blocks."""
+    """Return the number of coefficients of one of its blocks."""
     return tensor.block_rows * tensor.block_columns
 
 
 def heard(tensor: TensorLayout, one_of: int) -> int:
-    """The coefficients of one of its blocks whose signs are sent in a round, at most."""
+    """Return the number of coefficients of one of its blocks whose signs are sent in a round, at
+    most."""
     return -(-size(tensor) // one_of)
 
 
 def turns_of(tensor: TensorLayout, one_of: int) -> tuple[torch.Tensor, ...]:
-    """Which coefficients of a block have their turn together: every one once, in a random order."""
+    """Return which coefficients of a block are sent together: each one once per cycle, in random
+    order."""
     return _turns(size(tensor), one_of)
 
 

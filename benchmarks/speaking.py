@@ -1,11 +1,12 @@
-"""What it costs a node to speak for a section of a large model, beside reading everybody's updates.
+"""The cost to a node of aggregating a section of a large model, beside reading all members' updates.
 
     python benchmarks/speaking.py [--size 1.2B] [--members 32] [--one-of 10] [--json FILE]
 
-By the program's own codec, with signs drawn at random: cutting the own sheet into parts, adding up the
-parts of all sheets and choosing what is said, going on from it, and reading the tallies of all sections.
-Beside it stands what swarms do without panels: reading the updates of all others. Seconds of processor
-of one core, and the memory that numpy takes at most; bytes are those that a member receives in a step.
+Measured with the program's own codec, on random signs: splitting the own sign vote into parts,
+adding up the parts of all sign votes and choosing the aggregate, continuing from it, and reading the
+aggregates of all sections. The comparison is what swarms do without committees: reading the updates
+of all others. CPU seconds of one core, and numpy's peak memory; bytes are those that a member
+receives in a step.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ T = TypeVar("T")
 
 
 class Costs:
-    """What was measured, by what was done."""
+    """The measurements, by operation."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.megabytes: dict[str, float] = {}
 
     def of(self, what: str, act: Callable[[], T]) -> T:
-        """Do something and note what it took; memory beside what was there before."""
+        """Run an operation and note its cost; memory is counted in addition to what was allocated
+        before."""
         tracemalloc.start()
         begun = time.process_time()
         made = act()
@@ -57,13 +59,13 @@ class Costs:
 def panels(
     costs: Costs, layout: UpdateLayout, members: int, spec: SpeakersSpec
 ) -> dict[str, float]:
-    """A step of a member of a panel: its bytes."""
+    """Measure a step of a committee member; return its bytes."""
     chance = np.random.default_rng(1)
     count = panel_count(members, spec.panel, most_sections(layout))
     (whole,), cut = sections(layout, 1), sections(layout, count)
 
     def drawn(size: int) -> bytes:
-        # The last byte has bits that stand for nothing.
+        # The last byte has unused bits.
         return bytes([PART_FORMAT]) + chance.bytes(size - 2) + b"\0"
 
     sheet = drawn(part_bytes(whole, spec.one_of, 0))
@@ -90,7 +92,7 @@ def panels(
 
 
 def everybody(costs: Costs, layout: UpdateLayout, members: int) -> dict[str, float]:
-    """A step without panels: the others' updates are read."""
+    """Measure a step without committees, in which the others' updates are read."""
     chance = np.random.default_rng(2)
     positions, signs = [], []
     for tensor in layout.tensors:

@@ -1,12 +1,12 @@
-"""How long the node's event loop stands still: a round of 32 members on one node, and the demo.
+"""How long the node's event loop is blocked: a round of 32 members on one node, and the demo.
 
     python benchmarks/stalls.py [--members N] [--bytes N] [--rounds N] [--slow-disk SECONDS]
                                 [--demo] [--json FILE]
 
-The node's own runner, downloads, trainer supervisor and answers to questions run on a real disk; network
-and trainer are made of lists. Each stage prints the longest step of any task, by the clock and in
-processor time. `--slow-disk` makes each fsync last that much longer, as on a disk that turns. `--demo`
-runs the demo instead and reads its nodes' logs.
+The node's own runner, downloads, trainer supervisor and request handlers run on a real disk; network
+and trainer are simulated with lists. Each stage prints the longest step of any task, in wall-clock
+and CPU time. `--slow-disk` adds that time to each fsync, as on a rotating disk. `--demo` runs the
+demo instead and reads its nodes' logs.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ _HELD = re.compile(r"task (.+) held the event loop for (\d+) ms, (\d+) ms of the
 
 @dataclass
 class Stage:
-    """The steps that were noted while something was done."""
+    """The steps that were noted during a stage."""
 
     name: str
     seconds: float = 0.0
     steps: list[tuple[float, float, str]] = field(default_factory=list)
-    """Clock seconds, processor seconds and whose."""
+    """Wall-clock seconds, CPU seconds and the task."""
 
     def note(self, text: str) -> None:
         """Take in a line of a node's log."""
@@ -99,19 +99,19 @@ class Stage:
 
 
 class Meter(logging.Handler):
-    """Sorts what the node's own meter says by stage."""
+    """Sorts the log of the node's own meter by stage."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stage = Stage("")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note what was logged."""
+        """Note a log record."""
         self.stage.note(record.getMessage())
 
 
 class World:
-    """One member of a swarm, and lists in the place of the others."""
+    """One member of a swarm, with lists in place of the others."""
 
     def __init__(self, root: Path, members: int, size: int, rounds: int) -> None:
         # At the manifest's defaults a coefficient takes about 11 bits, and 8 of 4096 elements are sent.
@@ -191,11 +191,11 @@ class World:
 
     @asynccontextmanager
     async def trainer(self, _: TrainerSpec) -> AsyncIterator[Any]:
-        """Stands in for the trainer process."""
+        """Take the place of the trainer process."""
         yield self
 
     def bodies(self) -> list[bytes]:
-        """A sound update for each member."""
+        """Return a valid update for each member."""
         layout = manifest_layout(self.chain.manifest)
         source = np.random.default_rng(1)
         made = []
@@ -211,7 +211,7 @@ class World:
             made.append(encode_update(layout, positions, signs))
         return made
 
-    # In the place of the network and of the relays
+    # In place of the network and of the relays
 
     def spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
         self.nursery.start_soon(function, *arguments)
@@ -241,14 +241,14 @@ class World:
     async def request(self, peer: PeerId, protocol: str, data: bytes, **_: object) -> bytes:
         await trio.sleep(0.01)
         if protocol == SYNC_PROTOCOL:
-            # It asks itself.
+            # It sends requests to itself.
             return await self.served[protocol](peer, data)
         return FOUND + self.blobs[ContentId(data)]
 
     async def offer(self, update: object) -> None:
         pass
 
-    # In the place of the trainer
+    # In place of the trainer
 
     async def load(self, chunks: object) -> int:
         return FINGERPRINT
@@ -271,13 +271,13 @@ class World:
         return Applied(fingerprint=FINGERPRINT, seconds=0.0, left_out=0)
 
     async def snapshot(self) -> SnapshotResult:
-        # In the trainer's own process it would be.
+        # A trainer would do this in its own process.
         blobs = await trio.to_thread.run_sync(self.state, self.round)
         data = await trio.to_thread.run_sync(blobs.encode)
         return SnapshotResult(blob_list=data, size=blobs.size)
 
     def state(self, round_: int) -> BlobList:
-        """Of the parameters after a round; its chunks are there."""
+        """Return the chunk list of the parameters after a round; its chunks are stored."""
         size = 4 * self.chain.manifest.elements
         chunk = self.store.put(b"state %d" % round_)
         return BlobList("snapshot", size, (chunk,) * -(-size // CHUNK_BYTES))
@@ -290,7 +290,7 @@ class World:
 
 
 async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
-    """All stages, one after the other, with a line for each."""
+    """Run all stages, one after the other, and print a line for each."""
     world = World(root, options.members, options.bytes, options.rounds)
     bodies = world.bodies()
     print(
@@ -309,7 +309,7 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
         meter.stage = Stage(name)
         began = trio.current_time()
         yield
-        # What it has begun ends in its own account.
+        # What it has begun ends in the same stage.
         await trio.sleep(0.5)
         meter.stage.seconds = trio.current_time() - began - 0.5
         results.append(meter.stage.result())
@@ -366,14 +366,14 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
             runner._updates.keep(wanted.round, wanted.update)
             runner._dispatch(UpdateHeld(wanted.update))
 
-        # Downloads had their stage.
+        # Downloads had their own stage.
         runner._updates.fetch = held
         async with stage("rounds up to a snapshot, and the sweep after it"):
             while len(world.applied) < 2 * SNAPSHOT_INTERVAL + 2:
                 before = len(world.applied)
                 own, *others = [os.urandom(1000) for _ in range(world.members)]
                 await world.to_trainer.send(own)
-                # Which takes its time by itself.
+                # Writing takes its own time.
                 put = await trio.to_thread.run_sync(lambda o=others: [*map(world.store.put, o)])
                 fresh = [content_id(own), *put]
                 await until(lambda f=fresh: f[0] in kept.of(chain.round))
@@ -412,11 +412,11 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def run_demo() -> list[dict[str, Any]]:
-    """The demo, with the stalls that its nodes' logs tell of."""
+    """Run the demo and return the stalls in its nodes' logs."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "site").mkdir()
-        # The rest of the log stays as it is: debugging libp2p would hold the loop by itself.
+        # The rest of the log keeps its level: debugging libp2p would block the loop by itself.
         (root / "site" / "sitecustomize.py").write_text(
             f"import logging\nlogging.getLogger({StallMeter.__module__!r}).setLevel(logging.DEBUG)\n"
         )
@@ -440,7 +440,7 @@ def run_demo() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the requested measurement."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--members", type=int, default=32)
     parser.add_argument("--bytes", type=int, default=2_800_000)

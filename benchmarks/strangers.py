@@ -1,16 +1,17 @@
-"""What strangers can cost a node: bytes, disk, memory, handles, processor, and whether honest peers are
-served and rounds go on meanwhile.
+"""What strangers can cost a node: bytes, disk, memory, handles, CPU, and whether honest peers are
+served and rounds continue meanwhile.
 
     python benchmarks/strangers.py [--only ROW ...] [--seconds 6] [--json FILE] [--again]
 
-A whole node (but for its trainer, which is a toy) runs in a process of its own and trains alone. Against
-it each attack runs with one hostile peer and with fifty, all of them in one other process, while an
-honest peer asks for an echo twenty times a second. A row is measured from the moment when all attackers
-are connected, each as long; how many were is in the row. `nothing` is the same without an attack. Last,
-two nodes that really train do so by themselves, and then with all attacks at once on one of them. On
-loopback, where no line is in the attackers' way. docs/threats.md has the table.
+A whole node (with a toy trainer) runs in a process of its own and trains alone. Each attack on it
+runs with one hostile peer and with fifty, all of them in one other process, while an honest peer
+requests an echo twenty times a second. A row is measured from the moment when all attackers are
+connected, for the same time in each row, which also has the number connected. `nothing` is
+the same without an attack. Last, two nodes that really train do so undisturbed, and then with all
+attacks at once on one of them. Everything runs on loopback, where no line limits the attackers.
+docs/threats.md has the table.
 
-A row that FILE has already, of a window as long, is not measured anew, unless `--again` is said.
+A row that FILE already has, for a window of the same length, is not measured again without `--again`.
 """
 
 # ruff: noqa: E402  (the tests' package is found only after the path is set)
@@ -45,46 +46,46 @@ from network.support import ECHO, LOOPBACK
 from network.victim import Figures, Target
 
 CROWD = 50
-# What stands beside the attacks: whether two nodes that train go on under all of them.
+# The row beside the attacks: whether two nodes that train continue under all of them.
 ROUNDS = "rounds"
 NOTHING = "nothing"
-# Until all attackers are connected. Who is not by then counts as not connected in the row.
+# The time until all attackers are connected. Later ones count as not connected in the row.
 _PATIENCE_SECONDS = 60.0
 _AFTER_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an attack cost the node. Memory and handles are what it took beyond what it had at rest; the
-    rest is what it took in the window, the honest peer and its own rounds included: `nothing` shows
-    those."""
+    """What an attack cost the node. Memory and handles are in addition to those at rest; the rest is
+    what the node used in the window, including the honest peer and its own rounds: `nothing` has
+    those alone."""
 
     attack: str
     peers: int
     connected: int
     """Hostile peers that were ready when the window began."""
     seconds: float
-    """The window's."""
+    """Length of the window."""
     memory_mib: float
-    """The most it took, from before the first was connected to the end."""
+    """The peak, from before the first was connected to the end."""
     left_mib: float
-    """What it still took five seconds after the end."""
+    """What remained five seconds after the end."""
     handles: int
     processor: float
     """Of one core."""
     received_kib: float
-    """A second, protocol overhead included."""
+    """Per second, including protocol overhead."""
     sent_kib: float
     """Likewise."""
     received_kib_each: float
-    """A second and hostile peer."""
+    """Per second and hostile peer."""
     sent_kib_each: float
     grown_kib: float
-    """By how much the data directory grew."""
+    """Growth of the data directory."""
     disk_mib: float
-    """What was written to the disk, files that are written again and again included."""
+    """What was written to the disk, including repeated writes of the same files."""
     rounds_per_minute: float
-    """That the node finished, alone."""
+    """Rounds that the node finished, alone."""
     echo_median_ms: float
     echo_longest_ms: float
     echoes_lost: int
@@ -92,7 +93,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Rounds:
-    """How many rounds two nodes finished while everything ran against one of them."""
+    """Number of rounds that two nodes finished while all attacks ran against one of them."""
 
     peers: int
     connected: int
@@ -102,8 +103,8 @@ class Rounds:
 
 
 def ask_honestly(wire: Any) -> None:
-    """Be an honest peer of one node after the other, as the main function of a process: ask for an
-    echo, and tell how long each took in seconds; below 0, that none came."""
+    """Act as an honest peer of one node after the other, as the main function of a process: request
+    echoes, and return how long each took in seconds; a negative number if none came."""
     while (order := wire.recv()) is not None:
         address, seconds = order
         wire.send(trio.run(_echoes, address, seconds, wire))
@@ -129,7 +130,7 @@ async def _echoes(address: str, seconds: float, wire: Any) -> list[float]:
 
 
 class Crew:
-    """The processes that stay from row to row: the attackers', and the honest peer's."""
+    """The processes that serve all rows: the attackers', and the honest peer's."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("spawn")
@@ -138,13 +139,13 @@ class Crew:
         self._next: Fresh | None = None
 
     def prepare(self) -> None:
-        """Let the next row's node start, so that nobody has to wait for it then."""
+        """Start the next row's node in advance, to avoid waiting for it then."""
         if self._next is None:
             self._next = Fresh(self._context)
 
     @contextmanager
     def node(self) -> Iterator[tuple[Any, psutil.Process, Target]]:
-        """A fresh node: the wire to it, its process, and where it is."""
+        """Yield a fresh node: the pipe to it, its process, and its address."""
         self.prepare()
         fresh, self._next = self._next, None
         assert fresh is not None  # it was prepared
@@ -154,7 +155,7 @@ class Crew:
             fresh.end()
 
     def dismiss(self) -> None:
-        """Let them end."""
+        """End them."""
         for wire in (self.attackers, self.honest):
             wire.send(None)
         if self._next is not None:
@@ -238,13 +239,13 @@ WAYS = ("received", "sent")
 
 
 def ask(wire: Any) -> Figures:
-    """What the node says of itself now."""
+    """Return the node's current figures."""
     wire.send("figures")
     return wire.recv()
 
 
 class Most:
-    """The most memory and handles that a process took, beyond what it had at the beginning."""
+    """The peak memory and handles of a process, in addition to those at the beginning."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
@@ -252,17 +253,17 @@ class Most:
         self.memory = self.handles = 0
 
     def look(self) -> None:
-        """See what it takes now."""
+        """Read its current use."""
         self.memory = max(self.memory, self.memory_now())
         self.handles = max(self.handles, self._process.num_fds() - self._handles)
 
     def memory_now(self) -> int:
-        """In bytes."""
+        """Return the memory in bytes."""
         return self._process.memory_info().rss - self._memory
 
 
 def measure_rounds(crew: Crew, peers: int, seconds: float) -> Rounds:
-    """Let two nodes train in peace and then with all attacks at once on the founder."""
+    """Let two nodes train undisturbed and then with all attacks at once on the founder."""
     with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder) / "swarm") as swarm:
         swarm.create()
         nodes = swarm.start("founder", "other")
@@ -272,7 +273,8 @@ def measure_rounds(crew: Crew, peers: int, seconds: float) -> Rounds:
         assert status.node.metrics is not None
         page = int(status.node.metrics.rpartition(":")[2].partition("/")[0])
         target = Target(status.line.addresses[0], page, swarm.manifest.swarm)
-        # One hostile peer does one thing after the other would be too kind: it gossips the worst.
+        # One hostile peer that made the attacks one after the other would be too gentle: it sends
+        # the worst gossip.
         names = [name for name in ATTACKS if name != NOTHING] if peers > 1 else ["prunes"]
         crew.attackers.send((names, target, peers, seconds, _PATIENCE_SECONDS))
         connected = crew.attackers.recv()
@@ -283,7 +285,7 @@ def measure_rounds(crew: Crew, peers: int, seconds: float) -> Rounds:
 
 
 def rounds_in(nodes: list[Node], seconds: float) -> float:
-    """Rounds a minute that all of the nodes applied."""
+    """Return the rounds per minute that all of the nodes applied."""
     begun, before = time.monotonic(), min(node.round for node in nodes)
     time.sleep(seconds)
     after, took = min(node.round for node in nodes), time.monotonic() - begun
@@ -291,7 +293,7 @@ def rounds_in(nodes: list[Node], seconds: float) -> float:
 
 
 def is_there(row: dict[str, Any] | None, kind: type[Cost | Rounds], seconds: float) -> bool:
-    """Whether a row of the file has all that is measured today, over a window as long."""
+    """Whether a row of the file has all current fields, for a window of the same length."""
     names = {field.name for field in fields(kind)}
     return row is not None and set(row) == names and row["seconds"] == seconds
 
@@ -316,7 +318,7 @@ COLUMNS = {
 
 
 def line(values: dict[str, Any]) -> str:
-    """A row as it is printed."""
+    """Return a row as it is printed."""
     return "".join(
         f"{values[name]:<15}" if name == "attack" else f"{values[name]:>{len(title) + 3}}"
         for name, title in COLUMNS.items()

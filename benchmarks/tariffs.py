@@ -1,18 +1,20 @@
-"""What share of a swarm's energy moves into cheap hours when members pause by price, and what it costs.
+"""The share of a swarm's energy that moves into cheap hours when members pause by price, and its cost.
 
     python benchmarks/tariffs.py [--seeds 20] [--members 12] [--json FILE] [--plot PNG]
 
-A week in three time zones, with members in each. Prices are made, half an hour at a time, in the shape
-of day-ahead markets with much sun: low at night, a peak in the morning and a higher one in the evening,
-a hollow at noon, weekends lower, days that differ, now and then a price below zero. Each member asks for
-its zone's price every five minutes, through the program's own threshold, hysteresis and memory of an old
-word (`node/energy/threshold.py`); some questions get no answer, and once in the week nobody answers for
-three hours. Its bounds are quantiles of the week before, which is what an owner can know.
+A week in three time zones, with members in each. Prices are synthetic, one per half hour, in the
+shape of day-ahead markets with much solar power: low at night, a peak in the morning and a higher
+one in the evening, a minimum at noon, lower weekends, varying days, and occasionally a negative
+price. Each member requests its zone's price every five minutes, through the program's own threshold,
+hysteresis and memory of an old answer (`node/energy/threshold.py`); some requests fail, and once in
+the week all fail for three hours. Its bounds are quantiles of the week before, which is what an
+owner can know.
 
-Beside it in the same run: always at work, pausing without hysteresis, and fixed hours of the night
-(`node/hours.py`). A round takes as long with few members as with many, since all compute side by side,
-so what is lost are updates; a member that comes back brings none until it has caught up. Cheap hours are
-those below the zone's median price, so half of the energy falls into them for whoever is always on.
+The same run compares: always active, pausing without hysteresis, and fixed hours of the night
+(`node/hours.py`). The duration of a round does not depend on the number of members, since all
+compute in parallel, so the loss is in updates; a member that returns contributes none until it has
+caught up. Cheap hours are those below the zone's median price, so half of the energy of a member
+that is always active falls into them.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _NIGHT = "22:00-07:00"
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What all strategies share."""
+    """Parameters that all strategies share."""
 
     members: int
     watts: float
@@ -54,7 +56,7 @@ class Setting:
     pause_quantile: float
     resume_quantile: float
     unanswered: float
-    """Share of the questions that get no answer."""
+    """Fraction of the requests that fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,28 +65,28 @@ class Outcome:
 
     kwh: float
     cheap_share: float
-    """Of the energy, in hours below the zone's median price."""
+    """Fraction of the energy that is used in hours below the zone's median price."""
     cost: float
     price: float
-    """Paid for a kWh, on average."""
+    """Mean price of a kWh."""
     updates: float
     cost_per_update: float
-    """Thousandths of the currency's unit."""
+    """In thousandths of the currency unit."""
     returns: float
-    """Of a member in the week."""
+    """Returns per member in the week."""
     least: int
-    """Members at work when there were fewest."""
+    """The lowest number of active members."""
     still_share: float
-    """Of the week, in which nobody trained and no round came about."""
+    """Fraction of the week in which no member trained and no round was made."""
 
 
 Decide = Callable[[int, int, float | None], bool]
-"""Whether a member is paused, by the seconds since the week began, the minute of its own day, and the
-price that it was told; None: no answer."""
+"""Whether a member is paused, given the seconds since the week began, the minute of its own day, and
+the price that it received; None: no answer."""
 
 
 def prices(rng: np.random.Generator, days: int) -> np.ndarray:
-    """Of a zone in local time: (days * 48,), in cents a kWh."""
+    """Return a zone's prices in local time: (days * 48,), in cents per kWh."""
     hour = (np.arange(days * _SLOTS_A_DAY) % _SLOTS_A_DAY) / 2
     day = np.arange(days * _SLOTS_A_DAY) // _SLOTS_A_DAY
 
@@ -106,12 +108,12 @@ def prices(rng: np.random.Generator, days: int) -> np.ndarray:
 
 
 def always(_: np.ndarray, __: Setting) -> Decide:
-    """Never pauses."""
+    """Never pause."""
     return lambda seconds, minute, price: False
 
 
 def by_price(before: np.ndarray, setting: Setting, *, hysteresis: bool = True) -> Decide:
-    """The program's own decision, with bounds out of the week before."""
+    """Return the program's own decision, with bounds from the week before."""
     pause = float(np.quantile(before, setting.pause_quantile))
     resume = float(np.quantile(before, setting.resume_quantile)) if hysteresis else pause
     gate = Gate(Threshold(pause=pause, resume=resume))
@@ -128,7 +130,7 @@ def by_price_alone(before: np.ndarray, setting: Setting) -> Decide:
 
 
 def at_night(_: np.ndarray, __: Setting) -> Decide:
-    """Fixed hours of local time, as `join --active` has them."""
+    """Return fixed hours of local time, as in `join --active`."""
     hours = parse_hours(_NIGHT)
     return lambda seconds, minute, price: not hours.contain(minute)
 
@@ -142,8 +144,8 @@ STRATEGIES: dict[str, Callable[[np.ndarray, Setting], Decide]] = {
 
 
 def at_work(decide: Decide, week: np.ndarray, answered: np.ndarray, offset: int) -> np.ndarray:
-    """Whether a member works, for each question of the week in UTC: (asks,). `week`: prices of the zone
-    in its own time, which is `offset` hours from UTC."""
+    """Return whether a member is active, for each request of the week in UTC: (asks,). `week`:
+    prices of the zone in its own time, which is `offset` hours from UTC."""
     working = np.empty(_ASKS, dtype=bool)
     for ask in range(_ASKS):
         local = (ask * _ASK_SECONDS + offset * 3600) % (_DAYS * 86_400)
@@ -153,8 +155,8 @@ def at_work(decide: Decide, week: np.ndarray, answered: np.ndarray, offset: int)
 
 
 def simulate(seed: int, setting: Setting) -> tuple[dict[str, Outcome], dict[str, np.ndarray]]:
-    """A week of every strategy with the same prices and failures; also each zone's prices, and how many
-    of its members work, in UTC, by `prices ZONE` and `STRATEGY ZONE`."""
+    """Return a week of every strategy with the same prices and failures; also each zone's prices,
+    and the number of its active members, in UTC, by `prices ZONE` and `STRATEGY ZONE`."""
     rng = np.random.default_rng(seed)
     tariffs = {zone: prices(rng, 2 * _DAYS) for zone in ZONES}
     each = setting.members // len(ZONES)
@@ -206,7 +208,7 @@ def simulate(seed: int, setting: Setting) -> tuple[dict[str, Outcome], dict[str,
 
 
 def plot(curves: dict[str, np.ndarray], file: Path) -> None:
-    """Prices above, members at work below, over one week."""
+    """Plot one week: prices above, active members below."""
     import matplotlib
 
     matplotlib.use("Agg")

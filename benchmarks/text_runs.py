@@ -1,7 +1,7 @@
-"""Runs that train a small Llama on the standard library's sources, and how they are told.
+"""Runs that train a small Llama on the standard library's sources, and their reports.
 
-What frontier.py, local_steps.py and growth.py share: a bench whose runs read the same text, a table that
-sets each way beside others of the same seeds, and a plot of loss over bytes.
+What frontier.py, local_steps.py and growth.py share: a bench whose runs read the same text, a table
+that compares each way with others of the same seeds, and a plot of loss over bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from training import Optimizer, Setting, Trial, Trouble, Variant, read_corpus, t
 
 MUON = "dense Muon"
 Beside = Mapping[str, Mapping[str, str]]
-"""By way: under which name of the JSON it is set beside which other one."""
+"""By way: the other way that it is compared with, by the comparison's name in the JSON."""
 _COLUMNS = {"above_muon": "above Muon", "beside": "beside"}
 
 
@@ -44,9 +44,10 @@ class Tried(Run):
 
     parameters: int
     members: int | None = None
-    """Those who trained; None in runs from before it was kept."""
+    """Members that trained; None in runs from before it was stored."""
     optimizer: dict[str, Any] | None = None
-    """The program's settings; None where something else trained, or before they were kept."""
+    """The program's settings; None if something else trained, or in runs from before they were
+    stored."""
 
 
 class TextBench(Bench[Tried]):
@@ -61,7 +62,7 @@ class TextBench(Bench[Tried]):
         super().__init__(Tried, options, settings)
 
     def trial(self, seed: int, **other: int) -> Trial:
-        """A model to be trained; `other`: what is not as the command line says."""
+        """Return a model to train; `other`: settings that differ from the command line's."""
         chosen = argparse.Namespace(**{**vars(self.options), **other})
         return Trial(Setting.of(chosen, seed), self._text, self._heldout)
 
@@ -89,7 +90,7 @@ class TextBench(Bench[Tried]):
         sent: float,
         top_k: int | None,
     ) -> Tried:
-        """What is kept of a run. `sent`: the bytes that a member sends for each step, on average."""
+        """Return what is stored of a run. `sent`: the mean bytes that a member sends per step."""
         return Tried(
             way=way,
             rate=rate,
@@ -107,7 +108,7 @@ class TextBench(Bench[Tried]):
 def parsed(
     description: str, ways: Sequence[str], arguments: Sequence[str] | None, *, sequences: int = 2
 ) -> argparse.Namespace:
-    """The command line of such a benchmark."""
+    """Return the parsed command line of such a benchmark."""
     parser = argparse.ArgumentParser(description=description)
     add_arguments(parser, ways)
     Setting.add_arguments(parser, steps=400, sequences=sequences)
@@ -116,7 +117,7 @@ def parsed(
 
 
 def ready(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What the command line says, once seeds are in order and training has one thread."""
+    """Return the parsed command line, after checking the seeds and setting one thread for training."""
     options = parser.parse_args(arguments)
     check_seeds(options)
     torch.set_num_threads(1)
@@ -124,7 +125,7 @@ def ready(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 
 
 def chosen_ways(bench: Bench[Tried], ways: Sequence[str]) -> list[str]:
-    """Those that the command line asks for; with --known, of those that are there."""
+    """Return the requested ways; with --known, the existing ones."""
     options = bench.options
     chosen = [way for way in ways if options.variants is None or way in options.variants]
     if options.known:
@@ -134,7 +135,7 @@ def chosen_ways(bench: Bench[Tried], ways: Sequence[str]) -> list[str]:
 
 
 def document(swept: Swept[Tried], settings: dict[str, Any], beside: Beside) -> dict[str, Any]:
-    """What is written as JSON."""
+    """Return the JSON."""
     ways: dict[str, Any] = {}
     for way, (tried, reported) in swept.items():
         found = ways[way] = summed_up(tried, reported)
@@ -151,7 +152,7 @@ def document(swept: Swept[Tried], settings: dict[str, Any], beside: Beside) -> d
 
 
 def print_table(written: dict[str, Any]) -> None:
-    """A line for each way."""
+    """Print a line for each way."""
     print(f"\n{written['parameters']:,} parameters")
     print(
         f"{'way':52}{'rate':>8}{'loss':>8}{'seeds':>6}"
@@ -170,7 +171,7 @@ def print_table(written: dict[str, Any]) -> None:
 
 
 def report(options: argparse.Namespace, written: dict[str, Any]) -> None:
-    """Print it, and write it where the command line says."""
+    """Print the results, and write them to the file that the command line names."""
     print_table(written)
     if options.json:
         options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
@@ -182,7 +183,7 @@ def plot_over_bytes(
     bytes_label: str,
     levels: Mapping[str, float] | None = None,
 ) -> None:
-    """Losses over bytes, each line by its name; `levels` are losses for which bytes say nothing."""
+    """Plot losses over bytes, each line by its name; `levels` are losses that have no bytes."""
     import matplotlib
 
     matplotlib.use("Agg")

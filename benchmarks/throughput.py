@@ -1,18 +1,18 @@
-"""Tokens a second of a node, in a swarm of one and in a swarm of four, beside a plain torch loop.
+"""Tokens per second of a node, in a swarm of one and in a swarm of four, beside a plain torch loop.
 
     python benchmarks/throughput.py [--device cpu] [--hidden 256] [--layers 4] [--share 64] [--rounds 4]
         [--work FOLDER] [--json FILE]
 
-The plain loop trains the same model on sequences of the same length with fused AdamW, one step for as
-many sequences as a member has in a round, at the best of several micro-batches. It runs alone, and in
-four processes at once beside each other, as the four nodes do: where they share two cores, a fourth of
-those is what each of them could have. Every trainer and every loop has one thread. On a GPU the layers
-of both are compiled, as a node's are by default.
+The plain loop trains the same model on sequences of the same length with fused AdamW, one step for
+the number of sequences that a member has in a round, at the best of several micro-batches. It runs
+alone, and in four processes in parallel, as the four nodes do: where they share two cores, a fourth
+of those is what each of them could have. Every trainer and every loop has one thread. On a GPU the
+layers of both are compiled, which is a node's default.
 
-The nodes are real ones on loopback, with overlap. What is between a node and the loop is told phase by
-phase: seconds a round of computing gradients, of making an update of them (momentum, transform, the
-strongest coefficients, encoding), of the shared step (decoding all updates included), and of waiting for
-the line or for others.
+The nodes are real ones on loopback, with overlap. The difference between a node and the loop is
+reported by phase: seconds per round of computing gradients, of making an update of them (momentum,
+transform, the strongest coefficients, encoding), of the shared step (including decoding all
+updates), and of waiting for the line or for others.
 
     --device cuda    not run on a GPU
 """
@@ -42,7 +42,7 @@ SETTLE_ROUNDS = 2
 
 
 def model_of(options: argparse.Namespace) -> dict[str, Any]:
-    """A Llama over bytes."""
+    """Return a Llama over bytes."""
     return {
         "model_type": "llama",
         "vocab_size": 256,
@@ -59,7 +59,8 @@ def model_of(options: argparse.Namespace) -> dict[str, Any]:
 def plain_loop(
     model: dict[str, Any], device: str, micro_batch: int, share: int, steps: int, ready: Barrier
 ) -> float:
-    """Tokens a second of so many steps, behind one that finds its memory; all begin at once."""
+    """Return the tokens per second of these steps, after one that determines the memory; all
+    processes begin at once."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     where = torch.device(device)
@@ -90,7 +91,7 @@ def _in_process(results: Any, *arguments: Any) -> None:
 
 
 def plain(options: argparse.Namespace, micro_batch: int, processes: int, steps: int) -> float:
-    """Tokens a second of one loop, with so many beside each other."""
+    """Return the tokens per second of one of `processes` loops that run in parallel."""
     spawning = multiprocessing.get_context("spawn")
     ready, results = spawning.Barrier(processes), spawning.Queue()
     arguments = (model_of(options), options.device, micro_batch, options.share, steps, ready)
@@ -106,8 +107,8 @@ def plain(options: argparse.Namespace, micro_batch: int, processes: int, steps: 
 
 
 def in_swarm(options: argparse.Namespace, work: Path, members: int) -> dict[str, Any]:
-    """What a node does in a swarm of so many, over the last rounds."""
-    # Everybody has the same all the time, so that a node's rounds are those of the loop.
+    """Return the figures of a node in a swarm of `members`, over the last rounds."""
+    # Shares are equal and constant, so that a node's rounds equal those of the loop.
     manifest = timing_manifest(
         "throughput",
         model_of(options),
@@ -148,7 +149,7 @@ def _account(history: History, members: int, last: int) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """All of it; prints each figure as it comes."""
+    """Return all results; print each figure as it is measured."""
     swept = {size: plain(options, size, 1, 1) for size in MICRO_BATCHES if size <= options.share}
     best = max(swept, key=swept.__getitem__)
     alone_loop = plain(options, best, 1, options.rounds)

@@ -1,8 +1,8 @@
 """Training a small language model with simulated members, for the benchmarks that compare learning.
 
-All members live in one process, with the program's own optimizer, codec, audit and shared step. The
-codec loses nothing, so only one member's update a round, in turn, is encoded, for its size. All runs of
-a seed read the same sequences in the same order.
+All members run in one process, with the program's own optimizer, codec, outlier filter and shared
+step. The codec is lossless, so only one member's update per round, in turn, is encoded, for its
+size. All runs of a seed read the same sequences in the same order.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ class Variant:
     rate: float
     optimizer: Optimizer = field(default_factory=OptimizerSpec)
     state: StateOptions = IN_FLOAT32
-    """How members of DisTrO keep momentum and second moment."""
+    """How members of DisTrO store momentum and second moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trouble:
-    """What goes wrong in every round; members are drawn anew each time, but liars stay liars."""
+    """What goes wrong in every round; the affected members are drawn each time, but liars stay liars."""
 
     overlap: bool = False
     """Gradients are computed on parameters one round old."""
     flipped: float = 0.0
-    """Share of the members that send the opposite of every sign."""
+    """Fraction of the members that send the opposite of every sign."""
     late: float = 0.0
-    """Share of the members whose update misses the round and goes back into their momentum."""
+    """Fraction of the members whose update misses the round and goes back into their momentum."""
     absent: float = 0.0
-    """Share of the members that compute nothing and send nothing."""
+    """Fraction of the members that compute nothing and send nothing."""
     again: bool = False
-    """The absent members' sequences are dealt again, as the program does: there are more rounds, until
-    as many tokens have been trained on, in the same order, as without."""
+    """The absent members' sequences are assigned again, as in the program: there are more rounds,
+    until the number of tokens trained on, in the same order, is the same as without absences."""
 
     def concerns(self, optimizer: Optimizer) -> bool:
-        """Whether it makes sense for this optimizer: dense averaging has only members to miss."""
+        """Whether it applies to this optimizer: with dense averaging members can only be absent."""
         dense = not isinstance(optimizer, OptimizerSpec)
         return not (dense and (self.overlap or self.flipped or self.late))
 
@@ -84,7 +84,7 @@ class Setting:
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser, *, steps: int, sequences: int) -> None:
-        """The options that say it, but for the seeds."""
+        """Add the options for it, except the seeds."""
         parser.add_argument("--workers", type=int, default=8)
         parser.add_argument(
             "--sequences", type=int, default=sequences, help="a worker's sequences each round"
@@ -96,7 +96,7 @@ class Setting:
 
     @staticmethod
     def of(options: argparse.Namespace, seed: int) -> Setting:
-        """What the command line says, with one of its seeds."""
+        """Return the command line's setting, with one of its seeds."""
         return Setting(
             workers=options.workers,
             sequences=options.sequences,
@@ -110,7 +110,7 @@ class Setting:
 
 @dataclass
 class Run:
-    """What came of one variant."""
+    """The outcome of one variant."""
 
     name: str
     heldout_loss: float
@@ -123,7 +123,7 @@ class Run:
 
 @dataclass
 class Tally:
-    """What a round cost and what the audit did in it, or the sums over all rounds."""
+    """The cost of a round and the outlier filter's decisions in it, or the sums over all rounds."""
 
     received: float = 0.0
     """Bytes that a member receives, on average."""
@@ -133,13 +133,13 @@ class Tally:
     honest_left_out: int = 0
 
     def add(self, other: Tally) -> None:
-        """Count another one in."""
+        """Add another one."""
         for name, value in asdict(other).items():
             setattr(self, name, getattr(self, name) + value)
 
 
 class Trial:
-    """One model under training: the same data order for every variant of a seed."""
+    """One model in training: the same data order for every variant of a seed."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Trial:
         self.parameters = ordered_parameters(self.model, self.table)
         with torch.no_grad():
             for parameter in self.parameters:
-                # As transformers draws them: norms at one, all else from N(0, 0.02).
+                # The initialisation of transformers: norms at one, all others from N(0, 0.02).
                 parameter.copy_(
                     torch.ones(parameter.shape)
                     if parameter.dim() == 1
@@ -165,23 +165,24 @@ class Trial:
                 )
         self.text = train
         self.order = np.random.default_rng(setting.seed)
-        """By which the sequences are drawn."""
+        """The generator that draws the sequences."""
         stride = (len(heldout) - SEQUENCE - 1) // heldout_sequences
         self._heldout = windows(heldout, np.arange(heldout_sequences) * stride)
 
     def held(self) -> list[torch.Tensor]:
-        """The parameters."""
+        """Return the parameters."""
         return [*self.parameters]
 
     def stands_after(self, number: int) -> None:
-        """Nothing else changes in a run but the order of the sequences."""
+        """Do nothing: only the order of the sequences changes in addition."""
 
     @property
     def elements(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters)
 
     def next_batch(self, workers: int | None = None) -> np.ndarray:
-        """The next sequences of all, or so many, workers: (workers × sequences, SEQUENCE + 1)."""
+        """Return the next sequences of all, or of `workers`, workers: (workers × sequences, SEQUENCE
+        + 1)."""
         count = (self.setting.workers if workers is None else workers) * self.setting.sequences
         starts = self.order.integers(0, len(self.text) - SEQUENCE - 1, count)
         return windows(self.text, starts)
@@ -194,7 +195,7 @@ class Trial:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Held-out nats a byte."""
+        """Return the held-out nats per byte."""
         parts = np.array_split(self._heldout, 8)
         return sum(float(self._loss(part)) * len(part) for part in parts) / len(self._heldout)
 
@@ -245,7 +246,8 @@ def train(
 
 
 def usual_schedule(peak: float, rounds: int) -> ScheduleSpec:
-    """That of all these runs: a warm-up, a plateau, and a linear decay over the second half."""
+    """Return the schedule of all these runs: a warm-up, a plateau, and a linear decay over the
+    second half."""
     return ScheduleSpec(
         peak=peak,
         warmup_rounds=min(20, rounds // 4),
@@ -256,27 +258,27 @@ def usual_schedule(peak: float, rounds: int) -> ScheduleSpec:
 
 
 def run_name(variant: Variant, trouble: Trouble) -> str:
-    """What a run is called: its variant, and in brackets what goes wrong."""
+    """Return a run's name: its variant, and in brackets what goes wrong."""
     return f"{variant.name}{_in_words(trouble)}"
 
 
 def known_settings(variant: Variant, trouble: Trouble, setting: Setting) -> dict[str, Any]:
-    """Those of a run's settings that are known before it begins."""
+    """Return the settings of a run that are known before it begins."""
     known = {
         "rate": variant.rate,
         **asdict(setting),
         "optimizer": asdict(variant.optimizer),
         "trouble": asdict(trouble),
     }
-    # Runs from before there was a choice are found again.
+    # Finds runs from before there was a choice.
     return known if variant.state == IN_FLOAT32 else known | {"state": asdict(variant.state)}
 
 
 class _Step(Part, Protocol):
-    """How a round goes, and what all members hold for it."""
+    """The step of a round, and the state that all members have for it."""
 
     def __call__(self, rate: float, number: int) -> Tally:
-        """Make round `number` at a learning rate; what it cost."""
+        """Make round `number` at a learning rate; return its cost."""
         ...
 
 
@@ -293,12 +295,12 @@ class _DenseStep(_Step):
         return tensors_of(optimizer for optimizer, _ in self._optimizers)
 
     def stands_after(self, number: int) -> None:
-        """The optimizers count in their tensors."""
+        """Do nothing: the optimizers' step counts are in their tensors."""
 
     def __call__(self, rate: float, number: int) -> Tally:
         trial = self._trial
         shares = _shares(trial, self._trouble, self._chance)
-        # The mean over all present is the gradient of all their sequences at once.
+        # The mean over all present members is the gradient of all their sequences at once.
         gradients = trial.gradients(np.concatenate(list(shares.values())))
         for parameter, gradient in zip(trial.parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -309,7 +311,7 @@ class _DenseStep(_Step):
 
 
 class _DistroStep(_Step):
-    """The program's."""
+    """The program's step."""
 
     def __init__(
         self, spec: OptimizerSpec, state: StateOptions, trouble: Trouble, trial: Trial
@@ -365,7 +367,7 @@ class _DistroStep(_Step):
             self._stale.keep()
         left_out = contradicted(layout, sent, number) if spec.audit else set()
         updates = [update for index, update in enumerate(sent) if index not in left_out]
-        # With overlap an update is taken before the record of the round before is there.
+        # With overlap an update is taken before the previous round's record exists.
         heard, self._record = self._record if trouble.overlap else updates, updates
         for worker in self._workers:
             worker.yield_to(heard)
@@ -384,7 +386,7 @@ class _DistroStep(_Step):
 
 
 def _shares(trial: Trial, trouble: Trouble, chance: np.random.Generator) -> dict[int, np.ndarray]:
-    """The sequences of this round by member, of those that are present."""
+    """Return the sequences of this round by member, for the members that are present."""
     count = trial.setting.workers
     absent = chance.permutation(count)[: round(trouble.absent * count)].tolist()
     present = sorted(set(range(count)) - set(absent))
@@ -396,7 +398,7 @@ def _shares(trial: Trial, trouble: Trouble, chance: np.random.Generator) -> dict
 
 
 class _Stale:
-    """The parameters of a round ago, to compute gradients on."""
+    """The parameters of the round before, to compute gradients on."""
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self._parameters = parameters
@@ -410,13 +412,14 @@ class _Stale:
             old.copy_(new)
 
     def keep(self) -> None:
-        """What is new now is old in the next round."""
+        """Store the new ones as the old ones of the next round."""
         for parameter, old in zip(self._parameters, self._old, strict=True):
             old.copy_(parameter)
 
 
 def percent_apart(losses: Sequence[float], beside: Sequence[float]) -> tuple[float, float]:
-    """The mean of the differences, seed by seed, in per cent of the loss, and its standard error."""
+    """Return the mean of the differences, seed by seed, in per cent of the loss, and its standard
+    error."""
     shares = [100 * (loss / other - 1) for loss, other in zip(losses, beside, strict=True)]
     error = statistics.stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
     return statistics.fmean(shares), error
@@ -425,10 +428,10 @@ def percent_apart(losses: Sequence[float], beside: Sequence[float]) -> tuple[flo
 def read_corpus(
     paths: Sequence[Path], heldout_paths: Sequence[Path]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Training and held-out bytes.
+    """Return training and held-out bytes.
 
-    What is held out: the files of `heldout_paths`; without them every twentieth file by the hash of
-    its content; of fewer than twenty files the last twentieth of each.
+    Held out are the files of `heldout_paths`; without them every twentieth file by the hash of its
+    content; with fewer than twenty files the last twentieth of each.
     """
     train = [file.read_bytes() for file in _files(paths)]
     if heldout_paths:
@@ -450,7 +453,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
             continue
         for file in sorted(path.rglob("*")):
-            # What is installed beside the standard library differs from one machine to the next.
+            # The packages installed in the standard library's folder differ between machines.
             inside = file.relative_to(path).parts
             if file.suffix in SUFFIXES and file.is_file() and "site-packages" not in inside:
                 yield file
@@ -461,7 +464,8 @@ def _joined(texts: Sequence[bytes]) -> np.ndarray:
 
 
 def _model(setting: Setting) -> dict[str, Any]:
-    """A byte-level Llama; multiples of 64 everywhere, so that blocks are whole as in large models."""
+    """Return a byte-level Llama; all sizes are multiples of 64, so that blocks are whole as in large
+    models."""
     return {
         "model_type": "llama",
         "vocab_size": 256,
@@ -484,12 +488,12 @@ def _table(config: dict[str, Any]) -> list[ParameterSpec]:
 
 
 def windows(text: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """A sample from each of these places: (len(starts), SEQUENCE + 1)."""
+    """Return a sample from each of these places: (len(starts), SEQUENCE + 1)."""
     return text[starts[:, None] + np.arange(SEQUENCE + 1)]
 
 
 def _in_words(trouble: Trouble) -> str:
-    """Behind a variant's name; nothing where nothing goes wrong."""
+    """Return the suffix of a variant's name; empty if nothing goes wrong."""
     words = [
         name if value is True else f"{name} {value:g}"
         for name, value in asdict(trouble).items()

@@ -3,19 +3,22 @@
     python benchmarks/unequal.py [--shares 1 1 2 2 4 4 9 9] [--steps 200] [--rate 8e-3]
         [--hidden 64] [--layers 2] [--seeds 0 1 2 3 4] [--ways …] [--json FILE]
 
-What FILE has already is not run again.
+Results that FILE already has are not computed again.
 
-All ways train the same model from the same start on the same sequences in the same order; what differs
-is how a round's sequences are dealt to its members, and what an update weighs in the step:
+All ways train the same model from the same start on the same sequences in the same order; they
+differ in how a round's sequences are assigned to its members, and in the weight of an update in the
+step:
 
-- `equal`: every member has as many sequences;
-- `by speed`: each has what `--shares` says, and one sign for each coefficient, as with `say = "equal"`;
-- `twice`: the same, and an update counts as the program's own rule says, with `say = "share"`;
-- `weighed`: the same, and an update's signs count as often as it has sequences;
-- `k by share`: an update has as many more coefficients as it has sequences; all together say as much.
+- `equal`: every member has the same number of sequences;
+- `by speed`: each has its number in `--shares`, and one sign for each coefficient, as with
+  `say = "equal"`;
+- `twice`: the same, and an update is weighted by the program's own rule, with `say = "share"`;
+- `weighed`: the same, and an update's signs are weighted by its number of sequences;
+- `k by share`: an update's number of coefficients is proportional to its sequences; the total is the
+  same.
 
-The model's setting is that of the 0.14M parameters of convergence.py. How members are simulated stands
-in training.py. The audit is off: an update that counts several times would agree with itself.
+The model's setting is that of the 0.14M parameters of convergence.py. For the simulated members see
+training.py. The outlier filter is off: an update that counts several times would agree with itself.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ WAYS = ("equal", "by speed", "twice", "weighed", "k by share")
 
 
 def train(way: str, trial: Trial, shares: Sequence[int], spec: OptimizerSpec, rate: float) -> float:
-    """The held-out loss at the end."""
+    """Return the held-out loss at the end."""
     setting, total = trial.setting, sum(shares)
     counts = [total // len(shares)] * len(shares) if way == "equal" else list(shares)
     kept = [spec.top_k] * len(shares)
@@ -77,7 +80,7 @@ def train(way: str, trial: Trial, shares: Sequence[int], spec: OptimizerSpec, ra
 
 
 def heard(way: str, counts: Sequence[int]) -> Sequence[int]:
-    """How often the update of each member counts, of which these are the sequences."""
+    """Return the weight of each member's update, given the members' numbers of sequences."""
     if way == "weighed":
         return counts
     if way == "twice":
@@ -88,9 +91,9 @@ def heard(way: str, counts: Sequence[int]) -> Sequence[int]:
 
 
 def pieces(update: DecodedUpdate, layout: UpdateLayout) -> list[DecodedUpdate]:
-    """An update of more coefficients, cut into several of this layout that say the same.
+    """Split an update of more coefficients into several of this layout with the same content.
 
-    What is left of the last one is filled with a coefficient that the update has, and no sign.
+    The rest of the last one is filled with a coefficient that the update has, with sign zero.
     """
     widths = [tensor.top_k for tensor in layout.tensors]
     count = max(
@@ -138,7 +141,7 @@ def main() -> None:
     for number, seed in enumerate(options.seeds):
         for way in options.ways:
             if number < len(found[way]):
-                # A way and a seed always come to the same.
+                # A way and a seed determine the result.
                 continue
             setting = Setting(
                 workers=len(options.shares),
@@ -160,17 +163,18 @@ def main() -> None:
 
 
 def setting_of(options: argparse.Namespace, spec: OptimizerSpec) -> dict[str, Any]:
-    """What losses are of, besides a way and a seed."""
+    """Return what losses depend on, besides a way and a seed."""
     named = ("shares", "steps", "rate", "hidden", "layers")
     return {name: getattr(options, name) for name in named} | {"optimizer": asdict(spec)}
 
 
 def known_losses(options: argparse.Namespace, spec: OptimizerSpec) -> dict[str, list[float]]:
-    """The losses by seed that `--json` has already, of any way. Exits if they are of another setting."""
+    """Return the losses by seed that `--json` already has, of any way. Exits if their setting
+    differs."""
     found: dict[str, list[float]] = {way: [] for way in options.ways}
     if options.json and options.json.exists():
         known = json.loads(options.json.read_text())
-        # What was added to the optimizer since that was written had its default then.
+        # Settings added to the optimizer since then had their defaults.
         known["optimizer"] = asdict(spec) | known["optimizer"]
         setting = setting_of(options, spec)
         seeds = options.seeds[: len(known["seeds"])]
@@ -181,13 +185,13 @@ def known_losses(options: argparse.Namespace, spec: OptimizerSpec) -> dict[str, 
 
 
 def against(found: dict[str, list[float]], way: str) -> list[float]:
-    """By how much each seed's loss is above that with equal shares, as a part of it."""
+    """Return the relative difference of each seed's loss from that with equal shares."""
     pairs = zip(found[way], found.get("equal", ()), strict=False)
     return [loss / equal - 1 for loss, equal in pairs]
 
 
 def table(found: dict[str, list[float]]) -> list[str]:
-    """A line for each way."""
+    """Return a line for each way."""
     lines = []
     for way, losses in found.items():
         above = against(found, way)
@@ -197,7 +201,7 @@ def table(found: dict[str, list[float]]) -> list[str]:
 
 
 def write(options: argparse.Namespace, found: dict[str, list[float]], spec: OptimizerSpec) -> None:
-    """The figures so far."""
+    """Write the figures so far."""
     known: dict[str, Any] = setting_of(options, spec) | {
         "seeds": options.seeds[: min(len(losses) for losses in found.values())],
         "heldout_loss": found,

@@ -1,17 +1,18 @@
-"""How often honest work fails a look because too little was known of what is usual.
+"""How often honest work fails an audit because too few usual scores were known.
 
     python benchmarks/usual.py [--swarms 20000] [--json FILE]
 
-What passes follows from the scores that members with votes have had (`protocol/checks/verdict.py`), and
-a swarm that has just begun has had few. Whoever has no votes yet is turned away after one failure. Here
-members tell what is usual once they were looked at once, twice, four times (the rule) or eight times:
-each swarm draws that many scores of each of its voters, the program's own rule makes of them what
-passes, and the chance of a failure follows from that bound: the first look low, and two sequences of
-four in the eyes of two more members. Scores are normal around 1 with a deviation as it was measured
-(`benchmarks/checks.py`), and independent.
+The passing bound follows from the scores that members with votes have had
+(`protocol/checks/verdict.py`), and a new swarm has had few. A member without votes is removed after
+one failure. Here members contribute to the usual score once they were audited once, twice, four
+times (the rule) or eight times: each swarm draws that many scores of each of its voters, the
+program's own rule computes the passing bound from them, and the probability of a failure follows
+from that bound: a low score in the audit, and in the re-audits by two more members two low sequences
+of four. Scores are normal around 1 with the measured deviation (`benchmarks/checks.py`), and
+independent.
 
-Two swarms: three voters with as many votes each, and one of whom has six tenths of all votes, as a
-founder may at the beginning, so that its scores alone decide.
+Two swarms: three voters with the same number of votes, and one in which a voter has six tenths of
+all votes, as a founder may at the beginning, so that its scores alone decide.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ _NEEDED = next(
     for count in range(1, SHARE + 1)
     if verdict.failed(0, [0] * count + [MEAN] * (SHARE - count), MEAN)
 )
-"""So many of a share's sequences are low where a check has failed."""
+"""The number of low sequences of a share with which a check fails."""
 
 
 def chance_of_failure(bound: float, deviation: float) -> float:
-    """That an honest update fails one look: P · Qᴺ. P: a score is below the bound. Q: in the eyes of one
-    of the N others enough of a share's are."""
+    """Return the probability that an honest update fails one audit: P · Qᴺ. P: a score is below the
+    bound. Q: for one of the N re-auditors enough of the share's scores are."""
     low = 0.5 * math.erfc((1 - bound) / (deviation * math.sqrt(2)))
     share = sum(
         math.comb(SHARE, count) * low**count * (1 - low) ** (SHARE - count)
@@ -55,7 +56,7 @@ def chance_of_failure(bound: float, deviation: float) -> float:
 def measure(
     votes: Sequence[int], looks: int, deviation: float, swarms: int, chance: random.Random
 ) -> dict[str, float]:
-    """Over so many swarms: the mean chance of a failure, and how high the usual score comes out."""
+    """Return over all swarms the mean probability of a failure, and the height of the usual score."""
     chances, found = [], []
     for _ in range(swarms):
         seen = [
@@ -77,7 +78,7 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description="What too few looks say of what is usual.")
     parser.add_argument("--swarms", type=int, default=20_000)
     parser.add_argument("--json", type=Path, metavar="FILE")

@@ -1,24 +1,26 @@
-"""Liars with a third of all votes against verdicts: whom they can have left out, and whom they can save.
+"""Liars with a third of all votes against verdicts: whom they can exclude, and whom they can save.
 
     python benchmarks/verdicts.py [--rounds 10000] [--seeds 2] [--rows NAME …] [--json FILE]
 
 All members have votes. The program's own rules decide (`protocol/checks/`, `chain/beacon`,
-`chain/leaders`): who leads, what the beacon is, who looks at whom, who is called to a dispute, what that
-comes to. Scores are drawn as in `votes.py`. Liars act together, know all their secrets, and
+`chain/leaders`): who leads, the beacon's value, who audits whom, who is called to a dispute, its
+outcome. Scores are drawn as in `votes.py`. Liars act together, know all their secrets, and
 
-- say of the one honest member that they have chosen that its work is low, whenever they draw it, and
-  that all is well with their own; of others they say what they see, or nothing;
-- hold such a look back for as long as it may be recorded, and tell it when three of them can be told
-  in rounds close to each other;
-- leave all looks of the honest out of the records of rounds that they lead;
-- let their slot pass where the secret that they would reveal calls fewer of them, or draws them fewer
-  looks at the chosen one, than what else may come, over all rounds in a row that they lead.
+- report low work of the one honest member that they have chosen, whenever they draw it, and good
+  work of each other; of other members they report what they see, or nothing;
+- hold such an audit back for as long as it may be recorded, and publish it when three of them can be
+  published in rounds close to each other;
+- omit all audits by honest members from the records of rounds that they lead;
+- skip their slot if the secret that they would reveal calls fewer of them to disputes, or assigns
+  them fewer audits of the chosen member, than the alternatives, over all consecutive rounds that
+  they lead.
 
-An honest member takes one to five rounds for a second look, and one in twenty it never makes.
+An honest member takes one to five rounds for a re-audit, and omits one in twenty.
 
-`honest`: liars do their work and want honest members out of the step. `idle …`: some do no work, and the
-others stand up for them. The rows that begin with `share` have one member, without friends, that does
-nothing, of so many sequences where the others have sixteen, with votes and without.
+`honest`: liars do their work and want honest members out of the step. `idle …`: some do no work, and
+the others defend them. The rows that begin with `share` have one member without accomplices that
+does no work, with the given number of sequences where the others have sixteen, with votes and
+without.
 """
 
 from __future__ import annotations
@@ -58,18 +60,19 @@ WORKED, IDLE = (14.6, 3.0), (1.0, 3.4)
 ONE_SEQUENCE, ONE_LOOK = 0.16, 0.71
 FALLS = 0.385
 NEVER = 0.05
-"""The part of second looks that honest members never make."""
+"""The fraction of re-audits that honest members never make."""
 AHEAD = 4
 """Rounds that liars look ahead, of those that they lead in a row."""
 BLIND = 4
 LEVELS = level_test(250)
 
 SIZES = {8: (2, 23), 16: (5, 17), 40: (13, 16)}
-"""Members: of whom so many lie, each with such a share, which is just below a third of all votes."""
+"""By number of members: the number of liars and the share of each, just below a third of all votes
+in total."""
 
 
 class Swarm:
-    """Members that all have votes, of whom the `liars` act together once they do."""
+    """Members that all have votes, of which the `liars` act together once they do."""
 
     def __init__(
         self,
@@ -80,8 +83,8 @@ class Swarm:
         *,
         newcomer: bool = False,
     ) -> None:
-        """Those of the `idle` that are no liars have no friends. `newcomer`: they come when the others
-        have votes."""
+        """`idle` members that are not liars have no accomplices. `newcomer`: they join when the
+        others have votes."""
         self.random = random.Random(f"verdicts {seed}")
         names = [PeerId(content_id(b"%d member %d" % (seed, n))) for n, _ in enumerate(shares)]
         self.shares = dict(zip(names, shares, strict=True))
@@ -91,11 +94,11 @@ class Swarm:
         self.accounts = Accounts(names[0], LEVELS)
         self.round = 0
         self.out: dict[PeerId, int] = {}
-        """Who is out of the step, since when."""
+        """Members that are out of the step, and since which round."""
         self.votes_most = 0.0
-        """The largest part of all votes that liars ever had."""
+        """The largest fraction of all votes that liars ever had."""
         self.passed = 0
-        """How often liars let their slot pass."""
+        """How often liars skipped their slot."""
         self.attack = False
         self._values: list[bytes] = [next_value(SWARM, b"")]
         self._secrets: dict[int, dict[PeerId, bytes]] = {}
@@ -119,7 +122,7 @@ class Swarm:
         return here[-1] if here else None
 
     def step(self) -> None:
-        """One round."""
+        """Run one round."""
         now, accounts = self.round, self.accounts
         members = [peer for peer in self.peers if peer not in self._away]
         shares = {peer: self.shares[peer] for peer in members} if now else {}
@@ -137,16 +140,16 @@ class Swarm:
         self._call(now)
         self._note(now)
 
-    # Who leads, and what is revealed
+    # Leaders and revealed secrets
 
     def _lead(self) -> tuple[bool, bytes]:
-        """Decide who leads. Returns whether the record is that of a liar, and the beacon behind it."""
+        """Decide who leads. Return whether the record is a liar's, and the next beacon value."""
         hostile, honest = self._ways(self._values[-1], self.round)
         if not hostile:
             return False, honest
         worth = [self._worth(way, self.round, AHEAD) for way in hostile]
         best = max(range(len(hostile)), key=lambda n: worth[n])
-        # What an honest leader reveals nobody knows: it is worth what comes out on average.
+        # An honest leader's secret is unknown: its value to the liars is the expectation.
         blind = [next_value(self._values[-1], b"blind %d" % n) for n in range(BLIND)]
         if sum(self._worth(way, self.round, 1) for way in blind) > BLIND * worth[best]:
             self.passed += 1
@@ -155,8 +158,8 @@ class Swarm:
         return True, hostile[best]
 
     def _ways(self, value: bytes, round_: int) -> tuple[list[bytes], bytes]:
-        """What the beacon behind this one may be: those that liars can choose between, and the one if
-        they let all their slots pass."""
+        """Return the possible next beacon values: those that liars can choose between, and the one
+        if they skip all their slots."""
         key = round_, len(self.accounts.votes)
         if key not in self._leaders:
             members = dict.fromkeys(self.peers, 0)
@@ -175,7 +178,7 @@ class Swarm:
         raise AssertionError("no honest member leads any slot")
 
     def _worth(self, value: bytes, round_: int, ahead: int) -> float:
-        """What the liars get of a beacon, and of those behind it that they have in their hands."""
+        """Return the liars' gain from a beacon value, and from the next ones that they control."""
         worth = self._calls_of(value, round_) + 0.1 * self._looks_of(value, round_ + 1)
         hostile = self._ways(value, round_ + 1)[0] if ahead > 1 else []
         return worth + max((self._worth(way, round_ + 1, ahead - 1) for way in hostile), default=0)
@@ -196,7 +199,7 @@ class Swarm:
             for peer in self.liars & self.accounts.votes.keys()
         )
 
-    # What a record holds
+    # Contents of a record
 
     def _of_record(self, *, hostile: bool) -> tuple[list[FirstLook], list[SecondLook]]:
         now, target = self.round, self.target
@@ -229,7 +232,7 @@ class Swarm:
         return drawn_look(secrets[peer], lot, peer, shares, counts, votes, chance)
 
     def _look(self, now: int, shares: dict[PeerId, int]) -> None:
-        """What members see of the round that was just decided."""
+        """Make the members' audits of the round that was just decided."""
         for peer in self.accounts.votes if now > LAG + 1 else ():
             look = self._drawn(peer, self._values[now], now)
             if look is None or look.peer not in shares:
@@ -247,7 +250,7 @@ class Swarm:
             self._said.append(FirstLook(peer, look.peer, now, share, score))
 
     def _call(self, now: int) -> None:
-        """The beacon of the round calls members to disputes."""
+        """Call members to disputes by the round's beacon."""
         for first, dispute in self.accounts.disputes.items():
             if dispute.since + LAG != now:
                 continue
@@ -298,7 +301,7 @@ def _counts(shares: tuple[tuple[PeerId, int], ...]) -> dict[PeerId, int]:
 
 
 def attacked(members: int, seed: int, rounds: int, idle: int = 0) -> dict[str, Any]:
-    """What liars come to who have just below a third of all votes, of whom so many do nothing."""
+    """Return what liars with just below a third of all votes achieve, `idle` of which do no work."""
     number, share = SIZES[members]
     shares = [SHARE] * (members - number) + [share] * number
     liars = range(members - number, members)
@@ -331,8 +334,8 @@ def attacked(members: int, seed: int, rounds: int, idle: int = 0) -> dict[str, A
 
 
 def alone(share: int, seed: int, *, newcomer: bool, members: int = 20, most: int = 2000) -> int:
-    """After how many rounds one of the members is out of the step that does nothing and has such a
-    share."""
+    """Return the number of rounds until the one member that does no work, with this share, is out of
+    the step."""
     swarm = Swarm(seed, [SHARE] * (members - 1) + [share], idle=[members - 1], newcomer=newcomer)
     idler = swarm.peers[-1]
     while swarm.accounts.counts(idler) and swarm.round < swarm.began + most:
@@ -341,15 +344,16 @@ def alone(share: int, seed: int, *, newcomer: bool, members: int = 20, most: int
 
 
 def bias(part: float, chance: float, tries: int = 200_000) -> float:
-    """How many times as likely as its `chance` an event of one round's beacon is, if liars lead this
-    part of all slots and let slots pass as suits them best."""
+    """Return the factor by which the `chance` of an event of one round's beacon rises if liars lead
+    this fraction of all slots and skip slots to their advantage."""
     draw, happens = random.Random(f"bias {part} {chance}"), 0.0
     for _ in range(tries):
-        # From the round itself backwards: in how many slots in a row liars lead, until they lead none.
+        # From the round itself backwards: the number of consecutive slots that liars lead, until
+        # they lead none.
         found, known = chance, 1
         while hostile := _in_a_row(draw, part):
             known *= hostile
-            # One of those that they know, or else they let it pass, and what is behind it decides.
+            # One of the values that they know, or they skip it, and the value before decides.
             found = 1 - (1 - chance) ** known * (1 - found)
         happens += found
     return happens / tries / chance
@@ -363,7 +367,7 @@ def _in_a_row(draw: random.Random, part: float) -> int:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description="Liars against verdicts.")
     parser.add_argument("--rounds", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, default=2)

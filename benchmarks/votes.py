@@ -1,17 +1,17 @@
-"""Crowds against votes that cost work: what identities without work, or with a tenth of it, come to.
+"""Sybil attacks on votes that cost work: what identities without work, or with a tenth of it, achieve.
 
     python benchmarks/votes.py [--rounds 1000] [--checks 1000000] [--seeds 5] [--json FILE]
 
-A swarm of twenty honest members, of whom one has begun it, and a thousand identities of an adversary
-that computes a tenth of all sequences. The program's own rules decide (`protocol/checks/`): who looks at
-whom, what a low look comes to, who has which votes. Scores are drawn as they were measured
-(`benchmarks/checks.py`): normal ones, with the correlation of the sequences of one update and of two
-members' looks at one sequence. Nobody trains anything here, and no message is lost.
+A swarm of twenty honest members, one of them the founder, and a thousand identities of an adversary
+that computes a tenth of all sequences. The program's own rules decide (`protocol/checks/`): who
+audits whom, what follows from a low score, who has which votes. Scores are drawn as measured
+(`benchmarks/checks.py`): from normal distributions, with the correlations of the sequences of one
+update and of two members' audits of one sequence. Nothing is trained here, and no message is lost.
 
-For each way to attack: the adversary's part of all votes, at most and at last, and what it would be with
-one vote for everybody who has some; its part of the updates in the step; how often an identity of its
-own was shown the door, and how many honest members were. Then as many checks of honest members alone
-as `--checks` says.
+For each attack: the adversary's fraction of all votes, at most and at last, and what it would be
+with one vote for each member that has some; its fraction of the updates in the step; the number of
+its identities that were excluded, and of honest members that were. Then --checks audits of honest
+members alone.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from distro_node.protocol.sampling.say import by_share
 
 HONEST, SHARE, CROWD = 20, 16, 1000
 EVERY = 5
-"""Rounds between two looks of one member: 3 % of its compute with 16 sequences a round
-(`benchmarks/checks.py`, 0.9M: a look takes as long as 2.3 sequences)."""
+"""Rounds between two audits by one member: 3 % of its compute with 16 sequences per round
+(`benchmarks/checks.py`, 0.9M: an audit takes as long as 2.3 sequences)."""
 SETTLED = 200
-"""Rounds after which votes are looked at: the founder is alone with the only one at first."""
+"""Rounds after which votes are evaluated: at first the founder alone has votes."""
 ONE_SEQUENCE, ONE_LOOK = 0.16, 0.71
-"""Correlations: of the sequences of one update, and of two looks at one sequence."""
+"""Correlations: of the sequences of one update, and of two audits of one sequence."""
 WORKED, IDLE = (14.6, 3.0), (1.0, 3.4)
-"""Scores at 0.9M parameters, mean and deviation: honest ones, and of whoever trains on other data. They
-stand for a share of `SHARE` sequences here."""
+"""Scores at 0.9M parameters, mean and deviation: honest ones, and those of training on other data.
+They represent a share of `SHARE` sequences here."""
 FALLS = 0.385
-"""The power of the share with which honest scores fall: at 0.14M they are 10.4 of one sequence, and 6.1
-of four. What is usual (`checks/verdict`) is taken to fall with the root."""
+"""The power of the share with which honest scores fall: at 0.14M they are 10.4 for one sequence, and
+6.1 for four. `checks/verdict` assumes that the usual score falls with the square root."""
 LEVELS = level_test(250)
 
 
@@ -57,19 +57,19 @@ class Agent:
 
     peer: PeerId
     share: int
-    """Sequences that it is dealt in a round."""
+    """Sequences assigned to it in a round."""
     works: float = 1.0
-    """The part of its rounds in which it does its work."""
+    """The fraction of its rounds in which it does its work."""
     until_credible: bool = False
-    """Whether it does none as soon as it has votes."""
+    """Whether it stops working as soon as it has votes."""
     hostile: bool = False
     lies: bool = False
-    """Whether it says of the honest that they do nothing, and of its own that they do."""
+    """Whether it reports that honest members do nothing, and that its own kind works."""
 
 
 @dataclass
 class Update:
-    """What scores of one update come from."""
+    """The random components of one update's scores."""
 
     worked: bool
     common: float
@@ -77,7 +77,7 @@ class Update:
 
 
 class Swarm:
-    """Some rounds of a swarm in which work is checked."""
+    """Some rounds of a swarm in which work is audited."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class Swarm:
         every: int = EVERY,
         door_costs: bool = True,
     ) -> None:
-        """`crowd` makes the adversary's next identity; it has `CROWD` at the door all the time.
-        `door_costs`: whether a place at the door costs compute."""
+        """`crowd` makes the adversary's next identity; it always has `CROWD` waiting for admission.
+        `door_costs`: whether admission costs compute."""
         self.random = random.Random(seed)
         self.accounts = Accounts(honest[0].peer, LEVELS)
         self.members = {honest[0].peer: honest[0]}
@@ -101,10 +101,11 @@ class Swarm:
         self.half_vote: int | None = None
         """The round in which half of the honest members had votes."""
         self.votes: list[float] = []
-        """The adversary's part, by round; and what it would be with one vote for each that has some."""
+        """The adversary's fraction, by round; `heads`: the same with one vote for each member that
+        has some."""
         self.heads: list[float] = []
         self.say: list[float] = []
-        """Its part of the updates in the step."""
+        """Its fraction of the updates in the step."""
         self._seen: list[FirstLook] = []
         self._waiting = honest[1:]
         self._crowd = crowd
@@ -112,7 +113,7 @@ class Swarm:
         self._updates: dict[tuple[PeerId, int], Update] = {}
 
     def step(self) -> None:
-        """One round."""
+        """Run one round."""
         self._admit()
         now, accounts = self._round, self.accounts
         shares = {peer: agent.share for peer, agent in self.members.items()}
@@ -120,7 +121,7 @@ class Swarm:
             idle = agent.until_credible and peer in accounts.votes
             worked = not idle and self.random.random() < agent.works
             self._updates[peer, now] = Update(worked, self.random.gauss(0, 1))
-        # What is seen of a round's updates stands in the next record.
+        # The audits of a round's updates are in the next record.
         looks, self._seen = self._seen, self._first_looks(shares)
         again = [look for first in list(accounts.disputes) for look in self._second_looks(first)]
         facts = Facts(now, shares, tuple(looks), tuple(again), self.random.randbytes(32))
@@ -133,8 +134,8 @@ class Swarm:
         self._round += 1
 
     def _admit(self) -> None:
-        """Let in as many as there are places: drawn by what each can compute, where the door costs that,
-        or else by heads."""
+        """Admit members to all free places: drawn by the compute of each, if admission costs
+        compute, or else by head."""
         votes = self.accounts.votes
         voters = sum(peer in votes for peer in self.members)
         free = places(voters) - (len(self.members) - voters)
@@ -194,7 +195,7 @@ class Swarm:
         for peer, agent in list(self.members.items()):
             if self.accounts.counts(peer):
                 continue
-            # It would come back accused: whoever is shown the door stays out.
+            # It would come back with the same reputation: excluded members stay out.
             del self.members[peer]
             if agent.hostile:
                 self.found += 1
@@ -212,7 +213,7 @@ class Swarm:
             self.half_vote = self._round
 
     def _score(self, looker: Agent, peer: PeerId, round_: int, sequence: int) -> int:
-        """What somebody says of one sequence, in thousandths."""
+        """Return a member's score of one sequence, in thousandths."""
         if looker.lies:
             return 15_000 if self.members[peer].hostile else 0
         update = self._updates[peer, round_]
@@ -229,13 +230,14 @@ class Swarm:
 
 
 def places(voters: int) -> int:
-    """How many members without votes there is room for beside so many with votes: what is assumed of the
-    door. An update has one say in the step, so they are a third of all at the most."""
+    """Return the number of members without votes that are admitted beside `voters` with votes: the
+    admission rule assumed here. Each update has the same weight in the step, so they have at most a
+    third of it."""
     return max(2, voters // 2)
 
 
 def honest_members(shares: list[int]) -> list[Agent]:
-    """Members that do what they are dealt."""
+    """Return members that do their assigned work."""
     return [
         Agent(PeerId(content_id(b"honest %d" % number)), share)
         for number, share in enumerate(shares)
@@ -244,18 +246,18 @@ def honest_members(shares: list[int]) -> list[Agent]:
 
 @dataclass
 class Crowd:
-    """The adversary: as many identities as have room work, the others do nothing."""
+    """The adversary: the identities that its compute allows work, the others do nothing."""
 
     share: int
-    """Sequences of each that works."""
+    """Sequences of each working identity."""
     works: float = 1.0
     until_credible: bool = False
     lies: bool = False
     idle: bool = False
-    """Whether nobody works."""
+    """Whether no identity works."""
 
     def __call__(self, swarm: Swarm) -> Agent:
-        """The next identity."""
+        """Return the next identity."""
         peer = PeerId(content_id(b"crowd %d" % swarm.made))
         mine = [agent for agent in swarm.members.values() if agent.hostile]
         spent = sum(agent.share * agent.works for agent in mine)
@@ -291,7 +293,7 @@ ATTACKS: dict[str, tuple[list[int], Crowd | None]] = {
 
 
 def attack(name: str, rounds: int, seed: int) -> dict[str, Any]:
-    """What one attack comes to."""
+    """Return the outcome of one attack."""
     shares, crowd = ATTACKS[name]
     swarm = Swarm(seed, honest_members(shares), crowd, door_costs=not name.endswith("is free"))
     for _ in range(rounds):
@@ -311,7 +313,7 @@ def attack(name: str, rounds: int, seed: int) -> dict[str, Any]:
 
 
 def worst(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of several seeds: the worst for votes and honest members, the middle of everything else."""
+    """Summarise several seeds: the worst for votes and honest members, the median of everything else."""
     waited = [seed["half_of_the_honest_vote_after"] for seed in found]
     return {
         "votes_most": max(seed["votes_most"] for seed in found),
@@ -326,7 +328,8 @@ def worst(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def honest_alone(checks: int, seed: int) -> dict[str, int]:
-    """How many honest members are accused in so many checks, each member looking in every round."""
+    """Return the number of honest members accused in `checks` audits, with an audit by each member
+    in every round."""
     swarm = Swarm(seed, honest_members(EQUAL), every=1)
     while swarm.looks < checks:
         swarm.step()
@@ -334,7 +337,7 @@ def honest_alone(checks: int, seed: int) -> dict[str, int]:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description="Crowds against votes that cost work.")
     parser.add_argument("--rounds", type=int, default=1000, help=f"above {SETTLED}")
     parser.add_argument("--checks", type=int, default=1_000_000)

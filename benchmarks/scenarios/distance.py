@@ -1,9 +1,10 @@
-"""A join and rounds between members that are far apart, with packets lost on the way.
+"""A join and rounds between members that are far apart, with packet loss.
 
-Between all hosts lie 0, 50 or 150 ms there and back, and with the latter two 1 % of the packets is
-lost. A newcomer fetches a state from four members; then three real nodes train. Beside the limit of the
-lines stands what loss leaves of a TCP connection in the usual model, 1.22 × packet size / (round trip ×
-√loss) (Mathis et al., CCR 27(3), 1997); today's TCP recovers somewhat faster than that.
+The round-trip time between all hosts is 0, 50 or 150 ms, with 1 % packet loss in the latter two
+cases. A newcomer fetches a state from four members; then three real nodes train. Besides the limit
+of the lines, the table has the throughput that loss leaves to a TCP connection in the usual model,
+1.22 × packet size / (round trip × √loss) (Mathis et al., CCR 27(3), 1997); today's TCP recovers
+somewhat faster than that.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ROUNDS = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The scenario's own options."""
+    """Add the scenario's own options."""
     parser.add_argument("--megabytes", type=int, default=20, help="size of the state")
     parser.add_argument(
         "--distances",
@@ -79,7 +80,7 @@ def measure(
 
 
 def _model(distance: int) -> float:
-    """What a member sends over one connection, in bytes a second."""
+    """Return what a member sends over one connection, in bytes per second."""
     if not distance:
         return _UP / 8
     lossy = 1.22 * _PACKET_BYTES / (distance / 1000 * math.sqrt(_LOSS_PERCENT / 100))
@@ -114,7 +115,7 @@ def _join(folder: Path, count: int, megabytes: int, distance: int) -> dict[str, 
 
 
 def _rounds(folder: Path, distance: int) -> float:
-    """The median time from one round to the next in a swarm of real nodes, in seconds."""
+    """Return the median time from one round to the next in a swarm of real nodes, in seconds."""
     with Town([*_NODES, "bootstrap"]) as town:
         _part(town, distance)
         places = {name: Place(host.prefix, host.address) for name, host in town.hosts.items()}

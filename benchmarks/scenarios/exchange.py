@@ -1,7 +1,7 @@
 """A round's exchange of updates between members on home lines, each a process in a namespace of its own.
 
-Shared by the scenarios `report`, `no-relay` and `relay-dies`: from the first announcement until the last
-member holds the updates of all others.
+Shared by the scenarios `report`, `no-relay` and `relay-dies`: from the first announcement until the
+last member has the updates of all others.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from namespaces import Host, Town
 MEMBERS = 32
 UPDATE_BYTES = 2_800_000
 UP, DOWN = 10e6, 100e6
-"""A home line, in bits a second."""
+"""A home line, in bits per second."""
 CONGESTION = "cubic"
-"""How TCP finds its speed, unless said otherwise: as home systems and untuned servers do."""
+"""TCP's congestion control, unless overridden: the default of home systems and untuned servers."""
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _MEMBER = Path(__file__).resolve().parent / "exchange_member.py"
@@ -49,7 +49,7 @@ class Line:
 
 
 class Relay:
-    """A bootstrap peer on an unshaped line, as its command runs it."""
+    """A bootstrap peer on an unshaped line, run by its command."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         program = ("-m", "distro_node.node", "bootstrap", "--json")
@@ -58,12 +58,12 @@ class Relay:
         self.address: str = _read(self.process, "the relay")["addresses"][0]
 
     def processor_seconds(self) -> float:
-        """What it has used so far."""
+        """Return its CPU time."""
         times = psutil.Process(self.process.pid).cpu_times()
         return times.user + times.system
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
@@ -80,13 +80,13 @@ def run_exchange(
 ) -> dict[str, Any]:
     """Run one exchange, print its row and return its figures.
 
-    `midway` is called when half of the bytes are through. `limit_seconds` is the time that home lines
-    need; it and the lines are stretched by `slower`.
+    `midway` is called when half of the bytes are transferred. `limit_seconds` is the time that home
+    lines need; it and the lines are stretched by `slower`.
     """
     load = os.getloadavg()[0]
     names = [f"member{number}" for number in range(members)]
-    # Where a relay stays there, a few connections carry the announcements; all would be hundreds of
-    # handshakes before anything is measured.
+    # While a relay remains, a few connections carry the announcements; connecting all members would
+    # take hundreds of handshakes before the measurement.
     meshed = relays < (1 if midway is None else 2)
     with ExitStack() as stack:
         everybody = [*names, *(f"relay{n}" for n in range(relays))]
@@ -115,7 +115,7 @@ def run_exchange(
         sizes = [
             _read(process, name)["bytes"] for process, name in zip(processes, names, strict=True)
         ]
-        # Only now: meeting is not what is measured.
+        # Only now: connecting is not measured.
         for name in names:
             town.shape(name, up=UP / slower, down=DOWN / slower)
         before = [Line(*town.line_bytes(name)) for name in names]
@@ -124,7 +124,7 @@ def run_exchange(
             _write(process, "go")
         if midway is not None:
             everything = sum(sizes) * (members - 1) // members
-            # Its own updates are all that comes down a member's line.
+            # A member's line receives only updates.
             while Line(*town.line_bytes(names[0])).since(before[0]).down < everything / 2:
                 time.sleep(_POLL_SECONDS)
             midway(serving)
@@ -145,7 +145,7 @@ def run_exchange(
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, relays: int | None) -> None:
-    """The options of an exchange."""
+    """Add the options of an exchange."""
     parser.add_argument(
         "--update-bytes", type=int, default=UPDATE_BYTES, metavar="N", help="of each member"
     )
@@ -184,7 +184,7 @@ def _show(figures: dict[str, Any]) -> None:
 
 
 def _neighbours(number: int, members: int, meshed: bool) -> set[int]:
-    """Whom a member is connected to: all others, or three to each side."""
+    """Return the peers to which a member is connected: all others, or three on each side."""
     if meshed:
         return set(range(members)) - {number}
     sides = range(-_NEIGHBOURS_A_SIDE, _NEIGHBOURS_A_SIDE + 1)
@@ -233,8 +233,8 @@ def _start(host: Host, log: Path, *arguments: str) -> subprocess.Popen[str]:
             text=True,
             env=environment,
             cwd=_ROOT,
-            # The kernel shares the processors out between sessions: each home gets its share of its own,
-            # whatever else runs here.
+            # The kernel divides the CPU time between sessions: each home gets its share, regardless
+            # of what else runs here.
             start_new_session=True,
         )
 
@@ -259,5 +259,5 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _fast_folder() -> str | None:
-    """In memory where that is possible: thirty-two homes have a disk each, this machine has one."""
+    """Return a folder in memory if possible: thirty-two homes have a disk each, this machine has one."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,8 +1,9 @@
-"""One member of an exchange: the daemon's network, blob store, gossip and relays, and no trainer.
+"""One member of an exchange: the daemon's network, blob store, gossip and relays, without a trainer.
 
-It makes an update with the real codec out of drawn positions and signs, connects to everybody, and at
-"go" announces it and fetches those of all others. It talks to `exchange` in JSON lines. Decoding what it
-has fetched is left out: thirty-two computers would do that at the same time, two cores cannot.
+It makes an update with the real codec from random positions and signs, connects to its peers, and at
+"go" announces it and fetches the others' updates. It communicates with `exchange` in JSON lines. It
+does not decode what it fetched: thirty-two computers would do that at the same time, two cores
+cannot.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ _SWARM = SwarmId(content_id(b"exchange"))
 _TOPIC = f"distro/{_SWARM.hex()}"
 _TOP_K = 7
 _CHUNK = 64
-# Of even positions: log2 C(4096, 7) bits a block, and a sign for each coefficient.
+# With even positions: log2 C(4096, 7) bits per block, and a sign for each coefficient.
 _BYTES_PER_BLOCK = 9.8
 _AGAIN_SECONDS = 1.0
-# With fewer gossip looks for more.
+# With fewer, gossip looks for more.
 _MESH_PEERS = 4
 _FETCH_SECONDS = 600.0
 
 
 def identity(number: int) -> Identity:
-    """The same identity for a member's number in every run."""
+    """Return the same identity for a member's number in every run."""
     return Identity.from_seed(content_id(b"member %d" % number))
 
 
 def multiaddr(host: str, peer: PeerId) -> str:
-    """Where a peer at this address is reached."""
+    """Return the multiaddr of a peer at this address."""
     return f"/ip4/{host}/tcp/{PORT}/p2p/{peer_text(peer)}"
 
 
 def draw_update(number: int, size: int) -> bytes:
-    """An update of about so many bytes: the codec's, of drawn positions and signs."""
+    """Return an update of about `size` bytes, encoded by the codec from random positions and signs."""
     blocks = max(1, round(size / _BYTES_PER_BLOCK))
     parameter = ParameterSpec(name="w", shape=(_CHUNK * blocks, _CHUNK))
     layout = update_layout([parameter], _CHUNK, _TOP_K)
@@ -81,7 +82,7 @@ class Exchange:
     async def run(
         self, number: int, size: int, addresses: list[str], connections: int, relays: int
     ) -> None:
-        """Take part: dial these addresses, wait for so many connections, exchange."""
+        """Take part: dial these addresses, wait for `connections` connections, exchange."""
         body = draw_update(number, size)
         update = self._store.put(body)
         serve_blobs(self._network, self._store, kind_of=lambda cid: "update", relays=self._relays)
@@ -108,13 +109,13 @@ class Exchange:
                 sent=self._network.traffic.sent,
                 received_update_bytes=sum(self.held.values()),
             )
-            # Others may still want something of us.
+            # Other members may still need its blobs.
             await lines.readline()
             os._exit(0)
 
     def _is_settled(self, connections: int, relays: int) -> bool:
         network = self._network
-        # Gossip's mesh grows once a second, and what is said before it has grown reaches nobody.
+        # Gossip's mesh grows once a second, and a message published before that reaches no peer.
         mesh = network.gossip.router.mesh.get(_TOPIC, ())
         return (
             len(network.connected()) >= connections
@@ -138,7 +139,7 @@ class Exchange:
         nursery.start_soon(self._relays.offer, offered)
         while True:
             await self._network.publish(_TOPIC, sealed)
-            # Gossip may lose it; members of a swarm ask each other for what they miss.
+            # Gossip may lose it; members of a swarm request from each other what they miss.
             await trio.sleep(30.0)
 
     async def _receive(
@@ -172,7 +173,7 @@ class Exchange:
 
 
 def say(**facts: Any) -> None:
-    """Tell `exchange`."""
+    """Send a message to `exchange`."""
     print(json.dumps(facts), flush=True)
 
 
@@ -182,7 +183,7 @@ async def main() -> None:
     number, hosts = plan["number"], plan["hosts"]
     settings = NetworkSettings(listen=(f"/ip4/{hosts[number]}/tcp/{PORT}",))
     near, relays = plan["neighbours"], plan["relays"]
-    # The later of two dials the earlier.
+    # Later members dial earlier ones.
     dials = [multiaddr(hosts[other], identity(other).peer) for other in near if other < number]
     async with open_network(settings, identity(number)) as network:
         exchange = Exchange(network, number, len(hosts), Path(plan["folder"]))

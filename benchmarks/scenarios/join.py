@@ -1,8 +1,9 @@
 """A newcomer fetches a state from several members on home lines, also with one frozen and one lying.
 
 Every member has 20 Mbit/s up, the newcomer 1 Gbit/s down: the members' lines are the limit. The same
-state is fetched twice: from members that are all well, and from as many where one gives wrong chunks
-and one is stopped when half of the state has come. The limit is then set by the lines that are left.
+state is fetched twice: from correct members, and from the same number of which one sends wrong
+chunks and one is stopped when half of the state has arrived. The limit is then set by the remaining
+lines.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _PATIENCE_SECONDS = 600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The scenario's own options."""
+    """Add the scenario's own options."""
     parser.add_argument("--megabytes", type=int, default=400, help="size of the state")
 
 
@@ -51,7 +52,7 @@ def measure(members: int | None, *, megabytes: int = 400) -> dict[str, Any]:
 def _run(folder: Path, count: int, megabytes: int, *, faults: bool) -> dict[str, Any]:
     names = [f"member{number}" for number in range(count)]
     size = 8e6 * megabytes
-    # The liar's line carries nothing that is of use, the frozen one's nothing after the first half.
+    # The liar's line carries nothing useful, the frozen member's nothing after the first half.
     limit = size / (count * _UP)
     if faults:
         limit = size / 2 / ((count - 1) * _UP) + size / 2 / ((count - 2) * _UP)
@@ -106,7 +107,7 @@ class Process:
         self.pid = self._process.pid
 
     def said(self) -> dict[str, Any]:
-        """The next line that it prints. Raises `RuntimeError` at its end."""
+        """Return the next line that it prints. Raises `RuntimeError` at its end."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

@@ -1,14 +1,14 @@
 """The processes of a join: members that serve a state, and a newcomer that fetches it.
 
-They run a node's own network, ledger, blob store and download, without a trainer: the state is random
-bytes that a record certifies. A third kind of process fetches updates, as members do in every round. Run
-by the scenarios `join`, `serving` and `distance`, each in a namespace:
+They run a node's own network, ledger, blob store and download, without a trainer: the state is
+random bytes that a record certifies. A third kind of process fetches updates, as members do in every
+round. Run by the scenarios `join`, `serving` and `distance`, each in a namespace:
 
     python joining.py serve FOLDER ADDRESS NUMBER [--lies]
     python joining.py fetch FOLDER ADDRESS MEMBER…
     python joining.py rounds FOLDER ADDRESS MEMBER
 
-Each prints a line of JSON for what the scenario waits for.
+Each prints a line of JSON for each event that the scenario waits for.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from simulation.chain import Chain
 from simulation.keys import identity
 
 _INTERVAL = 2
-# The numbers of those who fetch; members count from 0.
+# The numbers of the fetching processes; members count from 0.
 _NEWCOMER, _OTHER = 50, 51
-# What an update of 1.2 billion parameters takes (DESIGN: 2.8 MB), and how many rounds are measured.
+# The size of an update of 1.2 billion parameters (DESIGN: 2.8 MB), and the number of rounds measured.
 UPDATE_BYTES, UPDATES = 2_800_000, 12
 
 
 def make_state(folder: Path, megabytes: int, members: int) -> None:
-    """Write what the members have: a state of so many megabytes, and the name that certifies it."""
+    """Write the members' data: a state of `megabytes` megabytes, and the name that certifies it."""
     size = megabytes * 1_000_000
     store = BlobStore(folder / "members")
     source = random.Random(1)
@@ -73,7 +73,7 @@ def make_state(folder: Path, megabytes: int, members: int) -> None:
 
 
 def _chain(folder: Path) -> Chain:
-    """The members' chain: a few rounds, and a record that certifies the state."""
+    """Return the members' chain: a few rounds, and a record that certifies the state."""
     named = json.loads((folder / "state.json").read_text())
     blob = ContentId(bytes.fromhex(named["blob"]))
     parameters = (ParameterSpec(name="weight", shape=(named["size"] // 4,)),)
@@ -97,7 +97,7 @@ async def _serve(folder: Path, address: str, number: int, *, lies: bool) -> None
 
 
 class _Liar(BlobStore):
-    """Says that it has everything, and gives something else."""
+    """Claims to have every blob, and serves wrong bytes."""
 
     def get(self, cid: ContentId) -> bytes | None:
         data = super().get(cid)
@@ -163,7 +163,7 @@ async def _fetch(folder: Path, address: str, members: Sequence[str]) -> None:
 
 
 async def _rounds(folder: Path, address: str, member: str) -> None:
-    """Fetch one update after the other from a member, with as much time in between."""
+    """Fetch one update after the other from a member, with pauses of the same length."""
     store = BlobStore(folder / "other")
     settings = NetworkSettings(listen=(f"/ip4/{address}/tcp/0",))
     async with open_network(settings, identity(_OTHER)) as network:

@@ -1,12 +1,12 @@
-"""Four homes behind routers that let nobody in, and a newcomer: all train together, directly or relayed.
+"""Four homes behind NAT routers, and a newcomer: all train together, directly or relayed.
 
-Two of the routers keep the ports of outgoing connections, one gives random ones, and one opens ports by
-UPnP (a real miniupnpd; without it that router keeps ports, and the table says so). A bootstrap peer has
-a public address. The nodes are real ones with a tiny model. The table shows for each pair how it is
-connected, how long each stage took, and the bytes that the bootstrap peer carried. `measured_seconds`
-is how long it took from the first way between each two homes, relayed or not, to direct ways wherever
-there can be one; `limit_seconds` is 15 s, what hole punching took at most when it was first tried with
-this library.
+Two of the routers keep the ports of outgoing connections, one chooses random ones, and one opens
+ports by UPnP (a real miniupnpd; without it that router keeps ports, and the table says so). A
+bootstrap peer has a public address. The nodes are real ones with a tiny model. The table shows for
+each pair how it is connected, how long each stage took, and the bytes that the bootstrap peer
+carried. `measured_seconds` is the time from the first path between each two homes, relayed or not,
+to direct paths between all pairs that can have one; `limit_seconds` is 15 s, the longest time that
+hole punching took when it was first tried with this library.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _ROUTERS: dict[str, Router] = {
     "newcomer": "preserving",
 }
 _ROUNDS = 5
-# Shared machines are slow; what is waited for comes, or the run fails.
+# Shared machines are slow; an awaited event happens, or the run fails.
 _PATIENCE_SECONDS = 600.0
 _METRICS = "127.0.0.1:9464"
 
 
 def measure(members: int | None) -> dict[str, Any]:
-    """Run it; `members` is not for this scenario, whose homes are given."""
+    """Run the scenario; `members` is ignored, since its homes are fixed."""
     del members
     routers = dict(_ROUTERS)
     if not has_upnpd():
@@ -127,7 +127,7 @@ def _until_training(nodes: list[Node], since: float) -> float:
 
 
 def _until_connected(nodes: list[Node], since: float) -> float:
-    """Until each two are connected somehow."""
+    """Return the time until each two are connected in any way."""
     wait_for(
         lambda: "none" not in _pairs(nodes).values(),
         "ways between all homes",
@@ -138,7 +138,7 @@ def _until_connected(nodes: list[Node], since: float) -> float:
 
 
 def _until_direct(nodes: list[Node], routers: dict[str, Router], since: float) -> float:
-    """Until the pairs that can be connected directly are."""
+    """Return the time until all pairs that can be connected directly are."""
     wait_for(
         lambda: all(
             way == "direct" or not _can_be_direct(routers[one], routers[other])
@@ -156,7 +156,7 @@ def _can_be_direct(one: Router, other: Router) -> bool:
 
 
 def _pairs(nodes: list[Node]) -> dict[tuple[str, str], str]:
-    """How each two are connected, by the word of both."""
+    """Return how each two are connected, as reported by both."""
     ways: dict[tuple[str, str], str] = {}
     told = {}
     for node in nodes:
@@ -170,7 +170,7 @@ def _pairs(nodes: list[Node]) -> dict[tuple[str, str], str]:
 
 
 def _relayed_bytes(street: Street) -> int:
-    """What the bootstrap peer has carried, as its metrics say."""
+    """Return the bytes that the bootstrap peer has carried, from its metrics."""
     ask = (
         f"import urllib.request as u; print(u.urlopen('http://{_METRICS}/metrics').read().decode())"
     )

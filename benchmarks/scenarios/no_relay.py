@@ -13,7 +13,7 @@ from scenarios.exchange import MEMBERS, UP
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this scenario alone."""
+    """Add the options of this scenario alone."""
     exchange.add_arguments(parser, relays=None)
 
 

@@ -1,9 +1,9 @@
-"""How long the trainer waits in a round, with `overlap` and without, on lines that take a part of it.
+"""How long the trainer waits in a round, with `overlap` and without, on faster and slower lines.
 
-A few real nodes train over home lines whose rate is chosen so that moving a round's updates takes either
-less time than computing them or more. A round without overlap takes as long as both; with it, as long
-as the longer of the two, and while the line keeps up the trainer has nothing to wait for. Both swarms
-are made alike and run one after the other, on the same lines.
+A few real nodes train over home lines whose rate is chosen so that transferring a round's updates
+takes either less time than computing them or more. A round without overlap takes the sum of both;
+with it, the longer of the two, and on a fast enough line the trainer does not wait. Both swarms are
+created alike and run one after the other, on the same lines.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from namespaces import Town
 
 _MEMBERS = 2
 _ROUNDS = 12
-# Megabits a second up, ten times as many down: the line keeps up with the first, not with the second.
+# Megabits per second up, ten times as many down: the first line is fast enough, the second is not.
 _RATES = (4.0, 0.2)
-# Rounds until deadlines and connections have found their pace on another line.
+# Rounds until deadlines and connections have adapted to another line.
 _SETTLING_ROUNDS = 4
-# 0.4 million parameters, and every eighth coefficient sent: an update of some 30 kB, which a slow line
-# takes about as long for as one processor core takes to compute it.
+# 0.4 million parameters, with every eighth coefficient sent: an update of some 30 kB, for which a
+# slow line takes about the time that one CPU core takes to compute it.
 _HIDDEN, _TOP_K, _SEQUENCES = 256, 512, 128
 _LEASE_SECONDS = 30.0
 _PATIENCE_SECONDS = 600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The scenario's own options."""
+    """Add the scenario's own options."""
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help="measured at each rate")
     parser.add_argument(
         "--sequences", type=int, default=_SEQUENCES, help="in a round, of all members"
@@ -74,7 +74,7 @@ def measure(
 def _run(
     count: int, rounds: int, sequences: int, up: Sequence[float], overlap: bool
 ) -> dict[str, dict[str, Any]]:
-    """By rate, the figures of one swarm."""
+    """Return the figures of one swarm, by rate."""
     names = ["founder", *(f"node-{number}" for number in range(2, count + 1))]
     found = {}
     with (
@@ -94,7 +94,7 @@ def _run(
     ):
         swarm.create()
         for name in names:
-            # Measuring the loss is work, too, but not a round's.
+            # Measuring the loss is work too, but not a round's.
             swarm.node(name).start("--evaluate-every", "100000")
         nodes = swarm.start(*names)
         for rate in up:
@@ -142,7 +142,7 @@ def _rounds(
 
 
 def _computing(line: dict[str, Any]) -> float:
-    """What the trainer works in a round: the gradient, encoding, applying."""
+    """Return the trainer's working time in a round: the gradient, encoding, applying."""
     return sum(line["seconds"][phase] or 0.0 for phase in ("compute", "encode", "apply"))
 
 

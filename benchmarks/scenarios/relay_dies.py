@@ -1,7 +1,7 @@
-"""The report's round with a relay that is killed when half of the bytes are through.
+"""The report's round with a relay that is killed when half of the bytes are transferred.
 
-With a second relay at hand (the usual `--relays 2`) members turn to that; with `--relays 1` they are
-left to each other, and the limit is the upload of the other half.
+With a second relay (the usual `--relays 2`) members use that; with `--relays 1` they have only each
+other, and the limit is the upload of the other half.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scenarios.exchange import DOWN, MEMBERS, UP, Relay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this scenario alone."""
+    """Add the options of this scenario alone."""
     exchange.add_arguments(parser, relays=2)
 
 
@@ -26,7 +26,7 @@ def measure(
     members = members or MEMBERS
     bits = 8 * update_bytes
     down = (members - 1) * bits / DOWN
-    # What the dead relay held its authors send again, or else to everybody.
+    # The authors send what the dead relay held again, to the second relay or else to all members.
     limit = max(down, 2 * bits / UP) if relays > 1 else (down + (members - 1) * bits / UP) / 2
 
     def kill(serving: Sequence[Relay]) -> None:

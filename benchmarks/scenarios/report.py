@@ -1,7 +1,8 @@
 """The DisTrO report's round: 32 members at 100 Mbit/s down and 10 up, 2.8 MB updates, one relay.
 
-The relay stands on an unshaped line. The report's own arithmetic is 6.94 s of download and 2.24 s of
-upload a round; measured is the time from the first announcement until the last member holds everything.
+The relay has an unshaped line. The report's own arithmetic is 6.94 s of download and 2.24 s of
+upload per round; the measurement is the time from the first announcement until the last member has
+all updates.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from scenarios.exchange import DOWN, MEMBERS, UP
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this scenario alone."""
+    """Add the options of this scenario alone."""
     exchange.add_arguments(parser, relays=1)
 
 

@@ -1,7 +1,7 @@
 """What a newcomer costs a member's rounds: its uploads of updates, alone and beside a download.
 
-A member with 20 Mbit/s up sends a peer one update of 2.8 MB after the other, with pauses as long. Then
-it does so again while a newcomer fetches a state from it as fast as it can.
+A member with 20 Mbit/s up sends a peer one update of 2.8 MB after the other, with pauses of the same
+length. Then it does so again while a newcomer fetches a state from it as fast as it can.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DOWN = 1e9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The scenario's own options."""
+    """Add the scenario's own options."""
     parser.add_argument(
         "--congestion",
         default=CONGESTION,
@@ -33,15 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(members: int | None, *, congestion: str = CONGESTION) -> dict[str, Any]:
-    """Run the scenario; see `benchmarks/network.py`. It has one member, whatever is asked for."""
+    """Run the scenario; see `benchmarks/network.py`. It always has one member."""
     with tempfile.TemporaryDirectory(prefix="distro-serving-") as name:
         folder = Path(name)
-        # More than can come in the time that the updates take.
+        # More than can arrive in the time that the updates take.
         joining.make_state(folder, 200, 1)
         alone, _ = _run(folder, congestion, newcomer=False)
         beside, fetched = _run(folder, congestion, newcomer=True)
     limit = 8 * joining.UPDATE_BYTES / _UP
-    # What else the machine does delays single ones.
+    # Other load on the machine delays single updates, so medians are compared.
     usual, slowed = statistics.median(alone), statistics.median(beside)
     print(
         f"an update of 2.8 MB at {_UP / 1e6:.0f} Mbit/s: {usual:.3f} s alone, {slowed:.3f} s beside a "
@@ -64,7 +64,7 @@ def measure(members: int | None, *, congestion: str = CONGESTION) -> dict[str, A
 
 
 def _run(folder: Path, congestion: str, *, newcomer: bool) -> tuple[list[float], int]:
-    """How long each update took, and what went to the newcomer meanwhile, in bytes."""
+    """Return the time of each update, and the bytes sent to the newcomer meanwhile."""
     with Town(["member", "other", "newcomer"], congestion) as town:
         town.shape("member", up=_UP, down=_DOWN)
         hosts = town.hosts
@@ -76,7 +76,7 @@ def _run(folder: Path, congestion: str, *, newcomer: bool) -> tuple[list[float],
                 with rounds as other:
                     return _seconds(other), 0
             with fetch as visitor:
-                # It is at it.
+                # The newcomer is fetching.
                 visitor.said()
                 before = town.line_bytes("newcomer")[1]
                 with rounds as other:

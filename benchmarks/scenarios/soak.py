@@ -1,9 +1,9 @@
-"""Six nodes with churn for some time: memory, file handles and threads of every process stay flat.
+"""Six nodes with churn for some time: memory, file handles and threads of every process stay constant.
 
-Half of the nodes stay for the whole run; the others are killed or leave, one after the other, and come
-back. The processes that live through it are sampled: three nodes, their trainers, the bootstrap peer.
-The slope is that of a straight line through everything after the warm-up (libraries are loaded
-late, and gossip remembers for two minutes what it has seen).
+Half of the nodes stay for the whole run; the others are killed or leave, one after the other, and
+return. The processes that run throughout are sampled: three nodes, their trainers, the bootstrap
+peer. The slope is that of a straight line through all samples after the warm-up (libraries are
+loaded late, and gossip remembers messages for two minutes).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from namespaces import Town
 MEMBERS = 6
 _WARM_UP_SECONDS = 150.0
 _SAMPLE_SECONDS = 5.0
-# A node goes, is missed for a while, comes back and trains before the next one goes.
+# A node leaves, is absent for a while, returns and trains before the next one leaves.
 _AWAY_SECONDS = 15.0
 _CHURN_SECONDS = 60.0
 _RECOVERY_SECONDS = 300.0
@@ -36,20 +36,20 @@ _QUANTITIES = ("memory_bytes", "file_handles", "threads")
 
 @dataclass
 class Track:
-    """What was sampled of one process: seconds since the start, and the three quantities."""
+    """The samples of one process: seconds since the start, and the three quantities."""
 
     process: psutil.Process
     samples: list[tuple[float, int, int, int]] = field(default_factory=list)
 
     def sample(self, seconds: float) -> None:
-        """Take note of what it uses now. Raises if it is gone: it was to live through the run."""
+        """Sample its current use. Raises if it has ended: it should run throughout."""
         with self.process.oneshot():
             memory = self.process.memory_info().rss
             used = (memory, self.process.num_fds(), self.process.num_threads())
         self.samples.append((seconds, *used))
 
     def figures(self) -> dict[str, Any]:
-        """Where each quantity began and ended after the warm-up, and its slope an hour."""
+        """Return each quantity's start and end after the warm-up, and its slope per hour."""
         warm = np.array([each for each in self.samples if each[0] >= _WARM_UP_SECONDS])
         part = max(1, len(warm) // 6)
         figures: dict[str, Any] = {}
@@ -64,7 +64,7 @@ class Track:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this scenario alone."""
+    """Add the options of this scenario alone."""
     parser.add_argument("--minutes", type=float, default=60.0, metavar="N")
 
 
@@ -93,7 +93,7 @@ def measure(members: int | None, minutes: float) -> dict[str, Any]:
         visits = _live([swarm.node(name) for name in restless], tracks, 60 * minutes)
         figures = {name: track.figures() for name, track in tracks.items()}
         _show(figures)
-        # On a busy machine the last one to go takes its time to come back.
+        # On a busy machine the last node to leave takes a while to return.
         wait_for(
             lambda: all(node.state == "training" for node in nodes),
             "everybody to train again",
@@ -115,7 +115,8 @@ def measure(members: int | None, minutes: float) -> dict[str, Any]:
 
 
 def _live(restless: Sequence[Node], tracks: dict[str, Track], seconds: float) -> int:
-    """Sample, and let one restless node after the other go and come back; how many went."""
+    """Sample, and let one of the `restless` nodes after the other leave and return; return the
+    number of departures."""
     begin = time.monotonic()
     turns = itertools.cycle(itertools.product(restless, (signal.SIGKILL, signal.SIGTERM)))
     next_departure, away, went = _CHURN_SECONDS, None, 0
