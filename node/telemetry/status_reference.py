@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from ..field_docs import field_docs
@@ -17,23 +17,23 @@ _JSON = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 def reference() -> str:
     """Return the tables: path, type and meaning of every field."""
+    shown: dict[Any, str] = {}
     return (
-        _table(Status)
+        _table(Status, shown)
         + "\nA bootstrap peer reports less:\n\n"
-        + _table(BootstrapStatus, above=Status)
+        + _table(BootstrapStatus, shown)
     )
 
 
-def _table(cls: Any, above: Any = None) -> str:
-    """Return the table of a status; objects that the one `above` has too are only named."""
-    known = {_kind(hint)[1] for hint in typing.get_type_hints(above).values()} if above else set()
+def _table(cls: Any, shown: dict[Any, str]) -> str:
+    """Return the table of a status. An object whose fields were `shown` already is only named."""
     lines = ["| field | type | meaning |", "|---|---|---|"]
-    for path, kind, meaning in _fields(cls, "", known):
+    for path, kind, meaning in _fields(cls, "", shown):
         lines.append(f"| `{path}` | {kind} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
-def _fields(cls: Any, prefix: str, known: Set[Any]) -> Iterator[tuple[str, str, str]]:
+def _fields(cls: Any, prefix: str, shown: dict[Any, str]) -> Iterator[tuple[str, str, str]]:
     hints, meanings = typing.get_type_hints(cls), field_docs(cls)
     for field in dataclasses.fields(cls):
         path = prefix + field.name
@@ -41,12 +41,13 @@ def _fields(cls: Any, prefix: str, known: Set[Any]) -> Iterator[tuple[str, str, 
         meaning = meanings.get(field.name, "").replace("None", "null")
         if inner is not None and not meaning:
             meaning = (inspect.getdoc(inner) or "").partition("\n")[0]
-        if inner is not None and inner in known:
-            yield path, kind, f"{meaning} As above."
-            continue
-        yield path, kind, meaning
-        if inner is not None:
-            yield from _fields(inner, f"{path}[]." if many else f"{path}.", known)
+        if inner in shown:
+            yield path, kind, f"{meaning} Fields as in `{shown[inner]}`."
+        else:
+            yield path, kind, meaning
+            if inner is not None:
+                shown[inner] = path
+                yield from _fields(inner, f"{path}[]." if many else f"{path}.", shown)
 
 
 def _kind(hint: Any) -> tuple[str, Any, bool]:

@@ -165,10 +165,27 @@ def cast_sets() -> dict[frozenset[BallotKind], dict[BallotKind, frozenset[Ballot
 
 
 def diagrams() -> str:
-    """Return both tables as Mermaid state diagrams, in Markdown."""
+    """Return both tables as Mermaid state diagrams, in Markdown.
+
+    A transition that most states have would hide the others, so the diagram leaves it to a sentence.
+    """
+    sources: dict[tuple[MemberState, str], list[MemberState]] = {}
+    for (old, new), why in TRANSITIONS.items():
+        sources.setdefault((new, why), []).append(old)
+    common = {cause: old for cause, old in sources.items() if len(old) > len(MEANINGS) // 2}
     lines = ["A member:", "", "```mermaid", "stateDiagram-v2", "    [*] --> loading"]
-    lines += [f"    {old} --> {new}: {why}" for (old, new), why in TRANSITIONS.items()]
+    lines += [
+        f"    {old} --> {new}: {why}"
+        for (old, new), why in TRANSITIONS.items()
+        if (new, why) not in common
+    ]
     lines += ["    left --> [*]", "    expelled --> [*]", "    outdated --> [*]", "```", ""]
+    for (new, why), old in common.items():
+        others = [state for state in MEANINGS if state not in (*old, new)]
+        lines += [
+            f"*{why[0].upper()}{why[1:]}*: to {new} from all others but {', '.join(others)}.",
+            "",
+        ]
     lines += ["| state | the member |", "|---|---|"]
     lines += [f"| {state} | {MEANINGS[state]} |" for state in get_args(MemberState)]
     lines += ["", "What it has cast in one slot:", "", "```mermaid", "stateDiagram-v2"]
