@@ -38,7 +38,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from audit import signs_said
 from defaults import OPTIMIZERS
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
@@ -51,6 +50,7 @@ from distro_node.protocol.codec.layout import UpdateLayout
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
 from distro_node.protocol.sampling.say import of_checked, once
+from outlier_filter import signs_said
 from runs import append_run, finite, read_runs
 from training import Setting, Trial, read_corpus, usual_schedule
 from votes import Agent, Swarm

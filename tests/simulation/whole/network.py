@@ -79,7 +79,7 @@ class SimulatedNetwork:
         self._nursery = nursery
         self._context = copy_context()
         self._requests = Requests(
-            self,  # replaces the library's host
+            self,  # type: ignore[arg-type]  # replaces the library's host
             nursery,
             self.traffic,
             self.connected,

@@ -81,7 +81,7 @@ class WholeSwarm:
         self.keys = RealKeys()
         # There are no audits in this simulation yet.
         self.scores = Scores()
-        self.watch = Watch(self)  # replaces the fast simulation's swarm
+        self.watch = Watch(self)  # type: ignore[arg-type]  # replaces the fast simulation's swarm
         # The watch has the initial parameters of the fast simulation.
         self.watch._parameters = {RecordId(self.manifest.swarm): initial}
         self.machines: dict[int, Machine] = {}

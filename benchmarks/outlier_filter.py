@@ -1,6 +1,6 @@
 """The outlier filter's promises and their limits: clever liars among ten members, and seeds tried out.
 
-    python benchmarks/audit.py [--rounds N] [--tries N] [--json FILE]
+    python benchmarks/outlier_filter.py [--rounds N] [--tries N] [--json FILE]
 
 One to four liars of ten, who see all honest updates before they make their own, against updates of
 two kinds: those of a small language model in training (0.14M parameters, on Python's standard
