@@ -55,7 +55,7 @@ format: $(INSTALLED) ## put the code into the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Once a month or so. ARGS='--most 0 protocol/chain/fork.py' tries all mutants of one module.
+# Once a month or so. ARGS='--most 0 protocol/chain/fork_choice.py' tries all mutants of one module.
 mutants: $(INSTALLED) ## changes to protocol/ and crypto/ that no test notices; takes hours, ARGS names modules
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e ".[mutants]" -c constraints.txt
 	$(BIN)/python benchmarks/mutants.py --json benchmarks/results/$$(date +%F)-mutants.json $(ARGS)

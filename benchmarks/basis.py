@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from distro_node.node.trainer.blocks import whole_basis
-from distro_node.node.trainer.exact import Basis, apply_step
-from distro_node.node.trainer.optimizer import LocalOptimizer
+from distro_node.node.trainer.optimizer.blocks import whole_basis
+from distro_node.node.trainer.optimizer.exact_step import Basis, apply_step
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.protocol.codec.basis import scaled_basis
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout

@@ -36,14 +36,14 @@ from typing import Any
 import numpy as np
 import torch
 from checks_swarm import BEGINNING, USUAL, Case, Swarm, Unit
-from distro_node.protocol.checks import verdict
-from distro_node.protocol.checks.sequential import LevelTest, Standings, Sums
-from distro_node.protocol.checks.standing import (
+from distro_node.protocol.audit import verdict
+from distro_node.protocol.audit.audit_sums import (
     WORK,
     halves_test,
     level_test,
 )
-from distro_node.protocol.checks.verdict import Seen, Usual
+from distro_node.protocol.audit.sequential_test import DistributionSums, LevelTest, SumDistribution
+from distro_node.protocol.audit.verdict import BaselineSample, ScoreBaseline
 from runs import append_run, read_runs
 from training import read_corpus
 
@@ -179,20 +179,20 @@ class Group:
             ]
         )
 
-    def looks(self, name: str) -> list[list[Seen]]:
+    def looks(self, name: str) -> list[list[BaselineSample]]:
         """Return, for each update of this kind, an audit of each of its sequences, as records have
         them."""
         wholes = self.scores(name, CHOSEN)
         halves = self.scores(name, BEGINNING)
         return [
             [
-                Seen(round(1000 * whole), self.share, round(1000 * half))
+                BaselineSample(round(1000 * whole), self.share, round(1000 * half))
                 for whole, half in zip(*row, strict=True)
             ]
             for row in zip(wholes, halves, strict=True)
         ]
 
-    def honest_by_lane(self) -> list[list[Seen]]:
+    def honest_by_lane(self) -> list[list[BaselineSample]]:
         """Return the audits of the honest members, a list for each."""
         lanes = [
             (number, lane)
@@ -200,7 +200,7 @@ class Group:
             for who, _, lane, second, _ in unit.rows
             if who == "honest" and not second
         ]
-        found: dict[tuple[int, int], list[Seen]] = {}
+        found: dict[tuple[int, int], list[BaselineSample]] = {}
         for lane, looks in zip(lanes, self.looks("honest"), strict=True):
             found.setdefault(lane, []).extend(looks)
         return list(found.values())
@@ -242,7 +242,7 @@ def summed_up(units: Sequence[Unit]) -> dict[str, Any]:
 def _case(group: Group) -> dict[str, Any]:
     lanes = group.honest_by_lane()
     usual = verdict.usual([[look.score for look in looks] for looks in lanes])
-    usually = Usual([(looks, 1) for looks in lanes])
+    usually = ScoreBaseline([(looks, 1) for looks in lanes])
     bound = verdict.passing(usual)
     honest = group.scores("honest", CHOSEN)
     fitted = _fitted(honest, bound / 1000)
@@ -251,7 +251,7 @@ def _case(group: Group) -> dict[str, Any]:
     deviation = max(50, math.ceil(1e6 * float(honest.std()) / usual)) if usual else 1000
     levels = level_test(deviation)
     by_passes = max(
-        Standings(WORK, fitted[name]["fails"]).check(1000) / 1000 for name in ("normal", "t")
+        SumDistribution(WORK, fitted[name]["fails"]).check(1000) / 1000 for name in ("normal", "t")
     )
     by_levels = max(
         _accused_by_level(levels, fitted[name], usual / 1000) for name in ("normal", "t")
@@ -474,11 +474,11 @@ def _accused_by_level(test: LevelTest, fit: dict[str, float], usual: float) -> f
     for step, mass in zip(steps, masses, strict=True):
         odds[step] = odds.get(step, 0.0) + float(mass)
     checks = 200
-    return Sums(test.accuse_at, test.clear_at, odds).check(checks) / checks
+    return DistributionSums(test.accuse_at, test.clear_at, odds).check(checks) / checks
 
 
 def _accused_by_halves(
-    test: LevelTest, usually: Usual, lanes: Sequence[Sequence[Seen]]
+    test: LevelTest, usually: ScoreBaseline, lanes: Sequence[Sequence[BaselineSample]]
 ) -> tuple[float, dict[str, float]]:
     """Return the same for the tests of halves, and the honest updates' scores on first halves,
     relative to the usual ones."""
@@ -492,7 +492,7 @@ def _accused_by_halves(
     return accused, _middle(firsts)
 
 
-def _first_halves(usually: Usual, looks: Iterable[Seen]) -> np.ndarray:
+def _first_halves(usually: ScoreBaseline, looks: Iterable[BaselineSample]) -> np.ndarray:
     """Return the updates' scores on the first half of each of these sequences, relative to the usual
     ones."""
     found = [halves.first for look in looks if (halves := usually.halves(look))]
@@ -504,14 +504,18 @@ def _middle(values: np.ndarray) -> dict[str, float]:
     return {"mean": float(values.mean()), "deviation": float(values.std())} if values.size else {}
 
 
-def _evenly(looks: Sequence[Sequence[Seen]]) -> tuple[Sequence[Sequence[Seen]], np.ndarray]:
+def _evenly(
+    looks: Sequence[Sequence[BaselineSample]],
+) -> tuple[Sequence[Sequence[BaselineSample]], np.ndarray]:
     return looks, np.full(len(looks), 1 / len(looks))
 
 
 class Courses:
     """Random courses of audits, drawn from some updates."""
 
-    def __init__(self, usual: int, usually: Usual, levels: LevelTest, halves: LevelTest) -> None:
+    def __init__(
+        self, usual: int, usually: ScoreBaseline, levels: LevelTest, halves: LevelTest
+    ) -> None:
         self._usual = usual
         self._bound = verdict.passing(usual)
         self._usually = usually
@@ -521,7 +525,9 @@ class Courses:
         self._tests = (("passes", WORK), ("levels", levels), ("halves", halves), ("halves", halves))
         self._chance = np.random.default_rng(0)
 
-    def drawn(self, updates: Sequence[Sequence[Seen]], odds: np.ndarray) -> dict[str, Any]:
+    def drawn(
+        self, updates: Sequence[Sequence[BaselineSample]], odds: np.ndarray
+    ) -> dict[str, Any]:
         """Draw courses. `updates`: audits of each sequence of each update; `odds`: the probability
         of each update."""
         bound, share = self._bound, len(updates[0])
@@ -554,12 +560,12 @@ class Courses:
             "failed_both": float(odds @ fails.mean(axis=1)),
         }
 
-    def first_half(self, updates: Sequence[Sequence[Seen]]) -> dict[str, float]:
+    def first_half(self, updates: Sequence[Sequence[BaselineSample]]) -> dict[str, float]:
         """Return these updates' scores on first halves, where audits pass."""
         passed = (look for row in updates for look in row if look.score >= self._bound)
         return _middle(_first_halves(self._usually, passed))
 
-    def _says(self, look: Seen, failed: bool) -> tuple[int | None, ...]:
+    def _says(self, look: BaselineSample, failed: bool) -> tuple[int | None, ...]:
         """Return what an audit adds to the sum of each test; None where it adds nothing. `failed`:
         whether a low first audit led to a failure."""
         passed = look.score >= self._bound

@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from distro_node.node.trainer.checking import at_positions, coefficients
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.optimizer import LocalOptimizer
-from distro_node.protocol.checks.agreement import agreement, whole_weights
+from distro_node.node.trainer.audit_score import at_positions, coefficients
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
+from distro_node.protocol.audit.sign_score import agreement, whole_weights
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, Preconditioner, Step

@@ -44,7 +44,7 @@ import numpy as np
 import torch
 from defaults import OPTIMIZERS
 from dense import AdamW, Muon
-from distro_node.node.trainer.memory_options import StateOptions
+from distro_node.node.training.memory_options import StateOptions
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from runs import append_run, read_runs
 from training import (

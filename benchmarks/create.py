@@ -26,8 +26,8 @@ from typing import Any
 import tokenizers
 import zstandard
 from create_trials import Clock, Memory, ours, texts, train_tokenizer
+from distro_node.node.create.tokeniser_pool import cores
 from distro_node.node.create.tokens import FileTokenizer
-from distro_node.node.create.workers import cores
 
 _LIBRARY_BATCH = 256
 

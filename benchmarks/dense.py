@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from distro_node.node.trainer.optimizer import orthogonalised
+from distro_node.node.trainer.optimizer.optimizer import orthogonalised
 from distro_node.protocol.wire.manifest import ParameterSpec
 
 _QUINTIC_ROUNDS = 5

@@ -40,11 +40,11 @@ from defaults import OPTIMIZERS
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.node.create.model_config import complete_denoiser
-from distro_node.node.trainer.drawing import draw_together
-from distro_node.node.trainer.image_tasks import Diffusion
-from distro_node.node.trainer.model import model_config, new_model, parameter_table
-from distro_node.node.trainer.task_batches import Sample
-from distro_node.node.trainer.task_names import DIFFUSION, ImageSettings
+from distro_node.node.trainer.models.model import model_config, new_model, parameter_table
+from distro_node.node.trainer.tasks.image_sampling import draw_together
+from distro_node.node.trainer.tasks.image_tasks import Diffusion
+from distro_node.node.trainer.tasks.task_batches import StoredSample
+from distro_node.node.training.task_names import DIFFUSION, ImageSettings
 from distro_node.protocol.wire.manifest import (
     DataSpec,
     Manifest,
@@ -162,7 +162,8 @@ class ImageTrial(Trial):
         for draw in range(DRAWS):
             first = draw * len(self.heldout)
             stored = [
-                Sample(data, first + number, 0, True) for number, data in enumerate(self.heldout)
+                StoredSample(data, first + number, 0, True)
+                for number, data in enumerate(self.heldout)
             ]
             loss = self.task.loss(self.model, self.task.batch(stored))
             total, values = total + float(loss.total), values + loss.count
@@ -170,7 +171,9 @@ class ImageTrial(Trial):
         return total / values
 
     def _loss(self, batch: np.ndarray) -> torch.Tensor:
-        stored = [Sample(self.images[number], number, self._round) for number in batch.tolist()]
+        stored = [
+            StoredSample(self.images[number], number, self._round) for number in batch.tolist()
+        ]
         loss = self.task.loss(self.model, self.task.batch(stored))
         return loss.total / loss.count
 

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from distro_node.node.trainer import accountant
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.optimizer import LocalOptimizer
-from distro_node.node.trainer.own_ways import Clipping
-from distro_node.node.trainer.private_gradient import private_gradient
+from distro_node.node.trainer.optimizer import dp_accountant
+from distro_node.node.trainer.optimizer.dp_gradient import private_gradient
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
+from distro_node.node.training.local_policy import Clipping
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec
@@ -124,7 +124,7 @@ class Federation:
         noise = 0.0
         if way.epsilon is not None:
             rate = way.sequences / count
-            noise = accountant.noise_for([], way.epsilon, DELTA, rate, way.rounds)
+            noise = dp_accountant.noise_for([], way.epsilon, DELTA, rate, way.rounds)
         return Clipping(norm=way.clip, noise=noise, sequences=way.sequences)
 
     def draw(self, member: int) -> np.ndarray:

@@ -40,7 +40,7 @@ import numpy as np
 import torch
 from defaults import OPTIMIZERS
 from dense import AdamW
-from distro_node.node.trainer.adapters import (
+from distro_node.node.trainer.models.adapters import (
     adapter_parameters,
     adapter_table,
     add_adapters,

@@ -38,19 +38,19 @@ import trio
 from distro_node.crypto.identity import PeerId
 from distro_node.node.settings import Compile
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import exact
-from distro_node.node.trainer.client import open_trainer
 from distro_node.node.trainer.device import choose_device, device_kind, narrow_type, synchronize
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.exactness import check_exactness
-from distro_node.node.trainer.fingerprint import fingerprint
-from distro_node.node.trainer.memory_model import needs
-from distro_node.node.trainer.mixed_precision import all_finite
-from distro_node.node.trainer.model import lay_out, model_config, new_model, parameter_table
-from distro_node.node.trainer.optimizer import LocalOptimizer, Taken
+from distro_node.node.trainer.models.model import lay_out, model_config, new_model, parameter_table
+from distro_node.node.trainer.optimizer import exact_step
+from distro_node.node.trainer.optimizer.exactness import check_exactness
+from distro_node.node.trainer.optimizer.fingerprint import fingerprint
+from distro_node.node.trainer.optimizer.mixed_precision import all_finite
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer, Taken
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.node.trainer.speed import reached_flops, sequence_flops
-from distro_node.node.trainer.trainer_spec import TrainerSpec
+from distro_node.node.training.client import open_trainer
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.memory_model import needs
+from distro_node.node.training.trainer_spec import TrainerSpec
 from distro_node.protocol.codec.update import decode_update, encode_update, update_layout
 from distro_node.protocol.wire.manifest import (
     DataSpec,
@@ -212,7 +212,7 @@ def differing_bits(
     there = [parameter.to(device) for parameter in here]
     for parameters in (here, there):
         for _ in range(2):
-            exact.apply_step(parameters, layout, updates, RATE, decay, step=step)
+            exact_step.apply_step(parameters, layout, updates, RATE, decay, step=step)
     differing = sum(
         int((a.view(torch.int32) != b.cpu().view(torch.int32)).sum())
         for a, b in zip(here, there, strict=True)
@@ -418,7 +418,7 @@ def round_parts(report: Report) -> None:
     for step in ("sign", "scaled"):
         found = occupation(
             device,
-            lambda s=step: exact.apply_step(parameters, layout, updates, RATE, 0.1, step=s),
+            lambda s=step: exact_step.apply_step(parameters, layout, updates, RATE, 0.1, step=s),
         )
         report.add("round", **{f"apply, {step}": found})
     report.add("round", yield_to=occupation(device, lambda: optimizer.yield_to(updates)))

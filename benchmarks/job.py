@@ -42,7 +42,7 @@ import trio
 from defaults import OPTIMIZERS
 from distro_node.node.create.rates import usual_rate
 from distro_node.node.demo.processes import interrupted_by_signals
-from distro_node.node.results.state import Known, made_again, read_swarm
+from distro_node.node.results.saved_state import StoredSwarm, made_again, read_swarm
 from distro_node.node.settings import NEWEST
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.wire.manifest import Manifest, ScheduleSpec, SwarmId, decode_manifest
@@ -231,10 +231,10 @@ class Job:
         swarm = self._swarm_id()
         return decode_manifest(self._swarm.data(1).swarm(swarm).manifest.read_bytes(), swarm)
 
-    def _known(self) -> Known:
+    def _known(self) -> StoredSwarm:
         return trio.run(read_swarm, self._swarm.data(1), self._swarm_id())
 
-    def _measured(self, known: Known) -> dict[str, float]:
+    def _measured(self, known: StoredSwarm) -> dict[str, float]:
         """Return the loss of the swarm's last state over all held-out samples: the program's, and
         that of its export with transformers alone."""
         file = self._work / "ended.json"
@@ -247,7 +247,7 @@ class Job:
             file.write_text(json.dumps(losses) + "\n")
         return json.loads(file.read_text())
 
-    def _dense(self, known: Known, every: int) -> dict[str, list[dict[str, Any]]]:
+    def _dense(self, known: StoredSwarm, every: int) -> dict[str, list[dict[str, Any]]]:
         """Return the results of AdamW and Muon, by rate, each in a process of its own."""
         schedule = known.manifest.schedule
         runs = [
@@ -275,7 +275,7 @@ class Job:
         )
 
     def _result(
-        self, known: Known, ended: dict[str, float], dense: dict[str, list[dict[str, Any]]]
+        self, known: StoredSwarm, ended: dict[str, float], dense: dict[str, list[dict[str, Any]]]
     ) -> dict[str, Any]:
         manifest, sessions = known.manifest, self._swarm.sessions()
         rounds, seconds = pace(sessions)
@@ -341,7 +341,7 @@ def _train_dense(job: tuple[DataDir, SwarmId, DenseRun]) -> dict[str, Any]:
     return train_dense(trio.run(read_swarm, data, swarm), run)
 
 
-async def _program_loss(known: Known, samples: int) -> float:
+async def _program_loss(known: StoredSwarm, samples: int) -> float:
     async with made_again(known, NEWEST, threads=1) as state:
         last = known.manifest.last_round
         if state.round != last:
@@ -349,12 +349,12 @@ async def _program_loss(known: Known, samples: int) -> float:
         return await state.trainer.evaluate(samples)
 
 
-def exported_loss(known: Known, directory: Path) -> float:
+def exported_loss(known: StoredSwarm, directory: Path) -> float:
     """Return an exported model's nats per token over all held-out tokens, with transformers alone:
     samples of `sequence_length` tokens, each of which has the next token as its target."""
     import numpy as np
     import torch
-    from distro_node.node.trainer.data import Corpus, read_tokens
+    from distro_node.node.trainer.tasks.data import Corpus, read_tokens
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(1)

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from dense import AdamW, Muon, dense_optimizers
 from distro_node.node.content.downloads import blob_list_at
-from distro_node.node.results.state import Known
-from distro_node.node.trainer.adapters import build_trained
-from distro_node.node.trainer.data import Corpus
-from distro_node.node.trainer.snapshot import read_snapshot
-from distro_node.node.trainer.task_batches import Sample
-from distro_node.node.trainer.tasks import open_task
+from distro_node.node.results.saved_state import StoredSwarm
+from distro_node.node.trainer.models.adapters import build_trained
+from distro_node.node.trainer.models.snapshot import read_snapshot
+from distro_node.node.trainer.tasks.data import Corpus
+from distro_node.node.trainer.tasks.task_batches import StoredSample
+from distro_node.node.trainer.tasks.tasks import open_task
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.wire.manifest import ScheduleSpec
@@ -61,7 +61,7 @@ def counted_samples(ledger: Ledger, round_: int) -> list[int]:
 
 
 class _Dense:
-    def __init__(self, known: Known, run: DenseRun) -> None:
+    def __init__(self, known: StoredSwarm, run: DenseRun) -> None:
         manifest, store = known.manifest, known.store
         cpu = torch.device("cpu")
         self._run = run
@@ -120,7 +120,7 @@ class _Dense:
         for start in range(0, len(samples), _MICRO_BATCH):
             numbers = samples[start : start + _MICRO_BATCH]
             stored = [
-                Sample(data, number, round_, heldout)
+                StoredSample(data, number, round_, heldout)
                 for data, number in zip(read(numbers), numbers, strict=True)
             ]
             loss = self._task.loss(self.model, self._task.batch(stored))
@@ -148,7 +148,7 @@ class _Dense:
             optimizer.load_state_dict(kept)
 
 
-def train_dense(known: Known, run: DenseRun) -> dict[str, Any]:
+def train_dense(known: StoredSwarm, run: DenseRun) -> dict[str, Any]:
     """Train to the end on one thread, unless that was done, and return the results: `way`, `rate`,
     `tokens`, `seconds` of training, `curve` of (round, nats per token), and `loss` over all held-out
     samples."""

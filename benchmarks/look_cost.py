@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from distro_node.node.control.command_socket import ask
-from distro_node.node.results.account import read_ledger
+from distro_node.node.results.contributions import read_ledger
 from local_nodes import LocalNodes, timing_manifest, wait_for_round
 
 MEMBERS = 2

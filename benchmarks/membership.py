@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from distro_node.node.trainer.checking import changes, look
+from distro_node.node.trainer.audit_score import changes, look
 from distro_node.protocol.codec.update import DecodedUpdate
 from federation import DELTA, SEQUENCE, Federation, Results, Text, Way, texts
 from training import windows

@@ -31,12 +31,12 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.device import choose_device
-from distro_node.node.trainer.memory_model import Needs, Workload, needs
-from distro_node.node.trainer.memory_options import MemoryOptions
-from distro_node.node.trainer.memory_plan import Room, all_options, choices
-from distro_node.node.trainer.model import model_config, new_model, parameter_table
+from distro_node.node.trainer.memory.optimizer_state import noise_table
+from distro_node.node.trainer.models.model import model_config, new_model, parameter_table
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.node.trainer.state import noise_table
+from distro_node.node.training.memory_model import Needs, Workload, needs
+from distro_node.node.training.memory_options import MemoryOptions
+from distro_node.node.training.memory_plan import FreeMemory, all_options, choices
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.wire.manifest import (
     DataSpec,
@@ -214,7 +214,7 @@ def preset_on_a_card() -> list[dict[str, Any]]:
     )
     rows = []
     print(f"\nThe 1.2B preset, {work.elements:,} parameters, on a GPU, by the model")
-    for choice in choices(work, "cuda", Room(device=CARD, host=1 << 40), micro_batch=1):
+    for choice in choices(work, "cuda", FreeMemory(device=CARD, host=1 << 40), micro_batch=1):
         activations = next(p.device for p in choice.needs.passing[0] if p.name == "activations")
         lasting = sum(p.device for p in choice.needs.lasting) + 4 * work.elements
         rows.append(

@@ -33,13 +33,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from defaults import OPTIMIZERS
-from distro_node.node.trainer.blocks import float_basis
 from distro_node.node.trainer.device import choose_device
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.fingerprint import fingerprint
-from distro_node.node.trainer.optimizer import LocalOptimizer, Taken
-from distro_node.protocol.codec.audit import contradicted
+from distro_node.node.trainer.optimizer.blocks import float_basis
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.fingerprint import fingerprint
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer, Taken
 from distro_node.protocol.codec.basis import exact_in_float32
+from distro_node.protocol.codec.outlier_filter import contradicted
 from distro_node.protocol.codec.update import (
     DecodedUpdate,
     TensorLayout,

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from distro_node.protocol.sampling.sampler import SPAN_CHUNKS, Order
+from distro_node.protocol.sampling.sampler import SPAN_CHUNKS, StreamOrder
 from training import (
     SEQUENCE,
     Setting,
@@ -38,14 +38,14 @@ from training import (
 )
 
 
-def orders(setting: Setting, samples: int, mixed: int) -> dict[str, Order]:
+def orders(setting: Setting, samples: int, mixed: int) -> dict[str, StreamOrder]:
     """Return the three orders, for a corpus of this many samples."""
     lanes = setting.workers * setting.sequences
     part = samples // lanes
     return {
-        "shuffled": Order(setting.seed, samples, lanes, span=1, mixed=1),
-        "lanes": Order(setting.seed, samples, lanes, span=part, mixed=part),
-        "chunks": Order(setting.seed, samples, lanes, span=SPAN_CHUNKS * mixed, mixed=mixed),
+        "shuffled": StreamOrder(setting.seed, samples, lanes, span=1, mixed=1),
+        "lanes": StreamOrder(setting.seed, samples, lanes, span=part, mixed=part),
+        "chunks": StreamOrder(setting.seed, samples, lanes, span=SPAN_CHUNKS * mixed, mixed=mixed),
     }
 
 
@@ -65,7 +65,7 @@ class OrderedTrial(Trial):
     """A trial that reads samples as a swarm's members do, each from its own streams."""
 
     def __init__(
-        self, setting: Setting, text: np.ndarray, heldout: np.ndarray, order: Order
+        self, setting: Setting, text: np.ndarray, heldout: np.ndarray, order: StreamOrder
     ) -> None:
         super().__init__(setting, text, heldout)
         self._lanes_order = order

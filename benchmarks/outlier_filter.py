@@ -28,9 +28,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.optimizer import LocalOptimizer
-from distro_node.protocol.codec import audit
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
+from distro_node.protocol.codec import outlier_filter
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate
@@ -196,8 +196,8 @@ def measure(data: str, rounds: Iterator[tuple[UpdateLayout, list[DecodedUpdate]]
         for kind, liars in [("none", 0), *((kind, n) for n in (1, 2, 3, 4) for kind in KINDS)]:
             lies = KINDS[kind](layout, honest, liars, chance) if liars else []
             updates = [*honest[: MEMBERS - liars], *lies]
-            against = audit.contradictions(layout, updates, number)
-            peeled = np.isin(np.arange(MEMBERS), list(audit.outvoted(against)))
+            against = outlier_filter.contradictions(layout, updates, number)
+            peeled = np.isin(np.arange(MEMBERS), list(outlier_filter.outvoted(against)))
             at_once = 2 * against.sum(axis=1) > MEMBERS - 1
             split = MEMBERS - liars
             tally = [part.sum() for out in (peeled, at_once) for part in (out[:split], out[split:])]
@@ -220,9 +220,9 @@ def grind(members: int, lies: float, tries: int) -> Ground:
     layout = update_layout([ParameterSpec(name="w", shape=(1 << 15, 36_864))], 64, 8)
     chance = np.random.default_rng(2)
     lie = chance.random(sum(tensor.blocks for tensor in layout.tensors)) < lies
-    samples = (audit.sample(layout, members, seed) for seed in range(tries))
+    samples = (outlier_filter.sample(layout, members, seed) for seed in range(tries))
     shares = [float(lie[blocks].mean()) for ((_, blocks),) in samples]
-    ((_, blocks),) = audit.sample(layout, members, 0)
+    ((_, blocks),) = outlier_filter.sample(layout, members, 0)
     room = math.sqrt(60 * math.log(2) / (2 * len(blocks)))
     return Ground(members, len(blocks), float(lie.mean()), tries, min(shares), lies - room)
 

@@ -36,10 +36,10 @@ import trio
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node.control.command_socket import ask
-from distro_node.node.dashboard.chronicle import Chronicle
+from distro_node.node.dashboard.run_history import RunHistory
 from distro_node.node.errors import UserError
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.telemetry.stalls import StallMeter
+from distro_node.node.telemetry.loop_lag import StallMeter
 from distro_node.node.telemetry.status import MemberStatus, decode_status
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import (
@@ -99,9 +99,9 @@ class Run:
         with self.history.open("ab") as file:
             file.write(b"".join(lines))
 
-    def open(self) -> Chronicle:
+    def open(self) -> RunHistory:
         """Return a reader of it."""
-        return Chronicle(self.peers[0], peer_text(self.peers[0]), self.ledger, self.history)
+        return RunHistory(self.peers[0], peer_text(self.peers[0]), self.ledger, self.history)
 
     def _update(self, peer: Any, round_: int) -> UpdateEntry:
         update = ContentId(content_id(peer + round_.to_bytes(8, "big")))

@@ -17,19 +17,19 @@ import numpy as np
 import torch
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.panels import (
+from distro_node.protocol.chain.committee_draw import (
+    AggregatorStanding,
     Panel,
-    Standing,
     against_most,
     agreed_tally,
     draw_panels,
     may_speak,
 )
-from distro_node.protocol.codec.exchanged import received
+from distro_node.protocol.codec.aggregate import Momentum
+from distro_node.protocol.codec.exchange_size import received
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
 from distro_node.protocol.codec.sections import Section, most_sections, sections
-from distro_node.protocol.codec.sheet import heard_in, sign_of_nothing
-from distro_node.protocol.codec.tally import Momentum
+from distro_node.protocol.codec.sign_vote import heard_in, sign_of_nothing
 from distro_node.protocol.codec.update import DecodedUpdate
 from distro_node.protocol.wire.work_specs import SpeakersSpec
 from training import Trial
@@ -73,7 +73,7 @@ class Spoken:
         self._layout = _layout(spec, trial)
         self._members = [PeerId(content_id(bytes([n]))) for n in range(trial.setting.workers)]
         self._liars = frozenset(self._members[: spec.liars])
-        self._standings: dict[PeerId, Standing] = {}
+        self._standings: dict[PeerId, AggregatorStanding] = {}
         self._struck: set[PeerId] = set()
         self._panels: tuple[Panel, ...] = ()
         self._sections: tuple[Section, ...] = ()
@@ -108,7 +108,7 @@ class Spoken:
 
     def _begin(self, term: int) -> None:
         for peer in {peer for panel in self._panels for peer in panel}:
-            known = self._standings.get(peer, Standing())
+            known = self._standings.get(peer, AggregatorStanding())
             struck = peer in self._struck
             self._standings[peer] = known.struck(term - 1) if struck else known.served()
         able = may_speak(self._members, self._standings, term)

@@ -41,15 +41,15 @@ import torch
 from defaults import OPTIMIZERS
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.trainer.checking import changes, look
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.optimizer import LocalOptimizer
-from distro_node.protocol.checks.disputes import LASTS
-from distro_node.protocol.codec.audit import contradicted
+from distro_node.node.trainer.audit_score import changes, look
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
+from distro_node.protocol.audit.disputes import LASTS
 from distro_node.protocol.codec.layout import UpdateLayout
+from distro_node.protocol.codec.outlier_filter import contradicted
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
-from distro_node.protocol.sampling.say import of_checked, once
+from distro_node.protocol.sampling.update_weights import of_checked, once
 from outlier_filter import signs_said
 from runs import append_run, finite, read_runs
 from training import Setting, Trial, read_corpus, usual_schedule

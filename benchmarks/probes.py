@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from distro_node.node.trainer.draws import drawn
-from distro_node.node.trainer.model import auto_class, parameter_table
-from distro_node.node.trainer.probe_parameters import ParameterFill
+from distro_node.node.trainer.models.model import auto_class, parameter_table
+from distro_node.node.trainer.models.probe_parameters import ParameterFill
+from distro_node.node.trainer.tasks.seeded_random import drawn
 from transformers import AutoConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 

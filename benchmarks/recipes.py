@@ -16,8 +16,8 @@ from typing import Literal
 
 import torch
 from dense import AdamW, adam, is_hidden_matrix, tensors_of
-from distro_node.node.trainer.blocks import float_basis
-from distro_node.node.trainer.optimizer import orthogonalised
+from distro_node.node.trainer.optimizer.blocks import float_basis
+from distro_node.node.trainer.optimizer.optimizer import orthogonalised
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import TensorLayout, update_layout
 from going import Going, Part, Stand

@@ -33,8 +33,8 @@ import psutil
 import trio
 from distro_node.node.content.downloads import blob_list_at
 from distro_node.node.demo.history import History
-from distro_node.node.results.state import read_swarm
-from distro_node.node.trainer.client import TrainerSpec, open_trainer
+from distro_node.node.results.saved_state import read_swarm
+from distro_node.node.training.client import TrainerSpec, open_trainer
 from local_nodes import LocalNodes, timing_manifest, trainer_of, wait_for_round
 
 TICK_SECONDS = 0.02

@@ -5,10 +5,10 @@
 A dispute is settled when re-audits with enough votes agree, and is dropped sixteen rounds after
 members are called to it. One of a swarm's members does not work, although it has votes. Each round
 two of the others, drawn at random, score its work low; the members that are called
-(`protocol/checks/disputes.py`) re-audit, one dispute after the other, and take the given number of
+(`protocol/audit/disputes.py`) re-audit, one dispute after the other, and take the given number of
 rounds for each, plus or minus one. Reputation follows the program's own rules.
 
-The order in which members take disputes (`node/trainer/next_look.py`) is compared with the obvious
+The order in which members take disputes (`node/training/reaudit_order.py`) is compared with the obvious
 one: every member takes the newest that it knows.
 """
 
@@ -24,22 +24,28 @@ from typing import Any
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.trainer.next_look import next_look
-from distro_node.protocol.checks.accounts import TERM, Accounts, Facts, FirstLook, SecondLook
-from distro_node.protocol.checks.disputes import LAG
-from distro_node.protocol.checks.standing import level_test
+from distro_node.node.training.reaudit_order import next_look
+from distro_node.protocol.audit.audit_sums import level_test
+from distro_node.protocol.audit.disputes import LAG
+from distro_node.protocol.audit.reputation import (
+    TERM,
+    Audit,
+    Reaudit,
+    RecordedWork,
+    ReputationTable,
+)
 
 GOOD, LOW, SHARE = 15_000, 500, 4
 SIZES = (6, 12, 24)
 TAKES = (1, 2, 4, 6, 8, 10, 12)
 _LOW_LOOKS = 2
 
-Choose = Callable[[Iterable[FirstLook], Accounts, PeerId, int, int], FirstLook | None]
+Choose = Callable[[Iterable[Audit], ReputationTable, PeerId, int, int], Audit | None]
 
 
 def newest(
-    waiting: Iterable[FirstLook], accounts: Accounts, me: PeerId, _now: int, _takes: int
-) -> FirstLook | None:
+    waiting: Iterable[Audit], accounts: ReputationTable, me: PeerId, _now: int, _takes: int
+) -> Audit | None:
     """Return the latest of the disputes that wait for `me`."""
     own = [first for first in waiting if accounts.may_look_again(me, first)]
     return own[-1] if own else None
@@ -56,7 +62,7 @@ class CheckedSwarm:
         self.peers = [PeerId(content_id(b"member %d" % number)) for number in range(members)]
         founder, *others = self.peers
         self.cheat = self.peers[-1]
-        self.accounts = Accounts(founder, level_test(250))
+        self.accounts = ReputationTable(founder, level_test(250))
         self.round = 0
         self.close()
         for peer in others:
@@ -68,19 +74,19 @@ class CheckedSwarm:
             pairs = zip(self.peers, self.peers[step:] + self.peers[:step], strict=True)
             self.close([self.look(checker, peer, GOOD) for checker, peer in pairs])
 
-    def look(self, checker: PeerId, peer: PeerId, score: int) -> FirstLook:
+    def look(self, checker: PeerId, peer: PeerId, score: int) -> Audit:
         """Return an audit of the last round."""
-        return FirstLook(checker, peer, self.round - 1, SHARE, score)
+        return Audit(checker, peer, self.round - 1, SHARE, score)
 
-    def close(self, looks: Iterable[FirstLook] = (), again: Iterable[SecondLook] = ()) -> None:
+    def close(self, looks: Iterable[Audit] = (), again: Iterable[Reaudit] = ()) -> None:
         """Close the round with its record."""
         shares = dict.fromkeys(self.peers, SHARE) if self.round else {}
         lot = content_id(b"%d of %d" % (self.round, self.seed))
-        facts = Facts(self.round, shares, tuple(looks), tuple(again), lot)
+        facts = RecordedWork(self.round, shares, tuple(looks), tuple(again), lot)
         self.accounts.close(facts, self.peers)
         self.round += 1
 
-    def called(self) -> list[tuple[FirstLook, PeerId]]:
+    def called(self) -> list[tuple[Audit, PeerId]]:
         """Return the disputes to which members are called since the last record, and those members."""
         return [
             (first, peer)
@@ -96,8 +102,8 @@ def rounds_until_left_out(
     """Return the number of rounds until the cheat is out of the step; None if more than `most`."""
     swarm, chance = CheckedSwarm(members, seed), random.Random(seed)
     honest = swarm.peers[:-1]
-    busy: dict[PeerId, tuple[int, FirstLook]] = {}
-    waiting: dict[PeerId, list[FirstLook]] = {peer: [] for peer in honest}
+    busy: dict[PeerId, tuple[int, Audit]] = {}
+    waiting: dict[PeerId, list[Audit]] = {peer: [] for peer in honest}
     began = swarm.round
     while swarm.accounts.counts(swarm.cheat):
         if swarm.round - began == most:
@@ -109,7 +115,7 @@ def rounds_until_left_out(
                 continue
             busy.pop(peer, None)
             if first is not None:
-                again.append(SecondLook(peer, first, low=True))
+                again.append(Reaudit(peer, first, low=True))
             chosen = choose(waiting[peer], swarm.accounts, peer, swarm.round, takes)
             if chosen is not None:
                 waiting[peer].remove(chosen)

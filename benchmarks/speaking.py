@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from distro_node.protocol.codec.exchanged import received
+from distro_node.protocol.codec.aggregate import decode_tally, joined
+from distro_node.protocol.codec.aggregator import Aggregator
+from distro_node.protocol.codec.exchange_size import received
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
 from distro_node.protocol.codec.sections import most_sections, panel_count, sections
-from distro_node.protocol.codec.sheet import PART_FORMAT, cut_sheet, part_bytes
-from distro_node.protocol.codec.speaker import Speaker
-from distro_node.protocol.codec.tally import decode_tally, joined
+from distro_node.protocol.codec.sign_vote import PART_FORMAT, cut_sheet, part_bytes
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.wire.work_specs import SpeakersSpec
 from llamas import SIZES, llama
@@ -72,11 +72,11 @@ def panels(
     costs.of("cut the own sheet", lambda: cut_sheet(whole, cut, spec.one_of, 0, sheet))
     size = part_bytes(cut[0], spec.one_of, 0)
     told: list[tuple[bytes | None, int]] = [(drawn(size), 1) for _ in range(members)]
-    speaker = costs.of("begin a term", lambda: Speaker(cut[0], 0, count, spec.one_of))
+    speaker = costs.of("begin a term", lambda: Aggregator(cut[0], 0, count, spec.one_of))
     said = costs.of("say a tally", lambda: speaker.say(0, told))
     assert costs.of("go on from what counted", lambda: speaker.settle(said))
     tallies = [
-        Speaker(section, number, count, spec.one_of).say(0, [(None, 1)] * members)
+        Aggregator(section, number, count, spec.one_of).say(0, [(None, 1)] * members)
         for number, section in enumerate(cut)
     ]
     costs.of(

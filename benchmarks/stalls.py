@@ -36,26 +36,26 @@ from distro_node.crypto.identity import PeerId
 from distro_node.node.content.snapshots import Snapshots
 from distro_node.node.network.exchange.blobs import FOUND, BlobFetcher
 from distro_node.node.network.traffic import Traffic
-from distro_node.node.runner import Runner
+from distro_node.node.session.effect_runner import Runner
+from distro_node.node.session.sync import catch_up
+from distro_node.node.session.update_exchange import RECENT_UPDATES
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
-from distro_node.node.sync import catch_up
+from distro_node.node.telemetry.loop_lag import StallMeter, spare_what_stays
 from distro_node.node.telemetry.metrics import Metrics
-from distro_node.node.telemetry.stalls import StallMeter, spare_what_stays
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.node.trainer.answers import Applied, SnapshotResult
-from distro_node.node.trainer.frames import Trained
-from distro_node.node.trainer.trainer_spec import TrainerSpec
-from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
-from distro_node.node.updates import RECENT_UPDATES
+from distro_node.node.training.answers import SnapshotResult, StepApplied
+from distro_node.node.training.frames import TrainedUpdate
+from distro_node.node.training.supervisor import TrainerSupervisor
+from distro_node.node.training.trainer_spec import TrainerSpec
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import MAX_ENTRIES, SYNC_PROTOCOL, SyncRequest
 from distro_node.protocol.codec.update import encode_update, manifest_layout
 from distro_node.protocol.member.effects import FetchUpdate, Publish
-from distro_node.protocol.member.inputs import Learned, UpdateHeld
+from distro_node.protocol.member.inputs import EntryReceived, UpdateHeld
+from distro_node.protocol.util.bounded_dict import BoundedTable
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
-from distro_node.protocol.wire.bounded import Bounded
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import ParameterSpec
 from distro_node.protocol.wire.messages import SnapshotEntry
@@ -163,7 +163,7 @@ class World:
             telemetry=self.telemetry,
             start_number=1,
             ticket=b"",
-            update_ids=Bounded(RECENT_UPDATES),
+            update_ids=BoundedTable(RECENT_UPDATES),
         )
         state = self.state(self.chain.round - 1)
         newest = LocalSnapshot(
@@ -256,19 +256,19 @@ class World:
     async def load_momentum(self, path: object) -> bool:
         return False
 
-    async def train(self, round: int, samples: object, *, looks: bool) -> Trained:
+    async def train(self, round: int, samples: object, *, looks: bool) -> TrainedUpdate:
         body = await self._made.receive()
-        return Trained(
+        return TrainedUpdate(
             body, loss=2.5, tokens=500, coefficients=1, compute_seconds=0.0, encode_seconds=0.0
         )
 
     async def apply(
         self, round: int, updates: list[bytes], rate: float, own: bool, counts: object
-    ) -> Applied:
+    ) -> StepApplied:
         self.round = round
         self.applied.append(len(updates))
         await trio.lowlevel.checkpoint()
-        return Applied(fingerprint=FINGERPRINT, seconds=0.0, left_out=0)
+        return StepApplied(fingerprint=FINGERPRINT, seconds=0.0, left_out=0)
 
     async def snapshot(self) -> SnapshotResult:
         # A trainer would do this in its own process.
@@ -359,7 +359,7 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
             await until(lambda: not runner._outgoing.statistics().current_buffer_used)
         async with stage("the round is decided, its updates are read and handed to the trainer"):
             decided = chain.grow(updates=entries)
-            runner._dispatch(Learned(decided))
+            runner._dispatch(EntryReceived(decided))
             await until(lambda: len(world.applied) == 1)
 
         async def held(wanted: FetchUpdate) -> None:
@@ -382,7 +382,7 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
                     for number, update in enumerate(fresh)
                 ]
                 decided = chain.grow(updates=updates)
-                runner._dispatch(Learned(decided))
+                runner._dispatch(EntryReceived(decided))
                 await until(lambda before=before: len(world.applied) > before)
         async with stage("an answer of all that fits to who knows nothing"):
             asked = encode(SyncRequest(chain.manifest.swarm, 0, (), MAX_ENTRIES))

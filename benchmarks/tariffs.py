@@ -11,7 +11,7 @@ the week all fail for three hours. Its bounds are quantiles of the week before, 
 owner can know.
 
 The same run compares: always active, pausing without hysteresis, and fixed hours of the night
-(`node/hours.py`). The duration of a round does not depend on the number of members, since all
+(`node/util/schedule.py`). The duration of a round does not depend on the number of members, since all
 compute in parallel, so the loss is in updates; a member that returns contributes none until it has
 caught up. Cheap hours are those below the zone's median price, so half of the energy of a member
 that is always active falls into them.
@@ -29,8 +29,8 @@ from pathlib import Path
 
 import numpy as np
 from distro_node.node.energy.arithmetic import JOULES_PER_KWH
-from distro_node.node.energy.threshold import Gate, Threshold
-from distro_node.node.hours import parse_hours
+from distro_node.node.energy.threshold import PauseDecision, Threshold
+from distro_node.node.util.schedule import parse_hours
 
 ZONES = {"London": 0, "Chicago": -6, "Tokyo": 9}
 """Hours from UTC, without summer time."""
@@ -116,7 +116,7 @@ def by_price(before: np.ndarray, setting: Setting, *, hysteresis: bool = True) -
     """Return the program's own decision, with bounds from the week before."""
     pause = float(np.quantile(before, setting.pause_quantile))
     resume = float(np.quantile(before, setting.resume_quantile)) if hysteresis else pause
-    gate = Gate(Threshold(pause=pause, resume=resume))
+    gate = PauseDecision(Threshold(pause=pause, resume=resume))
 
     def decide(seconds: int, minute: int, price: float | None) -> bool:
         return gate.miss(seconds) if price is None else gate.hear(price, seconds)

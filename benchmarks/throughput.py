@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from distro_node.node.demo.history import History
-from distro_node.node.trainer.model import layers_of, model_config, new_model
+from distro_node.node.trainer.models.model import layers_of, model_config, new_model
 from local_nodes import LocalNodes, timing_manifest, wait_for_round
 
 SEQUENCE = 256

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from dense import AdamW, Muon, dense_optimizers, tensors_of
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.memory_options import IN_FLOAT32, StateOptions
-from distro_node.node.trainer.model import build_model, ordered_parameters
-from distro_node.node.trainer.optimizer import LocalOptimizer
-from distro_node.protocol.codec.audit import contradicted
+from distro_node.node.trainer.models.model import build_model, ordered_parameters
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
+from distro_node.node.training.memory_options import IN_FLOAT32, StateOptions
+from distro_node.protocol.codec.outlier_filter import contradicted
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, encode_update, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec

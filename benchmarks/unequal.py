@@ -34,11 +34,11 @@ from typing import Any
 
 import numpy as np
 from distro_node.crypto.identity import PeerId
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.optimizer import LocalOptimizer
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
-from distro_node.protocol.sampling.say import by_share
+from distro_node.protocol.sampling.update_weights import by_share
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from training import Setting, Trial, read_corpus, usual_schedule
 

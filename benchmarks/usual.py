@@ -3,7 +3,7 @@
     python benchmarks/usual.py [--swarms 20000] [--json FILE]
 
 The passing bound follows from the scores that members with votes have had
-(`protocol/checks/verdict.py`), and a new swarm has had few. A member without votes is removed after
+(`protocol/audit/verdict.py`), and a new swarm has had few. A member without votes is removed after
 one failure. Here members contribute to the usual score once they were audited once, twice, four
 times (the rule) or eight times: each swarm draws that many scores of each of its voters, the
 program's own rule computes the passing bound from them, and the probability of a failure follows
@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from distro_node.protocol.checks import verdict
-from distro_node.protocol.checks.verdict import Seen, Usual, passing
+from distro_node.protocol.audit import verdict
+from distro_node.protocol.audit.verdict import BaselineSample, ScoreBaseline, passing
 
 MEAN, SHARE, SECOND_LOOKS = 15_000, 4, 2
 DEVIATIONS = (0.20, 0.24)
@@ -61,12 +61,15 @@ def measure(
     for _ in range(swarms):
         seen = [
             (
-                [Seen(round(MEAN * chance.gauss(1, deviation)), SHARE) for _ in range(looks)],
+                [
+                    BaselineSample(round(MEAN * chance.gauss(1, deviation)), SHARE)
+                    for _ in range(looks)
+                ],
                 number,
             )
             for number in votes
         ]
-        usual = Usual(seen).of(SHARE)
+        usual = ScoreBaseline(seen).of(SHARE)
         found.append(usual / MEAN)
         chances.append(chance_of_failure(passing(usual) / MEAN, deviation))
     found.sort()

@@ -36,21 +36,21 @@ from typing import Any
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.beacon import REVEALED_AFTER, next_value
-from distro_node.protocol.chain.leaders import Leaders
-from distro_node.protocol.checks.accounts import (
+from distro_node.protocol.audit.audit_sums import level_test
+from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES, call
+from distro_node.protocol.audit.lottery import SECRET_BYTES, AuditTarget, drawn_look
+from distro_node.protocol.audit.reputation import (
     FRESH,
-    Accounts,
-    Facts,
-    FirstLook,
-    SecondLook,
+    Audit,
+    Reaudit,
+    RecordedWork,
+    ReputationTable,
     chance_to_look,
 )
-from distro_node.protocol.checks.disputes import LAG, MOST_SEQUENCES, call
-from distro_node.protocol.checks.draw import SECRET_BYTES, Look, drawn_look
-from distro_node.protocol.checks.standing import level_test
-from distro_node.protocol.checks.verdict import failed
-from distro_node.protocol.sampling.say import by_share
+from distro_node.protocol.audit.verdict import failed
+from distro_node.protocol.chain.beacon import REVEALED_AFTER, next_value
+from distro_node.protocol.chain.leaders import Leaders
+from distro_node.protocol.sampling.update_weights import by_share
 from distro_node.protocol.wire.membership import Membership, Votes
 
 EVERY, SHARE = 5, 16
@@ -91,7 +91,7 @@ class Swarm:
         self.peers = names
         self.liars = frozenset(names[n] for n in liars)
         self.idle = frozenset(names[n] for n in idle)
-        self.accounts = Accounts(names[0], LEVELS)
+        self.accounts = ReputationTable(names[0], LEVELS)
         self.round = 0
         self.out: dict[PeerId, int] = {}
         """Members that are out of the step, and since which round."""
@@ -103,9 +103,9 @@ class Swarm:
         self._values: list[bytes] = [next_value(SWARM, b"")]
         self._secrets: dict[int, dict[PeerId, bytes]] = {}
         self._leaders: dict[tuple[int, int], Leaders] = {}
-        self._held: list[FirstLook] = []
-        self._said: list[FirstLook] = []
-        self._again: list[tuple[int, SecondLook]] = []
+        self._held: list[Audit] = []
+        self._said: list[Audit] = []
+        self._again: list[tuple[int, Reaudit]] = []
         self._updates: dict[tuple[PeerId, int], tuple[bool, float, dict[int, float]]] = {}
         away = self.idle if newcomer else frozenset[PeerId]()
         self._away = away
@@ -132,7 +132,7 @@ class Swarm:
         self._secrets[now] = {p: self.random.randbytes(SECRET_BYTES) for p in self.peers}
         hostile, value = self._lead()
         looks, again = self._of_record(hostile=hostile)
-        accounts.close(Facts(now, shares, tuple(looks), tuple(again), value), members)
+        accounts.close(RecordedWork(now, shares, tuple(looks), tuple(again), value), members)
         self._values.append(value)
         self.round += 1
         self._leaders = {key: each for key, each in self._leaders.items() if key[0] > now}
@@ -201,7 +201,7 @@ class Swarm:
 
     # Contents of a record
 
-    def _of_record(self, *, hostile: bool) -> tuple[list[FirstLook], list[SecondLook]]:
+    def _of_record(self, *, hostile: bool) -> tuple[list[Audit], list[Reaudit]]:
         now, target = self.round, self.target
         firsts = [look for look in self._said if look.round > now - FRESH]
         chosen = [look for look in firsts if not hostile or look.checker in self.liars]
@@ -221,7 +221,7 @@ class Swarm:
         self._again = [each for each in self._again if each not in ready]
         return chosen, [look for _, look in ready]
 
-    def _drawn(self, peer: PeerId, lot: bytes, round_: int) -> Look | None:
+    def _drawn(self, peer: PeerId, lot: bytes, round_: int) -> AuditTarget | None:
         secrets = self._secrets.get(round_ - 1 - LAG)
         if secrets is None:
             return None
@@ -243,11 +243,11 @@ class Swarm:
             elif look.peer in self.liars:
                 score = 15_000
             elif look.peer == self.target:
-                self._held.append(FirstLook(peer, look.peer, now, share, 0))
+                self._held.append(Audit(peer, look.peer, now, share, 0))
                 continue
             else:
                 score = self._score(look.peer, now, look.sequence)
-            self._said.append(FirstLook(peer, look.peer, now, share, score))
+            self._said.append(Audit(peer, look.peer, now, share, score))
 
     def _call(self, now: int) -> None:
         """Call members to disputes by the round's beacon."""
@@ -260,9 +260,9 @@ class Swarm:
                     continue
                 low = first.peer not in self.liars if lies else self._is_low(first)
                 at = now + 1 if lies else now + self.random.randint(2, 6)
-                self._again.append((at, SecondLook(peer, first, low)))
+                self._again.append((at, Reaudit(peer, first, low)))
 
-    def _is_low(self, first: FirstLook) -> bool:
+    def _is_low(self, first: Audit) -> bool:
         scores = [
             self._score(first.peer, first.round, sequence)
             for sequence in range(min(first.share, MOST_SEQUENCES))

@@ -27,12 +27,12 @@ from typing import Any
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.checks.accounts import Accounts, Facts, FirstLook, SecondLook
-from distro_node.protocol.checks.disputes import LAG, LASTS, MOST_SEQUENCES
-from distro_node.protocol.checks.draw import SECRET_BYTES, drawn_look
-from distro_node.protocol.checks.standing import level_test
-from distro_node.protocol.checks.verdict import failed
-from distro_node.protocol.sampling.say import by_share
+from distro_node.protocol.audit.audit_sums import level_test
+from distro_node.protocol.audit.disputes import LAG, LASTS, MOST_SEQUENCES
+from distro_node.protocol.audit.lottery import SECRET_BYTES, drawn_look
+from distro_node.protocol.audit.reputation import Audit, Reaudit, RecordedWork, ReputationTable
+from distro_node.protocol.audit.verdict import failed
+from distro_node.protocol.sampling.update_weights import by_share
 
 HONEST, SHARE, CROWD = 20, 16, 1000
 EVERY = 5
@@ -90,7 +90,7 @@ class Swarm:
         """`crowd` makes the adversary's next identity; it always has `CROWD` waiting for admission.
         `door_costs`: whether admission costs compute."""
         self.random = random.Random(seed)
-        self.accounts = Accounts(honest[0].peer, LEVELS)
+        self.accounts = ReputationTable(honest[0].peer, LEVELS)
         self.members = {honest[0].peer: honest[0]}
         self.honest = honest
         self.every = every
@@ -106,7 +106,7 @@ class Swarm:
         self.heads: list[float] = []
         self.say: list[float] = []
         """Its fraction of the updates in the step."""
-        self._seen: list[FirstLook] = []
+        self._seen: list[Audit] = []
         self._waiting = honest[1:]
         self._crowd = crowd
         self._round = 0
@@ -124,7 +124,7 @@ class Swarm:
         # The audits of a round's updates are in the next record.
         looks, self._seen = self._seen, self._first_looks(shares)
         again = [look for first in list(accounts.disputes) for look in self._second_looks(first)]
-        facts = Facts(now, shares, tuple(looks), tuple(again), self.random.randbytes(32))
+        facts = RecordedWork(now, shares, tuple(looks), tuple(again), self.random.randbytes(32))
         accounts.close(facts, self.members)
         self.looks += len(looks)
         self.again += len(again)
@@ -153,7 +153,7 @@ class Swarm:
                 return
             self.members[agent.peer] = agent
 
-    def _first_looks(self, shares: dict[PeerId, int]) -> list[FirstLook]:
+    def _first_looks(self, shares: dict[PeerId, int]) -> list[Audit]:
         record = self.random.randbytes(32)
         looks = []
         for peer in self.accounts.votes:
@@ -171,10 +171,10 @@ class Swarm:
             if look is not None:
                 score = self._score(checker, look.peer, self._round, look.sequence)
                 share = shares[look.peer]
-                looks.append(FirstLook(peer, look.peer, self._round, share, score))
+                looks.append(Audit(peer, look.peer, self._round, share, score))
         return looks
 
-    def _second_looks(self, first: FirstLook) -> list[SecondLook]:
+    def _second_looks(self, first: Audit) -> list[Reaudit]:
         looks = []
         for peer in sorted(self.accounts.waits_for(first) & self.members.keys()):
             if first.peer not in self.members:
@@ -184,7 +184,7 @@ class Swarm:
                 for sequence in range(min(self.members[first.peer].share, MOST_SEQUENCES))
             ]
             low = failed(first.score, scores, self.accounts.bound(first.share))
-            looks.append(SecondLook(peer, first, low))
+            looks.append(Reaudit(peer, first, low))
         return looks
 
     def _forget(self) -> None:

@@ -20,7 +20,6 @@ import trio
 from .. import __version__
 from ..crypto.identity import Identity, peer_text
 from ..protocol.wire.introductions import Registry
-from .carrying import counted, keep_count
 from .control.command_socket import serve_control
 from .hosted_observer import HostedObserver, open_hosted_observer
 from .network.circuit_relay import CircuitLimits
@@ -28,13 +27,14 @@ from .network.discovery.introductions import IntroductionService
 from .network.exchange.update_relay import UpdateRelay
 from .network.nat.dial_back import DialBack
 from .network.network import Network, NetworkSettings, open_network
-from .services import keep_running
+from .session.relay_counter import counted, keep_count
 from .settings import DaemonSettings, RelayLimits
-from .storage.carried import Carried
+from .storage.relayed_bytes import RelayedBytes
 from .telemetry.bootstrap_metrics import BootstrapMetrics
-from .telemetry.line import line_status
+from .telemetry.line_status import line_status
 from .telemetry.metrics import serve_page
 from .telemetry.status import BootstrapStatus, encode_status
+from .util.background import keep_running
 
 # Members stay connected, so this also limits how many nodes one bootstrap peer serves; each costs some
 # 200 KB.
@@ -107,7 +107,7 @@ async def _serve(
         if settings.relay is not None:
             UpdateRelay(network, settings.relay)
         metrics = BootstrapMetrics(version=__version__)
-        leaving, carried = trio.Event(), Carried(settings.carried)
+        leaving, carried = trio.Event(), RelayedBytes(settings.carried)
         page = settings.metrics_address and serve_page(metrics.registry, settings.metrics_address)
         try:
             async with trio.open_nursery() as nursery:
@@ -143,7 +143,7 @@ def _leave(leaving: trio.Event) -> dict[str, Any]:
 
 def _status(
     network: Network,
-    carried: Carried,
+    carried: RelayedBytes,
     registry: Registry,
     observer: HostedObserver | None,
     started: float,

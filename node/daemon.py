@@ -21,13 +21,13 @@ from .. import __version__
 from ..crypto.identity import Identity, peer_text
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.swarm_id import swarm_text
-from .control.limits import Limits
-from .control.shifts import Shifts
-from .control.supervisor import Stay as Supervised
+from .control.limits import BandwidthLimits
+from .control.supervisor import RunningSession as Supervised
 from .control.supervisor import Supervisor
+from .control.work_hours import WorkSchedule
 from .dashboard.address import link_of, open_address
-from .dashboard.serving import serve_dashboard
-from .energy.keeper import EnergyKeeper
+from .dashboard.listener import serve_dashboard
+from .energy.manager import EnergyManager
 from .errors import ExitCode, UserError
 from .network.addresses import check_free, parse_dial, parse_listen
 from .network.circuit_relay import MEMBER_CIRCUITS
@@ -35,14 +35,14 @@ from .network.errors import BadAddress, PortInUse
 from .network.explain import explain_network
 from .network.ip_families import with_family
 from .network.network import Network, NetworkSettings, open_network
-from .services import keep_running
+from .session.session import SwarmSession
 from .settings import DaemonSettings
-from .stay import Stay
 from .storage.data_dir import DataDir, open_identity
+from .telemetry.loop_lag import StallMeter
 from .telemetry.metrics import Metrics
-from .telemetry.stalls import StallMeter
 from .telemetry.status import NodeStatus
 from .telemetry.telemetry import Telemetry
+from .util.background import keep_running
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class InSwarm(Supervised, Protocol):
 async def run_daemon(settings: DaemonSettings) -> bool:
     """Take part in a swarm until told to leave or until the run is over; return whether it is over.
     Raises `UserError`."""
-    return await serve_owner(settings, Stay)
+    return await serve_owner(settings, SwarmSession)
 
 
 async def serve_owner(
@@ -107,14 +107,14 @@ async def serve_owner(
             page = await _bound(settings, partial(metrics.serve, settings.metrics_address))
         if page is not None:
             stack.callback(page.close)
-        limits = Limits(settings.max_upload, settings.max_download)
+        limits = BandwidthLimits(settings.max_upload, settings.max_download)
         address = None
         if settings.dashboard is not None:
             address = await _bound(settings, partial(open_address, settings.dashboard))
         if address is not None:
             stack.callback(address.close)
-        shifts = Shifts(settings.active)
-        keeper = EnergyKeeper(settings.energy, shifts, telemetry, observes=observer)
+        shifts = WorkSchedule(settings.active)
+        keeper = EnergyManager(settings.energy, shifts, telemetry, observes=observer)
         supervisor = Supervisor(
             socket=data.socket,
             limits=limits,
@@ -191,7 +191,7 @@ def _check_listening(settings: DaemonSettings) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _kept(keeper: EnergyKeeper) -> AsyncIterator[None]:
+async def _kept(keeper: EnergyManager) -> AsyncIterator[None]:
     """Run the energy manager inside the context; it restores a GPU's power limit at the end."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_running, keeper.run)
@@ -201,7 +201,7 @@ async def _kept(keeper: EnergyKeeper) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _network(
-    settings: DaemonSettings, limits: Limits, identity: Identity
+    settings: DaemonSettings, limits: BandwidthLimits, identity: Identity
 ) -> AsyncIterator[Network]:
     try:
         for address in settings.bootstrap:

@@ -21,23 +21,23 @@ from ..protocol.wire.swarm_id import swarm_text
 from .control.command_socket import Handler
 from .control.supervisor import whole_status
 from .dashboard.address import Address, open_address
-from .dashboard.serving import serve_dashboard
+from .dashboard.listener import serve_dashboard
 from .errors import UserError, leaves
 from .network.addresses import parse_dial
 from .network.network import Network
-from .observer import Observation, link_for_everybody
+from .observer import ObserverSession, link_for_everybody
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.disk_faults import explain_disk
 from .telemetry.metrics import Metrics
-from .telemetry.status import NO_LINE, NodeStatus, ShiftStatus, Status, StayStatus
+from .telemetry.status import NO_LINE, NodeStatus, ScheduleStatus, SessionStatus, Status
 from .telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
 # Short enough to notice space freed on a full disk, long enough not to retry all the time.
 _AGAIN_SECONDS = 60.0
-_ALWAYS = ShiftStatus(at_work=True, by_command=False, active=None, until=None, holds=())
+_ALWAYS = ScheduleStatus(at_work=True, by_command=False, active=None, until=None, holds=())
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ class HostedObserver:
         self._address = address
         self._data = DataDir(settings.data_dir)
         self._telemetry = Telemetry(identity.peer, Metrics(version=__version__))
-        self._observation: Observation | None = None
+        self._observation: ObserverSession | None = None
         self._elsewhere = replace(
             settings,
             bootstrap=tuple(a for a in settings.bootstrap if parse_dial(a)[1] != identity.peer),
@@ -100,7 +100,7 @@ class HostedObserver:
 
     def status(self) -> Status:
         """Return what the page shows."""
-        nothing = StayStatus(swarm=None, line=NO_LINE, reach=None)
+        nothing = SessionStatus(swarm=None, line=NO_LINE, reach=None)
         now = nothing if self._observation is None else self._observation.status()
         return whole_status(self._node, _ALWAYS, self._telemetry, now)
 
@@ -129,7 +129,7 @@ class HostedObserver:
     async def _look(self, network: Network, registry: Registry) -> UserError:
         """Follow the swarm until an error that the owner has to fix, and return that error."""
         problems: list[UserError] = []
-        observation = self._observation = Observation(
+        observation = self._observation = ObserverSession(
             self._elsewhere, self._data, self._identity, network, self._telemetry, registry
         )
         try:

@@ -15,30 +15,30 @@ from functools import partial
 import trio
 
 from ..crypto.identity import Identity, PeerId, peer_text
-from ..protocol.chain.comparing import Rests
+from ..protocol.chain.chain_comparison import FetchBackoff
 from ..protocol.chain.ledger import Ledger
-from ..protocol.member.parting import LOOK_SECONDS
+from ..protocol.member.shutdown import LOOK_SECONDS
 from ..protocol.wire.introductions import Registry
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.messages import RecordId
 from ..protocol.wire.swarm_id import Invite, invite_text
-from .checked import CheckedFollower, checks_status
-from .contact import Contact
-from .control.limits import Limits
+from .control.limits import BandwidthLimits
 from .daemon import serve_owner
-from .hosting import Host
-from .joining import fetch_ledger, find_manifest, follow_ledger
+from .network.cancel_scopes import open_scope
 from .network.network import Network
-from .network.scopes import open_scope
-from .outdated import change_status
-from .services import keep_running
+from .session.audit_report import AuditMetricsUpdater, checks_status
+from .session.join import fetch_ledger, find_manifest, follow_ledger
+from .session.peering import SwarmPeering
+from .session.seeding import ResultSeeder
+from .session.sync import compare_chains
+from .session.version_watch import change_status
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.swarm_store import SwarmStore
-from .sync import compare_chains
-from .telemetry.checked import ChecksStatus
-from .telemetry.status import ChangeStatus, MemberStatus, StayStatus, SwarmStatus
+from .telemetry.audit_status import ChecksStatus
+from .telemetry.status import ChangeStatus, MemberStatus, SessionStatus, SwarmStatus
 from .telemetry.telemetry import Telemetry
+from .util.background import keep_running
 
 # A request of some hundred bytes to each of a few peers; a page three seconds late is still live.
 _AGAIN_SECONDS = 3.0
@@ -49,7 +49,7 @@ _COMPARED_LOOKS = 10
 async def run_observer(settings: DaemonSettings) -> None:
     """Follow a swarm until told to leave. Raises `UserError`."""
     invite = partial(link_for_everybody, settings)
-    await serve_owner(settings, Observation, observer=True, invite=invite)
+    await serve_owner(settings, ObserverSession, observer=True, invite=invite)
 
 
 def link_for_everybody(settings: DaemonSettings, manifest: Manifest) -> str | None:
@@ -60,7 +60,7 @@ def link_for_everybody(settings: DaemonSettings, manifest: Manifest) -> str | No
     return invite_text(Invite(swarm=manifest.swarm, bootstrap=settings.bootstrap, at=settings.at))
 
 
-class Observation:
+class ObserverSession:
     """One observer session, from the first connection to the end."""
 
     run_is_over = False
@@ -74,18 +74,20 @@ class Observation:
         telemetry: Telemetry,
         registry: Registry | None = None,
     ) -> None:
-        """`registry`: as in `Contact`."""
+        """`registry`: as in `SwarmPeering`."""
         self._network = network
         self._telemetry = telemetry
-        self._contact = Contact(settings, data, identity, network, telemetry, registry=registry)
+        self._contact = SwarmPeering(
+            settings, data, identity, network, telemetry, registry=registry
+        )
         self.told_to_leave = False
         self._hosts, self._shared = settings.serve_result, registry is not None
         self._looking = open_scope()
         self._manifest: Manifest | None = None
-        self._host: Host | None = None
+        self._host: ResultSeeder | None = None
         self._seen: _Seen | None = None
         self._looked = trio.current_time()
-        self._checked = CheckedFollower(telemetry.metrics.checks, None)
+        self._checked = AuditMetricsUpdater(telemetry.metrics.checks, None)
 
     async def run(self, ticket: bytes) -> None:
         """Find the swarm and follow it until told to leave. Raises `UserError`."""
@@ -101,13 +103,13 @@ class Observation:
         self.told_to_leave = True
         self._looking.cancel()
 
-    def keep_to(self, limits: Limits) -> None:
+    def keep_to(self, limits: BandwidthLimits) -> None:
         """Apply these bandwidth limits from now on."""
         self._contact.keep_to(limits)
 
-    def status(self) -> StayStatus:
+    def status(self) -> SessionStatus:
         """Return the parts of the status that hold during this session."""
-        return StayStatus(swarm=self._swarm_status(), line=self._contact.line(), reach=None)
+        return SessionStatus(swarm=self._swarm_status(), line=self._contact.line(), reach=None)
 
     async def _follow(self, nursery: trio.Nursery) -> None:
         means, telemetry = self._contact.means, self._telemetry
@@ -121,10 +123,10 @@ class Observation:
         telemetry.progress = None
         telemetry.enter("observing")
         if self._hosts:
-            self._host = Host(means, manifest, store, ledger, shared=self._shared)
+            self._host = ResultSeeder(means, manifest, store, ledger, shared=self._shared)
             nursery.start_soon(keep_running, self._host.run)
         self._tell(ledger, len(ledger) - 1)
-        looks, rests = 0, Rests()
+        looks, rests = 0, FetchBackoff()
         while True:
             await trio.sleep(LOOK_SECONDS if ends_soon(ledger) else _AGAIN_SECONDS)
             length, head = len(ledger), ledger.head

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..protocol.wire.checkpoint import Checkpoint
 from ..protocol.wire.manifest import SwarmId
 from .errors import ExitCode, UserError
-from .hours import Hours
+from .util.schedule import Hours
 
 DEFAULT_METRICS_ADDRESS = ("127.0.0.1", 9464)
 DEFAULT_DASHBOARD_ADDRESS = ("127.0.0.1", 9465)
@@ -210,7 +210,7 @@ class DaemonSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Which:
+class StateSelector:
     """Selects a state: the one after `round`, the `best`, or by default the newest."""
 
     round: int | None = None
@@ -218,7 +218,7 @@ class Which:
     """The state with the lowest held-out loss among those available."""
 
 
-NEWEST = Which()
+NEWEST = StateSelector()
 
 
 def parse_device(text: str) -> str:

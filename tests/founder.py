@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 from distro_node.node.network.network import Network, open_network
-from distro_node.node.stay import Stay
+from distro_node.node.session.session import SwarmSession
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.metrics import Metrics
@@ -29,7 +29,7 @@ class Founder:
     manifest: Manifest
     network: Network
     telemetry: Telemetry
-    stay: Stay
+    stay: SwarmSession
     ended: trio.Event
     """Set when it has left by itself, at the end of its run."""
 
@@ -54,7 +54,7 @@ async def founding(
     workshop.seconds = 0.1
     settings = quiet_settings(manifest, root, bootstrap=bootstrap)
     async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
-        stay = Stay(settings, data, me, network, telemetry, workshop.start)
+        stay = SwarmSession(settings, data, me, network, telemetry, workshop.start)
         ended = trio.Event()
 
         async def run() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distro_node.node.telemetry.checked import ChecksStatus, LeftOut, OwnChecks
+from distro_node.node.telemetry.audit_status import ChecksStatus, LeftOut, OwnChecks
 from distro_node.node.telemetry.privacy import PrivacyStatus
-from distro_node.node.telemetry.scores import Score, Scores
 from distro_node.node.telemetry.status import (
     NO_ENERGY,
     NO_LINE,
@@ -23,12 +22,13 @@ from distro_node.node.telemetry.status import (
     OwnWork,
     Progress,
     ReachStatus,
-    ShiftStatus,
+    ScheduleStatus,
     Status,
     SwarmStatus,
     TrainerStatus,
     TrainingStatus,
 )
+from distro_node.node.telemetry.task_scores import TaskScore, TaskScores
 
 ME = "12D3KooWRwvjkGxUF6KC3rbtbQHNfmHL5VAFeCBbtYnshHRwn4H"
 B, C = "12D3KooWaaaaaaBBBBBB", "12D3KooWaaaaaaCCCCCC"
@@ -79,7 +79,7 @@ CHECKS = ChecksStatus(
 LEFT_OUT = replace(
     OWN_CHECKS, counts=False, votes=0, low=5, failed=3, why="failed", passes_until_back=63
 )
-SCORES = Scores(
+SCORES = TaskScores(
     swarm="swarm-abc",
     round=15,
     record="ab" * 32,
@@ -89,8 +89,8 @@ SCORES = Scores(
     limit=None,
     lm_eval="0.4.9",
     tasks=(
-        Score(task="arc_easy", metric="acc", value=0.25, error=0.01, samples=2376),
-        Score(task="arc_easy", metric="acc_norm", value=0.26, error=None, samples=2376),
+        TaskScore(task="arc_easy", metric="acc", value=0.25, error=0.01, samples=2376),
+        TaskScore(task="arc_easy", metric="acc_norm", value=0.26, error=None, samples=2376),
     ),
 )
 UNREACHABLE = ReachStatus(
@@ -131,7 +131,7 @@ TRAINING = Status(
     ),
     state="training",
     progress=None,
-    shift=ShiftStatus(at_work=True, by_command=False, active=None, until=None, holds=()),
+    shift=ScheduleStatus(at_work=True, by_command=False, active=None, until=None, holds=()),
     training=TrainingStatus(
         round=17,
         phase="compute",
@@ -189,7 +189,7 @@ AWAITING = replace(
     ),
     reach=UNREACHABLE,
     progress=Progress(what="replaying rounds", done=3, total=None),
-    shift=ShiftStatus(
+    shift=ScheduleStatus(
         at_work=True,
         by_command=True,
         active="22:00-07:00",

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.joining import _check_point, _load_ledger
+from distro_node.node.session.join import _check_point, _load_ledger
 from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
-from distro_node.protocol.chain.catching_up import CatchingUp
+from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.messages import RecordId
@@ -77,7 +77,7 @@ def test_a_founder_that_left_wins_nothing_by_a_lost_ledger(
         assert len(ledger) == 0
         assert directory.ledger.read_bytes() == b""
         assert store.snapshots() == []
-    machine = CatchingUp(ledger)
+    machine = InitialSync(ledger)
     liars = [identity(100 + number).peer for number in range(4)]
     honest = identity(110).peer
     peers = {peer: answers(forged.ledger) for peer in liars} | {honest: answers(chain.ledger)}
@@ -120,7 +120,7 @@ def test_a_link_to_a_record_that_nobody_has_moves_nothing(chain: Chain, round_: 
     """A hostile link: a newcomer waits for a chain that has the record, and accepts no other."""
     ledger = Ledger(chain.manifest)
     ledger.checkpoint = Checkpoint(round_, RecordId(content_id(b"nobody's")))
-    machine = CatchingUp(ledger)
+    machine = InitialSync(ledger)
     peers = {identity(100 + number).peer: answers(chain.ledger) for number in range(5)}
     asked = 0
     while not machine.done:

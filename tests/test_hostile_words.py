@@ -20,14 +20,14 @@ from dashboard.support import served
 from distro_node.node.cli import status as status_command
 from distro_node.node.control import command_socket
 from distro_node.node.control.screen import Curves, screen_text
-from distro_node.node.harmless import harmless_piece
-from distro_node.node.results.card import card
+from distro_node.node.results.model_card import card
 from distro_node.node.telemetry.logs import LOG_FILE, LogFormat, configure_logging
 from distro_node.node.telemetry.status import EventStatus, MemberStatus, Status, encode_status
+from distro_node.node.util.sanitize import harmless_piece
 from distro_node.protocol.wire.manifest import SourceSpec
 from distro_node.protocol.wire.structure import to_plain
 from statuses import SWARM, TRAINING
-from test_harmless import is_harmless
+from test_sanitize import is_harmless
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 

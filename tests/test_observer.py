@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 from distro_node.crypto.identity import Identity, peer_text
-from distro_node.node.dashboard.chronicle import Chronicle
+from distro_node.node.dashboard.run_history import RunHistory
 from distro_node.node.network.network import open_network
-from distro_node.node.observer import Observation, follows_anew, link_for_everybody
+from distro_node.node.observer import ObserverSession, follows_anew, link_for_everybody
 from distro_node.node.settings import DaemonSettings
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.metrics import Metrics
@@ -28,12 +28,12 @@ from simulation.keys import identity
 @asynccontextmanager
 async def observing(
     founder: Founder, root: Path, me: Identity
-) -> AsyncIterator[tuple[Observation, Telemetry]]:
+) -> AsyncIterator[tuple[ObserverSession, Telemetry]]:
     data, telemetry = DataDir(root), Telemetry(me.peer, Metrics(version="test"))
     data.create()
     settings = quiet_settings(founder.manifest, root, bootstrap=(founder.network.addresses[0],))
     async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
-        observation = Observation(settings, data, me, network, telemetry)
+        observation = ObserverSession(settings, data, me, network, telemetry)
         nursery.start_soon(observation.run, b"")
         await until(lambda: telemetry.state == "observing")
         yield observation, telemetry
@@ -63,7 +63,9 @@ async def test_it_follows_shows_and_takes_no_part(
         round_ = founder.telemetry.round or 0
         await until(lambda: (founder.telemetry.round or 0) > round_)
     files = DataDir(tmp_path / "observer").swarm(founder.manifest.swarm)
-    chronicle = Chronicle(founder.manifest.founder, peer_text(me.peer), files.ledger, files.history)
+    chronicle = RunHistory(
+        founder.manifest.founder, peer_text(me.peer), files.ledger, files.history
+    )
     while chronicle.refresh():
         pass
     rows = chronicle.whole()["rows"]

@@ -34,140 +34,91 @@ EXCEPTIONS = {
 # A folder, or a module at the top of node/ by name, and what it may import: the listed entries and
 # everything below them here. docs/layout.md has the same table for people. Every arrow points up the
 # list, so there is no cycle.
-_SHARED = (
-    *("node/errors", "node/harmless", "node/hours", "node/settings", "node/config"),
-    *("node/field_docs", "node/versions", "node/host_names", "node/system_errors"),
-    "node/services",
-)
+_WIRE = ("protocol/wire/errors", "protocol/util", "protocol/wire")
+_SHARED = ("node/errors", "node/settings", "node/config", "node/util")
 ARROWS: dict[str, tuple[str, ...]] = {
     "crypto": (),
-    "protocol/wire": ("crypto",),
-    "protocol/codec": ("crypto", "protocol/wire"),
-    "protocol/checks": ("crypto", "protocol/wire", "protocol/codec"),
-    "protocol/sampling": ("crypto", "protocol/wire", "protocol/codec"),
-    "protocol/chain": (
-        *("crypto", "protocol/wire", "protocol/codec", "protocol/checks", "protocol/sampling"),
-    ),
-    "protocol/member": (
-        *("crypto", "protocol/wire", "protocol/checks", "protocol/sampling", "protocol/chain"),
-    ),
+    "protocol/wire/errors": (),
+    "protocol/util": ("protocol/wire/errors",),
+    "protocol/wire": ("crypto", "protocol/util", "protocol/wire/errors"),
+    "protocol/codec": ("crypto", *_WIRE),
+    "protocol/audit": ("crypto", *_WIRE, "protocol/codec"),
+    "protocol/sampling": ("crypto", *_WIRE, "protocol/codec"),
+    "protocol/chain": ("crypto", *_WIRE, "protocol/codec", "protocol/audit", "protocol/sampling"),
+    "protocol/member": ("crypto", *_WIRE, "protocol/audit", "protocol/sampling", "protocol/chain"),
     "protocol": (),
     "node/errors": (),
-    "node/harmless": (),
-    "node/field_docs": (),
-    "node/host_names": (),
-    "node/system_errors": ("node/errors",),
-    "node/services": ("node/errors", "node/system_errors"),
-    "node/versions": ("node/errors", "protocol/wire"),
-    "node/hours": ("node/errors",),
-    "node/settings": ("node/errors", "node/hours", "protocol/wire"),
+    "node/util": ("node/errors", "protocol/wire"),
+    "node/settings": ("node/errors", "node/util", "protocol/wire"),
     "node/config": ("node/errors",),
-    "node/launched": ("node/errors", "node/settings"),
-    "node/storage": (*_SHARED, "crypto", "protocol/wire", "protocol/chain"),
-    "node/network": (*_SHARED, "crypto", "protocol/wire"),
-    "node/network/discovery": (
-        *(*_SHARED, "crypto", "protocol/wire", "node/network"),
-        "node/storage",
-    ),
+    "node/storage": (*_SHARED, "crypto", *_WIRE, "protocol/chain"),
+    "node/network": (*_SHARED, "crypto", *_WIRE),
+    "node/network/discovery": (*_SHARED, "crypto", *_WIRE, "node/network", "node/storage"),
     "node/network/nat": (
-        *(*_SHARED, "crypto", "protocol/wire", "node/network"),
+        *(*_SHARED, "crypto", *_WIRE, "node/network"),
         "node/network/discovery",
     ),
-    "node/network/exchange": (
-        *(*_SHARED, "crypto", "protocol/wire", "node/network"),
-        "node/storage",
-    ),
+    "node/network/exchange": (*_SHARED, "crypto", *_WIRE, "node/network", "node/storage"),
     "node/content": (
-        *(*_SHARED, "crypto", "protocol/wire", "protocol/sampling", "protocol/chain"),
+        *(*_SHARED, "crypto", *_WIRE, "protocol/sampling", "protocol/chain"),
         *("node/storage", "node/network", "node/network/discovery", "node/network/exchange"),
     ),
-    "node/telemetry": (*_SHARED, "crypto", "protocol/wire", "node/network"),
+    "node/telemetry": (*_SHARED, "crypto", *_WIRE, "node/network"),
     "node/energy": (*_SHARED, "node/network", "node/telemetry"),
     "node/control": (*_SHARED, "node/storage", "node/telemetry"),
     "node/dashboard": (
-        *(*_SHARED, "crypto", "protocol/wire", "protocol/chain"),
+        *(*_SHARED, "crypto", *_WIRE, "protocol/chain"),
         *("node/storage", "node/telemetry", "node/control"),
     ),
-    "node/trainer": (
-        *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/checks"),
+    "node/training": (
+        *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/audit"),
         *("protocol/chain", "protocol/member", "node/storage", "node/content", "node/telemetry"),
-        "node/launched",
+    ),
+    "node/trainer": (
+        *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/audit"),
+        *("protocol/chain", "node/storage", "node/telemetry", "node/training"),
     ),
     "node/create": (
-        *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
-        *("node/storage", "node/trainer"),
+        *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/sampling"),
+        *("node/storage", "node/training", "node/trainer"),
     ),
-    "node/own_data": (
-        *(*_SHARED, "crypto", "protocol/wire", "protocol/sampling"),
-        *("node/storage", "node/telemetry", "node/trainer", "node/create"),
+    "node/private_data": (
+        *(*_SHARED, "crypto", *_WIRE, "protocol/sampling"),
+        *("node/storage", "node/telemetry", "node/training", "node/create"),
     ),
-    "node": (
-        *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
-        *("protocol/checks", "protocol/chain", "protocol/member", "node/storage"),
+    "node/session": (
+        *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/sampling"),
+        *("protocol/audit", "protocol/chain", "protocol/member", "node/storage"),
         *("node/network", "node/network/discovery", "node/network/nat", "node/network/exchange"),
         *("node/content", "node/telemetry", "node/energy", "node/control", "node/dashboard"),
-        *("node/trainer", "node/own_data"),
+        *("node/training", "node/private_data"),
+    ),
+    "node": (
+        *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/chain", "protocol/member"),
+        *("node/storage", "node/network", "node/network/discovery", "node/network/nat"),
+        *("node/network/exchange", "node/content", "node/telemetry", "node/energy"),
+        *("node/control", "node/dashboard", "node/training", "node/session"),
     ),
     "node/doctor": (
-        *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "node/storage", "node/network"),
+        *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "node/storage", "node/network"),
         *("node/network/discovery", "node/network/nat", "node/network/exchange", "node/energy"),
-        "node/trainer",
-        "node",
+        *("node/training", "node/session", "node"),
     ),
     "node/service": (*_SHARED, "node/storage"),
     "node/results": (
-        *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/chain"),
-        *("node/storage", "node/content", "node/telemetry", "node/control", "node/trainer"),
+        *(*_SHARED, "crypto", *_WIRE, "protocol/codec", "protocol/chain"),
+        *("node/storage", "node/content", "node/telemetry", "node/control", "node/training"),
     ),
-    "node/demo": (
-        *(*_SHARED, "crypto", "protocol/wire"),
-        *("node/storage", "node/telemetry", "node/control"),
-    ),
+    "node/demo": (*_SHARED, "crypto", *_WIRE, "node/storage", "node/telemetry", "node/control"),
     "node/cli": (
-        *(*_SHARED, "crypto", "protocol/wire", "node/storage", "node/network"),
+        *(*_SHARED, "crypto", *_WIRE, "node/storage", "node/network"),
         *("node/telemetry", "node/energy", "node/control", "node/create", "node", "node/results"),
-        *("node/service", "node/doctor", "node/demo", "node/launched"),
+        *("node/service", "node/doctor", "node/demo", "node/training", "node/session"),
     ),
     # `python -m distro_node.node` is the command.
     "node/__main__": ("node/cli",),
 }
 FOLDERS = ("crypto", "protocol", "node")
-# The trainer process's modules. Everything else under node/ belongs to the node process, including
-# the trainer's supervisor and client, its errors and the frames of the pipe.
-NODE_SIDE_OF_TRAINER = {
-    *(
-        "__init__",
-        "answers",
-        "architectures",
-        "chat",
-        "client",
-        "environment",
-        "errors",
-        "explain",
-        "foreign_keys",
-        "frames",
-        "graphics_cards",
-        "initial_model",
-        "landlock",
-        "main_memory",
-        "memory_model",
-        "memory_options",
-        "memory_plan",
-        "next_look",
-        "own_ways",
-        "replay",
-        "restart_policy",
-        "sandbox",
-        "second_looks",
-        "start_report",
-        "survey",
-        "system_calls",
-        "task_names",
-        "tokenizer_settings",
-        "trainer_spec",
-        "trainer_supervisor",
-    ),
-}
 TRAINER_LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors", "peft"}
 
 
@@ -310,7 +261,7 @@ def test_the_node_process_never_imports_torch(checkout: Path) -> None:
     for path in modules(checkout, "node"):
         parts = path.relative_to(checkout).with_suffix("").parts
         in_trainer = parts[:2] == ("node", "trainer")
-        if parts[-1] == "__main__" or (in_trainer and parts[-1] not in NODE_SIDE_OF_TRAINER):
+        if parts[-1] == "__main__" or in_trainer:
             continue
         names.append(".".join(("distro_node", *(part for part in parts if part != "__init__"))))
     script = (

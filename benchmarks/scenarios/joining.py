@@ -34,10 +34,10 @@ from distro_node.node.content.snapshots import Snapshots
 from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.exchange.chunks import ChunkFetcher, serve_chunks
 from distro_node.node.network.network import NetworkSettings, open_network
+from distro_node.node.session.sync import catch_up, serve_sync
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import SwarmStore, blob_of
-from distro_node.node.sync import catch_up, serve_sync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.wire.manifest import (

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from distro_node.node.telemetry.words import reach_words
+from distro_node.node.telemetry.messages import reach_words
 from e2e.program import wait_for
 from e2e.support import Node, Place, Swarm, check_agreement
 from street import Router, Street, has_upnpd

@@ -13,8 +13,8 @@ from ...protocol.wire.manifest import Manifest, SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import Invite
 from ..doctor.findings import fit, ordered
 from ..errors import ExitCode
-from ..harmless import harmless
 from ..storage.data_dir import DataDir
+from ..util.sanitize import harmless
 from .options import (
     Bootstrap,
     DataDirectory,
@@ -27,7 +27,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..fitting import Workload
+    from ..memory_fit import Workload
 
 _MARKS = {"stops": "✗", "hurts": "!", "unknown": "?", "good": "✓"}
 _WIDTH = 16
@@ -85,7 +85,7 @@ def doctor(
 
 def _work(data: DataDir, wanted: SwarmId | None) -> Workload | None:
     """Return the workload of the given swarm, or the largest one stored here; None: unknown."""
-    from ..fitting import Workload
+    from ..memory_fit import Workload
 
     manifests = [_manifest(data, swarm) for swarm in ([wanted] if wanted else _known(data))]
     known = [Workload.of(each) for each in manifests if each is not None]

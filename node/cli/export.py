@@ -72,7 +72,7 @@ def export(
     done = trio.run(export_swarm, settings)
     url = None
     if push is not None:
-        from ..results.push import push as put_on_hub
+        from ..results.hub_upload import push as put_on_hub
 
         url = put_on_hub(done.directory, push)
     if json:

@@ -13,9 +13,9 @@ import tempfile
 import traceback
 
 from ..errors import ExitCode, UserError, leaves
-from ..harmless import harmless
 from ..storage.disk_faults import explain_disk
-from ..system_errors import explain_shortage
+from ..util.sanitize import harmless
+from ..util.system_errors import explain_shortage
 
 DEBUG_VARIABLE = "DISTRO_NODE_DEBUG"
 

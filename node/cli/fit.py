@@ -14,9 +14,9 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import Invite
 from ..errors import ExitCode, UserError
-from ..harmless import harmless
 from ..settings import Split, parse_devices, parse_size
 from ..storage.data_dir import DataDir
+from ..util.sanitize import harmless
 from .options import (
     Bootstrap,
     DataDirectory,
@@ -30,7 +30,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..fitting import Fit
+    from ..memory_fit import MemoryFit
 
 _NAME_WIDTH, _SIZE_WIDTH = 36, 14
 
@@ -72,16 +72,16 @@ def fit(
     # Imported only now, so that --help is fast.
     import trio
 
-    from ..fitting import Workload, ask, fit_workload
+    from ..memory_fit import Workload, ask, fit_workload
 
     name = parse_devices(device)
     limit = parse_size(memory) if memory else None
     path = Path(target).expanduser()
 
-    async def examine() -> Fit:
+    async def examine() -> MemoryFit:
         if path.suffix == ".toml":
+            from ..create.defaults import usual_optimizer
             from ..create.manifest_file import read_manifest_file
-            from ..create.usual import usual_optimizer
 
             file = read_manifest_file(path)
             if "checkpoint" in file.model:
@@ -114,8 +114,8 @@ def fit(
         raise typer.Exit(ExitCode.UNFIT)
 
 
-def _lines(found: Fit) -> Iterator[str]:
-    from ..fitting import chosen_line
+def _lines(found: MemoryFit) -> Iterator[str]:
+    from ..memory_fit import chosen_line
 
     yield f"{found.name}: {found.elements:,} parameters"
     beside = f", and {_size(found.room.host)} of main memory" if found.room.host else ""
@@ -190,7 +190,7 @@ async def _find(target: str, bootstrap: list[str] | None, data: DataDir) -> Mani
         return decode_manifest(data.swarm(invite.swarm).manifest.read_bytes(), invite.swarm)
     except (OSError, ProtocolError):
         pass
-    from ..fitting import fetch_manifest
+    from ..memory_fit import fetch_manifest
 
     known = introducers(invite, bootstrap)
     return await fetch_manifest(Invite(swarm=invite.swarm, bootstrap=known))

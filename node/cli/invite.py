@@ -18,7 +18,7 @@ from ...protocol.wire.swarm_id import Invite, invite_text
 from ..errors import ExitCode, UserError
 from ..storage.data_dir import DataDir, open_identity
 from ..storage.final_file import read_final
-from ..versions import explain_version
+from ..util.protocol_version import explain_version
 from .options import (
     Bootstrap,
     DataDirectory,

@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from ...protocol.wire.swarm_id import swarm_text
-from ..hours import parse_hours
-from ..launched import become_rank, end_ranks, launch_of
 from ..settings import (
     Compile,
     DaemonSettings,
@@ -23,6 +21,8 @@ from ..settings import (
     parse_size,
 )
 from ..telemetry.logs import LogFormat, LogLevel
+from ..training.torchrun import become_rank, end_ranks, launch_of
+from ..util.schedule import parse_hours
 from .energy import (
     Currency,
     PauseAbove,

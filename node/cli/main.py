@@ -16,8 +16,8 @@ from typer.core import TyperGroup
 from ... import __version__
 from ..config import ENVIRONMENT_PREFIX, command_options, load_defaults
 from ..errors import ExitCode, UserError
-from ..harmless import harmless
 from ..telemetry.logs import LogLevel, configure_logging
+from ..util.sanitize import harmless
 from .bootstrap import bootstrap
 from .create import create
 from .dashboard import dashboard

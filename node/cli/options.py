@@ -26,7 +26,7 @@ from ..settings import (
     DashboardSettings,
     RelayLimits,
     Split,
-    Which,
+    StateSelector,
     parse_dashboard_address,
 )
 from ..storage.data_dir import DataDir, default_data_dir
@@ -289,13 +289,13 @@ def parse_target(text: str) -> Invite:
         ) from None
 
 
-def which(round_: int | None, best: bool) -> Which:
+def which(round_: int | None, best: bool) -> StateSelector:
     """Return the selected state. Raises `UserError` (`USAGE`)."""
     if round_ is not None and best:
         raise UserError(
             ExitCode.USAGE, "--round and --best name two states", "give one of them, or neither"
         )
-    return Which(round=round_, best=best)
+    return StateSelector(round=round_, best=best)
 
 
 def joined_swarm(text: str, data: DataDir) -> SwarmId:
@@ -410,7 +410,7 @@ def prepare_to_run(
     screen if enabled."""
     from rich.console import Console
 
-    from ..telemetry.stalls import spare_what_stays
+    from ..telemetry.loop_lag import spare_what_stays
 
     # Where stderr is not a terminal the screen is a line per round, and log lines may appear between.
     drawn = settings.screen and Console(stderr=True).is_terminal

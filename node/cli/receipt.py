@@ -14,7 +14,7 @@ from ...crypto import keystore
 from ...crypto.identity import PeerId, peer_from_text, peer_text
 from ..control.terminal import size_text
 from ..errors import ExitCode, UserError
-from ..harmless import harmless
+from ..util.sanitize import harmless
 from .options import (
     DataDirectory,
     Json,
@@ -26,7 +26,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..results.receipts import Facts
+    from ..results.receipts import ReceiptFacts
     from ..storage.data_dir import DataDir
 
 _Swarm = Annotated[
@@ -50,7 +50,7 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
     \b
         distro-node contributions
     """
-    from ..results.account import read_account
+    from ..results.contributions import read_account
 
     data = data_directory(data_dir)
     account = read_account(data, only_swarm(swarm, data, _NAMED))
@@ -227,7 +227,7 @@ def _own_peer(data: DataDir) -> str | None:
         return None
 
 
-def _show(facts: Facts) -> None:
+def _show(facts: ReceiptFacts) -> None:
     founder = ", the founder among them" if facts.founder_signed else ""
     shown = {
         "Peer": facts.peer,

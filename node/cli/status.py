@@ -86,8 +86,8 @@ def _show(status: Status | BootstrapStatus) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from ..control.rows import rows
-    from ..harmless import harmless
+    from ..control.status_rows import rows
+    from ..util.sanitize import harmless
 
     console = Console()
     for row in rows(status):

@@ -12,8 +12,8 @@ import typer
 
 from ...protocol.wire.structure import to_plain
 from ..errors import ExitCode, UserError
-from ..harmless import harmless, harmless_piece
 from ..settings import parse_device
+from ..util.sanitize import harmless, harmless_piece
 from .options import (
     BestState,
     DataDirectory,
@@ -263,7 +263,7 @@ def evaluate(
 def _draw(file: Path, **settings: Any) -> None:
     import trio
 
-    from ..results.grid import GridSettings, draw_grid
+    from ..results.image_grid import GridSettings, draw_grid
 
     drawn = trio.run(draw_grid, GridSettings(to=file.absolute(), **settings))
     typer.echo(f"Wrote images of the model after round {drawn.round:,} to {file}")

@@ -24,7 +24,7 @@ from ...protocol.wire.manifest import (
 from ..errors import ExitCode, UserError
 from ..network.discovery.introductions import Introducer, NoBootstrap
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
-from ..versions import explain_spoken, explain_version
+from ..util.protocol_version import explain_spoken, explain_version
 from .search_failure import SearchResult, explain_search
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _AGAIN_SECONDS = 5.0
 _SAY_SECONDS = 60.0
 
 
-class Search:
+class ManifestSearch:
     """Search that asks all reachable peers for a manifest."""
 
     def __init__(

@@ -18,7 +18,7 @@ import trio
 
 from ...crypto.hashing import ContentId, content_id, content_text
 from ..network.exchange.blobs import BlobFetcher
-from ..network.web import Reach, Web, WebError
+from ..network.web import AddressScope, Web, WebError
 from ..storage.blob_store import BlobStore
 
 _log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class _Folder(_Mirror):
 class _OnTheWeb(_Mirror):
     def __init__(self, url: str, *, public: bool) -> None:
         self._url = url.rstrip("/") + "/"
-        self._web = Web(Reach.PUBLIC if public else Reach.ANYWHERE)
+        self._web = Web(AddressScope.PUBLIC if public else AddressScope.ANYWHERE)
 
     def __str__(self) -> str:
         return self._url

@@ -17,8 +17,8 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ...protocol.chain.keeping import most_kept
 from ...protocol.chain.ledger import Ledger
+from ...protocol.chain.retention import most_kept
 from ...protocol.chain.shares import upcoming
 from ...protocol.sampling.assignment import samples_of
 from ...protocol.wire.blobs import CHUNK_BYTES, BlobList, decode_blob_list

@@ -14,7 +14,7 @@ import trio
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ...protocol.chain.ledger import Ledger
-from ...protocol.wire.bounded import Bounded
+from ...protocol.util.bounded_dict import BoundedTable
 from ..storage.swarm_store import LocalSnapshot
 
 # A chunk of 4 MiB takes 35 s at 1 Mbit/s; a reader without a request for this long is gone.
@@ -29,7 +29,7 @@ class Retention:
 
     def __init__(self) -> None:
         # Times by snapshot, on trio's clock.
-        self._readers: Bounded[PeerId, dict[LocalSnapshot, float]] = Bounded(_MAX_READERS)
+        self._readers: BoundedTable[PeerId, dict[LocalSnapshot, float]] = BoundedTable(_MAX_READERS)
         # Time of the first request by any peer.
         self._since: dict[LocalSnapshot, float] = {}
         self._owners: dict[ContentId, LocalSnapshot] = {}

@@ -14,7 +14,9 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ...protocol.chain.keeping import (
+from ...protocol.chain.ledger import Ledger
+from ...protocol.chain.replay_start import choose_state
+from ...protocol.chain.retention import (
     KEPT_SNAPSHOTS,
     dispensable_updates,
     kept_with,
@@ -24,8 +26,6 @@ from ...protocol.chain.keeping import (
     updates_from,
     worth_holding,
 )
-from ...protocol.chain.ledger import Ledger
-from ...protocol.chain.replaying import choose_state
 from ...protocol.wire.blobs import BlobList, decode_blob_list
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Limits:
+class BandwidthLimits:
     """Bytes per second; None for no limit. They outlive the sessions in the swarm."""
 
     upload: float | None = None

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ..harmless import harmless
+from ..telemetry.messages import short, state_sentence
 from ..telemetry.status import MemberStatus, Status
-from ..telemetry.words import short, state_sentence
-from .rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN, Row, rows
+from ..util.sanitize import harmless
+from .status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN, StatusRow, rows
 from .terminal import sparkline
 
 _log = logging.getLogger(__name__)
@@ -164,16 +164,16 @@ def _facts(status: Status, curves: Curves) -> list[Text]:
     names += [name for name in ("checks", "your updates") if name in shown]
     lines = []
     for name in names:
-        row = shown.get(name, Row(name, UNKNOWN))
+        row = shown.get(name, StatusRow(name, UNKNOWN))
         if name in ("loss", "held-out loss"):
             values = curves.training if name == "loss" else curves.heldout
             number = row.value.partition(" ")[0]
-            row = Row(name, f"{number}  {sparkline(values, _CURVE_WIDTH)}", row.note)
+            row = StatusRow(name, f"{number}  {sparkline(values, _CURVE_WIDTH)}", row.note)
         lines.append(_row(row))
     return lines
 
 
-def _row(row: Row) -> Text:
+def _row(row: StatusRow) -> Text:
     line = Text(row.name.ljust(_LABEL_WIDTH), "bold")
     line.append(harmless(row.value).ljust(_VALUE_WIDTH))
     return line.append("  " + harmless(row.note), "dim") if row.note else line

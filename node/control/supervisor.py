@@ -20,34 +20,34 @@ from typing import Any, Protocol
 import trio
 
 from ..errors import ExitCode, UserError
-from ..hours import parse_hours
 from ..settings import parse_rate
-from ..telemetry.scores import read_scores
 from ..telemetry.status import (
     NO_ENERGY,
     NO_LINE,
     EnergyStatus,
     NodeStatus,
-    ShiftStatus,
+    ScheduleStatus,
+    SessionStatus,
     Status,
-    StayStatus,
     encode_status,
     seconds_left,
 )
+from ..telemetry.task_scores import read_scores
 from ..telemetry.telemetry import Telemetry
+from ..util.schedule import parse_hours
 from .command_socket import Handler, serve_control
-from .limits import Limits
-from .shifts import Shifts
+from .limits import BandwidthLimits
+from .work_hours import WorkSchedule
 
 _log = logging.getLogger(__name__)
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Stay(Protocol):
+class RunningSession(Protocol):
     """Session of a node in the swarm, from joining to leaving."""
 
-    def status(self) -> StayStatus:
+    def status(self) -> SessionStatus:
         """Return the parts of the status that belong to this session."""
         ...
 
@@ -55,16 +55,16 @@ class Stay(Protocol):
         """Leave the swarm and end."""
         ...
 
-    def keep_to(self, limits: Limits) -> None:
+    def keep_to(self, limits: BandwidthLimits) -> None:
         """Apply these bandwidth limits from now on."""
         ...
 
 
 def whole_status(
     node: NodeStatus,
-    shift: ShiftStatus,
+    shift: ScheduleStatus,
     telemetry: Telemetry,
-    stay: StayStatus,
+    stay: SessionStatus,
     energy: EnergyStatus = NO_ENERGY,
 ) -> Status:
     """Return the node's whole status."""
@@ -109,11 +109,11 @@ class Supervisor:
         self,
         *,
         socket: Path,
-        shifts: Shifts,
+        shifts: WorkSchedule,
         telemetry: Telemetry,
         node: NodeStatus,
         screen: bool,
-        limits: Limits | None = None,
+        limits: BandwidthLimits | None = None,
         link: Callable[[], dict[str, Any]] = dict,
         energy: Callable[[], EnergyStatus] = lambda: NO_ENERGY,
         at_once: Callable[[], None] = lambda: None,
@@ -123,15 +123,15 @@ class Supervisor:
         self._socket = socket
         self._shifts = shifts
         self._telemetry = telemetry
-        self._limits = limits or Limits()
+        self._limits = limits or BandwidthLimits()
         self._link = link
         self._energy = energy
         self._at_once = at_once
         self._node = node
         self._screen = screen
-        self._stay: Stay | None = None
+        self._stay: RunningSession | None = None
         # What remains of earlier sessions: the swarm's name, and the traffic of their networks.
-        self._before = StayStatus(swarm=None, line=NO_LINE, reach=None)
+        self._before = SessionStatus(swarm=None, line=NO_LINE, reach=None)
         self._leaving = trio.Event()
         self.acts: Mapping[str, Handler] = {
             "leave": lambda _: self._leave(),
@@ -184,7 +184,7 @@ class Supervisor:
         return not self._leaving.is_set()
 
     @contextlib.contextmanager
-    def serving(self, stay: Stay) -> Iterator[None]:
+    def serving(self, stay: RunningSession) -> Iterator[None]:
         """Connect this session with the owner's commands and status while it lasts."""
         self._stay = stay
         try:
@@ -195,7 +195,7 @@ class Supervisor:
             last = self._now()
             self._stay = None
             # Its peers and its reachability are no longer valid.
-            self._before = StayStatus(
+            self._before = SessionStatus(
                 swarm=last.swarm and replace(last.swarm, round=None, members=None, awaited=()),
                 line=replace(
                     NO_LINE,
@@ -212,7 +212,7 @@ class Supervisor:
             self._node, self._shifts.status(), self._telemetry, self._now(), self._energy()
         )
 
-    def _now(self) -> StayStatus:
+    def _now(self) -> SessionStatus:
         """Return this session's part, with the traffic of earlier sessions added."""
         if self._stay is None:
             limits = self._limits

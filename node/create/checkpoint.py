@@ -13,8 +13,8 @@ from datetime import date
 from pathlib import Path
 
 from ...protocol.wire.structure import StructureError
-from ..trainer.chat import WRITES_DATE
-from ..trainer.tokenizer_settings import (
+from ..training.chat import WRITES_DATE
+from ..training.tokenizer_settings import (
     ROLES,
     TokenizerSettings,
     read_settings,

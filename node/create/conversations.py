@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trainer.chat import ASSISTANT, BadConversation, ChatTemplate, Message, Tool
+from ..training.chat import ASSISTANT, BadConversation, ChatTemplate, Message, Tool
 from .columns import Columns
 from .rows import BadRow, parsed, repeated_key
 from .tokens import FileTokenizer, TokenBytes, in_groups

@@ -19,33 +19,33 @@ from ..errors import UserError
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
-from ..trainer.chat import ChatTemplate
-from ..trainer.task_names import ImageSettings
+from ..training.chat import ChatTemplate
+from ..training.task_names import ImageSettings
 from .columns import Columns
 from .conversations import ConversationColumns, ConversationTokenizer
-from .dealing import (
+from .disk_room import DiskRoom
+from .files import HUB, File, Skipped, Source, find_files, matches
+from .formats import Format, unpacked_bytes
+from .images import ImageColumns, ImageTokenizer
+from .manifest_file import DataTable, ManifestFile, SourceTable, bad_manifest
+from .mixing import (
     HeldOut,
-    Share,
     Side,
+    SourceShare,
     Tokenised,
     cut_each,
     held_share,
     hold_out_whole,
     leave_out_repeated,
 )
-from .files import HUB, File, Skipped, Source, find_files, matches
-from .filling import rows
-from .formats import Format, unpacked_bytes
-from .images import ImageColumns, ImageTokenizer
-from .manifest_file import DataTable, ManifestFile, SourceTable, bad_manifest
-from .parts import Parts, Tally, remove_others
-from .room import DiskRoom
+from .sequence_packing import rows
 from .shards import SHARD_BYTES, ShardWriter
 from .shortages import missing, no_conversations, no_images, too_short
 from .summary import DataSummary, SourceSummary
-from .tokenising import Tokenising, parts_name, tokenise
+from .token_cache import ReadCounts, TokenCache, remove_others
+from .tokenisation import Tokenising, parts_name, tokenise
+from .tokeniser_pool import workers
 from .tokens import Tokenizer
-from .workers import workers
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the current task and its progress: done and total in one unit."""
@@ -181,13 +181,13 @@ def end_tokens(table: DataTable, tokenizer: Tokenizer, path: Path) -> tuple[int,
 
 
 @dataclass(frozen=True)
-class Corpus:
+class TokenisedCorpus:
     """All sources, tokenised and mixed, but not stored yet."""
 
     training: Side
     heldout: Side
-    shares: list[Share]
-    heldout_shares: list[Share]
+    shares: list[SourceShare]
+    heldout_shares: list[SourceShare]
     summary: DataSummary
     end: tuple[int, ...]
     closed: bool
@@ -315,7 +315,7 @@ def read_corpus(
     progress: Progress,
     filler: int = 0,
     wanted: Wanted = "both",
-) -> Corpus:
+) -> TokenisedCorpus:
     """Tokenise the sources' texts; parts from an interrupted run are reused.
 
     Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, too many bad rows, or too
@@ -324,7 +324,7 @@ def read_corpus(
     table = file.data
     how = Tokenising(tokenizer, end, table.sequence_length, table.max_bad)
     parts = [
-        Parts(data.making / parts_name(each.source, each.files, how), tokenizer.token_bytes)
+        TokenCache(data.making / parts_name(each.source, each.files, how), tokenizer.token_bytes)
         for each in found
     ]
     remove_others(data.making, parts)
@@ -388,7 +388,7 @@ def read_corpus(
         elif count <= table.sequence_length:
             raise too_short(part, table.sequence_length)
     closed = table.attention == "document"
-    return Corpus(
+    return TokenisedCorpus(
         training,
         heldout,
         shares,
@@ -405,12 +405,12 @@ def read_corpus(
 
 def _tokenise(
     found: Sequence[Found],
-    parts: Sequence[Parts],
+    parts: Sequence[TokenCache],
     how: Tokenising,
     data: DataDir,
     progress: Progress,
 ) -> None:
-    total, before, seen = sum(each.size for each in found), 0, Tally()
+    total, before, seen = sum(each.size for each in found), 0, ReadCounts()
     elsewhere = any(isinstance(file.path, str) for each in found for file in each.files)
     sources = [(each.files, own) for each, own in zip(found, parts, strict=True)]
     room = DiskRoom(data, sources, min(2, how.tokenizer.token_bytes))
@@ -430,7 +430,7 @@ def _tokenise(
             before += each.size
 
 
-def _report_bad_rows(seen: Tally, data: DataDir) -> None:
+def _report_bad_rows(seen: ReadCounts, data: DataDir) -> None:
     if seen.bad_rows:
         named = [
             {"file": file, "line": line or None, "problem": problem}
@@ -477,14 +477,14 @@ def _hold_out(
             sources[index] = cut_each(source, folder, line_ends)
 
 
-def _skipped(each: Found, own: Parts) -> Skipped:
+def _skipped(each: Found, own: TokenCache) -> Skipped:
     skipped = Skipped(dict(each.skipped.reasons))
     for name in own.tally.no_text:
         skipped.add("no text, whatever their ending says", name)
     return skipped
 
 
-def _needed(found: Sequence[Found], parts: Sequence[Parts], token_bytes: int) -> int:
+def _needed(found: Sequence[Found], parts: Sequence[TokenCache], token_bytes: int) -> int:
     """Estimate the disk space that parts and shards take beyond what exists already, in bytes."""
     # A tokenizer makes at most one token per byte of text, and the tokens of ordinary text take at
     # most twice its bytes.

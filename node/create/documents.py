@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import ExitCode, UserError
-from ..trainer.chat import BadTemplate
+from ..training.chat import BadTemplate
 from .columns import ArrowFile, ParquetFile, hub_rows
 from .files import File, Source
-from .formats import BadFile, Stream, looks_like_text, open_stream, reading
+from .formats import BadFile, TextStream, looks_like_text, open_stream, reading
 from .images import ImageColumns
 from .rows import BadRow, Rows, json_lines, json_values, separated_values
 from .token_arrays import token_documents
@@ -58,7 +58,7 @@ Item = Document | TokenDocument | Empty | NoText | BadRow
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """What a file's items depend on besides its source."""
 
     utf8: bool
@@ -66,7 +66,7 @@ class Reading:
     end: int | None
 
 
-def items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item, int]]:
+def items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, Item, int]]:
     """Yield the items of a file in order: line or row, the item, and the number of bytes read.
 
     Raises `UserError`: `DATA_MISSING` where the file as a whole cannot be used, `MANIFEST` where the
@@ -88,7 +88,7 @@ def items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item,
         raise BadFile("is not there any more", "start again").at(file.path) from None
 
 
-def _items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item, int]]:
+def _items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, Item, int]]:
     if isinstance(file.path, str):
         rows = hub_rows(file.path, source.split, source.columns, source.config)
         yield from _of_rows(rows, source, lambda: 0)
@@ -162,7 +162,7 @@ def _of_rows(
                 yield number, Document(part, ends), position()
 
 
-def _of_text(stream: Stream, named: bool, utf8: bool) -> Iterator[tuple[int, Item, int]]:
+def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int, Item, int]]:
     """Yield a text file as one document, or as one for each part of a long one."""
     line, whole = 1, True
     kept = stream.read(_LONGEST_DOCUMENT)

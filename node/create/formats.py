@@ -122,7 +122,7 @@ def _strange(data: bytes) -> int:
 
 
 @contextlib.contextmanager
-def open_stream(path: Path, *, lines: bool = False) -> Iterator[Stream]:
+def open_stream(path: Path, *, lines: bool = False) -> Iterator[TextStream]:
     """Open a file as UTF-8, decompressed if necessary; with `lines` each line ends with a line feed,
     even if the file has carriage returns alone. Raises `BadFile`."""
     with reading(), path.open("rb") as raw:
@@ -134,10 +134,10 @@ def open_stream(path: Path, *, lines: bool = False) -> Iterator[Stream]:
             kind = None
         if ending in _MAGIC and kind != ending:
             raise BadFile(f"is not what {ending} says: it does not begin as such a file does")
-        yield Stream(raw, kind, lines)
+        yield TextStream(raw, kind, lines)
 
 
-class Stream:
+class TextStream:
     """The bytes of an open file, decompressed and converted from any encoding of Unicode to UTF-8."""
 
     def __init__(self, raw: BinaryIO, kind: str | None, lines: bool) -> None:

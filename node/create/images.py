@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trainer.task_names import NO_TOKENIZER, ImageSettings
+from ..training.task_names import NO_TOKENIZER, ImageSettings
 from .columns import Columns
 from .formats import needs
 from .rows import BadRow

@@ -28,7 +28,7 @@ from ...protocol.wire.manifest import (
 )
 from ...protocol.wire.structure import Length, Range, StructureError, from_plain
 from ..errors import ExitCode, UserError
-from ..trainer.task_names import CAUSAL_LM, DIFFUSION
+from ..training.task_names import CAUSAL_LM, DIFFUSION
 from .formats import Format
 
 # A file with a long comment on every key has ten kilobytes.

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from ...protocol.wire.structure import Range
-from ..field_docs import field_docs
+from ..util.field_docs import field_docs
 from .manifest_file import LoraTable, ManifestFile
 
 # Bounds from here on are for the decoder; real values stay far below.

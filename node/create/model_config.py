@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ...protocol.wire.structure import StructureError
-from ..trainer.architectures import (
+from ..training.architectures import (
     DENOISERS,
     check_configuration,
     makes_images,
     reserved_positions,
 )
-from ..trainer.task_names import ImageSettings
+from ..training.task_names import ImageSettings
 
 # The largest published configurations have a few hundred kilobytes (label maps).
 _MAX_CONFIG_BYTES = 1 << 20

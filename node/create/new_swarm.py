@@ -17,10 +17,10 @@ from typing import Any
 
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
+from ...protocol.codec.aggregator import Aggregator
 from ...protocol.codec.layout import manifest_layout
 from ...protocol.codec.sections import sections
-from ...protocol.codec.sheet import step_of
-from ...protocol.codec.speaker import Speaker
+from ...protocol.codec.sign_vote import step_of
 from ...protocol.wire.blobs import decode_any_blob_list
 from ...protocol.wire.manifest import (
     MAX_MANIFEST_BYTES,
@@ -33,13 +33,13 @@ from ...protocol.wire.manifest import (
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir, open_identity
-from ..trainer.answers import InitialModel
-from ..trainer.client import TrainerSpec, open_trainer
-from ..trainer.errors import TrainerDied, TrainerFailed
-from ..trainer.explain import explain_trainer
-from ..trainer.initial_model import initialise_model
-from .corpus import Corpus, Progress
-from .draft import Draft, read_draft
+from ..training.answers import InitialModel
+from ..training.client import TrainerSpec, open_trainer
+from ..training.error_messages import explain_trainer
+from ..training.errors import TrainerDied, TrainerFailed
+from ..training.initial_model import initialise_model
+from .corpus import Progress, TokenisedCorpus
+from .manifest_draft import ManifestDraft, read_draft
 from .manifest_file import DataTable, LoraTable, bad_manifest
 from .rates import rate_warning
 from .summary import DataSummary, Forecast, forecast
@@ -66,7 +66,7 @@ class CreateSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class NewSwarm:
     """The properties of a new swarm, or of one that a dry run describes."""
 
     manifest: Manifest
@@ -103,7 +103,7 @@ class Made:
         }
 
 
-async def create_swarm(settings: CreateSettings, progress: Progress) -> Made:
+async def create_swarm(settings: CreateSettings, progress: Progress) -> NewSwarm:
     """Create a swarm and store it completely in the data directory.
 
     Raises `UserError` for any fault of the file (`MANIFEST`), the texts (`DATA_MISSING`), the data
@@ -130,7 +130,7 @@ async def create_swarm(settings: CreateSettings, progress: Progress) -> Made:
     return made
 
 
-async def dry_run(settings: CreateSettings, progress: Progress) -> Made:
+async def dry_run(settings: CreateSettings, progress: Progress) -> NewSwarm:
     """Return what `create_swarm` would create, and how long a round of it takes here.
 
     Only the tokens stay in the data directory, so that `create_swarm` need not make them again.
@@ -193,12 +193,12 @@ def _agreed(manifest: Manifest, round: int, body: bytes) -> bytes:
     if manifest.speakers is None:
         return body
     layout = manifest_layout(manifest)
-    speaker = Speaker(sections(layout, 1)[0], 0, 1, manifest.speakers.one_of)
+    speaker = Aggregator(sections(layout, 1)[0], 0, 1, manifest.speakers.one_of)
     return speaker.say(step_of(round), [(body, 1)])
 
 
 async def _initial(
-    draft: Draft,
+    draft: ManifestDraft,
     store: BlobStore,
     admission: AdmissionSpec,
     founder: PeerId,
@@ -218,7 +218,10 @@ async def _initial(
 
 
 async def _initialised(
-    draft: Draft, blobs: Path, describe: Callable[[InitialModel], Manifest], progress: Progress
+    draft: ManifestDraft,
+    blobs: Path,
+    describe: Callable[[InitialModel], Manifest],
+    progress: Progress,
 ) -> InitialModel:
     what = "initialising the model"
     progress(what, 0, 1)
@@ -248,7 +251,9 @@ def _wanted(lora: LoraTable) -> dict[str, Any]:
     return {"rank": lora.rank, "alpha": alpha, "targets": list(lora.targets)}
 
 
-def _made(draft: Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Made:
+def _made(
+    draft: ManifestDraft, manifest: Manifest, corpus: TokenisedCorpus, samples: int
+) -> NewSwarm:
     file = draft.file
     expected = forecast(
         manifest.parameters,
@@ -269,7 +274,7 @@ def _made(draft: Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Mad
             f"the chat template writes the day's date, which is {draft.special.chat_date} for all "
             "members from now on (`chat_date` in [data] names another)"
         )
-    return Made(
+    return NewSwarm(
         manifest=manifest,
         data=corpus.summary,
         forecast=expected,

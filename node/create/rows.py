@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .formats import BadFile, Stream
+from .formats import BadFile, TextStream
 
 # A whole book is a few megabytes. In memory a row's text takes up to four times its bytes, and
 # exists more than once while it is parsed.
@@ -41,7 +41,7 @@ Rows = Iterator[tuple[int, Mapping[str, Any] | BadRow]]
 """Line or row numbers, from 1 on, each with the row."""
 
 
-def json_lines(stream: Stream) -> Rows:
+def json_lines(stream: TextStream) -> Rows:
     """Yield the object in each line; empty lines are skipped."""
     for number, line in _lines(stream):
         if line is None:
@@ -55,7 +55,7 @@ def json_lines(stream: Stream) -> Rows:
             yield from ((number, each) for each in (rows if len(rows) > 1 else [row]))
 
 
-def json_values(stream: Stream) -> Rows:
+def json_values(stream: TextStream) -> Rows:
     """Yield the objects of a list, or objects one after another. Raises `BadFile` where the JSON is
     invalid.
 
@@ -101,7 +101,7 @@ def json_values(stream: Stream) -> Rows:
 
 
 def separated_values(
-    stream: Stream, delimiter: str, check: Callable[[Sequence[str]], None]
+    stream: TextStream, delimiter: str, check: Callable[[Sequence[str]], None]
 ) -> Rows:
     """Yield the rows of a table whose first line names the columns, which are passed to `check`."""
     csv.field_size_limit(MAX_ROW_BYTES)
@@ -144,7 +144,7 @@ def _hopeless(error: ValueError | RecursionError, length: int) -> bool:
     return not error.msg.startswith("Unterminated string") and error.pos + 64 < length
 
 
-def _lines(stream: Stream) -> Iterator[tuple[int, bytes | None]]:
+def _lines(stream: TextStream) -> Iterator[tuple[int, bytes | None]]:
     """Yield the lines with their numbers; None for one that is too long."""
     number = 0
     while line := stream.readline(MAX_ROW_BYTES):
@@ -214,7 +214,7 @@ def _decoded(data: bytes, line: int) -> tuple[str, bytes]:
 class _TableLines:
     """The lines of a table as text, with any line ends; a row may span several."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: TextStream) -> None:
         self._pieces = self._split(stream)
         self.row_bytes = 0
         """Bytes of the current row so far."""
@@ -225,7 +225,7 @@ class _TableLines:
     def __next__(self) -> str:
         return next(self._pieces)
 
-    def _split(self, stream: Stream) -> Iterator[str]:
+    def _split(self, stream: TextStream) -> Iterator[str]:
         for number, line in _lines(stream):
             # The reader accepts a lone carriage return as an end only at the end of a line; one
             # within quotes it joins again.

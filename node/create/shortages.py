@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import ExitCode, UserError
-from .parts import Parts
+from .token_cache import TokenCache
 
 
 def too_short(part: str, length: int) -> UserError:
@@ -21,7 +21,7 @@ def no_images(part: str) -> UserError:
     )
 
 
-def no_conversations(part: str, length: int, parts: Sequence[Parts]) -> UserError:
+def no_conversations(part: str, length: int, parts: Sequence[TokenCache]) -> UserError:
     long = sum(each.tally.too_long for each in parts)
     if long:
         return missing(

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...protocol.codec.exchanged import received, sent
+from ...protocol.codec.exchange_size import received, sent
 from ...protocol.codec.layout import update_layout
 from ...protocol.wire.blobs import CHUNK_BYTES
 from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec, RoundSpec, ScheduleSpec
 from ...protocol.wire.work_specs import SpeakersSpec
 from .files import Skipped
-from .parts import Tally
+from .token_cache import ReadCounts
 
 MEMBERS = (4, 16, 32)
 """Sizes of swarms whose traffic is reported."""
@@ -30,7 +30,7 @@ class SourceSummary:
     name: str
     files: int
     skipped: Skipped
-    read: Tally
+    read: ReadCounts
     duplicates: int
     tokens: int
     """Tokens of the training part."""

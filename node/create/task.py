@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ...protocol.wire.structure import StructureError, to_plain
-from ..trainer.architectures import sees_both_ways
-from ..trainer.chat import BadTemplate, ChatTemplate
-from ..trainer.task_names import (
+from ..training.architectures import sees_both_ways
+from ..training.chat import BadTemplate, ChatTemplate
+from ..training.task_names import (
     BUILT_IN,
     MASKED_LM,
     SFT,
@@ -21,7 +21,7 @@ from ..trainer.task_names import (
     built_in_settings,
     require_task,
 )
-from ..trainer.tokenizer_settings import TokenizerSettings
+from ..training.tokenizer_settings import TokenizerSettings
 from .conversations import ConversationTokenizer
 from .manifest_file import ManifestFile, bad_manifest
 from .tokens import FileTokenizer, Tokenizer

@@ -15,9 +15,9 @@ from typing import Any
 import trio
 
 from ..errors import ExitCode, UserError, address_missing
-from ..host_names import is_loopback
 from ..settings import DashboardSettings
-from .guards import Guard
+from ..util.host_names import is_loopback
+from .access_control import AccessGuard
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Address:
     """An address to serve at, already bound, so that its port is known."""
 
     url: str
-    guard: Guard
+    guard: AccessGuard
     listeners: Sequence[trio.SocketListener]
     tls: ssl.SSLContext | None
 
@@ -83,7 +83,7 @@ def open_address(settings: DashboardSettings) -> Address:
     scheme = "http" if tls is None else "https"
     return Address(
         url=f"{scheme}://{name}:{found[0].getsockname()[1]}/",
-        guard=Guard(
+        guard=AccessGuard(
             host=host,
             token=secrets.token_urlsafe(32),
             secure=tls is not None,

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ExitCode
-from ..harmless import harmless
 from ..telemetry.plots import plot_losses
+from ..util.sanitize import harmless
 from .director import DemoFailed, Director
 from .folder import DemoFolder, claim
-from .outcome import Check, Run, check, reduction, summarise
-from .plan import MIN_NODES, MIN_ROUNDS, Plan, collect_text, manifest_text
+from .outcome import DemoPromise, DemoRun, check, reduction, summarise
+from .plan import MIN_NODES, MIN_ROUNDS, DemoPlan, collect_text, manifest_text
 from .processes import Processes, interrupted_by_signals
 from .view import View, print_results
 
@@ -35,7 +35,7 @@ def run_demo(nodes: int, rounds: int, out: Path, victim: int | None = None) -> i
     `KeyboardInterrupt` on Ctrl-C, SIGTERM and SIGHUP, with every process ended.
     """
     begun = time.monotonic()
-    plan = Plan(nodes=nodes, rounds=rounds, victim=nodes if victim is None else victim)
+    plan = DemoPlan(nodes=nodes, rounds=rounds, victim=nodes if victim is None else victim)
     with claim(out.absolute()) as folder:
         collect_text(folder.text)
         folder.manifest.write_text(manifest_text(plan), encoding="utf-8")
@@ -56,7 +56,7 @@ def run_demo(nodes: int, rounds: int, out: Path, victim: int | None = None) -> i
         return _report(run, folder, failure)
 
 
-def _report(run: Run, folder: DemoFolder, failure: DemoFailed | None) -> int:
+def _report(run: DemoRun, folder: DemoFolder, failure: DemoFailed | None) -> int:
     summary, checks = summarise(run), check(run)
     passed = failure is None and all(check.passed for check in checks)
     full = summary | {
@@ -77,7 +77,7 @@ def _report(run: Run, folder: DemoFolder, failure: DemoFailed | None) -> int:
     return ExitCode.OK if passed else ExitCode.DEMO_FAILED
 
 
-def _plot(run: Run, folder: DemoFolder) -> None:
+def _plot(run: DemoRun, folder: DemoFolder) -> None:
     labels = {
         "killed": f"node-{run.plan.victim} is killed (SIGKILL)",
         "joined": f"node-{run.plan.newcomer} joins with a link",
@@ -108,7 +108,7 @@ def _json_text(facts: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _failed(checks: list[Check]) -> str:
+def _failed(checks: list[DemoPromise]) -> str:
     return "not as promised: " + "; ".join(check.what for check in checks if not check.passed)
 
 

@@ -18,10 +18,10 @@ from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import swarm_from_text
 from .folder import DemoFolder
 from .history import History, StatusPoller
-from .outcome import Event, NodeRun, Run
-from .plan import Plan
+from .outcome import DemoRun, Event, NodeRun
+from .plan import DemoPlan
 from .processes import Processes, Program
-from .view import NodeRow, Picture, View
+from .view import DemoPicture, NodeRow, View
 
 _TICK_SECONDS = 0.25
 # Ticks between two listings of the child processes.
@@ -97,7 +97,7 @@ class Director:
     """Runs one demo. The caller must end the processes."""
 
     def __init__(
-        self, plan: Plan, folder: DemoFolder, processes: Processes, view: View, begun: float
+        self, plan: DemoPlan, folder: DemoFolder, processes: Processes, view: View, begun: float
     ) -> None:
         self._plan = plan
         self._folder = folder
@@ -148,9 +148,9 @@ class Director:
         self._doing = "all nodes have left"
         self._view.show(self._picture())
 
-    def result(self) -> Run:
+    def result(self) -> DemoRun:
         """Return the results so far."""
-        return Run(
+        return DemoRun(
             plan=self._plan,
             parameters=self._parameters,
             nodes=[
@@ -329,10 +329,10 @@ class Director:
     def _tell(self, what: str) -> None:
         self._happened.append((time.monotonic() - self._begun, what))
 
-    def _picture(self) -> Picture:
+    def _picture(self) -> DemoPicture:
         run = self.result()
         bootstrap = "not running" if self._bootstrap is None else "introduces nodes to each other"
-        return Picture(
+        return DemoPicture(
             doing=self._doing,
             seconds=run.seconds,
             round=self._round,

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from .history import History, RoundFacts
-from .plan import Plan
+from .plan import DemoPlan
 
 DENSE_BYTES = 2
 """Bytes per parameter that an all-reduce in bfloat16 moves, as the DisTrO report counts it."""
@@ -52,10 +52,10 @@ class NodeRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class DemoRun:
     """A whole demo, finished or not."""
 
-    plan: Plan
+    plan: DemoPlan
     parameters: int
     nodes: Sequence[NodeRun]
     events: Sequence[Event]
@@ -87,7 +87,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class DemoPromise:
     """One promise, whether it was kept, and the figures that show it."""
 
     what: str
@@ -95,7 +95,7 @@ class Check:
     seen: str
 
 
-def summarise(run: Run) -> dict[str, Any]:
+def summarise(run: DemoRun) -> dict[str, Any]:
     """Return the contents of `summary.json`, without the checks."""
     rounds = {r: facts for r, facts in run.rounds().items() if facts.get("counted")}
     members = _usual_members(rounds)
@@ -130,7 +130,7 @@ def reduction(summary: Mapping[str, Any]) -> float | None:
     return summary["dense_bytes_per_round"] / received if received else None
 
 
-def check(run: Run) -> list[Check]:
+def check(run: DemoRun) -> list[DemoPromise]:
     """Check everything that the demo promises, in the order in which it happens."""
     return [
         *_check_kill(run),
@@ -148,7 +148,7 @@ def _usual_members(rounds: Mapping[int, RoundFacts]) -> int:
     return counts.most_common(1)[0][0] if counts else 0
 
 
-def _received(run: Run, members: int) -> float | None:
+def _received(run: DemoRun, members: int) -> float | None:
     """Return the mean number of update bytes that a node received in a round with the usual number
     of members.
 
@@ -178,28 +178,28 @@ def _node_summary(node: NodeRun) -> dict[str, Any]:
     }
 
 
-def _check_kill(run: Run) -> Iterator[Check]:
+def _check_kill(run: DemoRun) -> Iterator[DemoPromise]:
     name = f"node-{run.plan.victim}"
     killed = run.event("killed")
     after = _last_round(run) - killed.round if killed else 0
-    yield Check(
+    yield DemoPromise(
         what=f"{name} is killed with SIGKILL, and the others go on without it",
         passed=after > 0,
         seen=f"killed after round {killed.round}, {after} rounds since" if killed else "not killed",
     )
     gone = run.trainer_gone_seconds
-    yield Check(
+    yield DemoPromise(
         what="its trainer ends by itself",
         passed=gone is not None,
         seen=f"within {gone:.1f} s" if gone is not None else "it was not seen to end",
     )
 
 
-def _check_newcomer(run: Run) -> Check:
+def _check_newcomer(run: DemoRun) -> DemoPromise:
     newcomer = next((node for node in run.nodes if node.number == run.plan.newcomer), None)
     counted = newcomer.counted if newcomer else []
     started = run.event("started")
-    return Check(
+    return DemoPromise(
         what="a newcomer with nothing but the link joins the running swarm",
         passed=bool(counted),
         seen=f"started after round {started.round}, contributed from round {counted[0]} on"
@@ -208,30 +208,30 @@ def _check_newcomer(run: Run) -> Check:
     )
 
 
-def _check_bootstrap(run: Run) -> Check:
+def _check_bootstrap(run: DemoRun) -> DemoPromise:
     killed = run.event("bootstrap_killed")
     after = _last_round(run) - killed.round if killed else 0
-    return Check(
+    return DemoPromise(
         what="the bootstrap peer is killed, and training goes on without it",
         passed=after > 0,
         seen=f"killed after round {killed.round}, {after} rounds since" if killed else "not killed",
     )
 
 
-def _check_end(run: Run) -> Check:
+def _check_end(run: DemoRun) -> DemoPromise:
     missing = [
         f"{node.name}: round {node.history.last_round}, {node.exit}"
         for node in run.survivors
         if node.exit != "left" or node.history.last_round != run.plan.rounds
     ]
-    return Check(
+    return DemoPromise(
         what=f"every other node does all rounds to the {run.plan.rounds}th and leaves politely",
         passed=not missing and bool(run.survivors),
         seen="; ".join(missing) or f"all {len(run.survivors)} did",
     )
 
 
-def _check_identity(run: Run) -> Check:
+def _check_identity(run: DemoRun) -> DemoPromise:
     """Compare the fingerprints in every round, not just the last: two errors that cancel out are
     very unlikely, but this way the killed node is compared as well."""
     seen: dict[int, set[str]] = {}
@@ -244,7 +244,7 @@ def _check_identity(run: Run) -> Check:
     last = {
         node.history.values("fingerprint").get(node.history.last_round) for node in run.survivors
     }
-    return Check(
+    return DemoPromise(
         what="all nodes hold the same parameters to the last bit, in every round",
         passed=not different and len(last) == 1 and None not in last,
         seen=f"differing in rounds {different[:5]}"
@@ -253,17 +253,19 @@ def _check_identity(run: Run) -> Check:
     )
 
 
-def _check_learning(run: Run) -> Check:
+def _check_learning(run: DemoRun) -> DemoPromise:
     heldout = run.curve("heldout")
     if len(heldout) < 2:
-        return Check(what="the held-out loss falls", passed=False, seen="it was not measured twice")
+        return DemoPromise(
+            what="the held-out loss falls", passed=False, seen="it was not measured twice"
+        )
     (first, before), (last, after) = heldout[0], heldout[-1]
-    return Check(
+    return DemoPromise(
         what="the held-out loss falls",
         passed=after < before,
         seen=f"{before:.3f} nats a byte after round {first}, {after:.3f} after round {last}",
     )
 
 
-def _last_round(run: Run) -> int:
+def _last_round(run: DemoRun) -> int:
     return max((node.history.last_round for node in run.survivors), default=0)

@@ -32,7 +32,7 @@ _TOTAL_SEQUENCES = 60 * 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class DemoPlan:
     """The demo's parts and the rounds of its events."""
 
     nodes: int
@@ -72,7 +72,7 @@ class Plan:
         return self.nodes + 1
 
 
-def manifest_text(plan: Plan) -> str:
+def manifest_text(plan: DemoPlan) -> str:
     """Return the founder's manifest file."""
     return _MANIFEST.format(
         nodes=plan.nodes,

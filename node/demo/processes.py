@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from ..config import ENVIRONMENT_PREFIX
-from ..harmless import harmless
+from ..util.sanitize import harmless
 
 # How long killed processes may take to be gone; a swapping machine is slow at it.
 _GONE_SECONDS = 10.0

@@ -18,11 +18,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..control.rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN
+from ..control.status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN
 from ..control.terminal import size_text, sparkline
-from ..harmless import harmless
 from ..telemetry.status import LineStatus
-from .outcome import Check, reduction
+from ..util.sanitize import harmless
+from .outcome import DemoPromise, reduction
 
 _CURVE_WIDTH = 48
 # Rounds between lines about the loss where there is no terminal.
@@ -43,7 +43,7 @@ class NodeRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class DemoPicture:
     """Everything that the demo's screen shows."""
 
     doing: str
@@ -79,7 +79,7 @@ class View(AbstractContextManager["View"]):
             self._live.stop()
             self._live = None
 
-    def show(self, picture: Picture) -> None:
+    def show(self, picture: DemoPicture) -> None:
         """Draw a picture, or print what is new in it."""
         if self._live is not None:
             text = picture_text(picture, self._console.width, self._console.height)
@@ -88,7 +88,7 @@ class View(AbstractContextManager["View"]):
             for line in self._news(picture):
                 print(line, file=sys.stderr, flush=True)
 
-    def _news(self, picture: Picture) -> list[str]:
+    def _news(self, picture: DemoPicture) -> list[str]:
         lines = []
         if picture.doing != self._doing:
             self._doing = picture.doing
@@ -108,7 +108,7 @@ class View(AbstractContextManager["View"]):
         return [harmless(line) for line in lines]
 
 
-def picture_text(picture: Picture, width: int, height: int) -> Text:
+def picture_text(picture: DemoPicture, width: int, height: int) -> Text:
     """Return the picture in at most `height` - 1 lines; the oldest events are dropped first."""
     top = [
         Text.assemble(("distro-node demo", "bold"), f"   {picture.seconds:.0f} s"),
@@ -140,7 +140,7 @@ def picture_text(picture: Picture, width: int, height: int) -> Text:
 
 
 def print_results(
-    summary: Mapping[str, Any], checks: Sequence[Check], files: Mapping[str, Path]
+    summary: Mapping[str, Any], checks: Sequence[DemoPromise], files: Mapping[str, Path]
 ) -> None:
     """Print the tables at the end, on stdout."""
     console = Console(highlight=False)
@@ -184,7 +184,7 @@ def _figures(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _bar(picture: Picture) -> Text:
+def _bar(picture: DemoPicture) -> Text:
     filled = _CURVE_WIDTH * picture.round // picture.rounds
     line = Text(f"{'round':10}{picture.round:>4} of {picture.rounds:<4} ")
     line.append("━" * filled, "green")

@@ -24,13 +24,13 @@ from typing import Any
 import psutil
 
 from ..energy.processor import Processor
-from ..fitting import Survey, Workload, fit_workload
+from ..memory_fit import Survey, Workload, fit_workload
+from ..network.connection_limits import MAX_HANDSHAKES
 from ..network.descriptors import RESERVED, raise_limit, room_under
-from ..network.doorway import MAX_HANDSHAKES
 from ..network.network import NetworkSettings
 from ..settings import DEFAULT_METRICS_ADDRESS
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
-from ..trainer.graphics_cards import missing_device_node
+from ..training.graphics_cards import missing_device_node
 from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
@@ -97,7 +97,7 @@ def ask_sandbox() -> tuple[list[str], list[str]]:
     in a separate process, which is then confined."""
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "distro_node.node.trainer.sandbox"],
+            [sys.executable, "-P", "-m", "distro_node.node.training.sandbox"],
             capture_output=True,
             text=True,
             errors="replace",

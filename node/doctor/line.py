@@ -15,19 +15,19 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import Identity
-from ...protocol.codec.exchanged import received as received_bytes
+from ...protocol.codec.exchange_size import received as received_bytes
 from ...protocol.codec.layout import manifest_layout
 from ...protocol.wire.blobs import MAX_BLOB_BYTES, MAX_BLOB_LIST_BYTES, decode_any_blob_list
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, OtherVersion, decode_manifest
 from ...protocol.wire.swarm_id import Invite
 from ..network.discovery.introductions import Introducer, NoBootstrap
+from ..network.ephemeral_network import visit
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
 from ..network.nat.reach import Reach
 from ..network.network import Network
-from ..network.visiting import visit
 from ..storage.blob_store import BlobStore
-from ..versions import explain_version
+from ..util.protocol_version import explain_version
 from .findings import Finding, good
 
 _CONTACT_SECONDS = 30.0

@@ -42,7 +42,7 @@ def counted_joules(
 
 
 @dataclass(frozen=True)
-class Reading:
+class MeterReading:
     """Values of a meter at one time: its counters, or the power drawn at that moment."""
 
     at: float
@@ -53,7 +53,7 @@ class Reading:
     """Power drawn now, if there is no counter."""
 
 
-def joules_between(before: Reading, after: Reading) -> float | None:
+def joules_between(before: MeterReading, after: MeterReading) -> float | None:
     """Return the energy between two readings of one meter; None if any part is unknown."""
     seconds = after.at - before.at
     if not before.counters and not after.counters:
@@ -87,9 +87,9 @@ class Meter:
         self.measured_seconds = 0.0
         self.worked_seconds = 0.0
         """Time at work, measured or not."""
-        self._last: Reading | None = None
+        self._last: MeterReading | None = None
 
-    def take(self, reading: Reading | None, seconds: float, at_work: bool) -> float | None:
+    def take(self, reading: MeterReading | None, seconds: float, at_work: bool) -> float | None:
         """Add a reading, None for a failed one, `seconds` after the one before. Returns the joules
         added; None if unknown, or not at work."""
         last, self._last = self._last, reading

@@ -24,14 +24,14 @@ class CommandFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """Exit code and output of a command."""
 
     code: int
     text: str
 
 
-async def ask_command(command: str | Sequence[str], seconds: float) -> Answer:
+async def ask_command(command: str | Sequence[str], seconds: float) -> CommandResult:
     """Run a command, a string through the shell, and return its output. Raises `CommandFailed`."""
     try:
         process = await trio.lowlevel.open_process(
@@ -55,7 +55,7 @@ async def ask_command(command: str | Sequence[str], seconds: float) -> Answer:
                 if len(output) > MAX_BYTES:
                     raise CommandFailed(f"it prints more than {MAX_BYTES} bytes")
             code = await process.wait()
-            return Answer(code, output.decode("utf-8", "replace"))
+            return CommandResult(code, output.decode("utf-8", "replace"))
         raise CommandFailed(f"it took longer than {seconds:g} s")
     except BaseException:
         await _end(process, stdout)

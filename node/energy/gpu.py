@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from .arithmetic import Reading
+from .arithmetic import MeterReading
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class LimitRefused(Exception):
 
 
 @dataclass(frozen=True)
-class Use:
+class GpuUse:
     """Use of the card by others. `others` is None if unknown."""
 
     others: bool | None
@@ -69,7 +69,7 @@ class Gpu:
             self._uuid, self._handle, self._no_counter = uuid, None, False
             self._rests_until = float("-inf")
 
-    def read(self) -> Reading | None:
+    def read(self) -> MeterReading | None:
         """Return the card's energy so far and its current power; None if unknown."""
         handle = self._card()
         if handle is None:
@@ -88,7 +88,7 @@ class Gpu:
             except library.NVMLError:
                 # Cards before Volta have no counter: power is integrated instead.
                 self._no_counter = True
-        return Reading(at=self._clock(), counters=counters, watts=float(watts))
+        return MeterReading(at=self._clock(), counters=counters, watts=float(watts))
 
     def set_limit(self, watts: float) -> None:
         """Set the card's power limit. Raises `LimitRefused`."""
@@ -138,7 +138,7 @@ class Gpu:
         self.put_back()
         self._shut()
 
-    def use_by_others(self, ours: Collection[int]) -> Use:
+    def use_by_others(self, ours: Collection[int]) -> GpuUse:
         """Return whether a program outside `ours` (process ids) computes on the card.
 
         If the driver counts per process, a program above `BUSY_PERCENT` does. While none of ours is
@@ -147,7 +147,7 @@ class Gpu:
         """
         handle = self._card()
         if handle is None:
-            return Use(None)
+            return GpuUse(None)
         library = self._library
         try:
             there = {
@@ -160,22 +160,22 @@ class Gpu:
             }
         except library.NVMLError as error:
             self._lost(error)
-            return Use(None)
+            return GpuUse(None)
         try:
             if not there & set(ours):
                 if ours:
-                    return Use(None)
+                    return GpuUse(None)
                 percent = library.nvmlDeviceGetUtilizationRates(handle).gpu
-                return Use(percent >= BUSY_PERCENT)
+                return GpuUse(percent >= BUSY_PERCENT)
             samples = library.nvmlDeviceGetProcessUtilization(handle, self._seen)
             self._seen = max([self._seen, *(sample.timeStamp for sample in samples)])
         except library.NVMLError as error:
             # The error when nothing was counted since the last call.
             if isinstance(error, _kind(library, "NVMLError_NotFound")):
-                return Use(False)
-            return Use(None)
+                return GpuUse(False)
+            return GpuUse(None)
         busy = [s.pid for s in samples if s.pid not in ours and s.smUtil >= BUSY_PERCENT]
-        return Use(bool(busy), self._name(busy[0]) if busy else None)
+        return GpuUse(bool(busy), self._name(busy[0]) if busy else None)
 
     def _name(self, pid: int) -> str | None:
         try:

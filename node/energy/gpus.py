@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from .arithmetic import Reading
-from .gpu import Gpu, LimitRefused, Use
+from .arithmetic import MeterReading
+from .gpu import Gpu, GpuUse, LimitRefused
 
 
 class Gpus:
@@ -34,7 +34,7 @@ class Gpus:
         """Why something is unknown, for people; None if all is well."""
         return next((card.why for card in self._all if card.why is not None), None)
 
-    def read(self) -> Reading | None:
+    def read(self) -> MeterReading | None:
         """Return their total energy so far and current power; None if that of any card is unknown."""
         found = [card.read() for card in self._all]
         known = [reading for reading in found if reading is not None]
@@ -47,7 +47,7 @@ class Gpus:
             for index, reading in enumerate(known)
             for name, value, wraps_at, units in reading.counters
         ]
-        return Reading(
+        return MeterReading(
             at=known[0].at,
             counters=tuple(counters) if all(reading.counters for reading in known) else (),
             watts=sum(watts) if len(watts) == len(known) else None,
@@ -72,7 +72,7 @@ class Gpus:
         done = [card.put_back() for card in self._all]
         return all(done)
 
-    def use_by_others(self, ours: Collection[int]) -> Use:
+    def use_by_others(self, ours: Collection[int]) -> GpuUse:
         """Return whether a program outside `ours` computes on any of them."""
         uses = [card.use_by_others(ours) for card in self._all]
         busy = [use for use in uses if use.others]

@@ -34,7 +34,7 @@ _MILLISECONDS = 1e11
 _MAX_ELEMENTS = 10_000
 
 
-class NoNumber(Exception):
+class NotANumber(Exception):
     """Error of an answer that is not a number; says why. It may hold the source's words."""
 
 
@@ -47,55 +47,55 @@ def check_path(path: str) -> tuple[str, ...]:
 
 
 def number_in_json(body: bytes, steps: tuple[str, ...], now: datetime) -> float:
-    """Return the number at the path `steps`. `now` has a time zone. Raises `NoNumber`."""
+    """Return the number at the path `steps`. `now` has a time zone. Raises `NotANumber`."""
     if len(body) > MAX_BYTES:
-        raise NoNumber(f"it has more than {MAX_BYTES} bytes")
+        raise NotANumber(f"it has more than {MAX_BYTES} bytes")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise NoNumber(f"it is not JSON: {error}") from None
+        raise NotANumber(f"it is not JSON: {error}") from None
     for taken, step in enumerate(steps):
         value = _step(value, step, ".".join(steps[:taken]) or "the whole", now)
     return as_number(value)
 
 
 def number_in_text(text: str) -> float:
-    """Return the number on the first line. Raises `NoNumber`."""
+    """Return the number on the first line. Raises `NotANumber`."""
     line = text.lstrip().partition("\n")[0].strip()
     return as_number(line)
 
 
 def as_number(value: object) -> float:
-    """Return a finite number, also from its text. Raises `NoNumber`."""
+    """Return a finite number, also from its text. Raises `NotANumber`."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         shown = f"{type(value).__name__}" if not isinstance(value, str) else repr(value[:64])
-        raise NoNumber(f"{shown} is no number")
+        raise NotANumber(f"{shown} is no number")
     try:
         number = float(value)
     except OverflowError:
-        raise NoNumber("the number is too large to be one") from None
+        raise NotANumber("the number is too large to be one") from None
     if not math.isfinite(number):
-        raise NoNumber(f"{number} is no number")
+        raise NotANumber(f"{number} is no number")
     return number
 
 
 def _step(value: Any, step: str, at: str, now: datetime) -> Any:
     if isinstance(value, dict):
         if step not in value:
-            raise NoNumber(f"{at} has no {step!r}")
+            raise NotANumber(f"{at} has no {step!r}")
         return value[step]
     if not isinstance(value, list):
-        raise NoNumber(f"{at} is neither a table nor a list, so there is no {step!r}")
+        raise NotANumber(f"{at} is neither a table nor a list, so there is no {step!r}")
     if step == "now":
         return _current(value, at, now)
     if not _INDEX.fullmatch(step):
-        raise NoNumber(f"{at} is a list: name an element by its number, or `now`")
+        raise NotANumber(f"{at} is a list: name an element by its number, or `now`")
     try:
         return value[int(step)]
     except IndexError:
-        raise NoNumber(f"{at} has only {len(value)} elements") from None
+        raise NotANumber(f"{at} has only {len(value)} elements") from None
 
 
 def _current(elements: list[Any], at: str, now: datetime) -> Any:
@@ -109,7 +109,7 @@ def _current(elements: list[Any], at: str, now: datetime) -> Any:
         if begin <= now and (end is None or now < end) and (found is None or begin > found[0]):
             found = begin, element
     if found is None:
-        raise NoNumber(f"{at} has no element for the present time")
+        raise NotANumber(f"{at} has no element for the present time")
     return found[1]
 
 

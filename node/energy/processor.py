@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .arithmetic import Reading
+from .arithmetic import MeterReading
 
 POWERCAP = Path("/sys/class/powercap")
 
@@ -31,7 +31,7 @@ class Processor:
         self.why: str | None = None
         """Why the last reading failed, for people; None if it succeeded."""
 
-    def read(self) -> Reading | None:
+    def read(self) -> MeterReading | None:
         """Return the current values; None if there are none, or an existing one cannot be read."""
         zones: list[Path] = []
         counters = []
@@ -51,7 +51,7 @@ class Processor:
             return self._nothing(zones)
         if not counters:
             return self._nothing(zones)
-        return Reading(at=self._clock(), counters=tuple(counters))
+        return MeterReading(at=self._clock(), counters=tuple(counters))
 
     def why_not(self) -> str | None:
         """Return why the counters cannot be read, for people; None if they can."""

@@ -52,7 +52,7 @@ class Threshold:
         return f"{value:g} is not yet {other} {self.resume:g}"
 
 
-class Gate:
+class PauseDecision:
     """Decision from the values so far. Times are seconds of any one clock."""
 
     def __init__(self, threshold: Threshold, keep_seconds: float = KEEP_SECONDS) -> None:

@@ -4,6 +4,6 @@ Importing this package patches libp2p with the guards it needs (see `guards`) an
 into the program's own. Nothing else in the program uses libp2p.
 """
 
-from . import guards
+from . import library_patches
 
-guards.install()
+library_patches.install()

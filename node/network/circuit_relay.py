@@ -30,8 +30,8 @@ from .circuits import (
     is_relayed,
     write_patiently,
 )
-from .hearsay import household_of
-from .rates import Rate
+from .dial_policy import household_of
+from .rate_limits import Rate
 from .streams import reset
 
 # One Noise message, as in `streams`.

@@ -27,8 +27,8 @@ from multiaddr import Multiaddr
 
 from ...crypto.identity import PeerId
 from .addresses import id_of, parse_dial, peer_of
-from .credit import wait_for_credit
 from .errors import BadAddress, DialError, RequestError
+from .flow_control import wait_for_credit
 from .streams import reset
 
 HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")

@@ -18,10 +18,10 @@ from libp2p.stream_muxer.yamux.yamux import (
     YamuxStream,
 )
 
-from ...protocol.wire.allowance import Allowance
-from .patience import Patience
-from .scopes import shielded
-from .short_cuts import NoiseWire
+from ...protocol.util.token_bucket import TokenRate
+from .cancel_scopes import shielded
+from .cpu_budget import CpuBudget
+from .fast_paths import BufferedNoise
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ MAX_UNREAD_PER_CONNECTION = 8 << 20
 # window updates, data for closed streams. Frames with data pay for themselves; of the others a peer may
 # send as many as a busy connection needs.
 _BYTES_PER_FRAME = 512
-_FRAMES = Allowance(at_once=1000.0, per_second=200.0)
+_FRAMES = TokenRate(at_once=1000.0, per_second=200.0)
 # A smaller buffer does not trigger the count over all streams.
 _LITTLE_UNREAD = 1 << 14
 
@@ -51,8 +51,8 @@ class GuardedConnection:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._wire = NoiseWire(inner)
-        self._frames = Patience(_FRAMES)
+        self._wire = BufferedNoise(inner)
+        self._frames = CpuBudget(_FRAMES)
         self.sent = 0
         """Bytes written to the connection, before encryption."""
         self.received = 0

@@ -21,12 +21,12 @@ from libp2p.peer.id import ID
 from libp2p.tools.anyio_service import background_trio_service
 
 from ...crypto.identity import PeerId
-from ...protocol.wire.allowance import Allowance
+from ...protocol.util.token_bucket import TokenRate
 from .addresses import peer_of
-from .authors import Authors
-from .gossip_router import Router
-from .patience import Patience
-from .pubsub import CarefulPubsub
+from .author_rate_limit import AuthorRateLimit
+from .cpu_budget import CpuBudget
+from .gossip_router import BoundedGossipSub
+from .pubsub import HardenedPubsub
 from .traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ MAX_MESSAGE_BYTES = 256 << 10
 # A lone member of a fast swarm sends ten messages a second; if they were delayed, newcomers would follow
 # rounds that its disk has already dropped. The library limits a forwarder to ten a second only with its
 # spam protection, which is off, and its queues are longer here (`guards`).
-_PUBLISHED = Allowance(at_once=40.0, per_second=40.0)
+_PUBLISHED = TokenRate(at_once=40.0, per_second=40.0)
 # Several rounds of a swarm of hundreds; at 256 KiB each still bounded to what a node can hold.
 _BUFFERED_MESSAGES = 1024
 _PROTOCOL = TProtocol("/meshsub/1.1.0")
@@ -60,8 +60,8 @@ class Gossip:
         self._traffic = traffic
         self._refused = refused
         self._rejected = rejected
-        self._paces: dict[str, Patience] = {}
-        self.router = Router(
+        self._paces: dict[str, CpuBudget] = {}
+        self.router = BoundedGossipSub(
             protocols=[_PROTOCOL],
             degree=6,
             degree_low=4,
@@ -76,8 +76,8 @@ class Gossip:
         # Without adaptive gossip, the library never clears this list of delivery times.
         times: Any = defaultdict(lambda: deque(maxlen=0))
         self.router.recent_message_deliveries = times
-        self._authors = Authors()
-        self.pubsub = CarefulPubsub(host, self.router, traffic, self._forged, self._authors)
+        self._authors = AuthorRateLimit()
+        self.pubsub = HardenedPubsub(host, self.router, traffic, self._forged, self._authors)
         # The library starts at the seconds since 1970 and counts up; after a restart, or when the clock
         # is set back, numbers would repeat and the messages be dropped as duplicates.
         self.pubsub.counter = secrets.randbits(62)
@@ -111,7 +111,7 @@ class Gossip:
         if len(data) > MAX_MESSAGE_BYTES:
             raise ValueError(f"a message has at most {MAX_MESSAGE_BYTES} bytes, not {len(data)}")
         if topic not in self._paces:
-            self._paces[topic] = Patience(_PUBLISHED)
+            self._paces[topic] = CpuBudget(_PUBLISHED)
         await self._paces[topic].spend()
         # Yields to other tasks even when the pace allows sending at once.
         await trio.lowlevel.checkpoint()

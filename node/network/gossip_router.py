@@ -20,7 +20,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.rpc_queue import PriorityQueue
 from libp2p.pubsub.utils import safe_bytes_from_hex
 
-from ...protocol.wire.allowance import Allowance, Budgets
+from ...protocol.util.token_bucket import TokenBuckets, TokenRate
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _MAX_IDS = 1024
 _MAX_BACK_OFF_SECONDS = 3600
 # Messages sent again to a peer that missed them or is new: several rounds of a large swarm at once, and
 # after that at most a fifth of a home's upload.
-_ANSWER_BYTES = Allowance(at_once=2 << 20, per_second=256 << 10)
+_ANSWER_BYTES = TokenRate(at_once=2 << 20, per_second=256 << 10)
 # More than the number of concurrent peers.
 _MAX_ANSWERED = 4096
 # Messages waiting to be sent to one peer: the votes of a swarm of hundreds arrive all at once. With the
@@ -44,12 +44,12 @@ MAX_QUEUED_MESSAGES = 512
 MAX_QUEUED_BYTES = 4 << 20
 
 
-class Router(GossipSub):
+class BoundedGossipSub(GossipSub):
     """A `GossipSub` that limits what strangers can request, and survives the library's exceptions."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._answers: Budgets[ID] = Budgets(_MAX_ANSWERED)
+        self._answers: TokenBuckets[ID] = TokenBuckets(_MAX_ANSWERED)
 
     async def handle_rpc(self, rpc: rpc_pb2.RPC, sender_peer_id: ID) -> None:
         """Handle the plausible part of a control message."""

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from .scopes import shielded
+from .cancel_scopes import shielded
 
 C = TypeVar("C")
 T = TypeVar("T")

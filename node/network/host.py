@@ -26,7 +26,7 @@ from multiaddr import Multiaddr
 from ...crypto.identity import Identity
 from .addresses import advertised, check_free, endpoint, id_of, multiaddress
 from .errors import BadAddress, PortInUse
-from .peer_store import OwnKeys
+from .peer_store import OwnKeyStore
 
 # Two peers that dial each other at once make two; a third can be a reconnection that arrives before the
 # old one is known to be broken.
@@ -56,7 +56,7 @@ def build_host(
     )
     host = new_host(
         key_pair=key_pair,
-        peerstore_opt=OwnKeys(id_of(identity.peer)),
+        peerstore_opt=OwnKeyStore(id_of(identity.peer)),
         # Noise alone. By default a host also accepts unencrypted connections, where knowing a public key
         # is enough to impersonate its owner.
         sec_opt={TProtocol(NOISE): Noise(key_pair, create_noise_key_pair().private_key)},

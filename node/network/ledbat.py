@@ -45,7 +45,7 @@ _PIECES = 8
 
 
 @dataclass(frozen=True)
-class Sample:
+class TcpSample:
     """The kernel's TCP state of one connection at one moment; seconds and bytes."""
 
     now: float
@@ -90,7 +90,7 @@ class Window:
         """Ignore measurements until the next sample, since other transfers of this node are sending."""
         self._acknowledged = None
 
-    def admits(self, size: int, sample: Sample) -> bool:
+    def admits(self, size: int, sample: TcpSample) -> bool:
         """Whether `size` more bytes may be handed to the kernel now."""
         self._learn(sample)
         if self._is_silent(sample):
@@ -99,7 +99,7 @@ class Window:
         self._refused |= not admitted
         return admitted
 
-    def _learn(self, sample: Sample) -> None:
+    def _learn(self, sample: TcpSample) -> None:
         before, self._acknowledged = self._acknowledged, sample.acknowledged
         if before is None or before >= sample.acknowledged:
             return
@@ -120,7 +120,7 @@ class Window:
         fewest = max(FEWEST_BYTES, SLOWEST_BYTES_PER_SECOND * sample.round_trip)
         self._size = min(max(self._size, fewest), MOST_BYTES)
 
-    def _is_silent(self, sample: Sample) -> bool:
+    def _is_silent(self, sample: TcpSample) -> bool:
         # Aligned to the clock, so that all connections pause at the same time.
         period = int(sample.now // _PERIOD_SECONDS)
         if self._period is None:

@@ -33,26 +33,26 @@ from .addresses import (
     split_circuit,
     through_relay,
 )
+from .cancel_scopes import close_all, close_quietly, shielded
 from .circuit_relay import CircuitLimits, CircuitRelay
 from .circuits import Circuits, is_relayed
+from .connection_limits import MAX_HANDSHAKES, HandshakeLimit, choose_to_leave
 from .descriptors import make_room
-from .dialling import answers, dial_from, dial_reason, telling_failure
-from .doorway import MAX_HANDSHAKES, Doorway, choose_to_leave
+from .dial import answers, dial_from, dial_reason, telling_failure
+from .dial_policy import AddressSource, DialPolicy, household_of, scope_of
 from .errors import DialError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, open_gossip
-from .guards import DOORWAY
 from .happy_eyeballs import Candidates, race
-from .hearsay import Hearsay, Word, household_of, scope_of
 from .host import MAX_CONNECTIONS_PER_PEER, build_host, start_listening
 from .ip_families import with_family
-from .names import resolve
-from .queues import UNSENT_BYTES, shorten
-from .rates import Rate
-from .remotes import Remote, find_remote, guests, host_of, scope_of_connection
+from .library_patches import DOORWAY
+from .name_resolution import resolve
+from .rate_limits import Rate
+from .remote_addr import Remote, find_remote, guests, host_of, scope_of_connection
 from .requests import Requests
-from .scopes import close_all, close_quietly, shielded
-from .scores import Scores
+from .scores import OffenceScores
+from .socket_buffers import UNSENT_BYTES, shorten
 from .traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
     room = make_room(settings.max_connections, MAX_HANDSHAKES)
     settings = replace(settings, max_connections=room.connections)
     host, swarm = build_host(identity, max_connections=settings.max_connections, announce=announce)
-    vars(swarm)[DOORWAY] = Doorway(room.handshakes)
+    vars(swarm)[DOORWAY] = HandshakeLimit(room.handshakes)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         traffic = Traffic(Rate(settings.max_upload), Rate(settings.max_download))
@@ -161,8 +161,8 @@ class Network:
         """How often `announce` has changed the addresses."""
         self._announced: dict[str, tuple[str, ...]] = {}
         self._max_per_address = settings.max_connections_per_address
-        self._scores = Scores()
-        self._hearsay = Hearsay()
+        self._scores = OffenceScores()
+        self._hearsay = DialPolicy()
         self._connections: dict[PeerId, set[Any]] = {}
         self.favours: Callable[[PeerId], bool] = lambda peer: False
         """Whether a peer is exempt from making room for newcomers; set by the component that knows."""
@@ -236,7 +236,7 @@ class Network:
         """Return the other end of a direct connection to a peer, preferably of one that we dialled."""
         return find_remote(self._connections.get(peer, ()))
 
-    def word_of(self, peer: PeerId) -> Word:
+    def word_of(self, peer: PeerId) -> AddressSource:
         """Return a peer as a source of addresses, with its distance when it was last connected."""
         return self._hearsay.word_of(peer)
 
@@ -270,7 +270,12 @@ class Network:
         )
 
     async def connect(
-        self, address: str, timeout: float = 5.0, *, direct: bool = False, word: Word | None = None
+        self,
+        address: str,
+        timeout: float = 5.0,
+        *,
+        direct: bool = False,
+        word: AddressSource | None = None,
     ) -> PeerId:
         """Dial one multiaddress that ends in `/p2p/<peer>` and return the peer.
 
@@ -302,7 +307,7 @@ class Network:
             raise DialError(address, dial_reason(error)) from error
 
     async def _dial(
-        self, address: str, target: Multiaddr, peer: PeerId, word: Word | None
+        self, address: str, target: Multiaddr, peer: PeerId, word: AddressSource | None
     ) -> PeerId:
         """Dial everything that a direct address resolves to, in short succession, until the peer
         answers.
@@ -337,7 +342,7 @@ class Network:
 
         None: it was not tried, since too many dials of that address failed.
         """
-        word, now = Word(peer, scope_of(host)), trio.current_time()
+        word, now = AddressSource(peer, scope_of(host)), trio.current_time()
         if self._hearsay.refusal(word, host, now) is not None:
             return None
         answered = await answers(self._swarm, id_of(peer), host, port, timeout)

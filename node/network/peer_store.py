@@ -14,7 +14,7 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 
 
-class OwnKeys(PeerStore):
+class OwnKeyStore(PeerStore):
     """A `PeerStore` for the keys of `own`; it discards everything about other peers."""
 
     def __init__(self, own: ID) -> None:

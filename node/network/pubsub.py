@@ -11,11 +11,11 @@ from libp2p.host.basic_host import BasicHost
 from libp2p.peer.id import ID
 from libp2p.pubsub.pubsub import Pubsub
 
-from ...protocol.wire.allowance import Allowance
-from .authors import Authors
-from .gossip_router import Router
-from .patience import Patience
-from .scopes import shielded
+from ...protocol.util.token_bucket import TokenRate
+from .author_rate_limit import AuthorRateLimit
+from .cancel_scopes import shielded
+from .cpu_budget import CpuBudget
+from .gossip_router import BoundedGossipSub
 from .traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -28,12 +28,12 @@ _MAX_TOPICS_PER_PEER = 16
 # A message takes two reads and the same CPU time whatever it contains: messages as large as a vote pay
 # for themselves, and of smaller ones a peer may send this many.
 _BYTES_PER_READ = 128
-_READS = Allowance(at_once=1000.0, per_second=100.0)
+_READS = TokenRate(at_once=1000.0, per_second=100.0)
 # Per message: each starts three tasks in the library.
 _MAX_SUBSCRIPTIONS = 32
 
 
-class CarefulPubsub(Pubsub):
+class HardenedPubsub(Pubsub):
     """A `Pubsub` that counts its bytes in `traffic`, and calls `forged` with a peer that forwards
     forgeries.
 
@@ -43,10 +43,10 @@ class CarefulPubsub(Pubsub):
     def __init__(
         self,
         host: BasicHost,
-        router: Router,
+        router: BoundedGossipSub,
         traffic: Traffic,
         forged: Callable[[ID], None],
-        authors: Authors,
+        authors: AuthorRateLimit,
     ) -> None:
         super().__init__(
             host,
@@ -150,7 +150,7 @@ class _CountingStream:
     def __init__(self, inner: Any, traffic: Traffic) -> None:
         self._inner = inner
         self._traffic = traffic
-        self._patience = Patience(_READS)
+        self._patience = CpuBudget(_READS)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

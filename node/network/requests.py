@@ -23,16 +23,16 @@ from libp2p.network.stream.exceptions import StreamError
 from ...crypto.identity import PeerId, short_peer
 from ...protocol.wire.errors import ProtocolError
 from .addresses import id_of, peer_of
-from .credit import widen
+from .cancel_scopes import open_scope
 from .errors import NotHere, RequestError
-from .rates import Rate
-from .scopes import open_scope
+from .flow_control import widen
+from .rate_limits import Rate
 from .streams import (
     MAX_REASON_BYTES,
     Flow,
     FlowBroken,
     FrameOversized,
-    Status,
+    ReplyStatus,
     StreamEnded,
     StreamIdle,
     broken_off,
@@ -124,7 +124,7 @@ class Requests:
                     limit = max_concurrent + (per_peer if first(peer) else 0)
                     if active.total() >= limit or active[peer] >= per_peer:
                         self._traffic.reject("busy")
-                        await self._reply(stream, Status.BUSY, b"")
+                        await self._reply(stream, ReplyStatus.BUSY, b"")
                     else:
                         active[peer] += 1
                         try:
@@ -201,11 +201,11 @@ class Requests:
         finally:
             if stream is not None and not finished:
                 await reset(stream)
-        if status is Status.OK:
+        if status is ReplyStatus.OK:
             return response
-        if status is Status.BUSY:
+        if status is ReplyStatus.BUSY:
             raise RequestError("busy", short_peer(peer))
-        if status is Status.REFUSED:
+        if status is ReplyStatus.REFUSED:
             reason = response.decode("ascii", "replace")
             raise RequestError("refused", f"{short_peer(peer)} refuses: {reason}")
         raise RequestError("failed", f"{short_peer(peer)} reports a failure of its own")
@@ -233,28 +233,28 @@ class Requests:
 
     async def _answer(
         self, protocol: str, handler: Handler, peer: PeerId, request: bytes
-    ) -> tuple[Status, bytes | Flow]:
+    ) -> tuple[ReplyStatus, bytes | Flow]:
         try:
             with trio.fail_after(_HANDLER_SECONDS):
-                return Status.OK, await handler(peer, request)
+                return ReplyStatus.OK, await handler(peer, request)
         except ProtocolError as error:
             self._traffic.reject(error.reason)
             self._penalise(peer, error.reason)
-            return Status.REFUSED, error.reason.encode()[:MAX_REASON_BYTES]
+            return ReplyStatus.REFUSED, error.reason.encode()[:MAX_REASON_BYTES]
         except NotHere:
-            return Status.REFUSED, b"not_here"
+            return ReplyStatus.REFUSED, b"not_here"
         except OSError as error:
             # A full disk: the node's own next write there ends it, with a remedy.
             log.warning("the handler of %s failed: %s", protocol, error.strerror or error)
             self._traffic.fail(protocol)
-            return Status.FAILED, b""
+            return ReplyStatus.FAILED, b""
         except Exception:
             log.exception("the handler of %s failed", protocol)
             self._traffic.fail(protocol)
-            return Status.FAILED, b""
+            return ReplyStatus.FAILED, b""
 
     async def _reply(
-        self, stream: Any, status: Status, response: bytes | Flow, kind: str = "other"
+        self, stream: Any, status: ReplyStatus, response: bytes | Flow, kind: str = "other"
     ) -> None:
         with trio.fail_after(_REPLY_SECONDS + _size(response) / _SLOWEST_BYTES_PER_SECOND):
             with self._priority(kind, stream) as priority:

@@ -7,7 +7,7 @@ argument; the table is bounded, so that throw-away identities cannot fill the me
 from __future__ import annotations
 
 from ...crypto.identity import PeerId
-from ...protocol.wire.bounded import Bounded
+from ...protocol.util.bounded_dict import BoundedTable
 
 # Four ordinary offences within some minutes, or two blobs with wrong content.
 LIMIT = 80.0
@@ -19,12 +19,12 @@ REFUSAL_SECONDS = 600.0
 MAX_PEERS = 4096
 
 
-class Scores:
+class OffenceScores:
     """The offences of peers."""
 
     def __init__(self) -> None:
-        self._scores: Bounded[PeerId, tuple[float, float]] = Bounded(MAX_PEERS)
-        self._refused_until: Bounded[PeerId, float] = Bounded(MAX_PEERS)
+        self._scores: BoundedTable[PeerId, tuple[float, float]] = BoundedTable(MAX_PEERS)
+        self._refused_until: BoundedTable[PeerId, float] = BoundedTable(MAX_PEERS)
 
     def penalise(self, peer: PeerId, reason: str, now: float) -> bool:
         """Add an offence; return whether the peer is refused from now on."""

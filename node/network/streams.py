@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import trio
 from libp2p.stream_muxer.yamux.yamux import YamuxStream
 
-from .rates import Rate
-from .scopes import shielded
-from .short_cuts import BATCH_BYTES, FRAME_BYTES
+from .cancel_scopes import shielded
+from .fast_paths import BATCH_BYTES, FRAME_BYTES
+from .rate_limits import Rate
 from .upload_priority import Priority
 
 _READ_BYTES = 1 << 18
@@ -31,7 +31,7 @@ MAX_REASON_BYTES = 64
 _UNLIMITED = Rate()
 
 
-class Status(IntEnum):
+class ReplyStatus(IntEnum):
     """The first byte of a reply."""
 
     OK = 0
@@ -128,10 +128,10 @@ async def read_reply(
     progress: Callable[[int], None] | None = None,
     rate: Rate = _UNLIMITED,
     into: bytearray | None = None,
-) -> tuple[Status, bytes]:
+) -> tuple[ReplyStatus, bytes]:
     """Read a reply. Raises what `read_frame` raises, and `ValueError` for an unknown status."""
-    status = Status((await read_bytes(stream, 1, idle))[0])
-    if status is not Status.OK:
+    status = ReplyStatus((await read_bytes(stream, 1, idle))[0])
+    if status is not ReplyStatus.OK:
         limit, into = MAX_REASON_BYTES, None
     return status, await read_frame(stream, limit, idle, progress, rate, into)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from .rates import Rate
+from .rate_limits import Rate
 
 KINDS = ("update", "relayed", "blob", "gossip", "ledger", "other")
 """Traffic classes. `update` and `blob` use the same protocol and are counted separately; `relayed` are

@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 import trio
 
 from .ledbat import Window
-from .queues import Gauge, gauge
-from .rates import Rate
+from .rate_limits import Rate
+from .socket_buffers import Gauge, gauge
 
 # The newcomers' share of the upload while a round's bytes are sent. A round loses this and the queue
 # delay that an update meets; it may lose a twentieth.

@@ -1,8 +1,8 @@
 """HTTP downloads, bounded in bytes and time, with limits on the addresses that may be dialled.
 
-No proxy, no cookies, no compression. A few redirects are followed, never from https to http. `Reach`
-decides which addresses may be dialled at all: neither a stranger nor a server that redirects may make a
-node access someone's router or printer.
+No proxy, no cookies, no compression. A few redirects are followed, never from https to http.
+`AddressScope` decides which addresses may be dialled at all: neither a stranger nor a server that
+redirects may make a node access someone's router or printer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 import trio
 
 from .happy_eyeballs import Candidates, race
-from .names import resolve_host
+from .name_resolution import resolve_host
 
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 10.0
@@ -24,7 +24,7 @@ MAX_REDIRECTS = 3
 _MOVED = frozenset({301, 302, 303, 307, 308})
 
 
-class Reach(Enum):
+class AddressScope(Enum):
     """Which addresses may be dialled."""
 
     ANYWHERE = "anywhere"
@@ -42,7 +42,7 @@ class WebError(Exception):
 class Web:
     """HTTP client that keeps connections open between downloads."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: AddressScope) -> None:
         self._reach = reach
         self._pools: dict[bool, Any] = {}
 
@@ -52,7 +52,7 @@ class Web:
         # Imported lazily: it takes a third of a second to load.
         import httpcore
 
-        public = self._reach is Reach.PUBLIC
+        public = self._reach is AddressScope.PUBLIC
         try:
             for _ in range(MAX_REDIRECTS + 1):
                 async with self._pool(public).stream("GET", url, **_REQUEST) as answer:
@@ -62,7 +62,7 @@ class Web:
                     if answer.status not in _MOVED or location is None:
                         raise WebError(f"the server answers with the status {answer.status}")
                     target = urljoin(url, location.decode("ascii"))
-                    if self._reach is Reach.AS_NAMED:
+                    if self._reach is AddressScope.AS_NAMED:
                         public = public or _led_to_public(answer)
                 if not target.startswith("https://" if url.startswith("https://") else "http"):
                     raise WebError("it redirects to what is no web, or to the open one")

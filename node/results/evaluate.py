@@ -23,13 +23,13 @@ from ...protocol.wire.structure import to_plain
 from ...protocol.wire.swarm_id import swarm_text
 from ..control.command_socket import ask
 from ..errors import ExitCode, UserError
-from ..settings import NEWEST, Which
+from ..settings import NEWEST, StateSelector
 from ..storage.data_dir import DataDir
-from ..telemetry.scores import Scores, read_scores
-from ..trainer.task_names import DIFFUSION, MASKED_LM, SFT
-from ..trainer.tokenizer_settings import CHAT_TEMPLATE_NAME
+from ..telemetry.task_scores import TaskScores, read_scores
+from ..training.task_names import DIFFUSION, MASKED_LM, SFT
+from ..training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from .export import write_model
-from .state import made_again, read_swarm
+from .saved_state import made_again, read_swarm
 
 GPT4ALL = (*("arc_challenge", "arc_easy", "hellaswag", "openbookqa", "piqa", "winogrande"),)
 PRESETS: dict[str, tuple[str, ...]] = {"gpt4all": GPT4ALL}
@@ -48,7 +48,7 @@ class EvaluateSettings:
     data_dir: Path
     tasks: tuple[str, ...]
     """Names of lm-eval's tasks, presets, and files of tasks (.yaml)."""
-    which: Which = NEWEST
+    which: StateSelector = NEWEST
     limit: int | None = None
     """Number of questions of each task; None: all."""
     fewshot: int | None = None
@@ -61,7 +61,7 @@ class EvaluateSettings:
     seed: int = 0
 
 
-async def evaluate_swarm(settings: EvaluateSettings) -> Scores:
+async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
     """Measure a state, add the scores to the history, and send them to the node if it runs.
 
     Raises `UserError`: `EVALUATION` for tasks that cannot be measured, `HUB` for those that need the
@@ -197,14 +197,14 @@ def _explained(kind: str, message: str) -> UserError:
     return _unmeasured(f"lm-eval failed: {message}", "see what it wrote above")
 
 
-def _keep(history: Path, scores: Scores) -> None:
+def _keep(history: Path, scores: TaskScores) -> None:
     line = {"round": scores.round, "time": scores.time, "scores": to_plain(scores, named=True)}
     # In one write: the node may be adding its own lines.
     with history.open("ab", buffering=0) as file:
         file.write(json.dumps(line).encode() + b"\n")
 
 
-def _tell(data: DataDir, scores: Scores) -> None:
+def _tell(data: DataDir, scores: TaskScores) -> None:
     try:
         ask(data.socket, "scored", _TELL_SECONDS, scores=to_plain(scores, named=True))
     except UserError:

@@ -17,12 +17,12 @@ import trio
 
 from ...protocol.wire.manifest import SwarmId
 from ..errors import ExitCode, UserError
-from ..settings import NEWEST, Which
+from ..settings import NEWEST, StateSelector
 from ..storage.atomic_write import sync
 from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
-from .card import PROVENANCE_NAME, card, provenance, provenance_bytes
-from .state import State, heldout_losses, made_again, read_swarm
+from .model_card import PROVENANCE_NAME, card, provenance, provenance_bytes
+from .saved_state import State, heldout_losses, made_again, read_swarm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class ExportSettings:
     swarm: SwarmId
     data_dir: Path
     to: Path
-    which: Which = NEWEST
+    which: StateSelector = NEWEST
     merged: bool = False
     """For a swarm that trains adapters: export the whole model with them, and not the adapters alone."""
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from ...protocol.wire.manifest import SwarmId
 from ..errors import ExitCode, UserError
-from ..settings import NEWEST, Which
+from ..settings import NEWEST, StateSelector
 from ..storage.data_dir import DataDir
-from ..trainer.client import TrainerFailed
-from ..trainer.task_names import DIFFUSION, MASKED_LM
-from .state import State, made_again, read_swarm
+from ..training.client import TrainerFailed
+from ..training.task_names import DIFFUSION, MASKED_LM
+from .saved_state import State, made_again, read_swarm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class GenerateSettings:
 
     swarm: SwarmId
     data_dir: Path
-    which: Which = NEWEST
+    which: StateSelector = NEWEST
     seed: int = 0
     temperature: float = 0.8
     """0: always the likeliest token."""

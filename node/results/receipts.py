@@ -15,8 +15,8 @@ from ...crypto.identity import Identity, PeerId, peer_text
 from ...protocol.chain.ledger import Ledger
 from ...protocol.chain.receipts import (
     MAX_RECEIPT_BYTES,
-    Examined,
     Receipt,
+    ReceiptContent,
     against_chain,
     against_checkpoint,
     certifying_rounds,
@@ -30,12 +30,12 @@ from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId
 from ...protocol.wire.swarm_id import Invite, swarm_text
 from ..errors import ExitCode, UserError
 from ..storage.atomic_write import write_atomically
-from ..storage.carried import read_carried
 from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
 from ..storage.final_file import read_final
-from ..versions import explain_version
-from .account import checked_work_of, read_ledger
+from ..storage.relayed_bytes import read_carried
+from ..util.protocol_version import explain_version
+from .contributions import checked_work_of, read_ledger
 
 Proof = Literal["chain", "link", "signatures"]
 """What a receipt was verified against: the chain from its beginning, a link's checkpoint, or only
@@ -43,7 +43,7 @@ its signatures."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class ReceiptFacts:
     """The statements of a receipt."""
 
     swarm: str
@@ -67,10 +67,10 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class ReceiptVerdict:
     """The result for a receipt that holds as far as could be verified."""
 
-    facts: Facts
+    facts: ReceiptFacts
     proof: Proof
     final: bool
     """Whether its record is final in the chain that it was compared with."""
@@ -78,7 +78,7 @@ class Verdict:
     """Why the proof is not stronger; empty for a full proof."""
 
 
-def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, Facts]:
+def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, ReceiptFacts]:
     """Return the newest receipt of a peer in the chain on this disk, certified by a final record.
 
     Raises `UserError`: `NOTHING_TO_EXPORT` where there is none yet, `FINAL`, `VERSION`.
@@ -105,7 +105,9 @@ def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, 
     return receipt, _facts(receipt, examine(receipt))
 
 
-def claim_carried(receipt: Receipt, data: DataDir, identity: Identity) -> tuple[Receipt, Facts]:
+def claim_carried(
+    receipt: Receipt, data: DataDir, identity: Identity
+) -> tuple[Receipt, ReceiptFacts]:
     """Return this node's own receipt with its own count of relayed bytes added."""
     claiming = with_claim(receipt, read_carried(data.carried), identity.sign)
     return claiming, _facts(claiming, examine(claiming))
@@ -119,7 +121,7 @@ def save_receipt(receipt: Receipt, file: Path) -> None:
         raise not_writable(error, file, "--output") from None
 
 
-def verify_receipt(file: Path, ledger: Path | None, link: Invite | None) -> Verdict:
+def verify_receipt(file: Path, ledger: Path | None, link: Invite | None) -> ReceiptVerdict:
     """Verify a receipt, against a data directory and a link where given.
 
     Raises `UserError`: `FALSE_RECEIPT` for one that does not hold, `USAGE` for a file that cannot be
@@ -134,19 +136,19 @@ def verify_receipt(file: Path, ledger: Path | None, link: Invite | None) -> Verd
             chain = read_ledger(data, receipt.swarm)
             if against_chain(receipt, chain):
                 final = receipt.anchor.round <= _final_round(data, chain)
-                return Verdict(facts=facts, proof="chain", final=final)
+                return ReceiptVerdict(facts=facts, proof="chain", final=final)
     except OtherVersion as error:
         raise explain_version(error) from None
     except ProtocolError as error:
         raise _false(file, error) from None
     if named:
-        return Verdict(facts=facts, proof="link", final=False)
+        return ReceiptVerdict(facts=facts, proof="link", final=False)
     missing = "nobody can tell from the file alone whether those who signed were members"
     if ledger is not None:
         missing = f"the chain in {ledger} ends before round {receipt.anchor.round:,}"
     elif link is not None:
         missing = f"the link names no record of round {receipt.anchor.round:,}"
-    return Verdict(facts=facts, proof="signatures", final=False, missing=missing)
+    return ReceiptVerdict(facts=facts, proof="signatures", final=False, missing=missing)
 
 
 def _read(file: Path) -> Receipt:
@@ -183,10 +185,10 @@ def _final_round(data: DataDir, ledger: Ledger) -> int:
     return ledger.final_round
 
 
-def _facts(receipt: Receipt, examined: Examined) -> Facts:
+def _facts(receipt: Receipt, examined: ReceiptContent) -> ReceiptFacts:
     manifest: Manifest = examined.manifest
     length = manifest.data.sequence_length
-    return Facts(
+    return ReceiptFacts(
         swarm=swarm_text(receipt.swarm),
         name=manifest.name,
         peer=peer_text(receipt.peer),

@@ -18,10 +18,10 @@ from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 from ..storage.data_dir import DataDir
-from ..trainer.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
-from ..trainer.explain import explain_trainer
-from .card import PROVENANCE_NAME
-from .state import Known, read_swarm
+from ..training.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
+from ..training.error_messages import explain_trainer
+from .model_card import PROVENANCE_NAME
+from .saved_state import StoredSwarm, read_swarm
 
 _MAX_PROVENANCE_BYTES = 16 << 20
 
@@ -113,7 +113,7 @@ async def verify_model(settings: VerifySettings) -> Verified:
     )
 
 
-def _rounds(known: Known, fingerprint: int) -> list[int]:
+def _rounds(known: StoredSwarm, fingerprint: int) -> list[int]:
     """Return the rounds after which the swarm's parameters had this fingerprint."""
     ledger, closing = known.ledger, known.manifest.schedule.closing_round
     return [
@@ -123,7 +123,7 @@ def _rounds(known: Known, fingerprint: int) -> list[int]:
     ]
 
 
-def _claims(directory: Path, known: Known) -> int | None:
+def _claims(directory: Path, known: StoredSwarm) -> int | None:
     """Return the round that the directory claims; None if it claims none. Raises `UserError`."""
     facts: Any = None
     with (

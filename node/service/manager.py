@@ -18,14 +18,14 @@ from ..errors import ExitCode, UserError
 from ..storage.atomic_write import write_atomically
 from .units import Manager, Service, is_ours, label, launchd_plist, systemd_unit
 
-Run = Callable[[Sequence[str]], "Outcome"]
+Run = Callable[[Sequence[str]], "ServiceCommandResult"]
 
 _MAX_UNIT_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ServiceCommandResult:
     """Exit code of a system command, and the last line that it wrote."""
 
     code: int
@@ -223,7 +223,7 @@ def this_manager(*, system: bool) -> ServiceManager:
     )
 
 
-def run_quietly(words: Sequence[str]) -> Outcome:
+def run_quietly(words: Sequence[str]) -> ServiceCommandResult:
     """Run a system command; one that is missing, or does not end, counts as failed."""
     try:
         done = subprocess.run(
@@ -237,9 +237,9 @@ def run_quietly(words: Sequence[str]) -> Outcome:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Outcome(127, str(error))
+        return ServiceCommandResult(127, str(error))
     lines = done.stdout.strip().splitlines()
-    return Outcome(done.returncode, lines[-1] if lines else "")
+    return ServiceCommandResult(done.returncode, lines[-1] if lines else "")
 
 
 def _content(path: Path) -> bytes | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ...crypto.hashing import ContentId, content_from_text, content_text
 from ...protocol.wire.blobs import MAX_BLOB_BYTES
-from ..system_errors import FULL
+from ..util.system_errors import FULL
 from .atomic_write import write_atomically
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from ...crypto.identity import Identity
 from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text, swarm_text
 from ..errors import ExitCode, UserError
-from ..system_errors import FULL
+from ..util.system_errors import FULL
 from .atomic_write import sync
 from .disk_faults import disk_full
 

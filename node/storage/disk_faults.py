@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from ..errors import ExitCode, UserError
-from ..system_errors import FULL, is_broken_disk
+from ..util.system_errors import FULL, is_broken_disk
 
 # How libraries written in Rust quote the system's error number.
 _RUST = re.compile(r"\(os error (\d+)\)")

@@ -25,7 +25,7 @@ import trio
 
 from ...crypto.envelope import MAX_ENVELOPE_BYTES, Envelope, EnvelopeError, open_envelope
 from ...crypto.hashing import ContentId, content_id
-from ...protocol.chain.entries import MAX_DECIDED_BYTES, decode_decided
+from ...protocol.chain.entry_store import MAX_DECIDED_BYTES, decode_decided
 from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.checkpoint import Checkpoint
 from ...protocol.wire.errors import ProtocolError

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .scores import Scores, read_scores
+from .task_scores import TaskScores, read_scores
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def last_rounds(history: Path, most: int) -> Iterator[tuple[int, int]]:
             yield int(entry["round"]), int(entry["fingerprint"], 16)
 
 
-def last_scores(history: Path) -> Scores | None:
+def last_scores(history: Path) -> TaskScores | None:
     """Return the last scores in the final part of a history."""
     found = None
     with contextlib.suppress(OSError), history.open("rb") as file:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ..harmless import MOST_CHARACTERS, harmless
+from ..util.sanitize import MOST_CHARACTERS, harmless
 
 # Two files of 5 MB: days of a node at level INFO, and never more than 10 MB.
 MAX_LOG_BYTES = 5_000_000

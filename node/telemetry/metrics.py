@@ -30,8 +30,8 @@ from prometheus_client import (
 )
 
 from ..errors import ExitCode, UserError, address_missing
-from ..host_names import host_name, is_loopback, is_own_host
-from .checked_metrics import CheckedMetrics
+from ..util.host_names import host_name, is_loopback, is_own_host
+from .audit_metrics import CheckedMetrics
 from .families import Maker
 from .status import State
 

@@ -10,7 +10,7 @@ _ROUNDS_AVERAGED = 17
 
 
 @dataclass(frozen=True)
-class Speed:
+class TrainingSpeed:
     """Averages over the last rounds; None: unknown."""
 
     idle: float | None = None
@@ -58,10 +58,10 @@ class RecentRounds:
         return (self._rounds[-1].at - self._rounds[0].at) / (len(self._rounds) - 1)
 
     @property
-    def speed(self) -> Speed:
+    def speed(self) -> TrainingSpeed:
         """The trainer's averages over these rounds."""
         if len(self._rounds) < 2 or self._rounds[-1].at <= self._rounds[0].at:
-            return Speed()
+            return TrainingSpeed()
         first, last = self._rounds[0], self._rounds[-1]
         seconds = last.at - first.at
         flops = utilisation = None
@@ -69,7 +69,7 @@ class RecentRounds:
             flops = self.sequence_flops * (last.sequences - first.sequences) / seconds
             if self.reached_flops is not None:
                 utilisation = flops / self.reached_flops
-        return Speed(
+        return TrainingSpeed(
             idle=(last.idle - first.idle) / seconds,
             tokens=(last.tokens - first.tokens) / seconds,
             flops=flops,

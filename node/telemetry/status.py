@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeVar
 
 from ...protocol.wire.structure import StructureError, from_plain
 from ..errors import ExitCode, UserError
-from .checked import ChecksStatus
+from .audit_status import ChecksStatus
 from .privacy import PrivacyStatus
-from .scores import Scores
+from .task_scores import TaskScores
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class Hold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShiftStatus:
+class ScheduleStatus:
     """The node's working hours, and whether it works now."""
 
     at_work: bool
@@ -400,13 +400,13 @@ class Status:
     state: State
     """The node's state; `distro-node status` explains it."""
     progress: Progress | None
-    shift: ShiftStatus
+    shift: ScheduleStatus
     training: TrainingStatus
     swarm: SwarmStatus | None
     """None before its manifest is here."""
     seconds_left: float | None
     """Estimated time to the end of the run, at the recent pace; None: unknown, or the run has no end."""
-    scores: Scores | None
+    scores: TaskScores | None
     """The last result of `distro-node evaluate`; None: none yet."""
     line: LineStatus
     reach: ReachStatus | None
@@ -419,7 +419,7 @@ class Status:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StayStatus:
+class SessionStatus:
     """The parts of a status that belong to one session in the swarm, between two pauses."""
 
     swarm: SwarmStatus | None

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from ..field_docs import field_docs
+from ..util.field_docs import field_docs
 from .status import BootstrapStatus, Status
 
 _JSON = {str: "string", int: "integer", float: "number", bool: "boolean"}

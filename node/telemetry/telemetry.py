@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ...crypto.identity import PeerId, peer_text
-from ...protocol.wire.bounded import Bounded
+from ...protocol.util.bounded_dict import BoundedTable
 from ...protocol.wire.messages import Record
 from .history import last_rounds, last_scores, write
+from .messages import event_sentence
 from .metrics import Metrics, Task
 from .privacy import PrivacyStatus
-from .scores import Scores
 from .speed import RecentRounds
 from .status import (
     EventStatus,
@@ -33,7 +33,7 @@ from .status import (
     TrainerStatus,
     TrainingStatus,
 )
-from .words import event_sentence
+from .task_scores import TaskScores
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Telemetry:
         self.fingerprint: int | None = None
         self.loss: float | None = None
         self.heldout: tuple[int, float] | None = None
-        self.scores: Scores | None = None
+        self.scores: TaskScores | None = None
         self.privacy: PrivacyStatus | None = None
         self.trainer_restarts = 0
         self.device: str | None = None
@@ -112,7 +112,7 @@ class Telemetry:
         self.own: dict[int, OwnUpdate] = {}
         self._history: Path | None = None
         # The fingerprints of the rounds that have been reported already.
-        self._told: Bounded[int, int] = Bounded(_ROUNDS_REMEMBERED)
+        self._told: BoundedTable[int, int] = BoundedTable(_ROUNDS_REMEMBERED)
         self._received: dict[int, int] = {}
         self._events: deque[EventStatus] = deque(maxlen=_EVENTS_KEPT)
         self._totals = _Totals()
@@ -209,7 +209,7 @@ class Telemetry:
         self.privacy = privacy
         self.metrics.privacy_epsilon.set(privacy.epsilon)
 
-    def scored(self, scores: Scores) -> None:
+    def scored(self, scores: TaskScores) -> None:
         """Record scores of this swarm's model, measured by `distro-node evaluate`."""
         self.scores = scores
         known = set(get_args(Task))

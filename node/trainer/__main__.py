@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..settings import Split
-from .frames import FrameDecoder, FrameError, encode_frame
-from .sandbox import confine
+from ..training.frames import FrameDecoder, FrameError, encode_frame
+from ..training.sandbox import confine
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -99,11 +99,11 @@ def _new_worker(answers: _Answers, several: argparse.Namespace | None) -> Worker
 
     new: Callable[[], Worker] = Worker
     if several is not None:
-        from .rank_worker import RankWorker
+        from .ranks.worker import RankWorker
 
         launch = None
         if several.launched:
-            from .rank_launch import launch_here
+            from .ranks.launch import launch_here
 
             launch = launch_here()
         new = functools.partial(

@@ -7,9 +7,9 @@ import platform
 
 import torch
 
-from .errors import TrainerFailed
-from .main_memory import free_main_memory
-from .memory_plan import Room
+from ..training.errors import TrainerFailed
+from ..training.main_memory import free_main_memory
+from ..training.memory_plan import FreeMemory
 
 # Kinds of devices whose names torch knows, and on which it computes only with an additional package.
 _BACKEND_PACKAGES = {"vulkan": "torchvulkan"}
@@ -104,11 +104,13 @@ def available_bytes(device: torch.device) -> int:
     return free_bytes(device) + cached
 
 
-def free_room(device: torch.device, limit: int | None = None) -> Room:
+def free_room(device: torch.device, limit: int | None = None) -> FreeMemory:
     """Return the memory that a model may take on the device and in main memory; with `limit`, that
     many bytes on the device, whatever is free."""
     wanted = free_bytes(device) if limit is None else limit
-    return Room(device=wanted, host=0 if device.type == "cpu" else free_bytes(torch.device("cpu")))
+    return FreeMemory(
+        device=wanted, host=0 if device.type == "cpu" else free_bytes(torch.device("cpu"))
+    )
 
 
 def spills(device: torch.device) -> bool:

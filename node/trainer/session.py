@@ -20,19 +20,22 @@ import torch
 from transformers import PreTrainedModel
 
 from ...crypto.hashing import ContentId
-from ...protocol.codec.audit import audit_seed, contradicted
+from ...protocol.codec.outlier_filter import audit_seed, contradicted
 from ...protocol.codec.update import decode_update, manifest_layout
 from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
 from ..settings import Compile
 from ..storage.blob_store import BlobStore
-from .adapters import build_trained, frozen_parameters, read_base
-from .answers import Judgement
-from .bodies import coefficients_of, make_body, read_bodies
-from .checking import Dealt, at_positions, changes, compared
-from .compiling import compile_if_faster
-from .data import Corpus
+from ..training.answers import Judgement
+from ..training.errors import TrainerFailed
+from ..training.frames import TrainedUpdate
+from ..training.local_policy import USUAL_WAYS, LocalPolicy
+from ..training.memory_model import Workload
+from ..training.memory_options import LOOK_ROOM, MemoryOptions
+from ..training.memory_plan import FreeMemory, choose, chosen_line
+from .audit_cache import AuditCache, SavedGradient, changed
+from .audit_score import AssignedSample, at_positions, changes, compared
 from .device import (
     available_bytes,
     copies_while_computing,
@@ -45,21 +48,18 @@ from .device import (
     spills,
     synchronize,
 )
-from .errors import TrainerFailed
-from .exact import apply_step
-from .frames import Trained
-from .looks import KeptGradient, Looks, changed
-from .memory_model import Workload
-from .memory_options import LOOK_ROOM, MemoryOptions
-from .memory_plan import Room, choose, chosen_line
-from .mixed_precision import MixedPrecision, all_finite
-from .model import check_inputs, compute_twice, layers_of
-from .optimizer import LocalOptimizer
-from .own_ways import USUAL_WAYS, OwnWays
-from .part import Part, WholeModel
-from .private_gradient import private_gradient
-from .probe import prove
-from .tasks import Batch, HasBeginnings, Loss, Sample, open_task
+from .memory.model_shard import ModelShard, WholeModelShard
+from .models.adapters import build_trained, frozen_parameters, read_base
+from .models.compilation import compile_if_faster
+from .models.model import check_inputs, compute_twice, layers_of
+from .models.probe import prove
+from .optimizer.dp_gradient import private_gradient
+from .optimizer.exact_step import apply_step
+from .optimizer.mixed_precision import MixedPrecision, all_finite
+from .optimizer.optimizer import LocalOptimizer
+from .optimizer.update_bodies import coefficients_of, make_body, read_bodies
+from .tasks.data import Corpus
+from .tasks.tasks import Batch, HasBeginnings, Loss, StoredSample, open_task
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class TrainingSession:
         micro_batch: int | None = None,
         memory: int | None = None,
         options: MemoryOptions | None = None,
-        ways: OwnWays = USUAL_WAYS,
+        ways: LocalPolicy = USUAL_WAYS,
     ) -> None:
         """`memory`: bytes that may be taken on the device; None: what is free. `options`: how memory
         is used; None: the cheapest way that fits. `ways`: the member's local policy."""
@@ -135,7 +135,7 @@ class TrainingSession:
         """Number of updates that the outlier filter left out of the last step."""
         shards = None if ways.blobs is None else (BlobStore(Path(ways.blobs)), ways.shards)
         self._corpus = Corpus(data, store, shards)
-        self._looks = Looks()
+        self._looks = AuditCache()
         self._compiled = False
         self._loaded = False
         self._whole = manifest.adapter is None
@@ -174,7 +174,9 @@ class TrainingSession:
         self._looks.forget()
         return self.part.fingerprint()
 
-    def train(self, round_number: int, samples: Sequence[int], *, looks: bool = False) -> Trained:
+    def train(
+        self, round_number: int, samples: Sequence[int], *, looks: bool = False
+    ) -> TrainedUpdate:
         """Compute the gradient over these samples and take this round's update from the momentum.
 
         Without samples, or if none has a target, the update comes from the momentum alone, and the
@@ -194,13 +196,13 @@ class TrainingSession:
         gradients = self.part.gradients() if counted or noisy else []
         self._looks.moved_on()
         if looks and counted and math.isfinite(loss) and self._has_room_to_look():
-            self._looks.begin(round_number, KeptGradient(gradients, self.device))
+            self._looks.begin(round_number, SavedGradient(gradients, self.device))
         seconds = time.perf_counter() - started
         made = self.finish(round_number, loss, counted, gradients, seconds)
         self._clear_gradients()
         return made
 
-    def look(self, round_number: int, dealt: Dealt) -> bool:
+    def look(self, round_number: int, dealt: AssignedSample) -> bool:
         """Compute a sample that was assigned to another member in the round just trained, and keep
         the changes it makes for `judge`. Return False if there is nothing to compare it with:
         `train` computed nothing, or was called without `looks`, or the parameters have changed."""
@@ -210,7 +212,7 @@ class TrainingSession:
         self.gradient(round_number, [dealt.sample])
         # The gradient of the beginning will overwrite this one.
         seen: list[Iterable[torch.Tensor | None]]
-        seen = [KeptGradient(self.part.gradients(), self.device)]
+        seen = [SavedGradient(self.part.gradients(), self.device)]
         if self.gradient(round_number, [dealt.sample], beginning=True)[1]:
             seen.append(self.part.gradients())
         layout, spec = self.part.layout, self.manifest.optimizer
@@ -282,7 +284,7 @@ class TrainingSession:
         counted: int,
         gradients: Sequence[torch.Tensor | None],
         seconds: float,
-    ) -> Trained:
+    ) -> TrainedUpdate:
         """Add these gradients, one for each of the part's parameters, to the momentum and take this
         round's update from it. The gradients are overwritten.
 
@@ -301,7 +303,7 @@ class TrainingSession:
         body = make_body(self.manifest, self.layout, self.part, self.optimizer, round_number)
         if self._ways.stateless:
             self.optimizer.begin_anew()
-        return Trained(
+        return TrainedUpdate(
             body=body,
             # A comparison with NaN is false, so NaN becomes the largest, too.
             loss=loss if loss < _LARGEST_LOSS else _LARGEST_LOSS,
@@ -453,7 +455,7 @@ class TrainingSession:
 
         def prepare(numbers: Sequence[int]) -> Batch | None:
             stored = [
-                Sample(data, number, round_number, heldout)
+                StoredSample(data, number, round_number, heldout)
                 for data, number in zip(read(numbers), numbers, strict=True)
             ]
             batch = self.task.batch(stored)
@@ -473,7 +475,7 @@ class TrainingSession:
     def _alone(self, round_number: int, number: int) -> torch.Tensor | None:
         """Return the mean loss of one sample; None if it has no targets."""
         (data,) = self._corpus.training([number])
-        loss = self._loss(self.task.batch([Sample(data, number, round_number, False)]))
+        loss = self._loss(self.task.batch([StoredSample(data, number, round_number, False)]))
         return loss.total / loss.count if loss.count else None
 
     def _loss(self, batch: Mapping[str, torch.Tensor]) -> Loss:
@@ -486,7 +488,7 @@ class TrainingSession:
         data = self.manifest.data
         zeros = bytes((data.sequence_length + 1) * data.token_bytes)
         self.model.train()
-        loss = self._loss(self.task.batch([Sample(zeros, 0, 0, False)] * sequences))
+        loss = self._loss(self.task.batch([StoredSample(zeros, 0, 0, False)] * sequences))
         loss.total.backward()
         self._clear_gradients()
         synchronize(self.device)
@@ -509,14 +511,14 @@ class TrainingSession:
     def _workload(self) -> Workload:
         return Workload.of(self.manifest)
 
-    def _room(self, memory: int | None) -> Room:
+    def _room(self, memory: int | None) -> FreeMemory:
         return free_room(self.device, memory)
 
     def _build(self, store: BlobStore) -> tuple[PreTrainedModel, list[torch.nn.Parameter]]:
         return build_trained(self.manifest, store, self.device)
 
-    def _part(self) -> Part:
-        return WholeModel(self.layout, self.parameters, self.manifest.parameters)
+    def _part(self) -> ModelShard:
+        return WholeModelShard(self.layout, self.parameters, self.manifest.parameters)
 
     def _within_memory(self, compute: Callable[[], T]) -> T:
         """Run `compute`; while memory runs out, restart it with half the micro-batch."""

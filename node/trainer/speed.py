@@ -17,9 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from ...protocol.wire.manifest import Manifest
-from .denoisers import Denoiser
 from .device import narrow_type, synchronize
-from .model import lay_out
+from .models.denoisers import Denoiser
+from .models.model import lay_out
 
 _log = logging.getLogger(__name__)
 

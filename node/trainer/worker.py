@@ -21,28 +21,28 @@ from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
 from ...protocol.wire.structure import from_plain, to_plain
 from ..settings import Compile, names_several
 from ..storage.blob_store import BlobStore
-from . import accountant
-from .accountant import Spent
-from .aside import Aside
-from .checking import Dealt
-from .describing import describe
+from ..training.errors import FailureKind, TrainerFailed
+from ..training.graphics_cards import card_maker
+from ..training.local_policy import LocalPolicy
+from .audit_score import AssignedSample
 from .device import allocated_bytes, choose_device, device_kind, free_room
-from .drawing import draw_images
-from .errors import FailureKind, TrainerFailed
-from .exactness import check_exactness
-from .examine import examine
-from .export import export
-from .graphics_cards import card_maker
-from .initial import Lora, initialise
-from .model import lay_out, parameter_table
-from .own_ways import OwnWays
-from .packing import skip_packing_search
-from .probe import make_probe
-from .rank_momentum import load_part, remove_others, save_part
-from .second_look import look_again
+from .error_report import describe
+from .models.export import export
+from .models.initial_parameters import Lora, initialise
+from .models.model import lay_out, parameter_table
+from .models.probe import make_probe
+from .models.read_export import examine
+from .optimizer import dp_accountant
+from .optimizer.background_gradient import BackgroundGradient
+from .optimizer.dp_accountant import Spent
+from .optimizer.exactness import check_exactness
+from .ranks.momentum import load_part, remove_others, save_part
+from .reaudit_worker import look_again
 from .session import TrainingSession
 from .speed import reached_flops, sequence_flops
-from .writing import write_text
+from .tasks.image_sampling import draw_images
+from .tasks.packing import skip_packing_search
+from .tasks.text_generation import write_text
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Worker:
         """The rights that this process has given up (`sandbox.HOLDS`)."""
         self._session: TrainingSession | None = None
         self._store: BlobStore | None = None
-        self._aside: Aside | None = None
+        self._aside: BackgroundGradient | None = None
         self._staged: list[bytes] = []
         self._staged_for = -1
         self._writing: Iterator[str] = iter(())
@@ -152,7 +152,7 @@ class Worker:
     def _new_session(
         self, manifest: Manifest, store: BlobStore, device: torch.device, opening: Opening
     ) -> TrainingSession:
-        ways = from_plain(OwnWays, opening.ways, named=True)
+        ways = from_plain(LocalPolicy, opening.ways, named=True)
         return TrainingSession(
             manifest, store, device, opening.micro_batch, opening.memory, ways=ways
         )
@@ -191,7 +191,7 @@ class Worker:
 
     def _survey(self, device: str, config: dict[str, Any] | None) -> dict[str, Any]:
         # Code for several devices is imported only where there are some.
-        from .rank_processes import devices_of
+        from .ranks.processes import devices_of
 
         self._prepare(None)
         names = devices_of(device) if names_several(device) else [device]
@@ -211,10 +211,10 @@ class Worker:
     def _privacy_noise(
         self, spent: Spent, epsilon: float, delta: float, rate: float, rounds: int
     ) -> float:
-        return accountant.noise_for(spent, epsilon, delta, rate, rounds)
+        return dp_accountant.noise_for(spent, epsilon, delta, rate, rounds)
 
     def _privacy_spent(self, spent: Spent, delta: float) -> float:
-        return accountant.epsilon(spent, delta)
+        return dp_accountant.epsilon(spent, delta)
 
     def _prepare(self, threads: int | None) -> None:
         transformers_logging.set_verbosity_error()
@@ -234,7 +234,7 @@ class Worker:
 
     def _look(self, round_number: int, sample: int, share: int) -> float | None:
         started = time.perf_counter()
-        looked = self._opened.look(round_number, Dealt(sample, share))
+        looked = self._opened.look(round_number, AssignedSample(sample, share))
         return time.perf_counter() - started if looked else None
 
     def _judge(self, round_number: int, body: bytes) -> dict[str, Any] | None:
@@ -246,7 +246,7 @@ class Worker:
 
     def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
         if self._aside is None or not self._aside.is_for(round_number, samples):
-            self._aside = Aside(self._opened, round_number, samples)
+            self._aside = BackgroundGradient(self._opened, round_number, samples)
         if not self._aside.done:
             return None
         aside, self._aside = self._aside, None

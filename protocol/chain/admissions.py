@@ -7,8 +7,8 @@ from ...crypto.identity import PeerId
 from ..wire.manifest import Manifest
 from ..wire.membership import REQUEST_WINDOW, Membership
 from ..wire.messages import TICKET_KIND, JoinRequest
+from .audits import AuditLedger, turned_away
 from .certificates import Verify
-from .checked import CheckedWork, turned_away
 
 
 def admission_problem(
@@ -18,7 +18,7 @@ def admission_problem(
     manifest: Manifest,
     membership: Membership,
     verify: Verify = verify_detached,
-    work: CheckedWork | None = None,
+    work: AuditLedger | None = None,
 ) -> str | None:
     """Return why the record of `round` may not admit `peer`; None if it may."""
     if peer in membership:

@@ -29,7 +29,7 @@ from collections.abc import Callable
 
 from ...crypto.hashing import CONTENT_ID_BYTES, ContentId, content_id
 from ...crypto.identity import PeerId
-from ..checks.draw import commitment
+from ..audit.lottery import commitment
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.messages import Record

@@ -18,7 +18,7 @@ from ...crypto.identity import PeerId
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.membership import REQUEST_WINDOW, Membership
-from ..wire.messages import BallotKind, Evidence, RecordId, SignedAnnouncement, Testimony
+from ..wire.messages import BallotHalf, BallotKind, Evidence, RecordId, SignedAnnouncement
 from .certificates import Verify
 
 EVIDENCE_WINDOW = REQUEST_WINDOW
@@ -34,7 +34,7 @@ RULED_OUT: dict[BallotKind, frozenset[BallotKind]] = {
 it."""
 
 
-def contradict(first: Testimony, second: Testimony) -> bool:
+def contradict(first: BallotHalf, second: BallotHalf) -> bool:
     """Whether no honest member signs both in one slot, in any order.
 
     A vote before a skip is allowed, and so is the same ballot with another mask.
@@ -45,7 +45,7 @@ def contradict(first: Testimony, second: Testimony) -> bool:
 
 
 def accuse(
-    peer: PeerId, round: int, parent: RecordId, slot: int, one: Testimony, other: Testimony
+    peer: PeerId, round: int, parent: RecordId, slot: int, one: BallotHalf, other: BallotHalf
 ) -> Evidence:
     """Return the proof that `peer` cast contradicting ballots in a slot."""
     first, second = sorted((one, other), key=_order)
@@ -107,5 +107,5 @@ def _check_announcements(evidence: Evidence, swarm: bytes, verify: Verify) -> No
             raise ProtocolError("evidence", "a signature does not hold")
 
 
-def _order(testimony: Testimony) -> tuple[BallotKind, RecordId]:
+def _order(testimony: BallotHalf) -> tuple[BallotKind, RecordId]:
     return testimony.kind, testimony.block

@@ -26,7 +26,7 @@ VotesOf = Callable[[int], Votes]
 
 
 @dataclass(frozen=True)
-class _Set:
+class FinalitySet:
     """A finality set and the votes of the round after its final record."""
 
     members: frozenset[PeerId]
@@ -43,25 +43,25 @@ class _Set:
     def __bool__(self) -> bool:
         return bool(self.members)
 
-    def only(self, present: Set[PeerId]) -> _Set:
+    def only(self, present: Set[PeerId]) -> FinalitySet:
         """Return the set restricted to `present`."""
-        return _Set(self.members & present, self.votes)
+        return FinalitySet(self.members & present, self.votes)
 
-    def without(self, gone: Iterable[PeerId]) -> _Set:
+    def without(self, gone: Iterable[PeerId]) -> FinalitySet:
         """Return the set without the members that are `gone`."""
-        return _Set(self.members.difference(gone), self.votes)
+        return FinalitySet(self.members.difference(gone), self.votes)
 
 
-class _Step(NamedTuple):
+class FinalityStep(NamedTuple):
     """State of finality when a record has just become final, or at the beginning."""
 
     first: int
     """The first round whose statements count."""
     final: int
     justified: int
-    before: _Set
+    before: FinalitySet
     """The previous finality set."""
-    members: _Set
+    members: FinalitySet
     """The finality set in force."""
     gone: Mapping[PeerId, int]
     """Members that left or were expelled after the final record, each with the record that
@@ -73,8 +73,8 @@ class Finality:
 
     def __init__(self, model: FaultModel, founding: Membership) -> None:
         self._model: FaultModel = model
-        founder = _Set(frozenset(founding.peers), None)
-        self._steps = [_Step(0, -1, -1, founder, founder, {})]
+        founder = FinalitySet(frozenset(founding.peers), None)
+        self._steps = [FinalityStep(0, -1, -1, founder, founder, {})]
         self._start_over()
 
     @property
@@ -129,7 +129,7 @@ class Finality:
     def _move_to(
         self,
         round: int,
-        before: _Set | None,
+        before: FinalitySet | None,
         memberships: Sequence[Membership],
         votes: VotesOf,
     ) -> None:
@@ -138,7 +138,9 @@ class Finality:
         if members and round > self.round:
             # Counting restarts with the round that is being decided.
             first, justified = len(memberships) - 1, max(round, self._justified)
-            self._steps.append(_Step(first, round, justified, before or members, members, gone))
+            self._steps.append(
+                FinalityStep(first, round, justified, before or members, members, gone)
+            )
             self._start_over()
 
     def before(
@@ -202,7 +204,7 @@ class Finality:
             before, members = self._sets[1], _set_after(final, memberships, votes)
             members = members.without(gone_since) or before
             self._steps.append(
-                _Step(
+                FinalityStep(
                     round_ + 1,
                     final,
                     self._justified,
@@ -214,7 +216,7 @@ class Finality:
             )
             self._start_over()
 
-    def _supported(self, among: _Set) -> int:
+    def _supported(self, among: FinalitySet) -> int:
         """Return the last record that a quorum of a set supports; the last final one if none later is
         supported."""
         votes = among.counted
@@ -228,10 +230,10 @@ class Finality:
         return known
 
 
-def _set_after(round_: int, memberships: Sequence[Membership], votes: VotesOf) -> _Set:
+def _set_after(round_: int, memberships: Sequence[Membership], votes: VotesOf) -> FinalitySet:
     """Return the members after the record of a round."""
     known = votes(round_ + 1)
-    return _Set(frozenset(memberships[round_ + 1].peers), None if known.equal else known)
+    return FinalitySet(frozenset(memberships[round_ + 1].peers), None if known.equal else known)
 
 
 # Masks, because a chain without a final record can be long.

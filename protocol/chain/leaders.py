@@ -98,7 +98,7 @@ class Leaders:
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class LeaderRecord:
     """Skipped slots of one leader."""
 
     skipped: int
@@ -106,21 +106,21 @@ class Lead:
     back: int = 0
     """The first round in which it leads again like others."""
 
-    def skipped_again(self, round: int, members: int) -> Lead:
+    def skipped_again(self, round: int, members: int) -> LeaderRecord:
         """Return the state after one more skipped slot, in a round with this many members."""
         skipped, over = self.skipped + 1, self.skipped - _MAY_BE_SKIPPED
         if over < 0:
-            return Lead(skipped, self.back)
-        return Lead(skipped, round + 1 + (members << min(over, _MOST_DOUBLINGS)))
+            return LeaderRecord(skipped, self.back)
+        return LeaderRecord(skipped, round + 1 + (members << min(over, _MOST_DOUBLINGS)))
 
 
-class LeadsByRound:
+class LeaderHistory:
     """Skipped slots of all leaders before each round from 0 to the next; extended by one thread."""
 
     def __init__(self, swarm: bytes) -> None:
         self._swarm = swarm
         # Most rounds share one mapping.
-        self._rounds: list[Mapping[PeerId, Lead]] = [{}]
+        self._rounds: list[Mapping[PeerId, LeaderRecord]] = [{}]
 
     def passed_over(self, round: int, members: Membership) -> frozenset[PeerId]:
         """Return the members that lead none of the first slots of a round, which has these members."""
@@ -150,12 +150,14 @@ class LeadsByRound:
             skipped = range(1, min(record.slot, 2 * len(members) + 1))
             for peer in dict.fromkeys(leaders[slot] for slot in skipped):
                 if peer in after:
-                    leads[peer] = leads.get(peer, Lead(0)).skipped_again(record.round, len(members))
+                    leads[peer] = leads.get(peer, LeaderRecord(0)).skipped_again(
+                        record.round, len(members)
+                    )
             leads.pop(leaders[record.slot], None)
         self._rounds.append(known if leads == known else leads)
 
-    def before(self, length: int) -> LeadsByRound:
+    def before(self, length: int) -> LeaderHistory:
         """Return the state of the first `length` records."""
-        copy = LeadsByRound(self._swarm)
+        copy = LeaderHistory(self._swarm)
         copy._rounds = self._rounds[: length + 1]
         return copy

@@ -11,8 +11,8 @@ import itertools
 
 from ...crypto.envelope import verify_detached
 from ...crypto.identity import PeerId
-from ..sampling.deal import Deal
 from ..sampling.sampler import order_of
+from ..sampling.stream_cursor import StreamCursors
 from ..wire.checkpoint import Checkpoint
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
@@ -30,18 +30,18 @@ from ..wire.messages import (
     WitnessEntry,
 )
 from .admissions import admission_problem
+from .assignments import SampleAssignments
+from .audits import check_looks, check_root, checked_work, turned_away
 from .beacon import beacon_of, check_reveal
 from .certificates import Verify, check_certificate
-from .checked import check_looks, check_root, checked_work, turned_away
-from .dealing import Dealing
-from .entries import Entries, Spill
+from .committees import speaking_of
+from .entry_store import EntryStore, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
 from .finality import Finality
-from .leaders import Leaders, LeadsByRound
-from .memberships import Memberships
+from .leaders import LeaderHistory, Leaders
+from .memberships import MembershipHistory
 from .snapshot_rounds import snapshot_round
-from .speaking import speaking_of
-from .versions import VersionsByRound
+from .versions import VersionHistory
 
 
 class Ledger:
@@ -70,22 +70,24 @@ class Ledger:
         self.held: Checkpoint | None = None
         """The record that was final for this node on the chain that it left for this one, which has
         that record too: by a finality lease, or by records that are not on this chain."""
-        self._entries = Entries(spill)
+        self._entries = EntryStore(spill)
         self._ids: list[RecordId] = []
-        self._memberships = Memberships(founding(manifest.founder))
+        self._memberships = MembershipHistory(founding(manifest.founder))
         self._finality = Finality(manifest.fault_model, self._memberships[0])
         self.beacon = beacon_of(manifest, self._record)
         """The randomness beacon; None where nothing is drawn."""
         self.speaking = speaking_of(manifest, self._memberships, self.beacon)
         """The committees; None where every member sends complete updates."""
-        self.dealing = Dealing(manifest, self.order, self._memberships, self._record, self.speaking)
+        self.dealing = SampleAssignments(
+            manifest, self.order, self._memberships, self._record, self.speaking
+        )
         """The sample assignments."""
         self.work = checked_work(
             manifest, self.dealing, self._memberships, self._record, self.beacon
         )
         """The audit results; None where work is not audited."""
-        self._leads = LeadsByRound(manifest.swarm)
-        self.versions = VersionsByRound(manifest, speaks)
+        self._leads = LeaderHistory(manifest.swarm)
+        self.versions = VersionHistory(manifest, speaks)
         """Protocol version of the swarm by round."""
         # Snapshots by round, and each peer with the round that first admitted it: with these no query
         # reads all entries again.
@@ -135,7 +137,7 @@ class Ledger:
             found = self.work.counts(record, found)
         return tuple(found[entry.peer] for entry in record.updates)
 
-    def deal(self, round: int) -> Deal:
+    def deal(self, round: int) -> StreamCursors:
         """Return the stream cursors of a round from 1 on: at most the next round, with `overlap` the
         one after it."""
         return self.dealing.deal(round)

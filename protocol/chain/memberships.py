@@ -11,14 +11,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import overload
 
-from ..wire.membership import Change, Membership
+from ..wire.membership import Membership, MembershipChange
 from ..wire.messages import Record
 
 # Changes from one kept membership to the next. The same number of the latest are all kept.
 _APART = 128
 
 
-class Memberships(Sequence[Membership]):
+class MembershipHistory(Sequence[Membership]):
     """Memberships by round, from 0 to the next one; read by several threads, extended by one."""
 
     def __init__(self, first: Membership) -> None:
@@ -26,7 +26,7 @@ class Memberships(Sequence[Membership]):
         self._length = 1
         # The rounds in which a new membership takes effect, and the changes that made it.
         self._starts = [0]
-        self._changes = [Change(-1)]
+        self._changes = [MembershipChange(-1)]
         # Kept memberships by their index in `_starts`.
         self._kept = {0: first}
         # The last recomputed stretch: the index of its first membership, and all of it.
@@ -49,7 +49,7 @@ class Memberships(Sequence[Membership]):
 
     def follow(self, record: Record) -> None:
         """Append the membership after the last `record`, which must have been checked."""
-        last, change = self[-1], Change.of(record)
+        last, change = self[-1], MembershipChange.of(record)
         new = last.changed(change)
         if new is not last:
             index = len(self._starts)
@@ -60,10 +60,10 @@ class Memberships(Sequence[Membership]):
                 self._kept.pop(index - _APART, None)
         self._length += 1
 
-    def before(self, length: int) -> Memberships:
+    def before(self, length: int) -> MembershipHistory:
         """Return the memberships of the first `length` rounds."""
         count = bisect_right(self._starts, length - 1)
-        copy = Memberships(self._kept[0])
+        copy = MembershipHistory(self._kept[0])
         copy._length = length
         copy._starts, copy._changes = self._starts[:count], self._changes[:count]
         # Copied in one step: another thread may extend it.

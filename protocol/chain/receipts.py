@@ -8,7 +8,7 @@ against the chain itself (`against_chain`), or against a record that a trusted p
 (`against_checkpoint`).
 
 No record shows how many bytes a member relayed between others. The member may add this as a signed
-claim (`Claim`): the signature proves its author, and nothing else.
+claim (`RelayClaim`): the signature proves its author, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Annotated, Literal
 from ...crypto.envelope import signing_bytes, verify_detached
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
-from ..checks import merkle
-from ..checks.contributions import Contribution
+from ..audit import merkle
+from ..audit.contributions import Contribution
 from ..wire.checkpoint import Checkpoint
 from ..wire.encoding import decode, encode
 from ..wire.errors import ProtocolError
@@ -29,7 +29,7 @@ from ..wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manife
 from ..wire.messages import Decided, Signature
 from ..wire.structure import U63, Length
 from .certificates import Verify, check_signatures
-from .entries import MAX_DECIDED_BYTES
+from .entry_store import MAX_DECIDED_BYTES
 from .ledger import Ledger
 from .snapshot_rounds import snapshot_round
 
@@ -49,7 +49,7 @@ class ClaimedBytes:
 
 
 @dataclass(frozen=True)
-class Claim:
+class RelayClaim:
     """A peer's own statement of the bytes that it relayed between others: not proved."""
 
     bytes: U63
@@ -71,7 +71,7 @@ class Receipt:
     size: U63
     steps: Annotated[tuple[ContentId, ...], Length(0, merkle.MOST_STEPS)]
     decided: Decided
-    claim: Claim | None
+    claim: RelayClaim | None
 
     @property
     def contribution(self) -> Contribution:
@@ -94,7 +94,7 @@ class Receipt:
 
 
 @dataclass(frozen=True)
-class Examined:
+class ReceiptContent:
     """Facts that the bytes of a receipt prove alone."""
 
     manifest: Manifest
@@ -152,10 +152,10 @@ def with_claim(receipt: Receipt, carried: int, sign: Callable[[bytes], bytes]) -
     signs with the peer's key."""
     said = encode(ClaimedBytes(receipt.anchor.round, carried))
     signature = sign(signing_bytes(CLAIM, receipt.swarm, said))
-    return replace(receipt, claim=Claim(carried, signature))
+    return replace(receipt, claim=RelayClaim(carried, signature))
 
 
-def examine(receipt: Receipt, verify: Verify = verify_detached) -> Examined:
+def examine(receipt: Receipt, verify: Verify = verify_detached) -> ReceiptContent:
     """Check everything that a receipt's own bytes show: that its parts belong together, that the
     member's entry is included in the certified root, and that the signatures hold.
 
@@ -186,7 +186,7 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> Examined:
         said = encode(ClaimedBytes(record.round, claim.bytes))
         if not verify(CLAIM, receipt.swarm, receipt.peer, said, claim.signature):
             raise ProtocolError("mismatch", "what the peer is said to have carried is not its word")
-    return Examined(manifest, frozenset(check_signatures(certificate, receipt.swarm, verify)))
+    return ReceiptContent(manifest, frozenset(check_signatures(certificate, receipt.swarm, verify)))
 
 
 def against_checkpoint(receipt: Receipt, swarm: SwarmId, known: Checkpoint | None) -> bool:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...crypto.identity import PeerId
-from ..sampling.assignment import Assignment, Terms, Work, assign
-from ..sampling.weights import Weight, modest_weight, next_weights
+from ..sampling.assignment import Assignment, LentStream, Terms, assign
+from ..sampling.member_weights import MemberWeight, modest_weight, next_weights
 from ..wire.membership import Membership
 from ..wire.messages import Record
 
@@ -23,14 +23,14 @@ _APART = 128
 
 
 @dataclass(frozen=True)
-class Shares:
+class RoundShares:
     """Weights and assignments after a record; `round` is the next round."""
 
     round: int
-    weights: Mapping[PeerId, Weight]
+    weights: Mapping[PeerId, MemberWeight]
     dealt: tuple[Assignment, ...] = ()
     """Assignments of the next round and, with `overlap`, of the one after it."""
-    works: tuple[Work, ...] = ()
+    works: tuple[LentStream, ...] = ()
     """Open multi-round assignments, by the round in which they are due."""
 
     def part(self, peer: PeerId) -> float:
@@ -60,23 +60,23 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Lost:
+class UntrainedWork:
     """Assignments that a record leaves untrained."""
 
     runs: tuple[range, ...] = ()
     """Streams of its own round."""
-    works: tuple[Work, ...] = ()
+    works: tuple[LentStream, ...] = ()
     """Multi-round assignments of earlier rounds."""
 
 
-def first_shares(members: Membership) -> Shares:
+def first_shares(members: Membership) -> RoundShares:
     """Return the weights before any record."""
-    return Shares(0, dict.fromkeys(members.peers, Weight()))
+    return RoundShares(0, dict.fromkeys(members.peers, MemberWeight()))
 
 
 def next_shares(
-    terms: Terms, shares: Shares, record: Record, members: Membership, overlap: bool
-) -> tuple[Shares, Lost]:
+    terms: Terms, shares: RoundShares, record: Record, members: Membership, overlap: bool
+) -> tuple[RoundShares, UntrainedWork]:
     """Return the state after the `record` of the round of `shares`, with the `members` of the next
     round; and what the record leaves untrained."""
     round_ = shares.round
@@ -98,12 +98,12 @@ def next_shares(
     made = tuple(_deal(terms, members, weights, works, shares.dealt, numbers))
     works += [work for assigned in made for work in assigned.works]
     works.sort(key=lambda work: (work.due, work.peer))
-    after = Shares(round_ + 1, weights, (*shares.dealt[1:], *made), tuple(works))
-    return after, Lost(lost, failed)
+    after = RoundShares(round_ + 1, weights, (*shares.dealt[1:], *made), tuple(works))
+    return after, UntrainedWork(lost, failed)
 
 
 def upcoming(
-    terms: Terms, shares: Shares, members: Membership, peer: PeerId, rounds: int
+    terms: Terms, shares: RoundShares, members: Membership, peer: PeerId, rounds: int
 ) -> Iterator[Assignment]:
     """Return the assignments of the next `rounds` rounds after those in `shares`, assuming that weights
     and members do not change and that `peer` is a member."""
@@ -119,8 +119,8 @@ def upcoming(
 def _deal(
     terms: Terms,
     members: Membership,
-    weights: Mapping[PeerId, Weight],
-    works: Iterable[Work],
+    weights: Mapping[PeerId, MemberWeight],
+    works: Iterable[LentStream],
     dealt: Sequence[Assignment],
     numbers: Iterable[int],
 ) -> Iterator[Assignment]:
@@ -134,7 +134,7 @@ def _deal(
         yield made
 
 
-class SharesByRound:
+class ShareHistory:
     """Weights and assignments before each round; extended by one thread."""
 
     def __init__(self, terms: Terms, first: Membership, overlap: bool) -> None:
@@ -146,7 +146,7 @@ class SharesByRound:
     def __len__(self) -> int:
         return self._length
 
-    def follow(self, record: Record, members: Membership) -> Lost:
+    def follow(self, record: Record, members: Membership) -> UntrainedWork:
         """Process the last `record`, which must have been checked. Returns what it leaves untrained."""
         shares, lost = self._after(self._kept[self._length - 1], record, members)
         self._kept[self._length] = shares
@@ -158,7 +158,7 @@ class SharesByRound:
 
     def at(
         self, round: int, records: Callable[[int], Record], members: Callable[[int], Membership]
-    ) -> Shares:
+    ) -> RoundShares:
         """Return the state before a round, at most the next one. `records` and `members` cover all
         rounds."""
         first = round
@@ -171,9 +171,9 @@ class SharesByRound:
 
     def before(
         self, length: int, records: Callable[[int], Record], members: Callable[[int], Membership]
-    ) -> SharesByRound:
+    ) -> ShareHistory:
         """Return the states before the first `length` rounds."""
-        copy = SharesByRound(self._terms, members(0), self._overlap)
+        copy = ShareHistory(self._terms, members(0), self._overlap)
         copy._length = length
         # Copied in one step: another thread may extend it.
         kept = list(self._kept.items())
@@ -181,5 +181,7 @@ class SharesByRound:
         copy._kept[length - 1] = self.at(length - 1, records, members)
         return copy
 
-    def _after(self, shares: Shares, record: Record, members: Membership) -> tuple[Shares, Lost]:
+    def _after(
+        self, shares: RoundShares, record: Record, members: Membership
+    ) -> tuple[RoundShares, UntrainedWork]:
         return next_shares(self._terms, shares, record, members, self._overlap)

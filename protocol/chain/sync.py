@@ -19,7 +19,7 @@ from ..wire.encoding import decode
 from ..wire.errors import ProtocolError
 from ..wire.messages import Decided, RecordId
 from ..wire.structure import U63, Length
-from .entries import MAX_DECIDED_BYTES, decode_decided
+from .entry_store import MAX_DECIDED_BYTES, decode_decided
 from .ledger import Ledger
 
 SYNC_PROTOCOL = "/distro/sync/2"
@@ -61,7 +61,7 @@ class SyncResponse:
 
 
 @dataclass(frozen=True)
-class Question:
+class SyncQuery:
     """A request and its recipient: the fields of a `SyncRequest`."""
 
     peer: PeerId
@@ -75,7 +75,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SyncAnswer:
     """A response, before encoding or after decoding. Nothing in it is checked yet."""
 
     height: int
@@ -125,10 +125,10 @@ def decode_response(data: bytes) -> SyncResponse:
     return decode(SyncResponse, data, max_bytes=MAX_SYNC_RESPONSE_BYTES)
 
 
-def read_answer(data: bytes) -> Answer:
-    """Return a response from the wire as an `Answer`. Raises `ProtocolError`."""
+def read_answer(data: bytes) -> SyncAnswer:
+    """Return a response from the wire as an `SyncAnswer`. Raises `ProtocolError`."""
     response = decode_response(data)
-    return Answer(
+    return SyncAnswer(
         response.height,
         tuple(map(RecordId, map(ContentId, response.ids))),
         response.envelopes,

@@ -33,7 +33,7 @@ GOODBYE_ROUNDS = 3
 recorded in the next round or two."""
 
 
-class Change(NamedTuple):
+class VersionChange(NamedTuple):
     """The swarm uses `version` from `round` on."""
 
     version: int
@@ -41,34 +41,34 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
+class VersionState:
     """Version state before a round."""
 
     now: int
     """The version in use in the round."""
     since: int | None = None
     """The round since which a quorum has supported the next version; None if none does."""
-    change: Change | None = None
+    change: VersionChange | None = None
     """The scheduled change."""
 
 
-def next_versions(before: Versions, round: int, *, ready: bool, notice: int) -> Versions:
+def next_versions(before: VersionState, round: int, *, ready: bool, notice: int) -> VersionState:
     """Return the state after the record of `round`. `ready`: whether a quorum supports the next version
     by then; `notice`: the rounds from scheduling a change to the change."""
     change = before.change
     if change is not None and round + 1 < change.round:
         return before
     if change is not None:
-        return Versions(change.version if ready else before.now)
+        return VersionState(change.version if ready else before.now)
     if not ready:
-        return before if before.since is None else Versions(before.now)
+        return before if before.since is None else VersionState(before.now)
     since = round if before.since is None else before.since
     if round + 1 - since < READY_ROUNDS:
-        return before if before.since is not None else Versions(before.now, since)
-    return Versions(before.now, since, Change(before.now + 1, round + 1 + notice))
+        return before if before.since is not None else VersionState(before.now, since)
+    return VersionState(before.now, since, VersionChange(before.now + 1, round + 1 + notice))
 
 
-class Spoken:
+class VersionVotes:
     """Versions that members announced recently, extended record by record."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
@@ -78,9 +78,9 @@ class Spoken:
         for record in records:
             self.follow(record)
 
-    def copy(self) -> Spoken:
+    def copy(self) -> VersionVotes:
         """Return a copy that is extended independently."""
-        copy = Spoken()
+        copy = VersionVotes()
         copy._said = dict(self._said)
         return copy
 
@@ -102,7 +102,7 @@ class Spoken:
         return said >= quorum(model, votes.total)
 
 
-class VersionsByRound:
+class VersionHistory:
     """Version state before each round from 0 to the next one; extended by one thread."""
 
     def __init__(self, manifest: Manifest, speaks: int) -> None:
@@ -110,14 +110,14 @@ class VersionsByRound:
         self.speaks = speaks
         self._manifest = manifest
         # Most rounds share one object.
-        self._rounds = [Versions(manifest.version)]
-        self._spoken = Spoken()
+        self._rounds = [VersionState(manifest.version)]
+        self._spoken = VersionVotes()
 
-    def __getitem__(self, round: int) -> Versions:
+    def __getitem__(self, round: int) -> VersionState:
         return self._rounds[round]
 
     @property
-    def change(self) -> Change | None:
+    def change(self) -> VersionChange | None:
         """The scheduled change."""
         return self._rounds[-1].change
 
@@ -142,13 +142,13 @@ class VersionsByRound:
         notice = manifest.rounds.version_notice
         self._rounds.append(next_versions(before, record.round, ready=ready, notice=notice))
 
-    def before(self, length: int, records: Callable[[int], Record]) -> VersionsByRound:
+    def before(self, length: int, records: Callable[[int], Record]) -> VersionHistory:
         """Return the states of a chain of the first `length` of these records."""
-        copy = VersionsByRound(self._manifest, self.speaks)
+        copy = VersionHistory(self._manifest, self.speaks)
         copy._rounds = self._rounds[: length + 1]
         if length + 1 == len(self._rounds):
             # Most copies are of the whole chain, and reading entries from disk takes a while.
             copy._spoken = self._spoken.copy()
         else:
-            copy._spoken = Spoken(map(records, range(max(0, length - SPOKEN_ROUNDS), length)))
+            copy._spoken = VersionVotes(map(records, range(max(0, length - SPOKEN_ROUNDS), length)))
         return copy

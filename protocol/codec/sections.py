@@ -16,7 +16,7 @@ from .layout import TensorLayout, UpdateLayout
 
 
 @dataclass(frozen=True)
-class Run:
+class BlockRun:
     """Consecutive blocks of one tensor, in raster order."""
 
     tensor: int
@@ -31,14 +31,14 @@ class Section:
     """One part of a layout."""
 
     whole: UpdateLayout
-    runs: tuple[Run, ...]
+    runs: tuple[BlockRun, ...]
 
     @cached_property
     def layout(self) -> UpdateLayout:
         """A layout of the section's blocks alone, each run as a tensor that is one block wide."""
         return UpdateLayout(tensors=tuple(self._cut(run) for run in self.runs))
 
-    def _cut(self, run: Run) -> TensorLayout:
+    def _cut(self, run: BlockRun) -> TensorLayout:
         tensor = self.whole.tensors[run.tensor]
         rows = run.blocks * tensor.block_rows
         return replace(tensor, rows=rows, columns=tensor.block_columns)
@@ -81,12 +81,12 @@ def _even_cuts(layout: UpdateLayout, count: int) -> Iterator[int]:
         yield firsts[index] + (2 * (element - begins[index]) + size) // (2 * size)
 
 
-def _runs(layout: UpdateLayout, begin: int, end: int) -> Iterator[Run]:
+def _runs(layout: UpdateLayout, begin: int, end: int) -> Iterator[BlockRun]:
     """Yield the blocks from `begin` to before `end`, counted through the layout, as one run per
     tensor."""
     first = 0
     for index, tensor in enumerate(layout.tensors):
         low, high = max(begin, first), min(end, first + tensor.blocks)
         if low < high:
-            yield Run(index, low - first, high - low)
+            yield BlockRun(index, low - first, high - low)
         first += tensor.blocks

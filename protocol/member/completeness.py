@@ -27,8 +27,8 @@ from typing import Literal
 from ...crypto.identity import PeerId
 from ..wire.membership import FaultModel, Membership, most_liars
 from ..wire.messages import Record, RecordId
-from .collection import Collection
-from .pacing import Pacing
+from .timeouts import RoundTimeouts
+from .update_collection import RoundUpdates
 
 # Number of slots of a round in which a record must name everything, plus one per possible byzantine
 # member.
@@ -52,7 +52,7 @@ class ProposalReview:
         me: PeerId,
         membership: Membership,
         due: Set[PeerId],
-        collection: Collection,
+        collection: RoundUpdates,
     ) -> None:
         """`due`: the members whose update is due; empty if the round has no training."""
         self.refused: set[int] = set()
@@ -70,7 +70,7 @@ class ProposalReview:
         """Note the arrival of a slot's proposal."""
         self._came.setdefault(slot, now)
 
-    def may_propose(self, slot: int, entered: float, pacing: Pacing, now: float) -> bool:
+    def may_propose(self, slot: int, entered: float, pacing: RoundTimeouts, now: float) -> bool:
         """Whether this member, ready and leading a slot that it `entered`, need not wait any longer for
         updates that are on their way."""
         if slot == 1 or not self._collection.awaited():
@@ -78,7 +78,14 @@ class ProposalReview:
         return now >= entered + _FETCH_PATIENCE * pacing.slot(slot)
 
     def is_complete(
-        self, record: Record, slot: int, start: float, pacing: Pacing, now: float, *, ready: bool
+        self,
+        record: Record,
+        slot: int,
+        start: float,
+        pacing: RoundTimeouts,
+        now: float,
+        *,
+        ready: bool,
     ) -> bool:
         """Whether a record is complete and matches the announcements received here.
 
@@ -98,7 +105,7 @@ class ProposalReview:
         return judged == "complete"
 
     def _judge(
-        self, record: Record, slot: int, start: float, pacing: Pacing, ready: bool
+        self, record: Record, slot: int, start: float, pacing: RoundTimeouts, ready: bool
     ) -> Completeness:
         return judge_completeness(
             record,
@@ -119,7 +126,7 @@ class ProposalReview:
 def judge_completeness(
     record: Record,
     slot: int,
-    collection: Collection,
+    collection: RoundUpdates,
     *,
     me: PeerId,
     members: int,

@@ -12,9 +12,9 @@ from typing import Literal
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ..chain.stepping import Needed
-from ..checks.accounts import FirstLook
-from ..checks.changes import ChangeKind
+from ..audit.reputation import Audit
+from ..audit.reputation_events import ReputationEventKind
+from ..chain.step_inputs import StepBody
 from ..wire.checkpoint import Checkpoint
 from ..wire.messages import Decided, Record, RecordId
 
@@ -29,7 +29,7 @@ class Publish:
 
 
 @dataclass(frozen=True)
-class Remember:
+class LogMessage:
     """Write a message to disk before any later effect: the proposal that this member is about to vote
     for, or an own message that was lost. `Member.restore` takes it after a restart."""
 
@@ -37,7 +37,7 @@ class Remember:
 
 
 @dataclass(frozen=True)
-class Recall:
+class RecallOwnMessages:
     """Ask every other member for its messages of `round`, pass them in, then report `Recalled`."""
 
     round: int
@@ -67,7 +67,7 @@ class Train:
     dealt: int
     """The round that assigns them."""
     look: int | None = None
-    """A sample of another member's share to compute as well, for an audit (`Judge`)."""
+    """A sample of another member's share to compute as well, for an audit (`ScoreAudit`)."""
     look_share: int = 0
     """Number of samples in that share."""
 
@@ -78,7 +78,7 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Tally:
+class MakeAggregate:
     """Aggregate one section of the model from the sign votes named by the record before `round`; report
     it as the update of `round` (`Trained`)."""
 
@@ -96,7 +96,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Judge:
+class ScoreAudit:
     """Score how well this update agrees with the sample audited in `round`; then report."""
 
     round: int
@@ -104,11 +104,11 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class LookAgain:
+class RunReaudit:
     """Re-audit: rebuild the parameters of before `first.round` and score how well the update agrees with
     each of these samples of a `share`; then report. There are several rounds of time for it."""
 
-    first: FirstLook
+    first: Audit
     update: ContentId
     samples: tuple[int, ...]
     share: int
@@ -124,20 +124,20 @@ class Apply:
     """
 
     record: Record
-    needed: tuple[Needed, ...]
+    needed: tuple[StepBody, ...]
     own_counted: bool
     snapshot_due: bool
 
 
 @dataclass(frozen=True)
-class Keep:
+class StoreEntry:
     """Write a new ledger entry to disk."""
 
     decided: Decided
 
 
 @dataclass(frozen=True)
-class KeepFinal:
+class StoreFinality:
     """Write to disk that this record is final, so that after a restart the node still does not go back
     before it. The entries up to it must be on disk first."""
 
@@ -159,7 +159,7 @@ class Resync:
 
 
 @dataclass(frozen=True)
-class Fork:
+class CompareChains:
     """Compare chains: a peer has another record for `round`, or for an earlier round.
 
     That record is not checked, since its chain is not known here."""
@@ -184,7 +184,7 @@ NoteKind = Literal[
     "moved_on",
     "version",
     # In swarms with audits.
-    ChangeKind,
+    ReputationEventKind,
     "voters",
 ]
 
@@ -201,18 +201,18 @@ class Note:
 
 Effect = (
     Publish
-    | Remember
-    | Recall
+    | LogMessage
+    | RecallOwnMessages
     | FetchUpdate
     | Train
-    | Tally
-    | Judge
-    | LookAgain
+    | MakeAggregate
+    | ScoreAudit
+    | RunReaudit
     | Apply
-    | Keep
-    | KeepFinal
+    | StoreEntry
+    | StoreFinality
     | AskSync
     | Resync
-    | Fork
+    | CompareChains
     | Note
 )

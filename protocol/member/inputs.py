@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
+from ..audit.reputation import Audit
 from ..chain.ledger import Ledger
-from ..checks.accounts import FirstLook
-from ..wire.messages import Decided, Score, SnapshotEntry
+from ..wire.messages import AuditScore, Decided, SnapshotEntry
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Heard:
+class MessageReceived:
     """Received message, by gossip or in an answer. Its signature was checked."""
 
     envelope: Envelope
 
 
 @dataclass(frozen=True)
-class Learned:
+class EntryReceived:
     """Received ledger entry, from any peer."""
 
     decided: Decided
@@ -73,22 +73,22 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Judged:
+class AuditScored:
     """Result of an audit (`Judge`), in integers (`checks/agreement`); `squares` is 0 if there was
     nothing to compare. `beginning`: the score of the sequence's first half alone, if it has one."""
 
     round: int
     total: int
     squares: int
-    beginning: Score | None = None
+    beginning: AuditScore | None = None
 
 
 @dataclass(frozen=True)
-class LookedAgain:
+class ReauditDone:
     """Result of a re-audit (`LookAgain`): the score of each sample, in order."""
 
-    first: FirstLook
-    scores: tuple[Score, ...]
+    first: Audit
+    scores: tuple[AuditScore, ...]
 
 
 @dataclass(frozen=True)
@@ -145,19 +145,19 @@ class Rebased:
 
 
 @dataclass(frozen=True)
-class Goodbye:
+class LeaveRequested:
     """Request to leave. The node should stay until it is no member, or its patience ends."""
 
 
 Input = (
     Tick
-    | Heard
-    | Learned
+    | MessageReceived
+    | EntryReceived
     | Recalled
     | Loaded
     | Trained
-    | Judged
-    | LookedAgain
+    | AuditScored
+    | ReauditDone
     | Applied
     | UpdateHeld
     | UpdateBad
@@ -165,5 +165,5 @@ Input = (
     | Connected
     | Disconnected
     | Rebased
-    | Goodbye
+    | LeaveRequested
 )

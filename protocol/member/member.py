@@ -18,8 +18,8 @@ from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.messages import (
     Announcement,
+    AuditMessage,
     Ballot,
-    Check,
     Decided,
     Evidence,
     Heartbeat,
@@ -27,23 +27,24 @@ from ..wire.messages import (
     Leave,
     Message,
     Proposal,
-    Recheck,
+    ReauditMessage,
     decode_message,
     parent_of,
     round_of,
 )
-from .effects import Effect, Fork, Keep, KeepFinal, Note, Publish, Remember
+from .effects import CompareChains, Effect, LogMessage, Note, Publish, StoreEntry, StoreFinality
+from .events import notes_of, notes_of_change, notes_of_work, picture_of
 from .inputs import (
     Applied,
+    AuditScored,
     Connected,
     Disconnected,
-    Goodbye,
-    Heard,
+    EntryReceived,
     Input,
-    Judged,
-    Learned,
+    LeaveRequested,
     Loaded,
-    LookedAgain,
+    MessageReceived,
+    ReauditDone,
     Rebased,
     Recalled,
     Tick,
@@ -52,11 +53,10 @@ from .inputs import (
     UpdateHeld,
     UpdatesGone,
 )
-from .noting import notes_of, notes_of_change, notes_of_work, picture_of
+from .local_updates import announcement_of
 from .parts import MemberParts
+from .round_io import RoundInput
 from .states import move
-from .step import Standing
-from .training import announcement_of
 
 # Kinds that do not bind their sender, and so need not survive a restart.
 _FLEETING = ("heartbeat", "join", "evidence", "check", "recheck")
@@ -113,18 +113,18 @@ class Member(MemberParts):
         bound = self._ledger.bound
         if self._ledger.binding and bound is not None and bound != self._kept_final:
             self._kept_final = bound
-            effects.append(KeepFinal(bound))
+            effects.append(StoreFinality(bound))
         return effects
 
     # Inputs, one by one
 
     def _take_in(self, what: Input, now: float) -> list[Effect]:
         match what:
-            case Heard(envelope):
+            case MessageReceived(envelope):
                 return self._heard(envelope, now)
             case Tick():
                 effects = self._tick(now)
-            case Learned(decided):
+            case EntryReceived(decided):
                 return self._learned(decided, now)
             case UpdateHeld(update):
                 self._holdings.arrived(update, self._ledger, self.applied_round)
@@ -137,9 +137,9 @@ class Member(MemberParts):
                 return self._replica.overtaken(round_, self._ledger)
             case Trained():
                 return self._trained(what, now)
-            case Judged():
+            case AuditScored():
                 effects = self._say_all(self._looking.judged(what, self._ledger), now)
-            case LookedAgain():
+            case ReauditDone():
                 self._looking.looked_again(what, self._ledger)
                 effects = []
             case Applied():
@@ -157,7 +157,7 @@ class Member(MemberParts):
                 effects = []
             case Rebased(ledger):
                 return self._rebase(ledger, now)
-            case Goodbye():
+            case LeaveRequested():
                 return self._leave(now)
         return effects + self._step(now)
 
@@ -174,12 +174,12 @@ class Member(MemberParts):
         record = decided.record
         if record.round < self.round:
             known = self._ledger[record.round].record.id == record.id
-            return [] if known else [Fork(record.round)]
+            return [] if known else [CompareChains(record.round)]
         if record.round > self.round:
             self._divergence.behind()
             return []
         if record.parent != self._ledger.head and self.round > 0:
-            return [Fork(self.round - 1)]
+            return [CompareChains(self.round - 1)]
         if not self._current.binds(decided.certificate, leaving=self._leaving, now=now):
             self._current.keep(decided, now)
             raise ProtocolError("silences_us", "a decision that calls those silent who are heard")
@@ -281,7 +281,7 @@ class Member(MemberParts):
         if isinstance(message, Evidence):
             self._accusations.put(message, envelope)
             return []
-        if isinstance(message, (Check, Recheck)):
+        if isinstance(message, (AuditMessage, ReauditMessage)):
             self._looking.put(envelope.sender, message, envelope.signature)
             return []
         round_ = round_of(message)
@@ -312,7 +312,7 @@ class Member(MemberParts):
         binding = isinstance(message, (Announcement, Proposal, Ballot))
         if not binding or round_ < self.round:
             return []
-        return [Remember(envelope), *self._take(envelope, message, now)]
+        return [LogMessage(envelope), *self._take(envelope, message, now)]
 
     def _handle(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
         """Handle a message of the current round, or a leave sent in the one before."""
@@ -416,13 +416,13 @@ class Member(MemberParts):
             if not self._vote_recovery.complete:
                 return question
         fingerprint = self.fingerprint if self.at_tip else None
-        standing = Standing(fingerprint, self._replica.snapshot, self._holdings.held)
+        standing = RoundInput(fingerprint, self._replica.snapshot, self._holdings.held)
         slot = self._current.agreement.slot
         step = self._current.step(standing, now)
         if self._current.agreement.slot > slot:
             # The leader lacked what others had, or one of us did: another leader is next.
             self._divergence.behind()
-        effects: list[Effect] = [Remember(envelope) for envelope in step.remember]
+        effects: list[Effect] = [LogMessage(envelope) for envelope in step.remember]
         effects += [*step.notes, *self._holdings.fetch_all(self.round, step.fetch)]
         return effects + self._say_all(step.say, now)
 
@@ -445,7 +445,7 @@ class Member(MemberParts):
             self._last_sound = now
         listens = self._current.listens(now)
         self._listening.decided(beyond_doubt=sound and not learned, listens=listens, now=now)
-        effects: list[Effect] = [Keep(decided), *notes_of(record, self._me)]
+        effects: list[Effect] = [StoreEntry(decided), *notes_of(record, self._me)]
         effects += notes_of_change(change, self._ledger.versions.change)
         effects += notes_of_work(stood, self._ledger.work, record.round, self._me)
         for admission in record.admitted:

@@ -9,20 +9,20 @@ from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..wire.checkpoint import Checkpoint
 from ..wire.manifest import Manifest
-from .admission import AdmissionRequest
-from .collection import Holdings
-from .divergence import Divergence
-from .inbox import Inbox
+from .auditor import Auditor
+from .join_request import AdmissionRequest
+from .lag_detector import LagDetector
 from .lease import FinalityLease
-from .listening import Listening
-from .looking import Looking
-from .pacing import Pacing
-from .presence import Presence
-from .proposing import Accusations, JoinRequests
+from .liveness import Liveness
+from .local_updates import Training
+from .message_filter import MessageFilter
+from .proposal import Accusations, JoinRequests
 from .replica import Replica
 from .round import Round
-from .states import Facts, MemberState
-from .training import Training
+from .solo_quorum_guard import SoloQuorumGuard
+from .states import MemberConditions, MemberState
+from .timeouts import RoundTimeouts
+from .update_collection import HeldUpdates
 from .view import MemberView
 from .vote_recovery import VoteRecovery
 
@@ -52,18 +52,18 @@ class MemberParts(MemberView):
         self._ledger = ledger
         self._me = me
         self._replica = Replica(me, manifest.rounds.snapshot_interval)
-        self._pacing = Pacing(manifest.rounds)
-        self._presence = Presence(me, now)
+        self._pacing = RoundTimeouts(manifest.rounds)
+        self._presence = Liveness(me, now)
         self._manifest = manifest
         self._sign = sign
         self._lease = FinalityLease(manifest.rounds.finality_lease_seconds, now)
         self._kept_final: Checkpoint | None = None
         self._admission = AdmissionRequest(ticket, now)
-        self._divergence = Divergence(now)
+        self._divergence = LagDetector(now)
         self._joins = JoinRequests()
         self._accusations = Accusations()
-        self._looking = Looking(me, sign)
-        self._inbox = Inbox(
+        self._looking = Auditor(me, sign)
+        self._inbox = MessageFilter(
             manifest,
             self._presence,
             self._divergence,
@@ -72,9 +72,9 @@ class MemberParts(MemberView):
             self._looking,
         )
         self._vote_recovery = VoteRecovery(needed=recall)
-        self._holdings = Holdings()
+        self._holdings = HeldUpdates()
         self._training = Training(me, overlap=manifest.rounds.overlap)
-        self._listening = Listening(now)
+        self._listening = SoloQuorumGuard(now)
         self._leaving = False
         # Whether it has announced that it has the whole of a finished run.
         self._said_end = False
@@ -109,8 +109,8 @@ class MemberParts(MemberView):
             now=now,
         )
 
-    def _facts(self) -> Facts:
-        return Facts(
+    def _facts(self) -> MemberConditions:
+        return MemberConditions(
             expelled=self.is_expelled,
             leaving=self._leaving,
             member=self.is_member,

@@ -10,12 +10,12 @@ from __future__ import annotations
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
-from ..chain.replaying import first_replayable
+from ..chain.replay_start import first_replayable
 from ..chain.snapshot_rounds import snapshot_round
-from ..chain.stepping import needed_for
+from ..chain.step_inputs import needed_for
 from ..wire.messages import SnapshotEntry
-from .collection import Collection, Holdings
 from .effects import Apply, Effect, Note, Resync
+from .update_collection import HeldUpdates, RoundUpdates
 
 # Maximum number of records that a newcomer asking for admission may lack (`admission`).
 _NEAR_ROUNDS = 4
@@ -71,7 +71,7 @@ class Replica:
         self.fingerprint, self._applying, self._resyncing = None, False, True
         return [Resync(reason)]
 
-    def next(self, ledger: Ledger, holdings: Holdings) -> list[Effect]:
+    def next(self, ledger: Ledger, holdings: HeldUpdates) -> list[Effect]:
         """Return what brings the parameters closer to the ledger's end: fetch, apply, or reload."""
         if self._applying or self._resyncing or self.fingerprint is None or self.is_current(ledger):
             return []
@@ -114,7 +114,7 @@ class Replica:
             return []
         return self.drop(f"nobody has the updates of round {round} any more")
 
-    def doubt(self, round: int, collection: Collection) -> list[Effect]:
+    def doubt(self, round: int, collection: RoundUpdates) -> list[Effect]:
         """Reload the parameters if most others trained this round from different ones.
 
         A decided record would show it, too, but there will be none where our vote is needed. Once per

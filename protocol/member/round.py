@@ -10,9 +10,9 @@ from __future__ import annotations
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ..chain.agreement import Agreement
 from ..chain.beacon import check_commitment
 from ..chain.certificates import check_certificate, silenced
+from ..chain.consensus import Consensus
 from ..chain.ledger import Ledger, check_record
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
@@ -31,17 +31,17 @@ from ..wire.messages import (
     Record,
     RecordId,
 )
+from .auditor import Auditor
 from .capacity import Capacity
-from .collection import Collection, Holdings
-from .company import Company
 from .completeness import ProposalReview
 from .effects import Effect, Note
-from .listening import Listening
-from .looking import Looking
-from .pacing import Pacing
-from .presence import Presence
-from .proposing import Accusations, JoinRequests, compose_record
-from .step import NOTHING, Standing, Step, say
+from .liveness import Liveness
+from .proposal import Accusations, JoinRequests, compose_record
+from .round_io import NOTHING, RoundInput, RoundRequests, say
+from .round_peers import RoundPeers
+from .solo_quorum_guard import SoloQuorumGuard
+from .timeouts import RoundTimeouts
+from .update_collection import HeldUpdates, RoundUpdates
 
 # Part of the slot that a leader with certificates waits for the decision before it repeats the block: in
 # the good case the finalizes are already under way.
@@ -70,12 +70,12 @@ class Round:
         manifest: Manifest,
         ledger: Ledger,
         me: PeerId,
-        presence: Presence,
-        pacing: Pacing,
+        presence: Liveness,
+        pacing: RoundTimeouts,
         joins: JoinRequests,
         accusations: Accusations,
-        looking: Looking,
-        listening: Listening,
+        looking: Auditor,
+        listening: SoloQuorumGuard,
         began: float,
         sound: float,
         now: float,
@@ -94,8 +94,8 @@ class Round:
         self._due = ledger.dealing.due(self.number) if self._trains else frozenset()
         self._contributors = {peer for peer in self.membership.peers if peer in self._due}
         others = self.votes.held_by({*self.membership.peers} - {me})
-        self.collection = Collection(others, shared=manifest.speaks(self.number))
-        self.agreement = Agreement(
+        self.collection = RoundUpdates(others, shared=manifest.speaks(self.number))
+        self.agreement = Consensus(
             swarm=manifest.swarm,
             round=self.number,
             parent=self.parent,
@@ -133,13 +133,13 @@ class Round:
         self._review = ProposalReview(
             manifest.fault_model, me, self.membership, self._contributors, self.collection
         )
-        self._company = Company(self.number, self.parent, now)
+        self._company = RoundPeers(self.number, self.parent, now)
         self._listening = listening
         # Whether it could decide without the others, which may have gone on as heirs meanwhile.
         alone = len(self.membership) == 1 or self.votes.equal
         self._lone = not alone and self.votes.decides_alone(me, manifest.fault_model)
 
-    def step(self, standing: Standing, now: float) -> Step:
+    def step(self, standing: RoundInput, now: float) -> RoundRequests:
         """Return the next actions that the rules and the clock require, if any."""
         agreement = self.agreement
         if agreement.advance():
@@ -164,7 +164,7 @@ class Round:
         )
 
     def take(
-        self, envelope: Envelope, message: Message, holdings: Holdings, now: float
+        self, envelope: Envelope, message: Message, holdings: HeldUpdates, now: float
     ) -> list[Effect]:
         """Handle a message of this round, or a leave sent in the one before.
 
@@ -317,13 +317,13 @@ class Round:
 
     def _here(self, now: float, *, instead_of: RecordId | None = None) -> set[PeerId]:
         """Return the members, this one included, that worked on this very round within a lease and have
-        not taken leave; `instead_of` as for `Company.within`."""
+        not taken leave; `instead_of` as for `RoundPeers.within`."""
         here = self._company.within(self._pacing.lease, now, instead_of=instead_of) | {self._me}
         return here.intersection(self.membership.peers) - self._presence.leaving()
 
     # What a member may send
 
-    def _say_again(self, now: float) -> Step:
+    def _say_again(self, now: float) -> RoundRequests:
         """Repeat ballots with the current mask: quorums shrink as silence is noticed."""
         mask = self._silence_mask(now)
         if mask == self._mask:
@@ -336,7 +336,7 @@ class Round:
             )
         )
 
-    def _finalize(self, certificates: list[Certificate], now: float) -> Step:
+    def _finalize(self, certificates: list[Certificate], now: float) -> RoundRequests:
         """Finalize what is certified, and store the votes for it first: otherwise a liar could withhold
         its own when all members are restarted."""
         step = say(*(self._ballot("finalize", each.slot, each.block, now) for each in certificates))
@@ -355,7 +355,7 @@ class Round:
         ]
         return step
 
-    def _propose(self, standing: Standing, now: float) -> Step:
+    def _propose(self, standing: RoundInput, now: float) -> RoundRequests:
         if not self.agreement.may_propose():
             return NOTHING
         record: Record | None = None
@@ -385,7 +385,7 @@ class Round:
             return NOTHING
         return say(("proposal", Proposal(slot, record)))
 
-    def _vote(self, standing: Standing, now: float) -> Step:
+    def _vote(self, standing: RoundInput, now: float) -> RoundRequests:
         record, slot = self.agreement.votable(), self.agreement.slot
         if record is None or slot in self._review.refused:
             return NOTHING
@@ -394,7 +394,7 @@ class Round:
             return NOTHING
         if record.fingerprint != standing.fingerprint:
             notes = [Note("mismatch", self.number, None, "other parameters proposed")]
-            return Step([], notes if new else [], [])
+            return RoundRequests([], notes if new else [], [])
         accused = {entry.peer for entry in record.departed if entry.reason == "silent"}
         # A certified block must be repeated until it is decided. A quorum has judged it and agreed on
         # who is silent; if accused members that are heard again blocked it, the round would never end.
@@ -404,7 +404,9 @@ class Round:
         ready, times = self.ready_since is not None, (self.start, self._pacing, now)
         complete = certified or self._review.is_complete(record, slot, *times, ready=ready)
         if slot in self._review.refused:
-            return Step([], [Note("incomplete", self.number, self.agreement.leader(slot))], [])
+            return RoundRequests(
+                [], [Note("incomplete", self.number, self.agreement.leader(slot))], []
+            )
         needed = record.updates if self._needs_updates else ()
         missing = [entry for entry in needed if entry.update not in standing.held]
         if not missing and complete:
@@ -418,9 +420,9 @@ class Round:
             return step
         unasked = [entry for entry in missing if entry.update not in self._fetched]
         self._fetched |= {entry.update for entry in unasked}
-        return Step([], [], unasked)
+        return RoundRequests([], [], unasked)
 
-    def _skip(self, now: float) -> Step:
+    def _skip(self, now: float) -> RoundRequests:
         slot = self.agreement.slot
         # Timers differ: a member that was restarted does not know the swarm's pace.
         deadline = self._slot_deadline(now)

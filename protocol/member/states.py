@@ -45,7 +45,7 @@ MEANINGS: dict[MemberState, str] = {
 
 
 @dataclass(frozen=True)
-class Facts:
+class MemberConditions:
     """Conditions that determine a member's state."""
 
     expelled: bool
@@ -68,7 +68,7 @@ class Facts:
     """The swarm requires a version that this node does not support."""
 
 
-CONDITIONS: tuple[tuple[MemberState, Callable[[Facts], bool]], ...] = (
+CONDITIONS: tuple[tuple[MemberState, Callable[[MemberConditions], bool]], ...] = (
     ("expelled", lambda facts: facts.expelled),
     ("outdated", lambda facts: facts.outdated),
     ("leaving", lambda facts: facts.leaving and facts.member),
@@ -141,7 +141,7 @@ TRANSITIONS: dict[tuple[MemberState, MemberState], str] = {
 """Every transition, with its cause."""
 
 
-def move(old: MemberState, facts: Facts) -> MemberState:
+def move(old: MemberState, facts: MemberConditions) -> MemberState:
     """Return the state that follows `old`."""
     new: MemberState = next(state for state, holds in CONDITIONS if holds(facts))
     assert new == old or (old, new) in TRANSITIONS, f"a member goes from {old} to {new}"

@@ -6,12 +6,12 @@ from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..wire.messages import Announcement
-from .inbox import Inbox
-from .pacing import Pacing
-from .presence import Presence
+from .liveness import Liveness
+from .message_filter import MessageFilter
 from .replica import Replica
 from .round import Round
 from .states import MemberState
+from .timeouts import RoundTimeouts
 
 # After this many heartbeat intervals without a message, a member may be gone.
 _UNUSUAL_HEARTBEATS = 2.0
@@ -25,9 +25,9 @@ class MemberView:
     _ledger: Ledger
     _me: PeerId
     _replica: Replica
-    _presence: Presence
-    _pacing: Pacing
-    _inbox: Inbox
+    _presence: Liveness
+    _pacing: RoundTimeouts
+    _inbox: MessageFilter
     _current: Round
     """The round at the tip."""
     _last_ready: float | None

@@ -7,8 +7,8 @@ messages of that round, and takes them back. The wait is bounded, or a swarm of 
 whole would wait for ever. This is a precaution, not a proof: it does not find a ballot that no reachable
 member remembers.
 
-`VoteRecovery` is the member's side: whether it may cast ballots yet. `Recalling` carries the question to
-the others.
+`VoteRecovery` is the member's side: whether it may cast ballots yet. `RecallRequests` carries the
+question to the others.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...crypto.identity import PeerId
-from ..chain.sync import Answer, Question
-from .effects import Effect, Recall
+from ..chain.sync import SyncAnswer, SyncQuery
+from .effects import Effect, RecallOwnMessages
 
 RECALL_SECONDS = 3.0
 """How long a node waits for the others' answers. Once connected they answer within a round trip; a
@@ -43,7 +43,7 @@ class VoteRecovery:
         if self._round is None:
             self._round, self._until = round, now + RECALL_SECONDS
             if members > 1:
-                return [Recall(round)]
+                return [RecallOwnMessages(round)]
         # There is no other member to remember; or the round in question is decided, and this node signed
         # nothing further before; or the members that could answer do not.
         self.complete = members == 1 or round > self._round or now >= self._until
@@ -54,7 +54,7 @@ class VoteRecovery:
         self.complete |= round == self._round
 
 
-class Recalling:
+class RecallRequests:
     """One question to all other members, each as soon as it is connected. Times are in seconds of any
     steady clock.
 
@@ -70,7 +70,7 @@ class Recalling:
         self._unasked = set(others)
         # Members that have not sent everything yet.
         self._missing = set(self._unasked)
-        self._came: list[tuple[PeerId, Answer]] = []
+        self._came: list[tuple[PeerId, SyncAnswer]] = []
         self._until = now + RECALL_SECONDS
 
     @property
@@ -82,21 +82,21 @@ class Recalling:
         """Return when to call `questions` again at the latest."""
         return min(self._until, now + LOOK_SECONDS) if self._unasked else self._until
 
-    def questions(self, connected: Iterable[PeerId], now: float) -> list[Question]:
+    def questions(self, connected: Iterable[PeerId], now: float) -> list[SyncQuery]:
         """Return the questions for the `connected` members."""
         self.done = self.complete or now >= self._until
         if self.done:
             return []
         asked = sorted(self._unasked.intersection(connected))
         self._unasked.difference_update(asked)
-        return [Question(peer, self.round) for peer in asked]
+        return [SyncQuery(peer, self.round) for peer in asked]
 
-    def answered(self, peer: PeerId, answer: Answer | None, now: float) -> None:
+    def answered(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> None:
         """Note the answer of `peer`; None if it sent none."""
         if answer is not None and peer in self._missing - self._unasked:
             self._came.append((peer, answer))
 
-    def drain(self) -> list[tuple[PeerId, Answer]]:
+    def drain(self) -> list[tuple[PeerId, SyncAnswer]]:
         """Return the answers since the last call: to be passed in, and then reported to `heard`."""
         came, self._came = self._came, []
         return came

@@ -15,10 +15,10 @@ import numpy as np
 
 from ...crypto.identity import PeerId
 from ..wire.membership import Membership
-from .apportion import apportion, most_lanes, pace_of, time_of
-from .deal import Deal
-from .sampler import Order
-from .weights import Weight
+from .apportionment import apportion, most_lanes, pace_of, time_of
+from .member_weights import MemberWeight
+from .sampler import StreamOrder
+from .stream_cursor import StreamCursors
 
 MOST_ROUNDS = 64
 """The longest time for one sequence. A longer computation would use an outdated model, and every member
@@ -29,7 +29,7 @@ Lanes = tuple[range, ...]
 
 
 @dataclass(frozen=True)
-class Work:
+class LentStream:
     """Multi-round assignment: one stream for a member that needs several rounds."""
 
     peer: PeerId
@@ -52,7 +52,7 @@ class Assignment:
     round: int
     runs: Mapping[PeerId, Lanes] = field(default_factory=dict)
     """Streams by member whose update is due in the round."""
-    works: tuple[Work, ...] = ()
+    works: tuple[LentStream, ...] = ()
     """Multi-round assignments that begin in the round."""
     homes: Mapping[PeerId, Lanes] = field(default_factory=dict)
     """Streams by member before any are lent."""
@@ -69,7 +69,7 @@ class Assignment:
 class Terms:
     """Parameters of the assignment that are constant over a run."""
 
-    order: Order
+    order: StreamOrder
     max_share: float
     """The largest fraction of the streams for one member, where there are enough members for it; 0: all
     have the same."""
@@ -82,7 +82,7 @@ class Terms:
 def assign(
     terms: Terms,
     members: Membership,
-    weights: Mapping[PeerId, Weight],
+    weights: Mapping[PeerId, MemberWeight],
     busy: Collection[PeerId],
     before: Assignment | None,
     round: int,
@@ -109,10 +109,10 @@ def assign(
     known = before.homes if before is not None and goes_on else {}
     homes = _settle(lanes, dict(zip(free, given, strict=True)), known)
     lent = _lend(terms, free, numbers, list(given), round)
-    runs, works = dict(homes), list[Work]()
+    runs, works = dict(homes), list[LentStream]()
     for index, rounds, lender in lent:
         runs[free[lender]], (lane,) = _split(runs[free[lender]], 1)
-        works.append(Work(free[index], lane.start, round, round + rounds - 1))
+        works.append(LentStream(free[index], lane.start, round, round + rounds - 1))
     runs = {peer: own for peer, own in runs.items() if own}
     return Assignment(round, runs, tuple(sorted(works, key=lambda work: work.peer)), homes)
 
@@ -166,7 +166,9 @@ def _lend(
     return lent
 
 
-def samples_of(order: Order, deals: Sequence[Deal], lanes: Sequence[Lanes]) -> tuple[int, ...]:
+def samples_of(
+    order: StreamOrder, deals: Sequence[StreamCursors], lanes: Sequence[Lanes]
+) -> tuple[int, ...]:
     """Return the samples of these streams: round by round, one a stream."""
     chosen = [
         np.array([lane for run in own for lane in run], np.int64).reshape(-1) for own in lanes

@@ -31,7 +31,7 @@ _DOMAIN = b"distro-node sample order 2"
 
 
 @dataclass(frozen=True)
-class Order:
+class StreamOrder:
     """Sample order of one swarm. Raises `ValueError` for numbers out of range."""
 
     seed: int
@@ -88,13 +88,13 @@ class Order:
         return start + inside
 
 
-def order_of(manifest: Manifest) -> Order:
+def order_of(manifest: Manifest) -> StreamOrder:
     """Return the order in which a swarm trains on its corpus."""
     data, lanes = manifest.data, manifest.rounds.sequences
     chunk = max(1, CHUNK_BYTES // (data.sequence_length * data.token_bytes))
     # In a small corpus each stream reads one span an epoch, shorter than `SPAN_CHUNKS` chunks.
     span = max(1, min(data.samples // lanes, SPAN_CHUNKS * chunk))
-    return Order(manifest.seed, data.samples, lanes, span, min(span, chunk))
+    return StreamOrder(manifest.seed, data.samples, lanes, span, min(span, chunk))
 
 
 def _keys(seed: int, epoch: int) -> Numbers:

@@ -16,7 +16,7 @@ from typing import Annotated
 from ...crypto.envelope import EnvelopeError, open_envelope, seal
 from ...crypto.hashing import content_id
 from ...crypto.identity import Identity, PeerId, peer_text
-from .bounded import Bounded
+from ..util.bounded_dict import BoundedTable
 from .encoding import decode, encode
 from .errors import ProtocolError
 from .manifest import SwarmId
@@ -94,7 +94,7 @@ class IntroductionResponse:
 
 
 @dataclass(frozen=True)
-class Spoken:
+class VersionMessage:
     """Protocol version that a program speaks.
 
     This format is the same in all versions, so that any two programs understand it.
@@ -154,16 +154,16 @@ def decode_response(data: bytes) -> IntroductionResponse:
     return decode(IntroductionResponse, data, max_bytes=MAX_RESPONSE_BYTES)
 
 
-def decode_spoken(data: bytes) -> Spoken:
+def decode_spoken(data: bytes) -> VersionMessage:
     """Decode the version that a peer speaks. Raises `ProtocolError`."""
-    return decode(Spoken, data, max_bytes=MAX_SPOKEN_BYTES)
+    return decode(VersionMessage, data, max_bytes=MAX_SPOKEN_BYTES)
 
 
 class Registry:
     """Peer records by swarm, as received from their owners. `now` is any steady clock."""
 
     def __init__(self) -> None:
-        self._swarms: dict[SwarmId, Bounded[PeerId, tuple[PeerRecord, float]]] = {}
+        self._swarms: dict[SwarmId, BoundedTable[PeerId, tuple[PeerRecord, float]]] = {}
 
     def add(self, record: PeerRecord, now: float) -> PeerRecord | None:
         """Keep a record received from its owner. If a newer one is known, keep and return that instead:
@@ -173,7 +173,7 @@ class Registry:
         few keys with many swarms of their own must not evict a swarm with real members.
         """
         self.expire(now)
-        peers = self._swarms.get(record.swarm, Bounded(MAX_PEERS_PER_SWARM))
+        peers = self._swarms.get(record.swarm, BoundedTable(MAX_PEERS_PER_SWARM))
         known = peers.get(record.peer)
         if known is not None and known[0].number > record.number:
             return known[0]

@@ -44,7 +44,7 @@ def most_liars(model: FaultModel, votes: int) -> int:
 
 
 @dataclass(frozen=True)
-class Change:
+class MembershipChange:
     """Change of the membership by one record."""
 
     round: int
@@ -53,7 +53,7 @@ class Change:
     expelled: tuple[PeerId, ...] = ()
 
     @classmethod
-    def of(cls, record: Record) -> Change:
+    def of(cls, record: Record) -> MembershipChange:
         """Return the change by a record."""
         parts = record.departed, record.admitted, record.evidence
         return cls(record.round, *(tuple(entry.peer for entry in part) for part in parts))
@@ -126,7 +126,7 @@ class Membership:
         first = round % len(circle)
         return (*circle[first:], *circle[:first])
 
-    def changed(self, change: Change) -> Membership:
+    def changed(self, change: MembershipChange) -> Membership:
         """Return the membership after the change of a checked record; itself if nothing changes."""
         since = dict(self.since)
         horizon = change.round - REQUEST_WINDOW

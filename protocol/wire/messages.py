@@ -112,7 +112,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
-class Score:
+class AuditScore:
     """Score of a sequence, or of its first half: `total` / √`squares`."""
 
     total: Total
@@ -120,7 +120,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Check:
+class AuditMessage:
     """Audit: how well the drawn member's update of `round` agrees with one of its sequences.
 
     The secret determines the member and the sequence (`chain/checked`). The score is `total` /
@@ -132,18 +132,18 @@ class Check:
     secret: Secret
     total: Total
     squares: Squares
-    beginning: Score | None = field(default=None, metadata=ADDITION)
+    beginning: AuditScore | None = field(default=None, metadata=ADDITION)
 
 
 @dataclass(frozen=True)
-class Recheck:
+class ReauditMessage:
     """Re-audit of a share that the audit of `checker` found low in `round`: the scores of its sequences,
     in order. The chain determines who is called, and to which sequences (`chain/checked`)."""
 
     round: U63
     parent: RecordRef
     checker: PeerId
-    scores: Annotated[tuple[Score, ...], Length(1, MAX_SEQUENCES)]
+    scores: Annotated[tuple[AuditScore, ...], Length(1, MAX_SEQUENCES)]
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ BALLOT_KINDS: tuple[BallotKind, ...] = ("vote", "skip", "finalize")
 
 
 @dataclass(frozen=True)
-class Testimony:
+class BallotHalf:
     """One of the two ballots of an `Evidence`, which holds their common fields."""
 
     kind: BallotKind
@@ -216,13 +216,13 @@ class Evidence:
     round: U63
     parent: RecordRef
     slot: Slot
-    first: Testimony | None
-    second: Testimony | None
+    first: BallotHalf | None
+    second: BallotHalf | None
     announcements: Annotated[tuple[SignedAnnouncement, ...], Length(0, 2)] = field(
         default=(), metadata=ADDITION
     )
 
-    def ballot(self, testimony: Testimony) -> Ballot:
+    def ballot(self, testimony: BallotHalf) -> Ballot:
         """Return the ballot as the accused signed it."""
         return Ballot(self.round, self.parent, self.slot, testimony.block, testimony.silent)
 
@@ -242,7 +242,7 @@ class WitnessEntry:
 
 
 @dataclass(frozen=True)
-class LookEntry:
+class AuditEntry:
     """Audit inside a record."""
 
     checker: PeerId
@@ -251,26 +251,28 @@ class LookEntry:
     total: Total
     squares: Squares
     signature: Signature
-    beginning: Score | None = field(default=None, metadata=ADDITION)
+    beginning: AuditScore | None = field(default=None, metadata=ADDITION)
 
-    def said(self, parent: RecordId) -> Check:
+    def said(self, parent: RecordId) -> AuditMessage:
         """Return the audit as its sender signed it; `parent` is that of its round."""
-        return Check(self.round, parent, self.secret, self.total, self.squares, self.beginning)
+        return AuditMessage(
+            self.round, parent, self.secret, self.total, self.squares, self.beginning
+        )
 
 
 @dataclass(frozen=True)
-class LookAgainEntry:
+class ReauditEntry:
     """Re-audit inside a record."""
 
     looker: PeerId
     round: U63
     checker: PeerId
-    scores: Annotated[tuple[Score, ...], Length(1, MAX_SEQUENCES)]
+    scores: Annotated[tuple[AuditScore, ...], Length(1, MAX_SEQUENCES)]
     signature: Signature
 
-    def said(self, parent: RecordId) -> Recheck:
+    def said(self, parent: RecordId) -> ReauditMessage:
         """Return the re-audit as its sender signed it; `parent` is that of its round."""
-        return Recheck(self.round, parent, self.checker, self.scores)
+        return ReauditMessage(self.round, parent, self.checker, self.scores)
 
 
 @dataclass(frozen=True)
@@ -295,10 +297,10 @@ class Record:
     snapshot: SnapshotEntry | None
     evidence: Annotated[tuple[Evidence, ...], Length(0, MAX_EVIDENCE)] = ()
     witnesses: Annotated[tuple[WitnessEntry, ...], Length(0, 4096)] = ()
-    looks: Annotated[tuple[LookEntry, ...], Length(0, MAX_LOOKS)] = field(
+    looks: Annotated[tuple[AuditEntry, ...], Length(0, MAX_LOOKS)] = field(
         default=(), metadata=ADDITION
     )
-    looks_again: Annotated[tuple[LookAgainEntry, ...], Length(0, MAX_LOOKS_AGAIN)] = field(
+    looks_again: Annotated[tuple[ReauditEntry, ...], Length(0, MAX_LOOKS_AGAIN)] = field(
         default=(), metadata=ADDITION
     )
     contributions: Root = field(default=b"", metadata=ADDITION)
@@ -366,13 +368,21 @@ MESSAGE_TYPES: dict[str, type] = {
     "skip": Ballot,
     "finalize": Ballot,
     "evidence": Evidence,
-    "check": Check,
-    "recheck": Recheck,
+    "check": AuditMessage,
+    "recheck": ReauditMessage,
 }
 """Message type by envelope kind."""
 
 Message = (
-    Announcement | JoinRequest | Leave | Heartbeat | Proposal | Ballot | Evidence | Check | Recheck
+    Announcement
+    | JoinRequest
+    | Leave
+    | Heartbeat
+    | Proposal
+    | Ballot
+    | Evidence
+    | AuditMessage
+    | ReauditMessage
 )
 
 

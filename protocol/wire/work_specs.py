@@ -80,7 +80,7 @@ class ProbeSpec:
     attention and device compute the same function (docs/protocol.md).
 
     They are losses of known parameters on known samples, both of which any node can generate
-    (`node/trainer/probe.py`), so that members of any round can repeat them.
+    (`node/trainer/models/probe.py`), so that members of any round can repeat them.
     """
 
     lengths: Annotated[tuple[Annotated[int, Range(1, 1 << 20)], ...], Length(1, 32)]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from distro_node.node.create.manifest_file import OptimizerTable
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.optimizer import LocalOptimizer, orthogonalised
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer, orthogonalised
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
 from small_text import counting, make_runs_small

@@ -39,8 +39,8 @@ def test_annotations_are_left_alone(benchmark: Any) -> None:
 
 
 def test_the_tests_named_for_a_module_come_first(benchmark: Any, checkout: Path) -> None:
-    found = benchmark.tests_of("protocol/chain/fork.py", checkout)
-    assert found[0] == "tests/chain/test_fork.py"
+    found = benchmark.tests_of("protocol/chain/fork_choice.py", checkout)
+    assert found[0] == "tests/chain/test_fork_choice.py"
     assert found[-1] == "tests/chain"
 
 

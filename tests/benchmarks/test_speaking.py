@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distro_node.protocol.codec.aggregate import tally_bytes
 from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.tally import tally_bytes
 from distro_node.protocol.codec.update import update_layout
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.speaking import Speaking
+from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
 from distro_node.protocol.wire.messages import UpdateEntry
 from distro_node.protocol.wire.work_specs import SpeakersSpec
@@ -45,7 +45,7 @@ class Spoken(Chain):
         )
 
     @property
-    def speaking(self) -> Speaking:
+    def speaking(self) -> CommitteeChain:
         assert self.ledger.speaking is not None
         return self.ledger.speaking
 

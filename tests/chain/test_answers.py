@@ -6,9 +6,9 @@ from typing import Any
 
 from distro_node.crypto.envelope import Envelope, EnvelopeError
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.sync import Answer
-from distro_node.protocol.member.taking_in import TakingIn
-from distro_node.protocol.member.vote_recovery import Recalling
+from distro_node.protocol.chain.sync import SyncAnswer
+from distro_node.protocol.member.sync_ingest import AnswerIngest
+from distro_node.protocol.member.vote_recovery import RecallRequests
 from simulation.chain import identity
 from simulation.known_chains import true_chain
 
@@ -21,7 +21,7 @@ def test_a_forged_word_ends_an_answer() -> None:
         checked.append(word)
         raise EnvelopeError("bad_signature", "nobody signed that")
 
-    taking = TakingIn(identity(1).peer, [], range(1000), opened)
+    taking = AnswerIngest(identity(1).peer, [], range(1000), opened)
     _take_in(taking)
     assert len(checked) == 1
     assert taking.blame is not None
@@ -30,13 +30,13 @@ def test_a_forged_word_ends_an_answer() -> None:
 def test_a_refused_entry_ends_an_answer() -> None:
     """Entries of another chain: one is examined, and the sender is not blamed."""
     entries = [true_chain().ledger[round_] for round_ in range(10)]
-    taking: TakingIn[Envelope] = TakingIn(identity(1).peer, entries, [], lambda word: word)
+    taking: AnswerIngest[Envelope] = AnswerIngest(identity(1).peer, entries, [], lambda word: word)
     assert _take_in(taking, refuses=True) == 1
     assert taking.blame is None
     assert not taking.all_held
 
 
-def _take_in(taking: TakingIn[Any], *, refuses: bool = False) -> int:
+def _take_in(taking: AnswerIngest[Any], *, refuses: bool = False) -> int:
     """Return how many inputs the member receives."""
     count = 0
     while taking.next_input() is not None:
@@ -48,14 +48,14 @@ def _take_in(taking: TakingIn[Any], *, refuses: bool = False) -> int:
 
 def test_all_are_recalled() -> None:
     """Of three peers one has no messages of ours, one answers late, and one answer is cut short."""
-    machine, peers = Recalling(3, _others(), 0.0), _others()
+    machine, peers = RecallRequests(3, _others(), 0.0), _others()
     machine.questions(peers[:2], 0.0)
-    machine.answered(peers[0], Answer(3), 0.1)
+    machine.answered(peers[0], SyncAnswer(3), 0.1)
     _hear(machine, all_held=True)
     first = machine.complete
     machine.questions(peers, 0.5)
-    machine.answered(peers[1], Answer(3), 1.0)
-    machine.answered(peers[2], Answer(3), 1.0)
+    machine.answered(peers[1], SyncAnswer(3), 1.0)
+    machine.answered(peers[2], SyncAnswer(3), 1.0)
     _hear(machine, all_held=False)
     assert not first
     assert not machine.complete
@@ -65,19 +65,19 @@ def _others() -> list[PeerId]:
     return [identity(number).peer for number in range(1, 4)]
 
 
-def _hear(machine: Recalling, *, all_held: bool) -> None:
+def _hear(machine: RecallRequests, *, all_held: bool) -> None:
     for peer, _ in machine.drain():
         machine.heard(peer, all_held=all_held)
 
 
 def test_who_comes_late_is_asked() -> None:
-    machine, peers = Recalling(3, _others(), 0.0), _others()
+    machine, peers = RecallRequests(3, _others(), 0.0), _others()
     asked = [q.peer for now in (0.0, 1.0) for q in machine.questions(peers[: 1 + int(now)], now)]
     assert asked == peers[:2]
     assert machine.deadline(1.0) < 1.5
 
 
 def test_memory_is_not_waited_for_for_ever() -> None:
-    machine = Recalling(3, _others(), 0.0)
+    machine = RecallRequests(3, _others(), 0.0)
     machine.questions(_others(), 10.0)
     assert machine.done

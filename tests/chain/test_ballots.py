@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import agreement, certificates
-from distro_node.protocol.chain.agreement import Agreement
+from distro_node.protocol.chain import certificates, consensus
+from distro_node.protocol.chain.consensus import Consensus
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import Membership
 from distro_node.protocol.wire.messages import NO_BLOCK, Ballot, Record, RecordId
@@ -26,7 +26,7 @@ class _Round:
 
     def __init__(self, count: int) -> None:
         self.members = Membership(since=dict.fromkeys(PEERS[:count], 0))
-        self.seen = Agreement(
+        self.seen = Consensus(
             swarm=bytes(32),
             round=5,
             parent=PARENT,
@@ -96,7 +96,7 @@ def test_one_liar_starts_no_search() -> None:
         searches += 1
         return original(*arguments)
 
-    with patch.object(agreement, "find_quorum", find):
+    with patch.object(consensus, "find_quorum", find):
         round_.vote(liar, [me, *honest])
         before = searches
         for peer in honest[:41]:

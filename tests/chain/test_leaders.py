@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from distro_node.protocol.chain.leaders import Lead, Leaders, LeadsByRound
+from distro_node.protocol.chain.leaders import LeaderHistory, LeaderRecord, Leaders
 from distro_node.protocol.wire.membership import Membership, Votes
 from distro_node.protocol.wire.messages import Record, RecordId
 from simulation.swarm import identity
@@ -57,9 +57,9 @@ def test_no_identity_stands_where_many_points_fall() -> None:
     assert max(led.values()) < 100
 
 
-def leads(*slots: int) -> LeadsByRound:
+def leads(*slots: int) -> LeaderHistory:
     """Return the state after records from round 0 on that were first proposed in these slots."""
-    found = LeadsByRound(SWARM)
+    found = LeaderHistory(SWARM)
     for round_, slot in enumerate(slots):
         record = Record(round_, RecordId(bytes(32)), 0, (), (), (), None, slot=slot)
         found.follow(record, MEMBERS, MEMBERS.one_each, MEMBERS)
@@ -83,7 +83,7 @@ def test_who_had_two_slots_skipped_in_a_row_is_passed_over_for_a_while() -> None
 
 
 def test_each_further_skipped_slot_doubles_that_up_to_a_bound_and_a_record_ends_it() -> None:
-    lead, waits = Lead(0), []
+    lead, waits = LeaderRecord(0), []
     for _ in range(8):
         lead = lead.skipped_again(0, 12)
         waits.append(max(0, lead.back - 1))

@@ -9,8 +9,8 @@ import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain import memberships
-from distro_node.protocol.chain.memberships import Memberships
-from distro_node.protocol.wire.membership import Change, Membership, founding
+from distro_node.protocol.chain.memberships import MembershipHistory
+from distro_node.protocol.wire.membership import Membership, MembershipChange, founding
 
 
 def peer(number: int) -> PeerId:
@@ -24,9 +24,9 @@ class Story:
         self._chance = random.Random(seed)
         self._next = 1
 
-    def after(self, membership: Membership, round_: int) -> Change:
+    def after(self, membership: Membership, round_: int) -> MembershipChange:
         chance = self._chance
-        change = Change(round_)
+        change = MembershipChange(round_)
         if chance.random() < 0.3:
             return change
         leaver = chance.choice(membership.peers)
@@ -34,12 +34,12 @@ class Story:
         rest = [one for one in membership.peers if one not in departed]
         expelled = (rest[0],) if len(rest) > 1 and chance.random() < 0.1 else ()
         self._next += 1
-        return Change(round_, departed, (peer(self._next),), expelled)
+        return MembershipChange(round_, departed, (peer(self._next),), expelled)
 
 
 @pytest.fixture
 def follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Change, "of", staticmethod(lambda change: change))
+    monkeypatch.setattr(MembershipChange, "of", staticmethod(lambda change: change))
 
 
 @pytest.mark.usefixtures("follow")
@@ -49,7 +49,7 @@ def test_every_round_has_its_own_and_so_has_a_copy(
 ) -> None:
     monkeypatch.setattr(memberships, "_APART", 5)
     plain, story = [founding(peer(0))], Story(seed)
-    made = Memberships(plain[0])
+    made = MembershipHistory(plain[0])
     chance = random.Random(seed)
     for round_ in range(150):
         change = story.after(plain[-1], round_)
@@ -76,9 +76,9 @@ def test_every_round_has_its_own_and_so_has_a_copy(
 
 @pytest.mark.usefixtures("follow")
 def test_rounds_without_a_change_have_the_very_same() -> None:
-    made = Memberships(founding(peer(0)))
+    made = MembershipHistory(founding(peer(0)))
     for round_ in range(10):
-        made.follow(Change(round_))  # type: ignore[arg-type]
+        made.follow(MembershipChange(round_))  # type: ignore[arg-type]
     assert all(one is made[0] for one in made)
 
 
@@ -87,12 +87,12 @@ def test_a_chain_that_changes_its_members_in_each_round_takes_little_memory() ->
     """Regression: 23 kB a round with 256 members, so 1.4 GB in the 65,536 rounds that a newcomer may be
     sent."""
     peers = [peer(number) for number in range(256 + 2000)]
-    made = Memberships(Membership(since=dict.fromkeys(peers[:256], 0)))
+    made = MembershipHistory(Membership(since=dict.fromkeys(peers[:256], 0)))
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for round_ in range(2000):
-            made.follow(Change(round_, (peers[round_],), (peers[256 + round_],)))  # type: ignore[arg-type]
+            made.follow(MembershipChange(round_, (peers[round_],), (peers[256 + round_],)))  # type: ignore[arg-type]
             made[-1].bit(peers[256 + round_])
         after, _ = tracemalloc.get_traced_memory()
     finally:

@@ -4,9 +4,9 @@ callers would loop without progress."""
 from __future__ import annotations
 
 import pytest
-from distro_node.protocol.chain.catching_up import DAWDLE_SECONDS, CatchingUp
-from distro_node.protocol.chain.comparing import Comparison, Rests
-from distro_node.protocol.chain.sync import Answer, answer_to
+from distro_node.protocol.chain.chain_comparison import ChainComparison, FetchBackoff
+from distro_node.protocol.chain.initial_sync import DAWDLE_SECONDS, InitialSync
+from distro_node.protocol.chain.sync import SyncAnswer, answer_to
 from simulation.chain import Chain
 from simulation.keys import identity
 
@@ -17,8 +17,8 @@ PEERS = [identity(index).peer for index in range(4)]
 def test_whoever_does_not_answer_is_given_up_at_the_very_time(began: float) -> None:
     """Float sums are rounded: ten seconds after a time may be less than ten seconds later."""
     ledger = Chain(4).ledger
-    comparison = Comparison(ledger, PEERS[1:2], Rests(), me=PEERS[0], abandoned=False)
-    catching_up = CatchingUp(ledger)
+    comparison = ChainComparison(ledger, PEERS[1:2], FetchBackoff(), me=PEERS[0], abandoned=False)
+    catching_up = InitialSync(ledger)
     assert comparison.questions(began)
     assert catching_up.questions(PEERS[1:2], began)
     comparison.questions(comparison.deadline(began))
@@ -30,10 +30,10 @@ def test_whoever_does_not_answer_is_given_up_at_the_very_time(began: float) -> N
 def test_who_was_asked_later_is_waited_for_without_a_circle() -> None:
     """One has answered, one is slow, and one was asked in the place of one that is gone."""
     ledger = Chain(4).ledger
-    catching_up = CatchingUp(ledger)
+    catching_up = InitialSync(ledger)
     answered, slow, gone, later = PEERS
     assert len(catching_up.questions([answered, slow, gone], 0.0)) == 3
-    catching_up.answered(answered, Answer(len(ledger), (ledger.head,)), 0.1)
+    catching_up.answered(answered, SyncAnswer(len(ledger), (ledger.head,)), 0.1)
     catching_up.answered(gone, None, 2.0)
     assert [question.peer for question in catching_up.questions([slow, later], 2.0)] == [later]
     again = catching_up.deadline(DAWDLE_SECONDS)
@@ -51,7 +51,7 @@ def test_one_that_is_ahead_with_proof_is_followed_to_its_end(ahead: int) -> None
     full = chain.ledger
     here = {peer: full.truncated(8 - ahead) for peer in PEERS[1:3]} | {PEERS[3]: full}
     ledger = full.truncated(2)
-    catching_up, now, asked = CatchingUp(ledger), 0.0, 0
+    catching_up, now, asked = InitialSync(ledger), 0.0, 0
     while not catching_up.done:
         questions = catching_up.questions(PEERS[1:], now)
         asked += len(questions)
@@ -61,6 +61,6 @@ def test_one_that_is_ahead_with_proof_is_followed_to_its_end(ahead: int) -> None
             theirs = here[question.peer]
             request = question.request(full.swarm)
             height, ids, rounds, _ = answer_to(request, theirs, lambda round_: [])
-            answer = Answer(height, ids, at_hand=[theirs[number] for number in rounds])
+            answer = SyncAnswer(height, ids, at_hand=[theirs[number] for number in rounds])
             assert catching_up.answered(question.peer, answer, now) is None
     assert ledger.head == full.head

@@ -12,8 +12,8 @@ from distro_node.crypto.hashing import content_id
 from distro_node.protocol.chain.ledger import Ledger, check_record
 from distro_node.protocol.chain.receipts import (
     MAX_RECEIPT_BYTES,
-    Claim,
     Receipt,
+    RelayClaim,
     against_chain,
     against_checkpoint,
     certifying_rounds,
@@ -152,7 +152,7 @@ TAMPERED: dict[str, Callable[[Receipt], Any]] = {
     "size": lambda r: r.size + 1,
     "steps": lambda r: (content_id(b"x"), *r.steps[1:]),
     "decided": lambda r: chain().ledger[31],
-    "claim": lambda r: Claim(1, bytes(64)),
+    "claim": lambda r: RelayClaim(1, bytes(64)),
 }
 
 

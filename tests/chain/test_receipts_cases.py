@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from distro_node.protocol.audit import merkle
+from distro_node.protocol.audit.audit_sums import level_test
+from distro_node.protocol.audit.contributions import Contribution, Contributions
+from distro_node.protocol.audit.reputation import TERM, Audit, RecordedWork, ReputationTable
 from distro_node.protocol.chain import receipts
 from distro_node.protocol.chain.ledger import check_record
 from distro_node.protocol.chain.receipts import Receipt, write_receipt
-from distro_node.protocol.checks import merkle
-from distro_node.protocol.checks.accounts import TERM, Accounts, Facts, FirstLook
-from distro_node.protocol.checks.contributions import Contribution, Contributions
-from distro_node.protocol.checks.standing import level_test
 from distro_node.protocol.wire.errors import ProtocolError
 from simulation.chain import identity
 from simulation.checked_chain import VouchedChain
@@ -66,16 +66,16 @@ def test_a_record_has_one_where_none_is_due() -> None:
 
 
 def test_nobody_vouches_for_who_is_alone() -> None:
-    accounts = Accounts(ME, level_test(250))
+    accounts = ReputationTable(ME, level_test(250))
     for round_ in range(TERM):
-        accounts.close(Facts(round_, {ME: 4}), {ME})
+        accounts.close(RecordedWork(round_, {ME: 4}), {ME})
     assert accounts.contributions[ME] == Contribution(TERM, 4 * TERM, 0)
 
 
 def test_who_looks_vouches() -> None:
-    accounts = Accounts(ME, level_test(250))
-    accounts.close(Facts(1, {OTHER: 4}), {ME, OTHER})
-    accounts.close(Facts(2, {}, (FirstLook(ME, OTHER, 1, 4, 9000),)), {ME, OTHER})
+    accounts = ReputationTable(ME, level_test(250))
+    accounts.close(RecordedWork(1, {OTHER: 4}), {ME, OTHER})
+    accounts.close(RecordedWork(2, {}, (Audit(ME, OTHER, 1, 4, 9000),)), {ME, OTHER})
     assert accounts.contributions[OTHER] == Contribution(1, 4, 4)
 
 

@@ -9,9 +9,9 @@ from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain import ledger
 from distro_node.protocol.chain.admissions import admission_problem
-from distro_node.protocol.member.looking import Looking
-from distro_node.protocol.member.presence import Presence
-from distro_node.protocol.member.proposing import Accusations, JoinRequests, compose_record
+from distro_node.protocol.member.auditor import Auditor
+from distro_node.protocol.member.liveness import Liveness
+from distro_node.protocol.member.proposal import Accusations, JoinRequests, compose_record
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import JoinRequest, Leave, Record
 from simulation.chain import FINGERPRINT, Chain, identity
@@ -43,12 +43,12 @@ def _signs(kind: str, body: bytes) -> Envelope:
 
 
 def _proposed(chain: Chain, *, now: float = 0.0, **known: object) -> Record:
-    watch = Presence(ME, 0.0)
+    watch = Liveness(ME, 0.0)
     watch.set_members(chain.membership.peers, 0.0)
     for peer, leave, signature in known.pop("leaves", ()):  # type: ignore[misc]
         watch.took_leave(peer, leave, signature)
     settings = {"joins": JoinRequests(), "accusations": Accusations(), "updates": []}
-    settings["looking"] = Looking(ME, _signs)
+    settings["looking"] = Auditor(ME, _signs)
     return compose_record(
         manifest=chain.manifest,
         ledger=chain.ledger,

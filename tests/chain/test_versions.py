@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.catching_up import CatchingUp
+from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.chain.versions import READY_ROUNDS, SPOKEN_ROUNDS, Change
+from distro_node.protocol.chain.versions import READY_ROUNDS, SPOKEN_ROUNDS, VersionChange
 from distro_node.protocol.member.effects import Note, Publish
-from distro_node.protocol.member.inputs import Heard, Learned, Tick
+from distro_node.protocol.member.inputs import EntryReceived, MessageReceived, Tick
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 from distro_node.protocol.wire.messages import UpdateEntry
@@ -50,7 +50,7 @@ def test_once_a_quorum_speaks_it_the_round_is_known_to_all() -> None:
     go_on(chain, by(chain, 3), READY_ROUNDS - 1)
     assert chain.ledger.versions.change is None
     go_on(chain, by(chain, 3), 1)
-    change = Change(NEXT, began + READY_ROUNDS + NOTICE)
+    change = VersionChange(NEXT, began + READY_ROUNDS + NOTICE)
     assert chain.ledger.versions.change == change
     go_on(chain, by(chain, 3), NOTICE)
     assert chain.round == change.round
@@ -140,7 +140,7 @@ def outdated() -> Chain:
 def test_who_does_not_speak_it_follows_up_to_that_round_and_blames_nobody() -> None:
     chain = outdated()
     ours = Ledger(chain.manifest)
-    catching_up, asked = CatchingUp(ours), 0
+    catching_up, asked = InitialSync(ours), 0
     answer = answers(chain.ledger)
     peers = chain.membership.peers
     while not catching_up.done:
@@ -165,13 +165,13 @@ def test_a_member_that_does_not_speak_it_is_silent() -> None:
     chain.ledger.versions.speaks = NEXT
     # The last round in the old version is decided by the others.
     chain.grow(updates=updates(chain, by(chain, 3), chain.membership.peers[:3]))
-    member.handle(Learned(chain.ledger[chain.round - 1]), 1.0)
+    member.handle(EntryReceived(chain.ledger[chain.round - 1]), 1.0)
     assert member.is_outdated
     assert member.state == "outdated"
     said = chain.envelope(0, "announcement", chain.announcement(0))
     with pytest.raises(ProtocolError, match="newer version"):
         member.screen(said, 2.0)
-    assert member.handle(Heard(said), 2.0) == []
+    assert member.handle(MessageReceived(said), 2.0) == []
     for now in range(3, 60):
         assert member.handle(Tick(), float(now)) == []
 
@@ -181,7 +181,7 @@ def test_a_member_says_what_it_speaks_and_hears_of_the_change() -> None:
     go_on(chain, by(chain, 3), READY_ROUNDS - 1)
     member = chain.member(chain.membership.peers[0])
     decided = chain.grow(updates=updates(chain, by(chain, 3)))
-    effects = member.handle(Learned(decided), 1.0)
+    effects = member.handle(EntryReceived(decided), 1.0)
     notes = [effect for effect in effects if isinstance(effect, Note) and effect.kind == "version"]
     assert [(note.round, note.text) for note in notes] == [(chain.round + NOTICE, str(NEXT))]
     assert not any(isinstance(effect, Publish) for effect in notes)

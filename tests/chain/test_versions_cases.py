@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distro_node.protocol.chain.catching_up import CatchingUp
+from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 from simulation.chain import Chain, answers
@@ -75,7 +75,7 @@ def test_what_is_spoken_no_more_is_called_off() -> None:
 def test_nobody_follows_what_it_cannot_read() -> None:
     chain = _chain([1] * (_READY + _NOTICE + 5))
     ours, answer = Ledger(chain.manifest), answers(chain.ledger)
-    machine, blamed = CatchingUp(ours), []
+    machine, blamed = InitialSync(ours), []
     for _ in range(100):
         for question in machine.questions(chain.membership.peers, 0.0):
             blamed.append(machine.answered(question.peer, answer(question), 0.0))

@@ -8,12 +8,18 @@ from contextlib import suppress
 from functools import wraps
 
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import certificates, fork
-from distro_node.protocol.chain.agreement import Agreement
+from distro_node.protocol.chain import certificates, fork_choice
+from distro_node.protocol.chain.consensus import Consensus
 from distro_node.protocol.chain.leaders import Leaders
-from distro_node.protocol.member.collection import Collection
-from distro_node.protocol.member.inputs import Heard, Learned, Tick, Trained, UpdateHeld
+from distro_node.protocol.member.inputs import (
+    EntryReceived,
+    MessageReceived,
+    Tick,
+    Trained,
+    UpdateHeld,
+)
 from distro_node.protocol.member.member import Member
+from distro_node.protocol.member.update_collection import RoundUpdates
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 from distro_node.protocol.wire.membership import Membership, Votes
@@ -95,7 +101,7 @@ def test_what_heirs_decide_is_doubted() -> None:
     """Every member that has not signed it doubts it, however many heirs there are."""
     chain = Chain(7)
     *heirs, other = (identity(who).peer for who in range(1, 7))
-    seen = Agreement(
+    seen = Consensus(
         swarm=chain.manifest.swarm,
         round=chain.round,
         parent=chain.ledger.head,
@@ -142,8 +148,8 @@ def test_votes_choose_the_chain() -> None:
     crowd = [identity(who).peer for who in range(1, 5)]
     alone, many = carried_on(chain, [FOUNDER], 3), carried_on(chain, crowd, 3)
     many.ledger.binding = True
-    assert fork.prefers(many.ledger, alone.ledger, 3, me=crowd[0], abandoned=False)
-    assert not fork.prefers(alone.ledger, many.ledger, 3, me=FOUNDER, abandoned=False)
+    assert fork_choice.prefers(many.ledger, alone.ledger, 3, me=crowd[0], abandoned=False)
+    assert not fork_choice.prefers(alone.ledger, many.ledger, 3, me=FOUNDER, abandoned=False)
 
 
 @_where({FOUNDER: 10, identity(1).peer: 1, identity(2).peer: 1})
@@ -163,7 +169,7 @@ def test_votes_change_the_version() -> None:
 
 def test_a_crowd_has_nobody_load_parameters() -> None:
     chain = Chain(7)
-    collection = Collection(Votes({identity(1).peer: 9}))
+    collection = RoundUpdates(Votes({identity(1).peer: 9}))
     for who in range(2, 7):
         said = chain.announcement(who, fingerprint=666)
         collection.announce(identity(who).peer, said, bytes(64))
@@ -183,7 +189,9 @@ class _Founder:
         self.member.handle(Trained(self.start, self.start, update, 1000, 500, 2.5), 0.0)
         for peer in self.others:
             said = self.chain.announcement(peer)
-            self.member.handle(Heard(self.chain.envelope(peer, "announcement", said)), 0.0)
+            self.member.handle(
+                MessageReceived(self.chain.envelope(peer, "announcement", said)), 0.0
+            )
             self.member.handle(UpdateHeld(said.update), 0.0)
 
     def until(self, seconds: float, *company: PeerId, since: float = 0.0) -> int:
@@ -194,7 +202,9 @@ class _Founder:
             now += 0.5
             for peer in company:
                 beat = Heartbeat(self.start, int(2 * now))
-                self.member.handle(Heard(self.chain.envelope(peer, "heartbeat", beat)), now)
+                self.member.handle(
+                    MessageReceived(self.chain.envelope(peer, "heartbeat", beat)), now
+                )
             self.member.handle(Tick(), now)
         return self.member.round - self.start
 
@@ -204,7 +214,7 @@ class _Founder:
         decided = self.chain.decide(record, signers=self.others, silent=[FOUNDER])
         # It does not bind yet, which the sender learns as an error.
         with suppress(ProtocolError):
-            self.member.handle(Learned(decided), now)
+            self.member.handle(EntryReceived(decided), now)
         return decided
 
     def follows(self, decided: Decided) -> bool:

@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 import trio
-from distro_node.node import cli, stay
-from distro_node.node.runner import Runner
-from distro_node.node.trainer.client import Trained as Made
+from distro_node.node import cli
+from distro_node.node.session import session
+from distro_node.node.session.effect_runner import Runner
+from distro_node.node.training.client import TrainedUpdate as Made
 from distro_node.protocol.codec.update import decode_update, encode_update, update_layout
 from distro_node.protocol.member.effects import Train
 
@@ -62,7 +63,7 @@ class CopyingRunner(Runner):
 
 def main(arguments: Sequence[str]) -> None:
     """Run a node with such a runner."""
-    stay.Runner = CopyingRunner
+    session.Runner = CopyingRunner
     sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
     cli.main()
 

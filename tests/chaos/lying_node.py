@@ -25,9 +25,10 @@ import trio
 from distro_node.crypto.envelope import Envelope, sign
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import Identity, PeerId
-from distro_node.node import cli, stay
+from distro_node.node import cli
 from distro_node.node.network.addresses import peer_of
-from distro_node.node.runner import Runner
+from distro_node.node.session import session
+from distro_node.node.session.effect_runner import Runner
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import (
@@ -37,7 +38,7 @@ from distro_node.protocol.chain.sync import (
     compose_response,
     decode_request,
 )
-from distro_node.protocol.member.inputs import Heard, Input
+from distro_node.protocol.member.inputs import Input, MessageReceived
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
@@ -210,7 +211,7 @@ class LyingRunner(Runner):
 
     def _dispatch(self, what: Input) -> None:
         super()._dispatch(what)
-        if isinstance(what, Heard) and what.envelope.kind == "announcement":
+        if isinstance(what, MessageReceived) and what.envelope.kind == "announcement":
             said = decode_message(what.envelope)
             mine = what.envelope.sender == self.member.me
             if (
@@ -401,7 +402,7 @@ def solo_chain(
 
 def main(arguments: Sequence[str]) -> None:
     """Run a node with a lying runner."""
-    stay.Runner = LyingRunner
+    session.Runner = LyingRunner
     LyingRunner.contradicts_after = float(arguments[0])
     sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
     cli.main()

@@ -10,7 +10,7 @@ import pytest
 from chaos.lying_node import LyingRunner, solo_chain
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.effects import Publish
-from distro_node.protocol.member.inputs import Heard, Tick
+from distro_node.protocol.member.inputs import MessageReceived, Tick
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Ballot, Evidence, RecordId, decode_message
 from simulation.chain import Chain, compared
@@ -78,7 +78,7 @@ def test_of_ten_thousand_announcements_one_counts(monkeypatch: pytest.MonkeyPatc
     assert len({decode_message(envelope) for envelope in burst}) == 200
     for envelope in burst:
         try:
-            member.handle(Heard(envelope), 1.0)
+            member.handle(MessageReceived(envelope), 1.0)
         except ProtocolError as error:
             refused.append(error.reason)
     assert len(refused) == 199
@@ -97,7 +97,7 @@ def test_ballots_of_one_slot_contradict_each_other_and_those_of_two_chains_do_no
         member = chain.member(0)
         for envelope in envelopes:
             with contextlib.suppress(ProtocolError):
-                member.handle(Heard(envelope), 1.0)
+                member.handle(MessageReceived(envelope), 1.0)
         effects = member.handle(Tick(), 2.0)
         said = [
             decode_message(effect.envelope) for effect in effects if isinstance(effect, Publish)
@@ -113,5 +113,5 @@ def test_an_old_goodbye_is_refused() -> None:
     chain = chain_of(70)
     member = chain.member(0)
     with pytest.raises(ProtocolError):
-        member.handle(Heard(liar_of(chain)._old_goodbye()), 1.0)
+        member.handle(MessageReceived(liar_of(chain)._old_goodbye()), 1.0)
     assert identity(LIAR).peer in member.members

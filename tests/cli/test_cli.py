@@ -27,10 +27,10 @@ from distro_node.crypto.keystore import create_identity
 from distro_node.node.cli.main import COMMANDS, _settings, app
 from distro_node.node.config import command_options
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.hours import parse_hours
 from distro_node.node.results.export import Exported, ExportSettings
-from distro_node.node.settings import DaemonSettings, DashboardSettings, RelayLimits, Which
+from distro_node.node.settings import DaemonSettings, DashboardSettings, RelayLimits, StateSelector
 from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.util.schedule import parse_hours
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import Invite, invite_text, swarm_text
 from typer.main import get_command
@@ -501,7 +501,10 @@ def test_export_tells_what_it_wrote(command, home: Path, monkeypatch) -> None:
     assert json.loads(result.out) == facts | {"record": "ab", "fingerprint": "cd"}
     command("export", TEXT, "--to", home / "m", "--data-dir", home, "--round", "7")
     command("export", TEXT, "--to", home / "m", "--data-dir", home, "--best")
-    assert [settings.which for settings in asked[2:]] == [Which(round=7), Which(best=True)]
+    assert [settings.which for settings in asked[2:]] == [
+        StateSelector(round=7),
+        StateSelector(best=True),
+    ]
 
 
 def test_one_state_is_taken_and_from_one_swarm(command, home: Path) -> None:

@@ -19,17 +19,17 @@ import tokenizers
 from cli.schemas import conforms
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import create_identity, load_identity
-from distro_node.node.create import draft, new_swarm
+from distro_node.node.create import manifest_draft, new_swarm
 from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.create.tokens import ByteTokenizer
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.blob_files import DiskFull
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.trainer.answers import InitialModel
-from distro_node.node.trainer.errors import TrainerDied, TrainerFailed
-from distro_node.node.trainer.model import model_config, new_model
-from distro_node.node.trainer.tokenizer_settings import decode_settings
+from distro_node.node.trainer.models.model import model_config, new_model
+from distro_node.node.training.answers import InitialModel
+from distro_node.node.training.errors import TrainerDied, TrainerFailed
+from distro_node.node.training.tokenizer_settings import decode_settings
 from distro_node.protocol.wire.blobs import BlobList, decode_blob_list
 from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, ParameterSpec, decode_manifest
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_from_text
@@ -410,7 +410,9 @@ def test_what_does_not_go_together_is_told_before_a_text_is_read(
     """Reading may take hours, so these are reported first, even where the texts would be refused as
     well."""
     run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", RUN) + tables)
-    monkeypatch.setattr(draft, "read_corpus", lambda *_: pytest.fail("the texts were read"))
+    monkeypatch.setattr(
+        manifest_draft, "read_corpus", lambda *_: pytest.fail("the texts were read")
+    )
     for options in ([], ["--dry-run"]):
         result = command("create", run, "--data-dir", home / "data", *options)
         result.refused_with(ExitCode.MANIFEST, words)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from chain.spoken import Spoken
 from cli.schemas import conforms
-from distro_node.node import fitting
+from distro_node.node import memory_fit
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.survey import Survey
+from distro_node.node.training.device_probe import Survey
+from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.manifest import ChecksSpec, Manifest
 from simulation.chain import Chain
 
@@ -28,7 +28,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         async def survey(name: str, config: Any = None) -> Survey:
             return Survey(kind, f"{kind} (a card)", device, host, (), count)
 
-        monkeypatch.setattr(fitting, "survey", survey)
+        monkeypatch.setattr(memory_fit, "survey", survey)
 
     return say
 
@@ -164,6 +164,6 @@ def test_a_device_that_is_not_there(
     async def survey(*_: Any) -> Survey:
         raise TrainerFailed("no_device", "no device 'cuda' here")
 
-    monkeypatch.setattr(fitting, "survey", survey)
+    monkeypatch.setattr(memory_fit, "survey", survey)
     command("fit", manifest, "--device", "cuda").refused_with(ExitCode.NO_DEVICE)
     command("fit", manifest, "--device", "toaster").refused_with(ExitCode.NO_DEVICE)

@@ -16,8 +16,8 @@ from distro_node.crypto.keystore import create_identity
 from distro_node.node.cli.bootstrap import _print_addresses
 from distro_node.node.cli.main import COMMANDS
 from distro_node.node.control.command_socket import ask
-from distro_node.node.control.shifts import Shifts
 from distro_node.node.control.supervisor import Supervisor
+from distro_node.node.control.work_hours import WorkSchedule
 from distro_node.node.results.export import Exported
 from distro_node.node.results.verify import Verified
 from distro_node.node.storage.data_dir import DataDir
@@ -73,7 +73,7 @@ def test_addresses(capsys: pytest.CaptureFixture[str]) -> None:
 async def test_what_a_node_answers(tmp_path: Path) -> None:
     supervisor = Supervisor(
         socket=tmp_path / "socket",
-        shifts=Shifts(None),
+        shifts=WorkSchedule(None),
         telemetry=Telemetry(b"p" * 32, Metrics(version="0")),  # type: ignore[arg-type]  # any 32 bytes
         node=TRAINING.node,
         screen=False,

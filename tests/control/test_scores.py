@@ -10,8 +10,8 @@ import pytest
 import trio
 from distro_node.crypto.identity import PeerId
 from distro_node.node.control.command_socket import ask
-from distro_node.node.control.shifts import Shifts
 from distro_node.node.control.supervisor import Supervisor
+from distro_node.node.control.work_hours import WorkSchedule
 from distro_node.node.errors import UserError
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
@@ -23,7 +23,7 @@ async def test_a_running_node_hears_of_its_own_swarms_scores(tmp_path: Path) -> 
     metrics = Metrics(version="0")
     supervisor = Supervisor(
         socket=tmp_path / "socket",
-        shifts=Shifts(None),
+        shifts=WorkSchedule(None),
         telemetry=Telemetry(PeerId(bytes(32)), metrics),
         node=TRAINING.node,
         screen=False,

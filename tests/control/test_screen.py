@@ -11,10 +11,11 @@ from typing import get_args
 import pytest
 import trio.testing
 from distro_node.node.control import screen
-from distro_node.node.control.rows import rows
 from distro_node.node.control.screen import Curves, screen_text, show_screen
+from distro_node.node.control.status_rows import rows
 from distro_node.node.control.terminal import size_text, sparkline
-from distro_node.node.network.scopes import open_scope
+from distro_node.node.network.cancel_scopes import open_scope
+from distro_node.node.telemetry.messages import state_sentence
 from distro_node.node.telemetry.status import (
     EnergyPart,
     EventStatus,
@@ -25,7 +26,6 @@ from distro_node.node.telemetry.status import (
     State,
     Status,
 )
-from distro_node.node.telemetry.words import state_sentence
 from rich.console import Console
 from statuses import AWAITING, CHECKS, EARLY, LEFT_OUT, SWARM, TRAINING, UNREACHABLE
 

@@ -18,8 +18,8 @@ from distro_node.node.create.corpus import end_tokens
 from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.trainer.chat import ChatTemplate
-from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decode_settings
+from distro_node.node.training.chat import ChatTemplate
+from distro_node.node.training.tokenizer_settings import TokenizerSettings, decode_settings
 
 TEMPLATE = "{{ messages }}"
 

@@ -13,20 +13,20 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tokenizers
-from distro_node.node.create import conversations, tokenising
-from distro_node.node.create import workers as worker_processes
+from distro_node.node.create import conversations, tokenisation
+from distro_node.node.create import tokeniser_pool as worker_processes
 from distro_node.node.create.conversations import ConversationTokenizer, fitted
-from distro_node.node.create.corpus import Corpus, find_sources, read_corpus
-from distro_node.node.create.filling import rows
+from distro_node.node.create.corpus import TokenisedCorpus, find_sources, read_corpus
 from distro_node.node.create.manifest_file import DataTable, ManifestFile, WeightedTable
+from distro_node.node.create.sequence_packing import rows
 from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.trainer.chat import ChatTemplate
-from distro_node.node.trainer.data import Corpus as StoredCorpus
-from distro_node.node.trainer.data import read_tokens
-from distro_node.node.trainer.tokenizer_settings import TokenizerSettings
+from distro_node.node.trainer.tasks.data import Corpus as StoredCorpus
+from distro_node.node.trainer.tasks.data import read_tokens
+from distro_node.node.training.chat import ChatTemplate
+from distro_node.node.training.tokenizer_settings import TokenizerSettings
 from distro_node.protocol.wire.manifest import DataSpec, ScheduleSpec
 from trainer.test_chat import CHATML, FORGETFUL
 
@@ -61,7 +61,7 @@ class Founder:
         self.data = DataDir(root / "data")
         self.data.create()
 
-    def read(self, *paths: Path, **options: Any) -> Corpus:
+    def read(self, *paths: Path, **options: Any) -> TokenisedCorpus:
         table: dict[str, Any] = {"sequence_length": LENGTH, "paths": tuple(map(str, paths))}
         data = DataTable(**(table | options))
         file = ManifestFile(
@@ -74,7 +74,7 @@ class Founder:
         found = find_sources(file, self.root / "run.toml", (), self.chat)
         return read_corpus(file, found, self.tokenizer, (), self.data, lambda *_: None, END)
 
-    def stored(self, corpus: Corpus) -> tuple[DataSpec, StoredCorpus]:
+    def stored(self, corpus: TokenisedCorpus) -> tuple[DataSpec, StoredCorpus]:
         store = BlobStore(self.data.blobs)
         shards, heldout = corpus.store(store, lambda *_: None)
         spec = DataSpec(
@@ -89,7 +89,7 @@ class Founder:
         )
         return spec, StoredCorpus(spec, store)
 
-    def conversations(self, corpus: Corpus) -> tuple[list[str], list[str]]:
+    def conversations(self, corpus: TokenisedCorpus) -> tuple[list[str], list[str]]:
         """Return all conversations in the samples, and what is learned of each."""
         spec, stored = self.stored(corpus)
         samples = [
@@ -520,7 +520,7 @@ def test_a_very_long_conversation_costs_no_memory_and_is_named(
     founder: Founder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversations, "LONGEST_CONVERSATION", 2000)
-    monkeypatch.setattr(tokenising, "LONGEST_CONVERSATION", 2000)
+    monkeypatch.setattr(tokenisation, "LONGEST_CONVERSATION", 2000)
     long = [*talk(7), *(message for n in range(500) for message in talk(n))]
     unending = [TALK[0], {"role": "assistant", "content": "x" * 5000}]
     file = jsonl(tmp_path / "a.jsonl", [long, unending, talk(1), talk(2)])

@@ -17,16 +17,16 @@ import psutil
 import pyarrow
 import pyarrow.parquet
 import pytest
-from distro_node.node.create import dealing, tokenising
-from distro_node.node.create import workers as worker_processes
+from distro_node.node.create import mixing, tokenisation
+from distro_node.node.create import tokeniser_pool as worker_processes
 from distro_node.node.create.columns import Columns
-from distro_node.node.create.corpus import Corpus, end_tokens, find_sources, read_corpus
+from distro_node.node.create.corpus import TokenisedCorpus, end_tokens, find_sources, read_corpus
 from distro_node.node.create.files import Source, find_files
 from distro_node.node.create.manifest_file import DataTable, ManifestFile, WeightedTable
-from distro_node.node.create.parts import Parts, Position, Tally
 from distro_node.node.create.shards import ShardWriter
+from distro_node.node.create.token_cache import Position, ReadCounts, TokenCache
+from distro_node.node.create.tokeniser_pool import workers
 from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer, Tokenizer
-from distro_node.node.create.workers import workers
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
@@ -72,7 +72,7 @@ class Founder:
         self.data.create()
         self.heard: list[tuple[str, int, int]] = []
 
-    def read(self, *sources: WeightedTable, rounds: int = 1000, **options: Any) -> Corpus:
+    def read(self, *sources: WeightedTable, rounds: int = 1000, **options: Any) -> TokenisedCorpus:
         table: dict[str, Any] = {"sequence_length": 16, "source": sources}
         file = ManifestFile(
             name="x",
@@ -84,7 +84,7 @@ class Founder:
         end = end_tokens(file.data, self.tokenizer, self.root / "run.toml")
         return read_corpus(file, found, self.tokenizer, end, self.data, self._hear)
 
-    def stored(self, corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
+    def stored(self, corpus: TokenisedCorpus) -> tuple[np.ndarray, np.ndarray]:
         """Return the training tokens and the held-out ones."""
         store = BlobStore(self.data.blobs)
         shards, heldout = corpus.store(store, self._hear)
@@ -211,8 +211,8 @@ def test_mixing_puts_something_of_everything_everywhere(
     founder: Founder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three long books: each part of the result contains some of each."""
-    monkeypatch.setattr(dealing, "_PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr(tokenising, "_SECTION_BYTES", 1 << 11)
+    monkeypatch.setattr(mixing, "_PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr(tokenisation, "_SECTION_BYTES", 1 << 11)
     for number in range(3):
         lines = "".join(f"{number} {line:06}\n" for line in range(20_000))
         write(founder.root, **{f"book{number}_txt": lines})
@@ -231,8 +231,8 @@ def test_mixing_puts_something_of_everything_everywhere(
 def test_no_piece_is_without_an_end_where_attention_stops_there(
     founder: Founder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dealing, "_PIECE_BYTES", 1 << 10)
-    monkeypatch.setattr(tokenising, "_SECTION_BYTES", 1 << 9)
+    monkeypatch.setattr(mixing, "_PIECE_BYTES", 1 << 10)
+    monkeypatch.setattr(tokenisation, "_SECTION_BYTES", 1 << 9)
     write(founder.root, a_txt="".join(f"{line:07}\n" for line in range(5000)))
     corpus = founder.read(paths=("a.txt",), attention="document")
     pieces = list(corpus.training.dealt(corpus.shares, corpus.end, True, lambda _: None))
@@ -299,8 +299,8 @@ def test_files_can_be_held_out_by_name(founder: Founder) -> None:
 def test_equal_documents_are_left_out_on_request_and_counted(
     founder: Founder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dealing, "_HASHES_AT_ONCE", 100)
-    monkeypatch.setattr(tokenising, "_SECTION_BYTES", 256)
+    monkeypatch.setattr(mixing, "_HASHES_AT_ONCE", 100)
+    monkeypatch.setattr(tokenisation, "_SECTION_BYTES", 256)
     texts = [TEXT.format(number) * (1 + number % 30) for number in range(400)]
     rows(founder.root / "a.jsonl", texts)
     rows(founder.root / "b.jsonl", [*texts[100:200], "only here\n"])
@@ -335,7 +335,7 @@ def test_each_source_has_its_share_to_within_a_percent(
     times: tuple[float | None, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dealing, "_PIECE_BYTES", 1 << 11)
+    monkeypatch.setattr(mixing, "_PIECE_BYTES", 1 << 11)
     rows(founder.root / "a.jsonl", [f"A {number:05}" * 10 for number in range(8000)])
     rows(founder.root / "b.jsonl", [f"b {number:05}" * 10 for number in range(1000)])
     corpus = founder.read(
@@ -401,14 +401,14 @@ def test_bad_rows_are_counted_named_and_limited(founder: Founder) -> None:
 def test_an_interrupted_run_goes_on_where_it_was(
     founder: Founder, monkeypatch: pytest.MonkeyPatch, tokenizer: FileTokenizer
 ) -> None:
-    monkeypatch.setattr(tokenising, "_PART_BYTES", 20_000)
-    monkeypatch.setattr(tokenising, "_BATCH_BYTES", 5_000)
+    monkeypatch.setattr(tokenisation, "_PART_BYTES", 20_000)
+    monkeypatch.setattr(tokenisation, "_BATCH_BYTES", 5_000)
     texts = [TEXT.format(number) for number in range(3000)]
     rows(founder.root / "a.jsonl", texts[:1700])
     rows(founder.root / "b.jsonl", texts[1700:])
     whole = founder.stored(founder.read(paths=("a.jsonl", "b.jsonl")))
     for parts in list(founder.data.making.iterdir()):
-        Parts(parts, tokenizer.token_bytes).remove()
+        TokenCache(parts, tokenizer.token_bytes).remove()
 
     encoded: list[int] = []
     limits = [0]
@@ -436,16 +436,16 @@ def test_an_interrupted_run_goes_on_where_it_was(
 
 
 def test_a_part_that_was_not_finished_is_made_again(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "p", 2)
-    sections = np.zeros(1, dealing.SECTION)
+    parts = TokenCache(tmp_path / "p", 2)
+    sections = np.zeros(1, mixing.SECTION)
     sections["tokens"] = 3
     for number in range(3):
-        parts.add(sections, [np.arange(3)], Tally(documents=1), Position(items=number + 1))
-    assert Parts(tmp_path / "p", 2).position == Position(items=3)
+        parts.add(sections, [np.arange(3)], ReadCounts(documents=1), Position(items=number + 1))
+    assert TokenCache(tmp_path / "p", 2).position == Position(items=3)
     (tmp_path / "p" / "000002.tokens").write_bytes(b"x")
-    assert Parts(tmp_path / "p", 2).position == Position(items=2)
+    assert TokenCache(tmp_path / "p", 2).position == Position(items=2)
     (tmp_path / "p" / "000001.json").write_bytes(b"[]")
-    again = Parts(tmp_path / "p", 2)
+    again = TokenCache(tmp_path / "p", 2)
     assert (again.position, again.tally.documents) == (Position(items=1), 1)
 
 
@@ -501,8 +501,8 @@ def test_a_worker_that_is_killed_is_told(
 def test_memory_does_not_grow_with_the_text(
     founder: Founder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenising, "_PART_BYTES", 1 << 18)
-    monkeypatch.setattr(tokenising, "_BATCH_BYTES", 1 << 16)
+    monkeypatch.setattr(tokenisation, "_PART_BYTES", 1 << 18)
+    monkeypatch.setattr(tokenisation, "_BATCH_BYTES", 1 << 16)
     peaks = []
     line = "x" * 990
     for megabytes in (2, 8):
@@ -631,7 +631,7 @@ def test_a_disk_that_will_not_do_is_foreseen(
     make(tmp_path / name)
     rows(tmp_path / "b.jsonl", ["a short text"])
     monkeypatch.setattr(DataDir, "free", lambda self: 40 << 20)
-    monkeypatch.setattr(tokenising, "_ROOM_SECONDS", 0)
+    monkeypatch.setattr(tokenisation, "_ROOM_SECONDS", 0)
     with pytest.raises(UserError) as caught:
         founder.read(paths=(name, "b.jsonl"))
     assert caught.value.code == ExitCode.DISK_FULL
@@ -646,8 +646,8 @@ def test_a_disk_that_will_do_is_not_refused(
 ) -> None:
     """The files read first are compressed a hundred times better than the rest."""
     founder = Founder(tmp_path, ByteTokenizer())
-    monkeypatch.setattr(tokenising, "_PART_BYTES", 1 << 18)
-    monkeypatch.setattr(tokenising, "_ROOM_SECONDS", 0)
+    monkeypatch.setattr(tokenisation, "_PART_BYTES", 1 << 18)
+    monkeypatch.setattr(tokenisation, "_ROOM_SECONDS", 0)
     text = "one line of many\n" * 200_000
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
     noise = np.random.default_rng(0).integers(32, 127, 6 << 20, np.uint8).tobytes()

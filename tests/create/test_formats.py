@@ -28,7 +28,7 @@ from distro_node.node.create.documents import (
     Empty,
     Item,
     NoText,
-    Reading,
+    ReadOptions,
     TokenDocument,
     items,
 )
@@ -44,10 +44,10 @@ ROWS = [
     {"text": "third 😀", "id": 3},
 ]
 TEXTS = [row["text"] for row in ROWS]
-HOW = Reading(utf8=True, vocabulary=300, end=0)
+HOW = ReadOptions(utf8=True, vocabulary=300, end=0)
 
 
-def read(path: Path | str, how: Reading = HOW, **options: Any) -> list[tuple[int, Item]]:
+def read(path: Path | str, how: ReadOptions = HOW, **options: Any) -> list[tuple[int, Item]]:
     columns = Columns(options.pop("text", None), options.pop("template", None))
     source = Source(name="s", paths=(path,), columns=columns, **options)
     found, _ = find_files(source)
@@ -509,7 +509,7 @@ def test_other_encodings_are_text_to_bytes_alone(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes("Zeile\nähnlich\n".encode("latin-1"))
     assert read(file) == [(2, BadRow("is not UTF-8: what stands around it is left out"))]
-    ((_, item),) = read(file, Reading(utf8=False, vocabulary=256, end=None))
+    ((_, item),) = read(file, ReadOptions(utf8=False, vocabulary=256, end=None))
     assert item == Document("Zeile\nähnlich\n".encode("latin-1"))
 
 
@@ -602,7 +602,7 @@ def test_an_array_of_wider_tokens_than_usual_is_refused_until_its_type_is_said(
     written = [*range(1, 100), 0] * 20_000
     file = tmp_path / "a.bin"
     np.array(written, kind).tofile(file)
-    how = Reading(True, vocabulary, 0)
+    how = ReadOptions(True, vocabulary, 0)
     width = np.dtype(kind).itemsize
     error = refused(file, f"its tokens have {width} bytes", how=how)
     assert f'token_type = "int{8 * width}"' in error.remedy

@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from distro_node.node.create import images as images_module
-from distro_node.node.create.corpus import Corpus, find_sources, read_corpus
+from distro_node.node.create.corpus import TokenisedCorpus, find_sources, read_corpus
 from distro_node.node.create.images import ImageTokenizer, decoded
 from distro_node.node.create.manifest_file import DataTable, ManifestFile, read_manifest_file
 from distro_node.node.create.model_config import complete_denoiser
@@ -23,9 +23,9 @@ from distro_node.node.create.task import plan_images
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.trainer import task_names
-from distro_node.node.trainer.data import Corpus as StoredCorpus
-from distro_node.node.trainer.task_names import ImageSettings
+from distro_node.node.trainer.tasks.data import Corpus as StoredCorpus
+from distro_node.node.training import task_names
+from distro_node.node.training.task_names import ImageSettings
 from distro_node.protocol.wire.manifest import DataSpec
 from distro_node.protocol.wire.structure import StructureError, to_plain
 from PIL import Image
@@ -81,7 +81,7 @@ class Founder:
         for number in range(count):
             picture(number).save(self.folder / where / f"{number:03}.png")
 
-    def read(self, *paths: Path, **options: Any) -> Corpus:
+    def read(self, *paths: Path, **options: Any) -> TokenisedCorpus:
         table: dict[str, Any] = {
             "sequence_length": self.settings.sample_bytes,
             "paths": tuple(map(str, paths or (self.folder,))),
@@ -92,7 +92,7 @@ class Founder:
         found = find_sources(file, self.root / "run.toml", (), images=self.settings)
         return read_corpus(file, found, ImageTokenizer(), (), self.data, lambda *_: None)
 
-    def samples(self, corpus: Corpus) -> tuple[list[bytes], list[bytes]]:
+    def samples(self, corpus: TokenisedCorpus) -> tuple[list[bytes], list[bytes]]:
         """Return training and held-out samples as a trainer reads them, without the byte after each."""
         store = BlobStore(self.data.blobs)
         shards, heldout = corpus.store(store, lambda *_: None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from distro_node.node.create.model_config import complete_model
-from distro_node.node.trainer.model import model_config
+from distro_node.node.trainer.models.model import model_config
 from distro_node.protocol.wire.structure import StructureError
 from trainer.support import TINY_LLAMA
 

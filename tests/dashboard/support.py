@@ -11,10 +11,10 @@ from typing import Any
 import h11
 import trio
 from distro_node.node.dashboard.address import Address, open_address
-from distro_node.node.dashboard.chronicle import Chronicle
-from distro_node.node.dashboard.feed import Feed
+from distro_node.node.dashboard.event_stream import EventStream
 from distro_node.node.dashboard.http import Bounds, HttpServer
-from distro_node.node.dashboard.pages import Pages
+from distro_node.node.dashboard.routes import Routes
+from distro_node.node.dashboard.run_history import RunHistory
 from distro_node.node.settings import DashboardSettings
 from distro_node.node.telemetry.status import Status
 from statuses import TRAINING
@@ -27,7 +27,7 @@ class Served:
     """A page that is served, and the commands given through it."""
 
     address: Address
-    feed: Feed
+    feed: EventStream
     port: int
     status: Status = TRAINING
     done: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -112,7 +112,7 @@ async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
 
 @asynccontextmanager
 async def served(
-    chronicle: Callable[[], Chronicle | None] = lambda: None,
+    chronicle: Callable[[], RunHistory | None] = lambda: None,
     *,
     bounds: Bounds | None = None,
     settings: DashboardSettings | None = None,
@@ -120,7 +120,7 @@ async def served(
 ) -> AsyncIterator[Served]:
     address = open_address(settings or DashboardSettings(address=("127.0.0.1", 0)))
     port = address.listeners[0].socket.getsockname()[1]
-    feed = Feed(lambda: page.status, chronicle)
+    feed = EventStream(lambda: page.status, chronicle)
     page = Served(address, feed, port)
 
     def note(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -131,7 +131,7 @@ async def served(
         return handler
 
     acts = {name: note(name) for name in ("pause", "resume", "leave", "hours", "limits")}
-    pages = Pages(address.guard, feed, acts, invitation)
+    pages = Routes(address.guard, feed, acts, invitation)
     server = HttpServer(pages.answer, bounds=bounds, tls=address.tls)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.run)

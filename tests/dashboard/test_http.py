@@ -147,7 +147,7 @@ async def test_the_news_come_each_second_and_a_stream_ends_with_its_reader() -> 
 
 
 async def test_so_many_streams_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distro_node.node.dashboard.feed.MAX_STREAMS", 0)
+    monkeypatch.setattr("distro_node.node.dashboard.event_stream.MAX_STREAMS", 0)
     async with served() as page:
         assert (await page.ask("/api/stream")).status == 503
         assert (await page.ask("/api/status")).status == 200

@@ -15,15 +15,15 @@ from distro_node.node.demo import processes as processes_module
 from distro_node.node.demo import view as view_module
 from distro_node.node.demo.folder import claim
 from distro_node.node.demo.history import History
-from distro_node.node.demo.outcome import Event, NodeRun, Run, check, reduction, summarise
-from distro_node.node.demo.plan import MIN_ROUNDS, TEXT_BYTES, Plan, collect_text, manifest_text
+from distro_node.node.demo.outcome import DemoRun, Event, NodeRun, check, reduction, summarise
+from distro_node.node.demo.plan import MIN_ROUNDS, TEXT_BYTES, DemoPlan, collect_text, manifest_text
 from distro_node.node.demo.processes import Processes, Program
-from distro_node.node.demo.view import NodeRow, Picture, View, picture_text, print_results
+from distro_node.node.demo.view import DemoPicture, NodeRow, View, picture_text, print_results
 from distro_node.node.errors import ExitCode, UserError
 from rich.console import Console
 from statuses import TRAINING
 
-PLAN = Plan(nodes=3, rounds=12, victim=3)
+PLAN = DemoPlan(nodes=3, rounds=12, victim=3)
 PARAMETERS = 1000
 
 
@@ -32,7 +32,7 @@ PARAMETERS = 1000
 
 @pytest.mark.parametrize("rounds", [*range(MIN_ROUNDS, 100), 1000])
 def test_events_have_rounds_between_them(rounds: int) -> None:
-    plan = Plan(nodes=4, rounds=rounds, victim=4)
+    plan = DemoPlan(nodes=4, rounds=rounds, victim=4)
     points = [0, plan.kill_round, plan.join_round, plan.bootstrap_round, rounds]
     assert points == sorted(set(points))
 
@@ -40,7 +40,7 @@ def test_events_have_rounds_between_them(rounds: int) -> None:
 @pytest.mark.parametrize("rounds", [MIN_ROUNDS, 12, 60, 1000])
 def test_the_manifest_file_is_a_valid_one(tmp_path: Path, rounds: int) -> None:
     path = tmp_path / "manifest.toml"
-    path.write_text(manifest_text(Plan(nodes=5, rounds=rounds, victim=5)))
+    path.write_text(manifest_text(DemoPlan(nodes=5, rounds=rounds, victim=5)))
     file = read_manifest_file(path)
     assert file.rounds.start_members == 5
     assert file.rounds.sequences >= 5
@@ -49,7 +49,7 @@ def test_the_manifest_file_is_a_valid_one(tmp_path: Path, rounds: int) -> None:
 
 def test_only_a_node_that_is_there_can_be_the_victim() -> None:
     with pytest.raises(UserError) as caught:
-        Plan(nodes=3, rounds=12, victim=4)
+        DemoPlan(nodes=3, rounds=12, victim=4)
     assert caught.value.code is ExitCode.USAGE
 
 
@@ -196,7 +196,7 @@ def history(rounds: range, counted: dict[int, list[str]], changes: dict[int, Any
     return made
 
 
-def run_of(**changes: Any) -> Run:
+def run_of(**changes: Any) -> DemoRun:
     """Return a run of three nodes that keeps all promises, except for `changes`."""
     counted = {r: ["A", "B", "C"] for r in range(1, 5)}
     counted |= {r: ["A", "B"] for r in range(5, 9)}
@@ -228,10 +228,10 @@ def run_of(**changes: Any) -> Run:
         "seconds": 60.04,
         "parameters": PARAMETERS,
     }
-    return Run(plan=PLAN, nodes=nodes, events=events, **(facts | changes))
+    return DemoRun(plan=PLAN, nodes=nodes, events=events, **(facts | changes))
 
 
-def failed(run: Run) -> list[str]:
+def failed(run: DemoRun) -> list[str]:
     return [item.what for item in check(run) if not item.passed]
 
 
@@ -291,7 +291,9 @@ def test_each_broken_promise_is_noticed(changes: dict[str, Any], promise: str) -
 
 
 def test_a_run_that_never_began_can_be_summed_up() -> None:
-    run = Run(plan=PLAN, parameters=0, nodes=[], events=[], trainer_gone_seconds=None, seconds=1.0)
+    run = DemoRun(
+        plan=PLAN, parameters=0, nodes=[], events=[], trainer_gone_seconds=None, seconds=1.0
+    )
     summary = summarise(run)
     assert summary["rounds"] == 0
     assert reduction(summary) is None
@@ -302,8 +304,8 @@ def test_a_run_that_never_began_can_be_summed_up() -> None:
 # Display
 
 
-def picture(nodes: int, happened: int) -> Picture:
-    return Picture(
+def picture(nodes: int, happened: int) -> DemoPicture:
+    return DemoPicture(
         doing="training",
         seconds=61.0,
         round=20,

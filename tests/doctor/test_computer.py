@@ -19,7 +19,7 @@ from distro_node.node.doctor.findings import Finding, fit, good, ordered
 from distro_node.node.energy.processor import Processor
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.trainer.memory_model import Workload
+from distro_node.node.training.memory_model import Workload
 from distro_node.protocol.wire.manifest import ParameterSpec
 
 # Private here: `_has_nvidia`, `_kept_by_network`: what this machine has is not what is tested.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from distro_node.node.control.rows import rows
+from distro_node.node.control.status_rows import rows
 from distro_node.node.telemetry.status import State
 from statuses import AWAITING
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.checks.agreement import Agreement
 from e2e.support import Swarm
 
 IDLE_NODE = Path(__file__).with_name("idle_node.py")
@@ -52,4 +52,4 @@ def looks(ledger: Ledger) -> Iterator[tuple[PeerId, PeerId, float]]:
         for entry in ledger[number].record.looks:
             drawn = ledger.work.drawn(entry.checker, entry.secret, entry.round)
             assert drawn is not None
-            yield entry.checker, drawn.peer, Agreement(entry.total, entry.squares).score
+            yield entry.checker, drawn.peer, SignSums(entry.total, entry.squares).score

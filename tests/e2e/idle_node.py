@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from distro_node.node import cli, stay
-from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
+from distro_node.node import cli
+from distro_node.node.session import session
+from distro_node.node.training.supervisor import TrainerSupervisor
 from distro_node.protocol.member.effects import Train
 
 _SAMPLES = 256
@@ -30,7 +31,7 @@ class IdleSupervisor(TrainerSupervisor):
 
 def main(arguments: Sequence[str]) -> None:
     """Run a node with such a supervisor."""
-    stay.TrainerSupervisor = IdleSupervisor
+    session.TrainerSupervisor = IdleSupervisor
     sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
     cli.main()
 

@@ -10,18 +10,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from distro_node.node import cli, panelist
+from distro_node.node import cli
+from distro_node.node.session import aggregator
+from distro_node.protocol.codec.aggregate import SILENCE, decode_tally, encode_tally
 from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.tally import SILENCE, decode_tally, encode_tally
-from distro_node.protocol.member.effects import Tally
+from distro_node.protocol.member.effects import MakeAggregate
 
 # Private here: `_tally`: honest code has no seam between what comes of sheets and what is said.
 
 
-class LyingPanelist(panelist.Panelist):
+class LyingPanelist(aggregator.AggregatorTask):
     """A `Panelist` that sends the opposite aggregate."""
 
-    async def _tally(self, effect: Tally) -> bytes:
+    async def _tally(self, effect: MakeAggregate) -> bytes:
         tally = await super()._tally(effect)
         if tally == SILENCE:
             return tally
@@ -33,7 +34,7 @@ class LyingPanelist(panelist.Panelist):
 
 def main(arguments: Sequence[str]) -> None:
     """Run a node with such an aggregator."""
-    panelist.Panelist = LyingPanelist
+    aggregator.AggregatorTask = LyingPanelist
     sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
     cli.main()
 

@@ -23,8 +23,8 @@ from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOB_PROTOCOL
 from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.network import Network, NetworkSettings, open_network
+from distro_node.node.session.sync import ask_any, catch_up
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.sync import ask_any, catch_up
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL
 from distro_node.protocol.wire.encoding import encode

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from distro_node.crypto.identity import peer_from_text
 from distro_node.node.errors import ExitCode
-from distro_node.node.own_data.kept import OwnFolder, read_index
+from distro_node.node.private_data.store import PrivateFolder, read_index
 from e2e.program import wait_for
 from e2e.support import Node, Swarm, check_agreement, wait_for_round
 
@@ -90,7 +90,7 @@ def test_they_learn_together_what_each_has_alone(swarm: Swarm, nodes: list[Node]
 
 def test_nothing_of_it_is_in_what_is_served(nodes: list[Node]) -> None:
     for node in nodes:
-        own = OwnFolder(node.directory.private)
+        own = PrivateFolder(node.directory.private)
         index = read_index(own)
         assert index is not None
         assert index.shards
@@ -110,7 +110,7 @@ def test_a_node_that_comes_back_goes_on_behind_what_it_trained(
     swarm: Swarm, nodes: list[Node]
 ) -> None:
     second = nodes[1]
-    walk = OwnFolder(second.directory.private).walk
+    walk = PrivateFolder(second.directory.private).walk
     before = walk.read_bytes()
     second.program.kill()
     height = second.round

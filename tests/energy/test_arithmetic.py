@@ -8,7 +8,7 @@ import pytest
 from distro_node.node.energy.arithmetic import (
     MOST_WATTS,
     Meter,
-    Reading,
+    MeterReading,
     cost,
     counted_joules,
     joules_between,
@@ -59,9 +59,9 @@ def test_what_cannot_be_is_not_known(
     assert between(before, after, seconds, wraps_at) is None
 
 
-def reading(at: float, joules: float | None = None, watts: float | None = None) -> Reading:
+def reading(at: float, joules: float | None = None, watts: float | None = None) -> MeterReading:
     counters = () if joules is None else (("a", int(joules * 1e6), RANGE, 1e6),)
-    return Reading(at=at, counters=counters, watts=watts)
+    return MeterReading(at=at, counters=counters, watts=watts)
 
 
 def test_power_alone_is_added_up() -> None:
@@ -71,7 +71,7 @@ def test_power_alone_is_added_up() -> None:
 
 
 def test_a_counter_that_comes_or_goes_says_nothing_of_the_time_between() -> None:
-    two = Reading(at=2, counters=(("a", 5, RANGE, 1e6), ("b", 5, RANGE, 1e6)))
+    two = MeterReading(at=2, counters=(("a", 5, RANGE, 1e6), ("b", 5, RANGE, 1e6)))
     assert joules_between(reading(0, joules=0), two) is None
     assert joules_between(two, reading(4, joules=1)) is None
     assert joules_between(reading(0, joules=0), reading(2, watts=50)) is None

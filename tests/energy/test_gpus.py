@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from distro_node.node.energy.arithmetic import joules_between
-from distro_node.node.energy.gpu import Gpu, LimitRefused, Use
+from distro_node.node.energy.gpu import Gpu, GpuUse, LimitRefused
 from distro_node.node.energy.gpus import Gpus
 from energy.test_meters import Driver
 
@@ -141,5 +141,5 @@ def test_another_program_on_one_of_them_is_seen(
 def test_without_any_nothing_is_known() -> None:
     gpus = Cards().gpus
     assert gpus.read() is None
-    assert gpus.use_by_others(OURS) == Use(None)
+    assert gpus.use_by_others(OURS) == GpuUse(None)
     assert gpus.put_back()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from distro_node.node.energy.arithmetic import joules_between
-from distro_node.node.energy.gpu import Gpu, LimitRefused, Use
+from distro_node.node.energy.gpu import Gpu, GpuUse, LimitRefused
 from distro_node.node.energy.processor import Processor
 
 UUID = "GPU-0a1b2c3d-0000-1111-2222-333344445555"
@@ -253,7 +253,7 @@ def test_without_package_card_or_driver_nothing_is_known(
     gpu = Gpu(load)
     gpu.aim(uuid)
     assert gpu.read() is None
-    assert gpu.use_by_others([1]) == Use(None)
+    assert gpu.use_by_others([1]) == GpuUse(None)
     assert why in (gpu.why or "")
     with pytest.raises(LimitRefused, match=why):
         gpu.set_limit(200)
@@ -298,24 +298,24 @@ def test_who_uses_the_card(gpu: Gpu, driver: Driver) -> None:
     ours, desktop, game = 10, 20, 30
     driver.compute, driver.graphics = [ours], [desktop]
     # The driver has counted nothing, then the desktop draws its windows.
-    assert gpu.use_by_others([9, ours]) == Use(False)
+    assert gpu.use_by_others([9, ours]) == GpuUse(False)
     driver.samples = [(ours, 99), (desktop, 4)]
-    assert gpu.use_by_others([9, ours]) == Use(False)
+    assert gpu.use_by_others([9, ours]) == GpuUse(False)
     driver.graphics = [desktop, game]
     driver.samples = [(ours, 50), (desktop, 4), (game, 45)]
-    assert gpu.use_by_others([9, ours]) == Use(True, "game\x1b[31m")
+    assert gpu.use_by_others([9, ours]) == GpuUse(True, "game\x1b[31m")
     # It does not count by process.
     driver.samples = None
-    assert gpu.use_by_others([9, ours]) == Use(None)
+    assert gpu.use_by_others([9, ours]) == GpuUse(None)
 
 
 def test_while_ours_is_not_there_all_use_is_others(gpu: Gpu, driver: Driver) -> None:
     driver.compute, driver.percent = [30], 80
-    assert gpu.use_by_others([]) == Use(True)
+    assert gpu.use_by_others([]) == GpuUse(True)
     driver.percent = 5
-    assert gpu.use_by_others([]) == Use(False)
+    assert gpu.use_by_others([]) == GpuUse(False)
     # In a container the driver knows our trainer by another process id.
     driver.percent = 99
-    assert gpu.use_by_others([9, 10]) == Use(None)
+    assert gpu.use_by_others([9, 10]) == GpuUse(None)
     driver.gone = True
-    assert gpu.use_by_others([]) == Use(None)
+    assert gpu.use_by_others([]) == GpuUse(None)

@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from distro_node.node.energy.courtesy import Courtesy
+from distro_node.node.energy.idle_grace import IdleGrace
 from distro_node.node.energy.numbers import (
     MAX_BYTES,
-    NoNumber,
+    NotANumber,
     check_path,
     number_in_json,
     number_in_text,
 )
-from distro_node.node.energy.threshold import Gate, Threshold
+from distro_node.node.energy.threshold import PauseDecision, Threshold
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,10 +25,10 @@ NOW = datetime(2026, 3, 2, 17, 40, tzinfo=UTC)
 
 
 def test_a_number_that_wavers_moves_nobody() -> None:
-    gate = Gate(Threshold(pause=200, resume=150))
+    gate = PauseDecision(Threshold(pause=200, resume=150))
     said = [gate.hear(value, 0) for value in (150, 200, 201, 199, 151, 150, 149, 160, 200, 201)]
     assert said == [False, False, True, True, True, True, False, False, False, True]
-    low = Gate(Threshold(pause=500, resume=800, high=False))
+    low = PauseDecision(Threshold(pause=500, resume=800, high=False))
     said = [low.hear(value, 0) for value in (600, 500, 499, 600, 800, 801, 600)]
     assert said == [False, False, True, True, True, False, False]
 
@@ -42,7 +42,7 @@ def test_it_pauses_beyond_one_bound_and_goes_on_beyond_the_other(
         if high
         else Threshold(pause=bounds[0], resume=bounds[1], high=False)
     )
-    gate, before = Gate(threshold), False
+    gate, before = PauseDecision(threshold), False
     for value in values:
         after = gate.hear(value, 0.0)
         if after != before:
@@ -61,7 +61,7 @@ def test_bounds_that_make_no_sense(pause: float, resume: float, high: bool) -> N
 
 
 def test_an_old_word_holds_for_a_while() -> None:
-    gate = Gate(Threshold(pause=1, resume=1), keep_seconds=100)
+    gate = PauseDecision(Threshold(pause=1, resume=1), keep_seconds=100)
     assert not gate.miss(0)
     assert gate.hear(2, 0)
     assert gate.miss(100)
@@ -72,7 +72,7 @@ def test_an_old_word_holds_for_a_while() -> None:
 
 
 def test_what_it_says() -> None:
-    gate = Gate(Threshold(pause=0.3, resume=0.25))
+    gate = PauseDecision(Threshold(pause=0.3, resume=0.25))
     gate.hear(0.1, 0)
     assert gate.sentence == "0.1; it pauses above 0.3"
     gate.hear(0.41, 0)
@@ -147,7 +147,7 @@ def test_the_element_of_now_changes_with_the_clock() -> None:
     body = json.dumps(MARKET).encode()
     later = datetime.fromtimestamp(1_772_474_400, UTC)
     assert number_in_json(body, ("data", "now", "marketprice"), later) == -4.2
-    with pytest.raises(NoNumber, match="present time"):
+    with pytest.raises(NotANumber, match="present time"):
         number_in_json(body, ("data", "now", "marketprice"), NOW.replace(year=2030))
 
 
@@ -181,7 +181,7 @@ def test_the_element_of_now_changes_with_the_clock() -> None:
     ],
 )
 def test_what_is_no_number_is_an_error_and_nothing_else(body: bytes, path: str) -> None:
-    with pytest.raises(NoNumber):
+    with pytest.raises(NotANumber):
         number_in_json(body, check_path(path), NOW)
 
 
@@ -189,7 +189,7 @@ def test_what_is_no_number_is_an_error_and_nothing_else(body: bytes, path: str) 
 def test_nothing_else_is_ever_raised(value: Any, path: str) -> None:
     try:
         number = number_in_json(json.dumps(value).encode(), tuple(path.split(".")), NOW)
-    except NoNumber:
+    except NotANumber:
         return
     assert math.isfinite(number)
 
@@ -204,12 +204,12 @@ def test_numbers_in_text() -> None:
     assert number_in_text("  0.31\nand more\n") == 0.31
     assert number_in_text("-5") == -5
     for text in ("", "nan", "inf", "0x10", "1_000", "1,5", "\x1b[31m5", "5 ct", "1" * 400, "٣"):
-        with pytest.raises(NoNumber):
+        with pytest.raises(NotANumber):
             number_in_text(text)
 
 
 def test_courtesy_lasts_until_there_was_quiet() -> None:
-    courtesy = Courtesy(quiet_seconds=300)
+    courtesy = IdleGrace(quiet_seconds=300)
     assert not courtesy.hear(None, 0)
     assert not courtesy.hear(400, 0)
     assert courtesy.hear(0, 10)

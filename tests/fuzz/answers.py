@@ -15,23 +15,23 @@ from distro_node.crypto.envelope import seal
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import peer_text
 from distro_node.node.content.mirrors import Mirrors
-from distro_node.node.energy.asking import Asker, NotTold
+from distro_node.node.energy.pause_poller import NoReply, PausePoller
 from distro_node.node.network.circuits import Circuits
+from distro_node.node.network.dial_policy import AddressSource, Scope
 from distro_node.node.network.discovery.introductions import Introducer
-from distro_node.node.network.discovery.speaking import spoken_versions
+from distro_node.node.network.discovery.version_query import spoken_versions
 from distro_node.node.network.errors import DialError
 from distro_node.node.network.exchange.chunks import ask_holdings
-from distro_node.node.network.hearsay import Scope, Word
 from distro_node.node.network.nat.dial_back import ask_dial_back
 from distro_node.node.network.streams import FrameOversized, StreamEnded, read_reply
 from distro_node.node.settings import PauseWhen
-from distro_node.node.versions import explain_spoken
-from distro_node.protocol.chain.catching_up import CatchingUp
-from distro_node.protocol.chain.comparing import Comparison, Rests
+from distro_node.node.util.protocol_version import explain_spoken
+from distro_node.protocol.chain.chain_comparison import ChainComparison, FetchBackoff
+from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.chain.sync import Question, answer_to, read_answer
+from distro_node.protocol.chain.sync import SyncQuery, answer_to, read_answer
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.introductions import Spoken
+from distro_node.protocol.wire.introductions import VersionMessage
 from fuzz.decoders import STRANGER, SWARM
 from fuzz.handlers import Line
 from fuzz.loops import idle
@@ -78,7 +78,7 @@ def targets() -> Iterator[Target]:
     yield Target(
         "being told a version",
         partial(idle.run, _told_a_version),
-        (Spoken(2).encode(),),
+        (VersionMessage(2).encode(),),
         ("which version a peer speaks",),
         allowed=(),
         most=64,
@@ -167,7 +167,7 @@ def _honest(ledger: Ledger, start: int) -> bytes:
     last = len(ledger) - 1
     probes = (start - 1,) if start else tuple(range(last + 1))
     for asked, most in ((probes, 0), ((last,), 0), ((), 1024), ((), 1024)):
-        question = Question(STRANGER.peer, start, asked, most).request(ledger.swarm)
+        question = SyncQuery(STRANGER.peer, start, asked, most).request(ledger.swarm)
         height, ids, rounds, _ = answer_to(question, ledger, lambda round_: [])
         entries = [msgpack.unpackb(ledger.raw(round_)) for round_ in rounds]
         answers.append([height, [bytes(each) for each in ids], entries, []])
@@ -191,7 +191,7 @@ def _answers(data: bytes) -> list[bytes]:
     return found
 
 
-def _drive(machine: Any, data: bytes, questions: Callable[[float], list[Question]]) -> None:
+def _drive(machine: Any, data: bytes, questions: Callable[[float], list[SyncQuery]]) -> None:
     answers = _answers(data)
     for step in range(_STEPS):
         now = float(step)
@@ -209,7 +209,7 @@ def _drive(machine: Any, data: bytes, questions: Callable[[float], list[Question
 
 def _catch_up(data: bytes) -> object:
     ledger = _chains()[0].ledger
-    machine = CatchingUp(ledger.truncated(len(ledger)))
+    machine = InitialSync(ledger.truncated(len(ledger)))
     peers = [STRANGER.peer, identity(42).peer]
     _drive(machine, data, lambda now: machine.questions(peers, now))
     return machine.drain()
@@ -219,7 +219,7 @@ def _compare(data: bytes) -> object:
     ledger = _chains()[1].ledger
     ours = ledger.truncated(len(ledger))
     peers = [identity(3).peer, STRANGER.peer]
-    machine = Comparison(ours, peers, Rests(), me=identity(0).peer, abandoned=False)
+    machine = ChainComparison(ours, peers, FetchBackoff(), me=identity(0).peer, abandoned=False)
     _drive(machine, data, machine.questions)
     return machine.better_than(ours)
 
@@ -232,7 +232,7 @@ async def _introduced(data: bytes) -> object:
     async with trio.open_nursery() as nursery:
         line: Any = Line(nursery)
         line.request = _answering(_introductions(data))
-        line.word_of = lambda peer: Word(peer, Scope.MACHINE)
+        line.word_of = lambda peer: AddressSource(peer, Scope.MACHINE)
         line.addresses = _addresses()
         introducer = Introducer(line, identity(0), SWARM)
         await introducer._introduce(STRANGER.peer)
@@ -304,14 +304,14 @@ async def _mirror(data: bytes) -> object:
 
 async def _tariff(data: bytes) -> object:
     settings = PauseWhen(ask="http://a.example/", field="data.now.price", pause=30.0)
-    asker: Any = Asker(settings, now=lambda: _NOW)
+    asker: Any = PausePoller(settings, now=lambda: _NOW)
     pieces = [data[: len(data) // 2], data[len(data) // 2 :]]
     pool = httpcore.AsyncConnectionPool(network_backend=httpcore.AsyncMockBackend(pieces))
     asker._web._pools[False] = pool
     async with pool:
         try:
             return await asker.ask()
-        except NotTold:
+        except NoReply:
             return None
 
 

@@ -16,10 +16,10 @@ from distro_node.crypto.envelope import Envelope, EnvelopeError, open_envelope, 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import peer_text
 from distro_node.node.content.manifest_search import read_manifest
-from distro_node.node.dashboard.feed import Feed
-from distro_node.node.dashboard.guards import Guard
+from distro_node.node.dashboard.access_control import AccessGuard
+from distro_node.node.dashboard.event_stream import EventStream
 from distro_node.node.dashboard.http import Bounds, HttpServer
-from distro_node.node.dashboard.pages import Pages, read_words
+from distro_node.node.dashboard.routes import Routes, read_words
 from distro_node.node.errors import UserError
 from distro_node.node.network.addresses import parse_announce, parse_dial, split_circuit
 from distro_node.node.network.discovery.mdns import dialable
@@ -30,24 +30,24 @@ from distro_node.node.network.nat.dial_back import (
     encode_finding,
     encode_ports,
 )
+from distro_node.node.network.nat.hole_punching import decode_endpoints, encode_endpoints
 from distro_node.node.network.nat.port_mapping import Mapping
-from distro_node.node.network.nat.punching import decode_endpoints, encode_endpoints
-from distro_node.node.trainer.architectures import ARCHITECTURES, DENOISERS, check_configuration
-from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decode_settings
-from distro_node.protocol.chain.entries import decode_decided
+from distro_node.node.training.architectures import ARCHITECTURES, DENOISERS, check_configuration
+from distro_node.node.training.tokenizer_settings import TokenizerSettings, decode_settings
+from distro_node.protocol.chain.entry_store import decode_decided
 from distro_node.protocol.chain.receipts import decode_receipt, examine, write_receipt
 from distro_node.protocol.chain.sync import decode_request, decode_response, read_answer
-from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sheet import decode_part, encode_part, heard_of
-from distro_node.protocol.codec.sheet_tree import open_part, sheet_id, with_way
-from distro_node.protocol.codec.tally import (
+from distro_node.protocol.codec.aggregate import (
+    Aggregate,
     Momentum,
-    Tally,
     decode_tally,
     encode_tally,
     longest_tally,
     summed,
 )
+from distro_node.protocol.codec.sections import sections
+from distro_node.protocol.codec.sign_vote import decode_part, encode_part, heard_of
+from distro_node.protocol.codec.sign_vote_tree import open_part, sheet_id, with_way
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.wire import introductions
 from distro_node.protocol.wire.blobs import decode_any_blob_list, decode_blob_list
@@ -284,14 +284,14 @@ def _pages() -> Iterator[Target]:
 
 def _page_request(data: bytes) -> None:
     """Send this to the page and hang up."""
-    guard = Guard(host="127.0.0.1", token="token", secure=False, free_reading=True)
+    guard = AccessGuard(host="127.0.0.1", token="token", secure=False, free_reading=True)
     acts = {"hours": lambda words: dict(words)}
 
     async def converse() -> None:
         ours, theirs = trio.testing.memory_stream_pair()
         await theirs.send_all(data)
         await theirs.send_eof()
-        pages = Pages(guard, Feed(lambda: TRAINING, lambda: None), acts)
+        pages = Routes(guard, EventStream(lambda: TRAINING, lambda: None), acts)
         bounds = Bounds(idle_seconds=1.0, request_seconds=1.0)
         await HttpServer(pages.answer, bounds=bounds).converse(ours)
 
@@ -332,7 +332,7 @@ def _introductions() -> Iterator[Target]:
     yield Target(
         "spoken version",
         introductions.decode_spoken,
-        (introductions.Spoken(2).encode(), introductions.Spoken(2**31).encode()),
+        (introductions.VersionMessage(2).encode(), introductions.VersionMessage(2**31).encode()),
         ("protocol.wire.introductions:decode_spoken",),
     )
 
@@ -359,7 +359,7 @@ def _panels() -> Iterator[Target]:
     )
     momentum = Momentum(own)
     momentum.hear(summed(own, 2, 0, [(signs, 1)]), 2, 0)
-    tally = encode_tally(own, Tally(1, 2, (True, False, True), momentum.speak(0)))
+    tally = encode_tally(own, Aggregate(1, 2, (True, False, True), momentum.speak(0)))
     yield Target(
         "tally",
         partial(decode_tally, LAYOUT),

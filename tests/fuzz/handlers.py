@@ -23,7 +23,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
 from distro_node.node.network.discovery.introductions import IntroductionService
-from distro_node.node.network.discovery.speaking import SPEAKING, serve_version
+from distro_node.node.network.discovery.version_query import SPEAKING, serve_version
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
@@ -34,14 +34,14 @@ from distro_node.node.network.exchange.relays import PROTOCOL as RELAY
 from distro_node.node.network.exchange.update_relay import UpdateRelay
 from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
 from distro_node.node.network.nat.dial_back import DialBack, encode_ports
-from distro_node.node.network.nat.punching import NOW, WHERE, Punching, encode_endpoints
-from distro_node.node.network.nat.punching import PROTOCOL as PUNCH
+from distro_node.node.network.nat.hole_punching import NOW, WHERE, Punching, encode_endpoints
+from distro_node.node.network.nat.hole_punching import PROTOCOL as PUNCH
 from distro_node.node.network.traffic import Traffic
+from distro_node.node.session.sync import serve_sync
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.sync import serve_sync
+from distro_node.protocol.audit.reputation import TERM
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL, SyncRequest
-from distro_node.protocol.checks.accounts import TERM
-from distro_node.protocol.member.inputs import Heard, Tick
+from distro_node.protocol.member.inputs import MessageReceived, Tick
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
@@ -362,7 +362,7 @@ class _Listener:
                 with suppress(EnvelopeError, ProtocolError):
                     envelope = open_envelope(words, swarm=swarm)
                     self._member.screen(envelope, self._now)
-                    self._member.handle(Heard(envelope), self._now)
+                    self._member.handle(MessageReceived(envelope), self._now)
                 self._now += 0.01
             # Whatever it has received, time advances.
             last = self._count % self.LIFETIME == 0

@@ -16,14 +16,14 @@ from typing import Any
 import trio
 import trio.testing
 from distro_node.crypto.identity import PeerId
-from distro_node.node.network import guards
+from distro_node.node.network import library_patches
 from distro_node.node.network.addresses import id_of
 from distro_node.node.network.circuit_relay import CircuitLimits, CircuitRelay
 from distro_node.node.network.circuits import HOP, STOP, Circuits
 from distro_node.node.network.network import Network, NetworkSettings, open_network
-from distro_node.node.network.rates import Rate
+from distro_node.node.network.rate_limits import Rate
 from distro_node.node.network.requests import Requests
-from distro_node.node.network.scores import Scores
+from distro_node.node.network.scores import OffenceScores
 from distro_node.node.network.traffic import Traffic
 from distro_node.protocol.wire.errors import ProtocolError
 from fuzz.loops import Loop, idle
@@ -95,7 +95,7 @@ class Stream:
 def targets() -> Iterator[Target]:
     """Yield one target for each layer that reads before the peer is authenticated, and for those
     built on it."""
-    guards.install()
+    library_patches.install()
     frame = len(b"question").to_bytes(4, "big") + b"question"
     yield Target(
         "request",
@@ -342,7 +342,7 @@ async def _hear(data: bytes) -> object:
     network: Network = _open.content
     pubsub: Any = network.gossip.pubsub
     # A peer that was refused after one input is accepted again for the next.
-    network._scores = Scores()
+    network._scores = OffenceScores()
     await pubsub.continuously_read_stream(Stream(data))
     await trio.testing.wait_all_tasks_blocked()
     assert not network.traffic.failures

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.member.collection import Collection
 from distro_node.protocol.member.completeness import Completeness, judge_completeness
 from distro_node.protocol.member.effects import Effect, Note, Publish
-from distro_node.protocol.member.inputs import Heard, Recalled, Tick, Trained, UpdateHeld
+from distro_node.protocol.member.inputs import MessageReceived, Recalled, Tick, Trained, UpdateHeld
 from distro_node.protocol.member.member import Member
+from distro_node.protocol.member.update_collection import RoundUpdates
 from distro_node.protocol.wire.messages import Announcement, Proposal, Record, UpdateEntry
 from simulation.chain import Chain
 from simulation.letters import read
@@ -40,7 +40,9 @@ class Voter:
                 self.member.handle(UpdateHeld(said.update), 0.0)
 
     def hears(self, peer: PeerId, said: Announcement, now: float = 0.0) -> list[Effect]:
-        return self.member.handle(Heard(self.chain.envelope(peer, "announcement", said)), now)
+        return self.member.handle(
+            MessageReceived(self.chain.envelope(peer, "announcement", said)), now
+        )
 
     def entries(self, **changes: object) -> list[UpdateEntry]:
         """Return all members' entries, with these changes to the leader's."""
@@ -52,7 +54,7 @@ class Voter:
     def answers(self, record: Record, slot: int = 1, now: float = 0.5) -> list[Effect]:
         leader = self.chain.leaders[slot - 1]
         envelope = self.chain.envelope(leader, "proposal", Proposal(slot, record))
-        return self.member.handle(Heard(envelope), now)
+        return self.member.handle(MessageReceived(envelope), now)
 
 
 def kinds(effects: list[Effect]) -> list[str]:
@@ -110,12 +112,12 @@ def test_what_was_not_heard_before_is_taken_from_the_record() -> None:
     member = chain.member(me)
     record = chain.record()
     leader = chain.leaders[0]
-    member.handle(Heard(chain.envelope(leader, "proposal", Proposal(1, record))), 0.0)
+    member.handle(MessageReceived(chain.envelope(leader, "proposal", Proposal(1, record))), 0.0)
     for entry in record.updates:
         member.handle(UpdateHeld(entry.update), 0.0)
     for entry in record.updates:
         said = record.announcement(entry)
-        member.handle(Heard(chain.envelope(entry.peer, "announcement", said)), 0.1)
+        member.handle(MessageReceived(chain.envelope(entry.peer, "announcement", said)), 0.1)
     assert not member._current.collection.contradictions
 
 
@@ -156,7 +158,7 @@ def judged(
     knows_pace: bool = True,
 ) -> Completeness:
     """Judge a record of seven members without `missing` of the updates, which were held at that time."""
-    collection = Collection(CHAIN.membership.one_each)
+    collection = RoundUpdates(CHAIN.membership.one_each)
     for place, peer in enumerate(PEERS):
         said = CHAIN.announcement(peer)
         collection.announce(peer, said, CHAIN.signature(peer, "announcement", said))
@@ -214,6 +216,6 @@ def test_who_lost_its_disk_asks_what_it_announced_before_it_announces(earlier: b
     assert "announcement" not in kinds(effects)
     if earlier:
         said = chain.envelope(me, "announcement", chain.announcement(me))
-        effects += member.handle(Heard(said), 0.2)
+        effects += member.handle(MessageReceived(said), 0.2)
     effects += member.handle(Recalled(round_), 0.3)
     assert kinds(effects).count("announcement") == (not earlier)

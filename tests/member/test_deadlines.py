@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from distro_node.protocol.member.pacing import Pacing
+from distro_node.protocol.member.timeouts import RoundTimeouts
 from distro_node.protocol.wire.manifest import RoundSpec
 
 LIMITS = RoundSpec(
@@ -17,9 +17,9 @@ LIMITS = RoundSpec(
 )
 
 
-def _after(*rounds: tuple[list[float], int]) -> Pacing:
+def _after(*rounds: tuple[list[float], int]) -> RoundTimeouts:
     """Record rounds, each with its arrivals and its number of members."""
-    pace = Pacing(LIMITS)
+    pace = RoundTimeouts(LIMITS)
     for arrivals, members in rounds:
         pace.record_round(arrivals=arrivals, members=members, decision=0.1, total=6.0)
     return pace
@@ -27,7 +27,7 @@ def _after(*rounds: tuple[list[float], int]) -> Pacing:
 
 def test_liars_just_in_time_move_nothing() -> None:
     """Two of seven, for a hundred rounds."""
-    pace = Pacing(LIMITS)
+    pace = RoundTimeouts(LIMITS)
     for _ in range(100):
         there = [3.0] * 5 + [0.93 * pace.collect] * 2
         pace.record_round(arrivals=there, members=7, decision=0.1, total=6.0)
@@ -59,11 +59,11 @@ def test_deadlines_stay_within_the_limits() -> None:
 
 def test_later_slots_last_longer() -> None:
     """So that a swarm whose delays were underestimated finds its pace."""
-    pace = Pacing(LIMITS)
+    pace = RoundTimeouts(LIMITS)
     assert pace.slot(1) == 1.0
     assert pace.slot(5) > 4.0
 
 
 def test_slots_have_a_longest() -> None:
     """Whatever slot a liar names."""
-    assert Pacing(LIMITS).slot(1 << 20) == 50.0
+    assert RoundTimeouts(LIMITS).slot(1 << 20) == 50.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from distro_node.crypto.hashing import content_id
-from distro_node.protocol.member.inputs import Heard, Learned, Tick
+from distro_node.protocol.member.inputs import EntryReceived, MessageReceived, Tick
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Announcement, Decided, Heartbeat, RecordId
@@ -20,7 +20,7 @@ class Doubt:
         self.chain = Chain(members)
         self.liar, me, *self.others = self.chain.membership.peers
         self.member: Member = self.chain.member(me)
-        self.member.handle(Learned(self.chain.grow()), 0.0)
+        self.member.handle(EntryReceived(self.chain.grow()), 0.0)
         accused = (me, *self.others)
         record = self.chain.record(departed=[self.chain.silence(peer) for peer in accused])
         self.decided: Decided = self.chain.decide(record, silent=accused, signers=[self.liar])
@@ -29,11 +29,11 @@ class Doubt:
         """Check whether the member follows the decision, more than a lease after the one before."""
         record = self.decided.record
         if followed:
-            self.member.handle(Learned(self.decided), LEASE + 2)
+            self.member.handle(EntryReceived(self.decided), LEASE + 2)
             assert self.member.round == record.round + 1
             return
         with pytest.raises(ProtocolError) as caught:
-            self.member.handle(Learned(self.decided), LEASE + 2)
+            self.member.handle(EntryReceived(self.decided), LEASE + 2)
         assert caught.value.reason == "silences_us"
 
 
@@ -45,7 +45,7 @@ def test_a_lone_signer_is_believed_only_by_who_was_cut_off(cut_off: bool) -> Non
         member.handle(Tick(), float(second))
         for peer in [] if cut_off else [doubt.liar, *doubt.others]:
             beat = chain.envelope(peer, "heartbeat", Heartbeat(member.round, second))
-            member.handle(Heard(beat), float(second))
+            member.handle(MessageReceived(beat), float(second))
     doubt.check(followed=cut_off)
 
 
@@ -57,7 +57,7 @@ def test_who_is_down_takes_neither_side(others: int, followed: bool) -> None:
         doubt.member.handle(Tick(), float(second))
         for peer in doubt.others[:others]:
             beat = doubt.chain.envelope(peer, "heartbeat", Heartbeat(doubt.member.round, second))
-            doubt.member.handle(Heard(beat), float(second))
+            doubt.member.handle(MessageReceived(beat), float(second))
     doubt.check(followed=followed)
 
 
@@ -70,7 +70,9 @@ def test_those_who_went_on_speak_for_the_record_that_they_went_on_from(followed:
     update = content_id(b"update")
     for peer in doubt.others:
         said = Announcement(doubt.member.round + 1, base, update, 1, 1, 0.0, 0)
-        doubt.member.handle(Heard(doubt.chain.envelope(peer, "announcement", said)), LEASE)
+        doubt.member.handle(
+            MessageReceived(doubt.chain.envelope(peer, "announcement", said)), LEASE
+        )
     doubt.check(followed=followed)
 
 
@@ -85,5 +87,5 @@ def test_those_who_are_several_rounds_further_are_company_too(seen: bool) -> Non
             parent = elsewhere if further == 1 else RecordId(content_id(bytes([further])))
             said = Announcement(round_, parent, update, 1, 1, 0.0, 0)
             envelope = doubt.chain.envelope(peer, "announcement", said)
-            doubt.member.handle(Heard(envelope), second)
+            doubt.member.handle(MessageReceived(envelope), second)
     doubt.check(followed=False)

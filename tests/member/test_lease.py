@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.member.effects import KeepFinal, Note
-from distro_node.protocol.member.inputs import Learned, Rebased, Tick
+from distro_node.protocol.member.effects import Note, StoreFinality
+from distro_node.protocol.member.inputs import EntryReceived, Rebased, Tick
 from distro_node.protocol.member.lease import FinalityLease
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from simulation.chain import Chain, answers, compared, identity
@@ -182,9 +182,9 @@ def test_the_member_says_so_and_keeps_it() -> None:
         now = tick / 4
         effects = member.handle(Tick(), now)
         if tick % 8 == 0:
-            effects += member.handle(Learned(chain.grow()), now)
+            effects += member.handle(EntryReceived(chain.grow()), now)
         said += [e for e in effects if isinstance(e, Note) and e.kind == "moved_on"]
-        kept += [e.checkpoint.round for e in effects if isinstance(e, KeepFinal)]
+        kept += [e.checkpoint.round for e in effects if isinstance(e, StoreFinality)]
     assert len(said) == 1
     assert said[0].round in kept
     assert kept == sorted(set(kept))
@@ -203,8 +203,8 @@ def test_on_another_chain_it_still_goes_back_behind_nothing() -> None:
     while not any(checkpoint.round >= 7 for checkpoint in kept):
         now += 2.0
         effects = [effect for tick in range(8) for effect in member.handle(Tick(), now + tick / 4)]
-        effects += member.handle(Learned(chain.grow()), now + 2.0)
-        kept += [e.checkpoint for e in effects if isinstance(e, KeepFinal)]
+        effects += member.handle(EntryReceived(chain.grow()), now + 2.0)
+        kept += [e.checkpoint for e in effects if isinstance(e, StoreFinality)]
     assert kept[-1].round + 2 < member.round
     other = chain.fork()
     other.ledger = member.ledger.truncated(kept[-1].round + 1)
@@ -213,6 +213,6 @@ def test_on_another_chain_it_still_goes_back_behind_nothing() -> None:
     effects += member.handle(Tick(), now + 4)
     assert member.ledger.bound == kept[-1]
     assert member.ledger.floor == kept[-1].round + 1
-    assert not [e for e in effects if isinstance(e, KeepFinal)]
+    assert not [e for e in effects if isinstance(e, StoreFinality)]
     # The same holds when it compares chains.
     assert member.ledger.truncated(member.round).floor == member.ledger.floor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distro_node.protocol.member.effects import Note
-from distro_node.protocol.member.inputs import Learned, Rebased, Tick
+from distro_node.protocol.member.inputs import EntryReceived, Rebased, Tick
 from distro_node.protocol.member.lease import FinalityLease
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from simulation.chain import Chain, identity
@@ -107,7 +107,7 @@ def test_on_another_chain_the_lease_begins_anew() -> None:
             notes += member.handle(Rebased(other.ledger), now)
             chain = other
         notes += member.handle(Tick(), now)
-        notes += member.handle(Learned(chain.grow()), now)
+        notes += member.handle(EntryReceived(chain.grow()), now)
     assert not any(isinstance(note, Note) and note.kind == "moved_on" for note in notes)
 
 

@@ -9,14 +9,14 @@ from functools import cache
 import pytest
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.checks import draw
-from distro_node.protocol.checks.accounts import TERM, FirstLook
-from distro_node.protocol.checks.disputes import LAG
-from distro_node.protocol.member.effects import Judge, LookAgain, Train
-from distro_node.protocol.member.inputs import Judged, LookedAgain
-from distro_node.protocol.member.looking import Looking
+from distro_node.protocol.audit import lottery
+from distro_node.protocol.audit.disputes import LAG
+from distro_node.protocol.audit.reputation import TERM, Audit
+from distro_node.protocol.member.auditor import Auditor
+from distro_node.protocol.member.effects import RunReaudit, ScoreAudit, Train
+from distro_node.protocol.member.inputs import AuditScored, ReauditDone
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import Check, LookEntry, Recheck, Record
+from distro_node.protocol.wire.messages import AuditEntry, AuditMessage, ReauditMessage, Record
 from simulation.chain import Chain, identity
 from simulation.checked_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
 
@@ -50,7 +50,7 @@ def _chain() -> CheckedChain:
     return chain
 
 
-def _disputed() -> tuple[CheckedChain, FirstLook]:
+def _disputed() -> tuple[CheckedChain, Audit]:
     chain = _chain()
     return chain, chain.disputed()
 
@@ -115,7 +115,7 @@ def test_second_looks_stand_there_once() -> None:
 
 def test_there_are_no_looks_where_work_is_not_checked() -> None:
     chain = Chain(4).grow_until(4)
-    look = LookEntry(FOUNDER, 3, bytes(16), 1, 1, bytes(64))
+    look = AuditEntry(FOUNDER, 3, bytes(16), 1, 1, bytes(64))
     assert _refused(lambda: chain.record(looks=(look,)), chain)
 
 
@@ -124,7 +124,7 @@ def test_all_bind_themselves() -> None:
     assert _refused(lambda: chain.record(updates=[chain.update(FOUNDER, commitment=b"")]), chain)
 
 
-def _seconds(chain: CheckedChain, first: FirstLook) -> tuple:
+def _seconds(chain: CheckedChain, first: Audit) -> tuple:
     """Return the re-audits that the next record may hold."""
     found = []
     for peer in chain.membership.peers:
@@ -188,7 +188,7 @@ def test_some_accounts_of_long_ago_are_kept() -> None:
 
 def test_a_secret_is_too_long_to_be_tried() -> None:
     with pytest.raises(ValueError, match="secret"):
-        draw.commitment(bytes(2))
+        lottery.commitment(bytes(2))
 
 
 # One member
@@ -200,7 +200,7 @@ class _Looker:
     def __init__(self, chain: CheckedChain) -> None:
         self.chain = chain
         self.ledger = chain.ledger
-        self.looking = Looking(FOUNDER, self._sign)
+        self.looking = Auditor(FOUNDER, self._sign)
 
     def _sign(self, kind: str, body: bytes) -> Envelope:
         swarm = self.chain.manifest.swarm
@@ -218,13 +218,13 @@ class _Looker:
     def ledger_round(self) -> int:
         return len(self.ledger)
 
-    def judges(self) -> list[Judge]:
+    def judges(self) -> list[ScoreAudit]:
         """Decide and apply the next record; return what it is asked to score."""
         self.chain.grow()
         effects = self.looking.applied(self.ledger_round - 1, self.ledger)
-        return [effect for effect in effects if isinstance(effect, Judge)]
+        return [effect for effect in effects if isinstance(effect, ScoreAudit)]
 
-    def screens(self, sender: PeerId, message: Check | Recheck) -> str:
+    def screens(self, sender: PeerId, message: AuditMessage | ReauditMessage) -> str:
         """Return why a message is refused; empty if it is not."""
         try:
             self.looking.screen(sender, message, self.ledger)
@@ -232,7 +232,7 @@ class _Looker:
             return error.reason
         return ""
 
-    def hears(self, entry: LookEntry) -> str:
+    def hears(self, entry: AuditEntry) -> str:
         said = entry.said(self.ledger.parent(entry.round))
         refused = self.screens(entry.checker, said)
         if not refused:
@@ -278,14 +278,14 @@ def test_nothing_seen_is_nothing_said() -> None:
     looker = _looker()
     looker.told()
     (judge,) = looker.judges()
-    assert looker.looking.judged(Judged(judge.round, 0, 0), looker.ledger) == []
+    assert looker.looking.judged(AuditScored(judge.round, 0, 0), looker.ledger) == []
 
 
 def test_what_was_seen_is_said_once() -> None:
     looker = _looker()
     looker.told()
     (judge,) = looker.judges()
-    seen = Judged(judge.round, GOOD, 1)
+    seen = AuditScored(judge.round, GOOD, 1)
     said = [len(looker.looking.judged(seen, looker.ledger)) for _ in range(2)]
     assert said == [1, 0]
 
@@ -311,7 +311,7 @@ def _other(chain: CheckedChain) -> PeerId:
     return next(peer for peer in chain.membership.peers if peer != FOUNDER)
 
 
-def _called() -> tuple[_Looker, list[LookAgain]]:
+def _called() -> tuple[_Looker, list[RunReaudit]]:
     """Return the founder, called to re-audit another member's audit."""
     chain = _chain()
     while True:
@@ -319,7 +319,7 @@ def _called() -> tuple[_Looker, list[LookAgain]]:
         chain.grow(looks=looks[:1])
         chain.grow_until(chain.round + LAG)
         looker = _Looker(chain)
-        effects = [e for e in looker.looking.called(chain.ledger) if isinstance(e, LookAgain)]
+        effects = [e for e in looker.looking.called(chain.ledger) if isinstance(e, RunReaudit)]
         if effects:
             return looker, effects
 
@@ -342,13 +342,13 @@ def test_who_is_called_is_called_once() -> None:
 def test_a_second_look_is_told_once() -> None:
     looker, (again,) = _called()
     scores = looker.chain.again(FOUNDER, again.first).scores
-    looker.looking.looked_again(LookedAgain(again.first, scores), looker.ledger)
+    looker.looking.looked_again(ReauditDone(again.first, scores), looker.ledger)
     assert [len(looker.looking.to_tell(looker.ledger)) for _ in range(2)] == [1, 0]
 
 
 def test_who_could_not_look_again_says_nothing() -> None:
     looker, (again,) = _called()
-    looker.looking.looked_again(LookedAgain(again.first, ()), looker.ledger)
+    looker.looking.looked_again(ReauditDone(again.first, ()), looker.ledger)
     looker.chain.grow()
     assert looker.looking.to_tell(looker.ledger) == []
 
@@ -385,7 +385,7 @@ def test_what_is_recorded_is_not_said_again() -> None:
 def test_so_many_looks_wait() -> None:
     looker = _looker()
     for number in range(1000):
-        said = Check(number, looker.ledger.head, bytes(16), 1, 1)
+        said = AuditMessage(number, looker.ledger.head, bytes(16), 1, 1)
         looker.looking.put(FOUNDER, said, bytes(64))
     assert len(looker.looking._firsts) == 256
 
@@ -394,7 +394,7 @@ def test_so_many_looks_are_recorded() -> None:
     looker = _looker()
     looker.looking.forget = lambda ledger: None  # type: ignore[method-assign]
     for number in range(100):
-        said = Check(number, looker.ledger.head, bytes(16), 1, 1)
+        said = AuditMessage(number, looker.ledger.head, bytes(16), 1, 1)
         looker.looking.put(FOUNDER, said, bytes(64))
     firsts, _ = looker.looking.entries(looker.ledger)
     assert [entry.round for entry in firsts] == list(range(64))
@@ -404,7 +404,7 @@ def test_so_many_second_looks_are_recorded() -> None:
     looker = _looker()
     looker.looking.forget = lambda ledger: None  # type: ignore[method-assign]
     for number in range(100):
-        said = Recheck(number, looker.ledger.head, FOUNDER, ())
+        said = ReauditMessage(number, looker.ledger.head, FOUNDER, ())
         looker.looking.put(FOUNDER, said, bytes(64))
     _, seconds = looker.looking.entries(looker.ledger)
     assert [entry.round for entry in seconds] == list(range(64))

@@ -15,29 +15,29 @@ from distro_node.protocol.chain.certificates import silenced
 from distro_node.protocol.member.effects import (
     Apply,
     AskSync,
+    CompareChains,
     Effect,
     FetchUpdate,
-    Fork,
-    Keep,
     Note,
     Publish,
     Resync,
+    StoreEntry,
     Train,
 )
 from distro_node.protocol.member.inputs import (
     Applied,
-    Goodbye,
-    Heard,
-    Learned,
+    EntryReceived,
+    LeaveRequested,
     Loaded,
+    MessageReceived,
     Rebased,
     Tick,
     Trained,
     UpdateBad,
     UpdateHeld,
 )
-from distro_node.protocol.member.mailbox import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES
 from distro_node.protocol.member.member import Member
+from distro_node.protocol.member.message_store import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
@@ -46,6 +46,7 @@ from distro_node.protocol.wire.messages import (
     NO_BLOCK,
     Announcement,
     Ballot,
+    BallotHalf,
     Evidence,
     Heartbeat,
     JoinRequest,
@@ -54,7 +55,6 @@ from distro_node.protocol.wire.messages import (
     Proposal,
     Record,
     RecordId,
-    Testimony,
     UpdateEntry,
     decode_message,
 )
@@ -98,11 +98,13 @@ class Seat:
         self.member = self.chain.member(self.me)
 
     def hears(self, who: PeerId, kind: str, message: Message) -> list[Effect]:
-        return self.member.handle(Heard(self.chain.envelope(who, kind, message)), self.now)
+        return self.member.handle(
+            MessageReceived(self.chain.envelope(who, kind, message)), self.now
+        )
 
     def refuses(self, who: int | PeerId, kind: str, message: Message) -> str:
         with pytest.raises(ProtocolError) as caught:
-            self.member.handle(Heard(self.chain.envelope(who, kind, message)), self.now)
+            self.member.handle(MessageReceived(self.chain.envelope(who, kind, message)), self.now)
         return caught.value.reason
 
     def trains(self) -> list[Effect]:
@@ -167,7 +169,7 @@ def test_a_round_from_training_to_applying() -> None:
     (finalize,) = said(seat.ballots("vote", record.id))
     assert finalize == seat.chain.ballot(record.id)
     effects = seat.ballots("finalize", record.id)
-    (keep,) = of(Keep, effects)
+    (keep,) = of(StoreEntry, effects)
     assert keep.decided.record == record
     (apply,) = of(Apply, effects)
     assert (apply.record, apply.own_counted, apply.snapshot_due) == (record, True, False)
@@ -192,7 +194,7 @@ def test_an_update_that_counts_in_the_name_of_another_is_not_given_back() -> Non
 def test_what_must_survive_is_durable() -> None:
     seat = Seat(leads=True)
     effects = [*seat.trains(), *seat.gathers(), *seat.ballots("vote", seat.chain.record().id)]
-    effects += seat.member.handle(Goodbye(), 0.0)
+    effects += seat.member.handle(LeaveRequested(), 0.0)
     durable = {e.envelope.kind: e.durable for e in of(Publish, effects)}
     assert durable == dict.fromkeys(["announcement", "proposal", "vote", "finalize", "leave"], True)
     (beat,) = of(Publish, Seat().waits(2.0))
@@ -345,8 +347,8 @@ def test_one_update_a_member_and_round() -> None:
 def contradicts(seat: Seat, peer: PeerId) -> Evidence:
     """Have `peer` vote for two blocks; return the member's evidence."""
     proof = seat.chain.evidence(peer)
-    assert isinstance(proof.first, Testimony)
-    assert isinstance(proof.second, Testimony)
+    assert isinstance(proof.first, BallotHalf)
+    assert isinstance(proof.second, BallotHalf)
     seat.hears(peer, "vote", seat.chain.ballot(proof.first.block))
     assert seat.refuses(peer, "vote", seat.chain.ballot(proof.second.block)) == "equivocation"
     (accusation,) = said(seat.member.handle(Tick(), seat.now), "evidence")
@@ -404,7 +406,7 @@ def test_who_is_expelled_knows_it_and_asks_no_more() -> None:
     # Nor would it be heard: its request is not a message that peers forward.
     other = chain.member(1)
     with pytest.raises(ProtocolError) as caught:
-        other.handle(Heard(chain.envelope(2, "join", JoinRequest(chain.round, b""))), 0.0)
+        other.handle(MessageReceived(chain.envelope(2, "join", JoinRequest(chain.round, b""))), 0.0)
     assert caught.value.reason == "not_member"
 
 
@@ -415,7 +417,7 @@ def test_a_newcomer_asks_though_the_last_rounds_are_still_on_their_way() -> None
     newcomer = chain.member(20)
     assert said(newcomer.handle(Tick(), 3.0), "join")
     for behind in range(1, 7):
-        newcomer.handle(Learned(chain.grow()), 3.0 * behind)
+        newcomer.handle(EntryReceived(chain.grow()), 3.0 * behind)
         # It tries for ten seconds to catch up first.
         asked = [
             bool(said(newcomer.handle(Tick(), now), "join")) for now in (12.9, 13.1 + 3.0 * behind)
@@ -428,12 +430,16 @@ def test_who_asks_where_no_member_is_left_compares_the_chains_anew() -> None:
     chain.grow()
     newcomer = chain.member(20)
     lease = newcomer._pacing.lease
-    newcomer.handle(Heard(chain.envelope(1, "heartbeat", Heartbeat(chain.round, 1))), lease)
+    newcomer.handle(
+        MessageReceived(chain.envelope(1, "heartbeat", Heartbeat(chain.round, 1))), lease
+    )
     for now in (lease, 2.9 * lease):
         assert not newcomer.is_abandoned(now)
-        assert of(Fork, newcomer.handle(Tick(), now)) == []
+        assert of(CompareChains, newcomer.handle(Tick(), now)) == []
     assert newcomer.is_abandoned(3.1 * lease)
-    assert of(Fork, newcomer.handle(Tick(), 3.1 * lease)) == [Fork(chain.round - 1)]
+    assert of(CompareChains, newcomer.handle(Tick(), 3.1 * lease)) == [
+        CompareChains(chain.round - 1)
+    ]
     # A member waits where it is: silent members are counted out.
     assert not chain.member(2).is_abandoned(9 * lease)
 
@@ -457,7 +463,7 @@ def test_messages_of_strangers_and_other_rounds() -> None:
 def test_joiners_are_no_members_yet() -> None:
     seat = Seat()
     chain = seat.chain
-    seat.member.handle(Heard(chain.envelope(20, "join", JoinRequest(2, b""))), 0.0)
+    seat.member.handle(MessageReceived(chain.envelope(20, "join", JoinRequest(2, b""))), 0.0)
     assert seat.refuses(20, "announcement", chain.announcement(20)) == "not_member"
     assert seat.refuses(20, "proposal", Proposal(1, chain.record())) == "not_leader"
     assert seat.refuses(20, "skip", chain.ballot(NO_BLOCK)) == "not_member"
@@ -471,14 +477,14 @@ def test_kinds_that_do_not_exist() -> None:
             seat.chain.envelope(seat.others[0], "skip", seat.chain.ballot(NO_BLOCK)), kind=kind
         )
         with pytest.raises(ProtocolError) as caught:
-            seat.member.handle(Heard(letter), 0.0)
+            seat.member.handle(MessageReceived(letter), 0.0)
         assert caught.value.reason == "unknown_kind"
 
 
 def test_own_words_that_come_back_change_nothing() -> None:
     seat = Seat()
     (own,) = of(Publish, seat.trains())
-    assert seat.member.handle(Heard(own.envelope), 0.0) == []
+    assert seat.member.handle(MessageReceived(own.envelope), 0.0) == []
 
 
 def test_invitations_are_checked_before_anything_is_passed_on() -> None:
@@ -489,14 +495,14 @@ def test_invitations_are_checked_before_anything_is_passed_on() -> None:
 
     def ask(who: int, invitation: bytes) -> list[Effect]:
         request = JoinRequest(0, invitation)
-        return founder.handle(Heard(chain.envelope(who, "join", request)), 0.0)
+        return founder.handle(MessageReceived(chain.envelope(who, "join", request)), 0.0)
 
     good = ticket(chain.manifest, issuer, identity(1).peer)
     for who, bad in ((1, b""), (1, bytes(64)), (2, good)):
         with pytest.raises(ProtocolError) as caught:
             ask(who, bad)
         assert caught.value.reason == "not_member"
-    (keep,) = of(Keep, ask(1, good))
+    (keep,) = of(StoreEntry, ask(1, good))
     assert [entry.peer for entry in keep.decided.record.admitted] == [identity(1).peer]
     newcomer = chain.member(1, load=False, ticket=good)
     newcomer.handle(Loaded(-1, FINGERPRINT, None), 0.0)
@@ -539,7 +545,7 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
         )
         seat.now += 0.01
         try:
-            seat.member.handle(Heard(letter), seat.now)
+            seat.member.handle(MessageReceived(letter), seat.now)
             taken += 1
         except ProtocolError:
             pass
@@ -556,7 +562,7 @@ def replayed(seat: Seat, letters: list[Envelope], seconds: float) -> None:
         seat.now += 0.5
         for letter in letters:
             try:
-                seat.member.handle(Heard(letter), seat.now)
+                seat.member.handle(MessageReceived(letter), seat.now)
             except ProtocolError:
                 continue
         seat.member.handle(Tick(), seat.now)
@@ -589,17 +595,17 @@ def test_a_leave_of_before_does_not_disturb_who_came_back() -> None:
     seat = Seat()
     chain, peer = seat.chain, seat.others[0]
     leave = chain.envelope(peer, "leave", Leave(2))
-    assert seat.member.handle(Heard(leave), 0.0) is not None
+    assert seat.member.handle(MessageReceived(leave), 0.0) is not None
     assert seat.member._presence.leaving() == {peer}
     back = chain.admission(index(peer), 3)
     rounds: list[dict[str, Any]] = [{"departed": [chain.leave(peer)]}, {"admitted": [back]}]
     for parts in rounds:
-        seat.member.handle(Learned(chain.grow(**parts)), 0.0)
+        seat.member.handle(EntryReceived(chain.grow(**parts)), 0.0)
         if peer not in seat.member.members:
             request = chain.envelope(peer, "join", JoinRequest(3, b""))
-            seat.member.handle(Heard(request), 0.0)
+            seat.member.handle(MessageReceived(request), 0.0)
         with pytest.raises(ProtocolError):
-            seat.member.handle(Heard(leave), 0.0)
+            seat.member.handle(MessageReceived(leave), 0.0)
         assert seat.member._presence.leaving() == set()
     assert peer in seat.member.members
 
@@ -612,8 +618,8 @@ def test_a_leave_that_came_a_round_late_counts() -> None:
     seat = Seat()
     peer = seat.others[0]
     leave = seat.chain.envelope(peer, "leave", Leave(2))
-    seat.member.handle(Learned(seat.chain.grow()), 0.0)
-    seat.member.handle(Heard(leave), 0.0)
+    seat.member.handle(EntryReceived(seat.chain.grow()), 0.0)
+    seat.member.handle(MessageReceived(leave), 0.0)
     assert seat.member._presence.leaving() == {peer}
 
 
@@ -627,7 +633,7 @@ def test_who_slept_does_not_take_the_others_for_dead() -> None:
     peer = seat.others[0]
     effects = seat.hears(peer, "announcement", seat.chain.announcement(peer))
     effects += seat.member.handle(Tick(), seat.now)
-    assert of(Keep, effects) == []
+    assert of(StoreEntry, effects) == []
     assert all(not any(m.silent) for m in said(effects) if isinstance(m, Ballot))
     assert seat.member._presence.silent(LEASE, seat.now) == set()
 
@@ -636,7 +642,7 @@ def test_who_has_been_alone_for_a_lease_goes_on_alone() -> None:
     seat = Seat()
     seat.trains()
     effects = seat.waits(4 * LEASE)
-    (keep,) = of(Keep, effects)
+    (keep,) = of(StoreEntry, effects)
     certificate = keep.decided.certificate
     assert [signed.peer for signed in certificate.ballots] == [seat.me]
     assert silenced(certificate, seat.chain.membership) == set(seat.others)
@@ -648,11 +654,11 @@ def test_who_has_been_alone_for_a_lease_goes_on_alone() -> None:
 def test_a_member_is_not_bound_by_who_calls_it_silent() -> None:
     seat = ready(Seat())
     chain = seat.chain
-    seat.member.handle(Learned(chain.grow()), seat.now)
+    seat.member.handle(EntryReceived(chain.grow()), seat.now)
     record = chain.record(departed=[chain.silence(seat.me)])
     decided = chain.decide(record, silent=[seat.me])
     with pytest.raises(ProtocolError) as caught:
-        seat.member.handle(Learned(decided), seat.now)
+        seat.member.handle(EntryReceived(decided), seat.now)
     assert caught.value.reason == "silences_us"
     assert seat.member.round == 3
     # Nor by the same ballots one by one.
@@ -675,7 +681,7 @@ def test_a_newcomer_believes_certificates_about_who_is_silent() -> None:
     seat = Seat()
     chain = seat.chain
     decided = chain.decide(chain.record(departed=[chain.silence(seat.me)]), silent=[seat.me])
-    assert of(Keep, seat.member.handle(Learned(decided), 0.0))
+    assert of(StoreEntry, seat.member.handle(EntryReceived(decided), 0.0))
 
 
 def test_a_quorum_for_what_the_chain_forbids_is_not_followed() -> None:
@@ -686,10 +692,10 @@ def test_a_quorum_for_what_the_chain_forbids_is_not_followed() -> None:
     seat.proposal(bad)
     seat.ballots("vote", bad.id)
     seat.ballots("finalize", bad.id)
-    assert of(Keep, seat.waits(3.0, *seat.others)) == []
+    assert of(StoreEntry, seat.waits(3.0, *seat.others)) == []
     assert seat.member.round == 2
     with pytest.raises(ProtocolError) as caught:
-        seat.member.handle(Learned(chain.decide(bad)), seat.now)
+        seat.member.handle(EntryReceived(chain.decide(bad)), seat.now)
     assert caught.value.reason == "record"
 
 
@@ -702,9 +708,9 @@ def test_messages_of_the_next_rounds_wait_for_them() -> None:
     decided = chain.grow()
     early = [chain.envelope(p, "announcement", chain.announcement(p)) for p in seat.others]
     for letter in early:
-        assert of(FetchUpdate, seat.member.handle(Heard(letter), 0.0)) == []
+        assert of(FetchUpdate, seat.member.handle(MessageReceived(letter), 0.0)) == []
     assert seat.member.round == 2
-    effects = seat.member.handle(Learned(decided), 0.0)
+    effects = seat.member.handle(EntryReceived(decided), 0.0)
     assert {fetch.update for fetch in of(FetchUpdate, effects)} == {
         update_of(peer, 3) for peer in seat.others
     }
@@ -717,7 +723,7 @@ def test_words_that_turn_out_wrong_are_dropped_when_their_round_comes() -> None:
     peer = seat.others[0]
     seat.hears(peer, "skip", chain.ballot(NO_BLOCK, round=3, parent=RecordId(bytes(32))))
     seat.hears(peer, "vote", chain.ballot(NO_BLOCK, round=3))
-    seat.member.handle(Learned(chain.grow()), 0.0)
+    seat.member.handle(EntryReceived(chain.grow()), 0.0)
     assert seat.member.round == 3
     assert seat.member._current.agreement.pending_ballots() == []
 
@@ -726,10 +732,10 @@ def test_entries_of_the_ledger_arrive() -> None:
     seat = Seat()
     chain = seat.chain
     first, second = chain.grow(), chain.grow()
-    assert seat.member.handle(Learned(second), 0.0) == []
-    assert of(Keep, seat.member.handle(Learned(first), 0.0))
-    assert seat.member.handle(Learned(first), 0.0) == []
-    assert of(Keep, seat.member.handle(Learned(second), 0.0))
+    assert seat.member.handle(EntryReceived(second), 0.0) == []
+    assert of(StoreEntry, seat.member.handle(EntryReceived(first), 0.0))
+    assert seat.member.handle(EntryReceived(first), 0.0) == []
+    assert of(StoreEntry, seat.member.handle(EntryReceived(second), 0.0))
     assert seat.member.round == 4
 
 
@@ -741,13 +747,13 @@ def test_entries_of_another_chain_are_compared() -> None:
     chain.grow()
     chain.grow()
     seat.member = chain.member(seat.me)
-    assert seat.member.handle(Learned(other.ledger[4]), 0.0) == [Fork(4)]
+    assert seat.member.handle(EntryReceived(other.ledger[4]), 0.0) == [CompareChains(4)]
     other.grow()
-    assert seat.member.handle(Learned(other.grow()), 0.0) == [Fork(5)]
+    assert seat.member.handle(EntryReceived(other.grow()), 0.0) == [CompareChains(5)]
 
 
 def asks(effects: Iterable[Effect]) -> list[Effect]:
-    return [effect for effect in effects if isinstance(effect, (AskSync, Fork))]
+    return [effect for effect in effects if isinstance(effect, (AskSync, CompareChains))]
 
 
 def test_words_of_another_chain_make_us_compare() -> None:
@@ -762,20 +768,20 @@ def test_words_of_another_chain_make_us_compare() -> None:
     seat.now = 50.0
     stray = other.ballot(NO_BLOCK)
     assert seat.refuses(gone, "skip", stray) == "other_round"
-    assert Fork(chain.round - 1) not in asks(seat.member.handle(Tick(), seat.now))
+    assert CompareChains(chain.round - 1) not in asks(seat.member.handle(Tick(), seat.now))
     # That was our chain, though old. Now another one:
     astray = other.ballot(NO_BLOCK, parent=RecordId(b"x" * 32))
     assert seat.refuses(20, "skip", astray) == "other_round"
-    assert Fork(chain.round - 1) not in asks(seat.member.handle(Tick(), seat.now))
+    assert CompareChains(chain.round - 1) not in asks(seat.member.handle(Tick(), seat.now))
     seat.refuses(gone, "skip", astray)
-    assert Fork(chain.round - 1) in asks(seat.member.handle(Tick(), seat.now))
+    assert CompareChains(chain.round - 1) in asks(seat.member.handle(Tick(), seat.now))
     # Rate-limited, however often a peer provokes it.
     seat.refuses(gone, "skip", astray)
-    assert Fork(chain.round - 1) not in asks(seat.waits(8.0))
-    assert Fork(chain.round - 1) in asks(seat.waits(3.0))
+    assert CompareChains(chain.round - 1) not in asks(seat.waits(8.0))
+    assert CompareChains(chain.round - 1) in asks(seat.waits(3.0))
     # And a peer that is ahead, although our chain counts it out.
     seat.refuses(gone, "heartbeat", Heartbeat(chain.round + 50, 1))
-    assert Fork(chain.round - 1) in asks(seat.waits(10.5))
+    assert CompareChains(chain.round - 1) in asks(seat.waits(10.5))
 
 
 def test_who_is_behind_asks_sooner() -> None:
@@ -803,7 +809,7 @@ def test_a_change_of_chain_forgets_what_was_under_way() -> None:
     other = chain.fork()
     other.grow(updates=[])
     decided = chain.grow(updates=[])
-    assert of(Apply, seat.member.handle(Learned(decided), 0.0))
+    assert of(Apply, seat.member.handle(EntryReceived(decided), 0.0))
     assert of(Resync, seat.member.handle(Rebased(other.ledger), 0.0))
     assert seat.member.handle(Applied(3, 99, None), 0.0) == []
     assert seat.member.fingerprint is None
@@ -817,11 +823,11 @@ def test_an_update_needed_for_an_earlier_round_is_not_dropped() -> None:
     chain, (late, liar, *_) = seat.chain, seat.others
     seat.trains()
     seat.gathers(*[peer for peer in seat.others if peer != late])
-    seat.member.handle(Learned(chain.grow()), 0.0)
+    seat.member.handle(EntryReceived(chain.grow()), 0.0)
     again = chain.announcement(liar, update=update_of(liar, 2))
     seat.hears(liar, "announcement", again)
     honest = [chain.update(peer) for peer in seat.others if peer != liar]
-    seat.member.handle(Learned(chain.grow(updates=honest)), 0.0)
+    seat.member.handle(EntryReceived(chain.grow(updates=honest)), 0.0)
     effects = seat.member.handle(UpdateHeld(update_of(late, 2)), 0.0)
     assert [apply.record.round for apply in of(Apply, effects)] == [2]
 
@@ -831,16 +837,16 @@ def test_an_update_needed_for_an_earlier_round_is_not_dropped() -> None:
 
 def test_a_leaver_says_so_and_works_no_more() -> None:
     seat = Seat()
-    assert said(seat.member.handle(Goodbye(), 0.0)) == [Leave(2)]
+    assert said(seat.member.handle(LeaveRequested(), 0.0)) == [Leave(2)]
     assert said(seat.waits(3.0)) == []
-    assert of(Train, seat.member.handle(Learned(seat.chain.grow()), seat.now)) == []
+    assert of(Train, seat.member.handle(EntryReceived(seat.chain.grow()), seat.now)) == []
 
 
 def test_the_founder_may_go_before_anybody_came() -> None:
     chain = Chain(0, start_members=2)
     founder = chain.member(0, load=False)
     founder.handle(Loaded(-1, FINGERPRINT, None), 0.0)
-    assert founder.handle(Goodbye(), 0.0) == []
+    assert founder.handle(LeaveRequested(), 0.0) == []
     assert founder.is_member
 
 
@@ -863,13 +869,15 @@ def test_floods_are_bounded() -> None:
         UpdateEntry(PeerId(bytes(31) + bytes([n])), update_of(peer, n), 1, 1, 0.0, bytes(64))
         for n in range(200)
     )
-    seat.member.handle(Heard(chain.envelope(20, "join", JoinRequest(2, b""))), 0.0)
+    seat.member.handle(MessageReceived(chain.envelope(20, "join", JoinRequest(2, b""))), 0.0)
     for who, limit in ((peer, MEMBER_BYTES), (identity(20).peer, NEWCOMER_BYTES)):
         before = kept(seat.member)
         for number in range(200):
             record = chain.record(updates=entries, round=3 + number % 7, fingerprint=number)
             letter = chain.envelope(who, "proposal", Proposal(number + 1, record))
-            seat.member.handle(Heard(dataclasses.replace(letter, signature=bytes(64))), 0.0)
+            seat.member.handle(
+                MessageReceived(dataclasses.replace(letter, signature=bytes(64))), 0.0
+            )
         assert kept(seat.member) - before <= limit
     for number in range(2000):
         try:
@@ -934,7 +942,7 @@ def test_a_lone_member_that_was_killed_at_any_instant_goes_on() -> None:
         effects += member.handle(UpdateHeld(update_of(seat.me, 2)), 0.0)
         for _ in range(20):
             effects += member.handle(Tick(), 1.0)
-        assert [keep.decided.record.round for keep in of(Keep, effects)] == [2]
+        assert [keep.decided.record.round for keep in of(StoreEntry, effects)] == [2]
 
 
 def test_words_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> None:
@@ -943,7 +951,7 @@ def test_words_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> None:
     chain = seat.chain
     before = seat.chain.fork()
     decided = chain.grow()
-    seat.member.handle(Learned(decided), 0.0)
+    seat.member.handle(EntryReceived(decided), 0.0)
     seat.member.handle(Applied(2, FINGERPRINT, None), 0.0)
     ready(seat)
     leader = seat.member._current.agreement.leader(1)
@@ -952,7 +960,7 @@ def test_words_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> None:
     letters = [e.envelope for e in of(Publish, seat.proposal())]
     assert [letter.kind for letter in letters] == ["vote"]
     seat.member = before.member(seat.me, said=letters, start_number=2)
-    seat.member.handle(Learned(decided), 0.0)
+    seat.member.handle(EntryReceived(decided), 0.0)
     seat.member.handle(Loaded(2, FINGERPRINT, None), 0.0)
     ready(seat)
     other = chain.record(updates=[chain.update(seat.others[0])])
@@ -999,7 +1007,7 @@ def test_announcements_are_what_entries_report() -> None:
 
 def test_a_goodbye_of_one_s_own_is_no_being_counted_out() -> None:
     seat = ready(Seat())
-    seat.member.handle(Goodbye(), seat.now)
+    seat.member.handle(LeaveRequested(), seat.now)
     decided = seat.chain.grow(departed=[seat.chain.leave(seat.me)])
-    notes = of(Note, seat.member.handle(Learned(decided), seat.now))
+    notes = of(Note, seat.member.handle(EntryReceived(decided), seat.now))
     assert [(note.kind, note.peer) for note in notes if note.peer] == [("left", seat.me)]

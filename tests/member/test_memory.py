@@ -7,12 +7,12 @@ from typing import TypeVar
 
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.member.effects import Effect, Publish, Recall, Remember
+from distro_node.protocol.member.effects import Effect, LogMessage, Publish, RecallOwnMessages
 from distro_node.protocol.member.inputs import (
     Applied,
-    Heard,
-    Learned,
+    EntryReceived,
     Loaded,
+    MessageReceived,
     Recalled,
     Tick,
     Trained,
@@ -58,12 +58,12 @@ def gather(chain: Chain, member: Member, now: float = 0.0) -> list[Effect]:
     for peer in chain.membership.peers:
         # Its own, too: sent before a restart, and remembered by others.
         said = chain.announcement(peer)
-        effects += member.handle(Heard(chain.envelope(peer, "announcement", said)), now)
+        effects += member.handle(MessageReceived(chain.envelope(peer, "announcement", said)), now)
         effects += member.handle(UpdateHeld(said.update), now)
     leader = member._current.agreement.leader(1)
     if leader != member.me:
         proposal = Proposal(1, chain.record())
-        effects += member.handle(Heard(chain.envelope(leader, "proposal", proposal)), now)
+        effects += member.handle(MessageReceived(chain.envelope(leader, "proposal", proposal)), now)
     return effects
 
 
@@ -83,7 +83,7 @@ def amnesiac(chain: Chain) -> tuple[Member, list[Effect]]:
 
 def test_it_asks_before_it_casts_its_first_ballot(chain: Chain) -> None:
     member, effects = amnesiac(chain)
-    assert of(Recall, effects) == [Recall(2)]
+    assert of(RecallOwnMessages, effects) == [RecallOwnMessages(2)]
     assert ballots(effects) == []
     assert ballots(member.handle(Recalled(1), 0.1)) == []
     assert ballots(member.handle(Recalled(2), 0.2)) == [chain.ballot(chain.record().id)]
@@ -98,11 +98,11 @@ def test_it_waits_for_a_while_only(chain: Chain) -> None:
 def test_it_does_not_contradict_what_others_remember(chain: Chain) -> None:
     member, _ = amnesiac(chain)
     skip = chain.envelope(member.me, "skip", chain.ballot(NO_BLOCK))
-    effects = member.handle(Heard(skip), 0.1)
+    effects = member.handle(MessageReceived(skip), 0.1)
     # It is on its own disk again, too, and sent to peers that ask.
-    assert of(Remember, effects) == [Remember(skip)]
+    assert of(LogMessage, effects) == [LogMessage(skip)]
     assert skip in member.messages(2)
-    assert member.handle(Heard(skip), 0.1) == []
+    assert member.handle(MessageReceived(skip), 0.1) == []
     assert ballots(member.handle(Recalled(2), 0.2)) == []
     assert ballots(member.handle(Tick(), RECALL_SECONDS + 1)) == []
 
@@ -110,7 +110,7 @@ def test_it_does_not_contradict_what_others_remember(chain: Chain) -> None:
 def test_in_the_next_round_no_earlier_life_has_a_say(chain: Chain) -> None:
     member, _ = amnesiac(chain)
     decided = chain.grow()
-    member.handle(Learned(decided), 0.1)
+    member.handle(EntryReceived(decided), 0.1)
     member.handle(Applied(2, FINGERPRINT, None), 0.1)
     assert ballots(gather(chain, member, 0.2)) == [chain.ballot(chain.record().id)]
 
@@ -120,7 +120,7 @@ def test_a_lone_member_has_nobody_to_ask() -> None:
     chain.grow(updates=[])
     member = chain.member(0, recall=True, load=False)
     effects = member.handle(Loaded(chain.round - 1, FINGERPRINT, None), 0.0)
-    assert of(Recall, effects) == []
+    assert of(RecallOwnMessages, effects) == []
     own = chain.announcement(0)
     effects += member.handle(
         Trained(chain.round, chain.round, own.update, own.size, own.tokens, own.loss), 1.0
@@ -153,7 +153,7 @@ def test_members_whose_disks_are_lost_contradict_nothing(count: int, seed: int) 
 def test_what_is_voted_for_is_on_disk_before_the_vote(chain: Chain) -> None:
     member = chain.member(follower(chain))
     effects = gather(chain, member)
-    (remember,) = of(Remember, [e for e in effects if not _is_announcement(e)])
+    (remember,) = of(LogMessage, [e for e in effects if not _is_announcement(e)])
     assert decode_message(remember.envelope) == Proposal(1, chain.record())
     (vote,) = (e for e in of(Publish, effects) if e.envelope.kind == "vote")
     assert effects.index(remember) < effects.index(vote)
@@ -161,17 +161,17 @@ def test_what_is_voted_for_is_on_disk_before_the_vote(chain: Chain) -> None:
     for peer in chain.membership.peers:
         if peer != member.me:
             skip = chain.envelope(peer, "skip", chain.ballot(NO_BLOCK))
-            effects = member.handle(Heard(skip), 1.0)
+            effects = member.handle(MessageReceived(skip), 1.0)
     leader = member._current.agreement.leader(2)
     if leader != member.me:
         again = chain.envelope(leader, "proposal", Proposal(2, chain.record()))
-        effects = member.handle(Heard(again), 1.0)
+        effects = member.handle(MessageReceived(again), 1.0)
     assert ballots(effects)
-    assert of(Remember, effects) == []
+    assert of(LogMessage, effects) == []
 
 
 def _is_announcement(effect: Effect) -> bool:
-    return isinstance(effect, Remember) and effect.envelope.kind == "announcement"
+    return isinstance(effect, LogMessage) and effect.envelope.kind == "announcement"
 
 
 def test_who_has_finalized_knows_the_votes_after_a_restart(chain: Chain) -> None:
@@ -184,8 +184,8 @@ def test_who_has_finalized_knows_the_votes_after_a_restart(chain: Chain) -> None
     others = [peer for peer in chain.membership.peers if peer != voter]
     for peer in others:
         vote = chain.envelope(peer, "vote", chain.ballot(record.id))
-        effects += member.handle(Heard(vote), 0.0)
-    said = [effect.envelope for effect in effects if isinstance(effect, (Publish, Remember))]
+        effects += member.handle(MessageReceived(vote), 0.0)
+    said = [effect.envelope for effect in effects if isinstance(effect, (Publish, LogMessage))]
     votes = {envelope.sender for envelope in said if envelope.kind == "vote"}
     finalize = next(i for i, envelope in enumerate(said) if envelope.kind == "finalize")
     # They are on the disk before it is sent: those of a quorum, the own one among them.
@@ -206,7 +206,7 @@ def test_a_voter_that_was_restarted_serves_and_repeats_the_record(chain: Chain) 
     voter = leaders[1]
     member = chain.member(voter)
     effects = gather(chain, member)
-    said = [effect.envelope for effect in effects if isinstance(effect, (Publish, Remember))]
+    said = [effect.envelope for effect in effects if isinstance(effect, (Publish, LogMessage))]
     again = chain.member(voter, said=said, load=False)
     again.handle(Loaded(1, FINGERPRINT, None), 0.0)
     assert any(envelope.kind == "proposal" for envelope in again.messages(2))
@@ -217,7 +217,7 @@ def test_a_voter_that_was_restarted_serves_and_repeats_the_record(chain: Chain) 
         effects += again.handle(UpdateHeld(update), 0.0)
         if peer not in (voter, leaders[0]):
             vote = chain.envelope(peer, "vote", chain.ballot(record.id))
-            effects += again.handle(Heard(vote), 0.0)
+            effects += again.handle(MessageReceived(vote), 0.0)
     # It leads slot 2 and repeats the record that a quorum has voted for.
     effects += again.handle(Tick(), 5.0)
     proposals = [

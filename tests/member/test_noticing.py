@@ -6,11 +6,11 @@ from functools import cache
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.apart import Apart
-from distro_node.protocol.member.admission import AdmissionRequest
-from distro_node.protocol.member.divergence import Divergence
-from distro_node.protocol.member.effects import AskSync, Effect, Fork
-from distro_node.protocol.member.presence import Presence
+from distro_node.protocol.chain.diverged_peers import DivergedPeers
+from distro_node.protocol.member.effects import AskSync, CompareChains, Effect
+from distro_node.protocol.member.join_request import AdmissionRequest
+from distro_node.protocol.member.lag_detector import LagDetector
+from distro_node.protocol.member.liveness import Liveness
 from distro_node.protocol.member.replica import Replica
 from distro_node.protocol.wire.messages import Heartbeat, RecordId
 from simulation.chain import FINGERPRINT, Chain, identity
@@ -27,7 +27,7 @@ def _chain() -> Chain:
 
 def test_a_heartbeat_counts_once() -> None:
     """Otherwise a replay would keep the dead alive."""
-    watch, beat = Presence(ME, 0.0), Heartbeat(3, 7)
+    watch, beat = Liveness(ME, 0.0), Heartbeat(3, 7)
     watch.set_members([ME, MEMBER], 0.0)
     for now in (1.0, 30.0):
         watch.beat(MEMBER, beat, now)
@@ -35,14 +35,14 @@ def test_a_heartbeat_counts_once() -> None:
 
 
 def test_who_slept_accuses_nobody() -> None:
-    watch = Presence(ME, 0.0)
+    watch = Liveness(ME, 0.0)
     watch.set_members([ME, MEMBER], 0.0)
     watch.tick(1000.0)
     assert watch.silent(20.0, 1000.0) == set()
 
 
 def test_a_connection_may_come_back() -> None:
-    watch = Presence(ME, 0.0)
+    watch = Liveness(ME, 0.0)
     watch.set_members([ME, MEMBER], 0.0)
     watch.lost(MEMBER, 10.0)
     assert [watch.missing(now) for now in (11.0, 13.0)] == [set(), {MEMBER}]
@@ -50,7 +50,7 @@ def test_a_connection_may_come_back() -> None:
 
 def _asked(kind: type[Effect], seconds: int, *, news: bool = False) -> int:
     """Count requests while a peer hints ten times a second at something new."""
-    noticed, effects = Divergence(0.0), list[Effect]()
+    noticed, effects = LagDetector(0.0), list[Effect]()
     for step in range(1, 10 * seconds + 1):
         now = step / 10
         if not news:
@@ -72,7 +72,7 @@ def test_who_hears_news_asks_all_the_same() -> None:
 
 
 def test_who_hears_nothing_asks() -> None:
-    noticed, count = Divergence(0.0), 0
+    noticed, count = LagDetector(0.0), 0
     for now in range(100):
         effects = noticed.questions(
             _chain().ledger, last=0.0, patience=0.0, follows=False, now=now / 10
@@ -82,10 +82,10 @@ def test_who_hears_nothing_asks() -> None:
 
 
 def _compares_without_a_sign(now: float, patience: float) -> bool:
-    effects = Divergence(0.0).questions(
+    effects = LagDetector(0.0).questions(
         _chain().ledger, last=0.0, patience=patience, follows=False, now=now
     )
-    return any(isinstance(effect, Fork) for effect in effects)
+    return any(isinstance(effect, CompareChains) for effect in effects)
 
 
 def test_who_stands_still_compares() -> None:
@@ -98,11 +98,11 @@ def test_who_waits_for_updates_compares_later() -> None:
 
 
 def test_chains_are_compared_now_and_then() -> None:
-    assert _asked(Fork, 100) <= 10
+    assert _asked(CompareChains, 100) <= 10
 
 
-def _seen(count: int) -> tuple[Apart, list[PeerId]]:
-    parted, told = Apart(), []
+def _seen(count: int) -> tuple[DivergedPeers, list[PeerId]]:
+    parted, told = DivergedPeers(), []
     for number in range(count):
         peer = PeerId(number.to_bytes(32, "big"))
         told += parted.seen({peer: RecordId(content_id(peer))})
@@ -118,14 +118,14 @@ def test_so_many_other_chains_are_known() -> None:
 
 
 def test_a_liar_is_told_of_once() -> None:
-    parted, told = Apart(), []
+    parted, told = DivergedPeers(), []
     for number in range(10):
         told += parted.seen({MEMBER: RecordId(content_id(bytes([number])))})
     assert told == [MEMBER]
 
 
 def test_a_chain_is_told_of_once() -> None:
-    parted, chain = Apart(), RecordId(content_id(b"theirs"))
+    parted, chain = DivergedPeers(), RecordId(content_id(b"theirs"))
     assert parted.seen({MEMBER: chain}) == [MEMBER]
     assert parted.seen({ME: chain}) == []
 

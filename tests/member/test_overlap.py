@@ -13,10 +13,10 @@ import pytest
 from distro_node.protocol.member.effects import Apply, Effect, Publish, Resync, Train
 from distro_node.protocol.member.inputs import (
     Applied,
-    Goodbye,
-    Heard,
-    Learned,
+    EntryReceived,
+    LeaveRequested,
     Loaded,
+    MessageReceived,
     Rebased,
     Trained,
     UpdateHeld,
@@ -68,7 +68,7 @@ class Seat:
     def decides(self, **parts: Any) -> list[Effect]:
         """Deliver the others' record of the round, and what it needs."""
         decided = self.chain.grow(**parts)
-        return self.member.handle(Learned(decided), 0.0) + self.fetches()
+        return self.member.handle(EntryReceived(decided), 0.0) + self.fetches()
 
     def misses(self) -> list[Effect]:
         """Deliver the others' record of a round without it."""
@@ -221,7 +221,7 @@ def test_a_restart_in_mid_flight_resumes() -> None:
 def test_a_leaver_computes_nothing_ahead() -> None:
     seat = Seat()
     seat.loads()
-    effects = seat.member.handle(Goodbye(), 0.0)
+    effects = seat.member.handle(LeaveRequested(), 0.0)
     assert Leave(2) in [decode_message(effect.envelope) for effect in of(Publish, effects)]
     assert trained_for(seat.trains(2)) == []
 
@@ -265,7 +265,7 @@ def test_a_newcomer_computes_the_round_after_its_first_and_is_not_waited_for() -
     seat.loads()
     for peer in seat.others:
         envelope = seat.chain.envelope(peer, "announcement", seat.chain.announcement(peer))
-        seat.member.handle(Heard(envelope), 0.0)
+        seat.member.handle(MessageReceived(envelope), 0.0)
         seat.member.handle(UpdateHeld(update_of(peer, 3)), 0.0)
     assert seat.member._current.ready_since is None
     seat.trains(3)

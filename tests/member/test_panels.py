@@ -14,21 +14,21 @@ from distro_node.protocol.member.effects import (
     Apply,
     Effect,
     FetchUpdate,
+    MakeAggregate,
     Publish,
-    Tally,
     Train,
 )
 from distro_node.protocol.member.inputs import (
     Applied,
-    Heard,
-    Learned,
+    EntryReceived,
     Loaded,
+    MessageReceived,
     Tick,
     Trained,
     UpdateHeld,
 )
+from distro_node.protocol.member.local_updates import Training
 from distro_node.protocol.member.member import Member
-from distro_node.protocol.member.training import Training
 from distro_node.protocol.wire.messages import NO_BLOCK, Proposal, RecordId
 from simulation.chain import FINGERPRINT
 from simulation.keys import identity
@@ -52,13 +52,13 @@ class Seat:
         self.first = self.member.handle(Loaded(self.chain.round - 1, FINGERPRINT, None), 0.0)
 
     def decides(self) -> list[Effect]:
-        return self.member.handle(Learned(self.chain.grow()), 0.0)
+        return self.member.handle(EntryReceived(self.chain.grow()), 0.0)
 
 
 def test_it_trains_in_one_round_and_speaks_in_the_next() -> None:
     seat = Seat(0)
     (train,) = of(Train, seat.first)
-    assert (train.round, of(Tally, seat.first)) == (1, [])
+    assert (train.round, of(MakeAggregate, seat.first)) == (1, [])
     # No member holds a sign vote that the record names, and none needs one.
     effects = seat.decides()
     assert of(FetchUpdate, effects) == []
@@ -66,7 +66,7 @@ def test_it_trains_in_one_round_and_speaks_in_the_next() -> None:
     assert apply.needed == ()
     assert not apply.own_counted
     effects = seat.member.handle(Applied(1, FINGERPRINT, None), 0.0)
-    (tally,) = of(Tally, effects)
+    (tally,) = of(MakeAggregate, effects)
     assert of(Train, effects) == []
     place = seat.chain.speaking.place(2, seat.me)
     assert (tally.round, (tally.section, tally.sections)) == (2, place)
@@ -77,7 +77,7 @@ def test_it_trains_in_one_round_and_speaks_in_the_next() -> None:
 def test_sheets_are_waited_for_half_as_long_as_updates() -> None:
     """An aggregator that waits until the round is over announces its aggregate too late."""
     seat = Seat(1)
-    (tally,) = of(Tally, seat.first)
+    (tally,) = of(MakeAggregate, seat.first)
     limits = seat.chain.manifest.rounds
     # No round was observed yet, so the wait is at its maximum.
     assert tally.patience == pytest.approx(limits.collect_max_seconds / 2)
@@ -112,7 +112,7 @@ def test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time(
     hidden = next(entry for entry in entries if entry.peer == liar)
     for entry in entries:
         said = chain.announcement(entry.peer, update=entry.update, size=entry.size)
-        seat.member.handle(Heard(chain.envelope(entry.peer, "announcement", said)), 1.0)
+        seat.member.handle(MessageReceived(chain.envelope(entry.peer, "announcement", said)), 1.0)
         if not (late and entry is hidden):
             seat.member.handle(UpdateHeld(entry.update), 1.0)
     if late:
@@ -121,10 +121,13 @@ def test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time(
     for number in range(1, slot):
         for peer in chain.leaders[:-1]:
             skip = chain.ballot(NO_BLOCK, slot=number)
-            seat.member.handle(Heard(chain.envelope(peer, "skip", skip)), now)
+            seat.member.handle(MessageReceived(chain.envelope(peer, "skip", skip)), now)
     record = chain.record(updates=[e for e in entries if e is not hidden], slot=slot)
     envelope = chain.envelope(chain.leaders[slot - 1], "proposal", Proposal(slot, record))
-    effects = [*seat.member.handle(Heard(envelope), now), *seat.member.handle(Tick(), now)]
+    effects = [
+        *seat.member.handle(MessageReceived(envelope), now),
+        *seat.member.handle(Tick(), now),
+    ]
     said = [effect.envelope.kind for effect in of(Publish, effects)]
     assert said.count("vote") == votes
 
@@ -138,7 +141,7 @@ def test_it_votes_for_sheets_that_it_does_not_hold_but_for_no_tally() -> None:
         updates = seat.chain.tallies() if grown else [chain.update(p) for p in chain.leaders[:-1]]
         record = chain.record(updates=updates)
         envelope = chain.envelope(leader, "proposal", Proposal(1, record))
-        effects = seat.member.handle(Heard(envelope), 100.0)
+        effects = seat.member.handle(MessageReceived(envelope), 100.0)
         said = [effect.envelope.kind for effect in of(Publish, effects)]
         assert said.count("vote") == votes
 

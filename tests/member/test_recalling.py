@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.sync import Answer, Question
-from distro_node.protocol.member.vote_recovery import LOOK_SECONDS, RECALL_SECONDS, Recalling
+from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery
+from distro_node.protocol.member.vote_recovery import LOOK_SECONDS, RECALL_SECONDS, RecallRequests
 from simulation.keys import identity
 
 ROUND = 7
@@ -12,20 +12,20 @@ OTHERS = [identity(number).peer for number in range(1, 4)]
 STRANGER = identity(9).peer
 
 
-def recalling() -> Recalling:
-    return Recalling(ROUND, OTHERS, 0.0)
+def recalling() -> RecallRequests:
+    return RecallRequests(ROUND, OTHERS, 0.0)
 
 
-def take_in(machine: Recalling, peer: PeerId, *, all_held: bool = True) -> None:
-    machine.answered(peer, Answer(ROUND), 0.1)
-    assert machine.drain() == [(peer, Answer(ROUND))]
+def take_in(machine: RecallRequests, peer: PeerId, *, all_held: bool = True) -> None:
+    machine.answered(peer, SyncAnswer(ROUND), 0.1)
+    assert machine.drain() == [(peer, SyncAnswer(ROUND))]
     machine.heard(peer, all_held=all_held)
 
 
 def test_every_member_is_asked_once_as_soon_as_it_is_connected() -> None:
     machine = recalling()
     first, second, third = OTHERS
-    assert machine.questions([STRANGER, second], 0.0) == [Question(second, ROUND)]
+    assert machine.questions([STRANGER, second], 0.0) == [SyncQuery(second, ROUND)]
     assert machine.questions([second], 0.1) == []
     assert machine.deadline(0.1) == 0.1 + LOOK_SECONDS
     asked = machine.questions([first, second, third], 0.5)
@@ -71,6 +71,6 @@ def test_who_does_not_answer_is_not_waited_for_beyond_the_time() -> None:
 def test_who_was_not_asked_has_nothing_to_say() -> None:
     machine = recalling()
     machine.questions(OTHERS[:1], 0.0)
-    machine.answered(OTHERS[1], Answer(ROUND), 0.1)
-    machine.answered(STRANGER, Answer(ROUND), 0.1)
+    machine.answered(OTHERS[1], SyncAnswer(ROUND), 0.1)
+    machine.answered(STRANGER, SyncAnswer(ROUND), 0.1)
     assert machine.drain() == []

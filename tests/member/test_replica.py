@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.replaying import KEPT_ROUNDS, choose_state
-from distro_node.protocol.member.collection import Holdings
+from distro_node.protocol.chain.replay_start import KEPT_ROUNDS, choose_state
 from distro_node.protocol.member.effects import Effect, FetchUpdate, Resync
 from distro_node.protocol.member.replica import Replica
+from distro_node.protocol.member.update_collection import HeldUpdates
 from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import identity
 
@@ -36,7 +36,7 @@ def test_what_is_replayed_is_never_more_than_a_snapshot(share: float, reloaded: 
     """Otherwise a swarm whose snapshots come faster than a download would outrun every newcomer."""
     size = 4 * Chain(1).manifest.elements
     replica, chain = behind(int(share * size / (2 * INTERVAL - 1)))
-    effects = replica.next(chain.ledger, Holdings())
+    effects = replica.next(chain.ledger, HeldUpdates())
     assert reloads(effects) == reloaded
     assert any(isinstance(effect, FetchUpdate) for effect in effects) != reloaded
 
@@ -49,7 +49,7 @@ def test_who_was_away_for_long_does_not_replay_what_nobody_keeps() -> None:
     for round_, reloaded in ((1, True), (INTERVAL, True), (2 * INTERVAL, False)):
         replica = Replica(ME, INTERVAL)
         replica.loaded(round_, FINGERPRINT, None)
-        assert reloads(replica.next(chain.ledger, Holdings())) == reloaded, round_
+        assert reloads(replica.next(chain.ledger, HeldUpdates())) == reloaded, round_
     # Nor does it load a state of its own that leads there, when it starts.
     assert choose_state([-1, 1, INTERVAL], chain.ledger) is None
     assert choose_state([-1, 1, 2 * INTERVAL], chain.ledger) == 2 * INTERVAL
@@ -60,7 +60,7 @@ def test_who_was_away_for_long_does_not_replay_what_nobody_keeps() -> None:
 
 def test_what_nobody_has_any_more_is_not_waited_for() -> None:
     replica, chain = behind(1)
-    assert replica.next(chain.ledger, Holdings())
+    assert replica.next(chain.ledger, HeldUpdates())
     # An update of a later round can wait, one that no snapshot contains has to come.
     assert replica.overtaken(3, chain.ledger) == []
     assert replica.overtaken(2, chain.ledger.truncated(3)) == []
@@ -71,7 +71,7 @@ def test_what_nobody_has_any_more_is_not_waited_for() -> None:
 
 def test_what_is_being_applied_was_there() -> None:
     replica, chain = behind(1)
-    held = Holdings()
+    held = HeldUpdates()
     held.held = {ContentId(entry.update) for entry in chain.ledger[2].record.updates}
     replica.next(chain.ledger, held)
     assert replica.awaits(2)

@@ -8,7 +8,13 @@ from functools import cache
 
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.member.effects import Effect, Publish
-from distro_node.protocol.member.inputs import Disconnected, Heard, Tick, Trained, UpdateHeld
+from distro_node.protocol.member.inputs import (
+    Disconnected,
+    MessageReceived,
+    Tick,
+    Trained,
+    UpdateHeld,
+)
 from distro_node.protocol.wire.manifest import ScheduleSpec
 from distro_node.protocol.wire.messages import (
     NO_BLOCK,
@@ -40,7 +46,9 @@ class _Seat:
             )
         for peer in self.others:
             said = self.chain.announcement(peer)
-            self.member.handle(Heard(self.chain.envelope(peer, "announcement", said)), 0.0)
+            self.member.handle(
+                MessageReceived(self.chain.envelope(peer, "announcement", said)), 0.0
+            )
             self.member.handle(UpdateHeld(said.update), 0.0)
 
     @property
@@ -49,7 +57,9 @@ class _Seat:
 
     def hears(self, who: PeerId, kind: str, message: Message, now: float) -> list[str]:
         """Deliver a message and return the kinds of its answers."""
-        return _said(self.member.handle(Heard(self.chain.envelope(who, kind, message)), now))
+        return _said(
+            self.member.handle(MessageReceived(self.chain.envelope(who, kind, message)), now)
+        )
 
     def waits(self, seconds: float) -> list[str]:
         """Let time pass and return the kinds of its messages."""
@@ -136,7 +146,7 @@ def _follows_one_of_eleven(here: int, seconds: float = 8.0) -> bool:
     member = chain.member(me)
     for peer in others[:here]:
         beat = Heartbeat(chain.round, 7)
-        member.handle(Heard(chain.envelope(peer, "heartbeat", beat)), seconds - 1.0)
+        member.handle(MessageReceived(chain.envelope(peer, "heartbeat", beat)), seconds - 1.0)
     lone = chain.certificate(chain.record().id, signers=[liar], silent=[me, *others])
     return member._current.binds(lone, leaving=False, now=seconds)
 
@@ -185,7 +195,7 @@ def test_who_lacks_the_end_is_not_waited_for_for_ever() -> None:
     member, ends = chain.member(me), {}
     for now in range(1, 20):
         beat = chain.envelope(other, "heartbeat", Heartbeat(chain.round - 1, now))
-        member.handle(Heard(beat), float(now))
+        member.handle(MessageReceived(beat), float(now))
         member.handle(Tick(), float(now))
         ends[now] = member.may_end(float(now))
     assert not ends[17]

@@ -10,11 +10,11 @@ from typing import Any, get_args
 import pytest
 from distro_node.protocol.member.inputs import (
     Applied,
-    Goodbye,
-    Heard,
+    EntryReceived,
     Input,
-    Learned,
+    LeaveRequested,
     Loaded,
+    MessageReceived,
     Rebased,
     Recalled,
     Tick,
@@ -65,7 +65,7 @@ class Stage:
         if state == "agreeing" or (state == "recalling" and unsure):
             self.gather()
         if state in ("leaving", "left"):
-            self.member.handle(Goodbye(), 0.0)
+            self.member.handle(LeaveRequested(), 0.0)
 
     def end(self, chain: Chain, **parts: Any) -> None:
         """Decide the rounds without training."""
@@ -77,7 +77,9 @@ class Stage:
         for peer in self.chain.membership.peers:
             said = self.chain.announcement(peer)
             # Its own, too: sent before a restart, and remembered by others.
-            self.member.handle(Heard(self.chain.envelope(peer, "announcement", said)), 0.0)
+            self.member.handle(
+                MessageReceived(self.chain.envelope(peer, "announcement", said)), 0.0
+            )
             self.member.handle(UpdateHeld(said.update), 0.0)
 
     # What may happen
@@ -109,7 +111,7 @@ class Stage:
         self.has_applied()
 
     def decides(self, **parts: Any) -> None:
-        self.member.handle(Learned(self.chain.grow(**parts)), 0.0)
+        self.member.handle(EntryReceived(self.chain.grow(**parts)), 0.0)
         self.steps.append(self.member.state)
 
     def counts_out(self) -> None:
@@ -128,7 +130,7 @@ class Stage:
         self.decides(evidence=(proof,))
 
     def leaves(self) -> None:
-        self.member.handle(Goodbye(), 0.0)
+        self.member.handle(LeaveRequested(), 0.0)
 
     def changes_chains(self, **parts: Any) -> None:
         if self.closing:
@@ -229,7 +231,7 @@ def test_simulated_members_take_no_other_way(seed: int, monkeypatch: pytest.Monk
         elif fate < 0.5:
             swarm.add(index)
         elif fate < 0.6:
-            victim.tell(Goodbye())
+            victim.tell(LeaveRequested())
         elif dead := [node for node in swarm.nodes if not node.alive]:
             chosen = swarm.random.choice(dead)
             swarm.nodes.remove(chosen)

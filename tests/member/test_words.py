@@ -8,16 +8,16 @@ from functools import cache
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.entries import Entries
-from distro_node.protocol.member.divergence import Divergence
+from distro_node.protocol.chain.entry_store import EntryStore
+from distro_node.protocol.member.auditor import Auditor
 from distro_node.protocol.member.effects import Effect, FetchUpdate
-from distro_node.protocol.member.inbox import Inbox
-from distro_node.protocol.member.inputs import Heard
-from distro_node.protocol.member.looking import Looking
-from distro_node.protocol.member.mailbox import Mailbox
-from distro_node.protocol.member.own_words import OwnWords
-from distro_node.protocol.member.presence import Presence
-from distro_node.protocol.member.proposing import Accusations, JoinRequests
+from distro_node.protocol.member.inputs import MessageReceived
+from distro_node.protocol.member.lag_detector import LagDetector
+from distro_node.protocol.member.liveness import Liveness
+from distro_node.protocol.member.message_filter import MessageFilter
+from distro_node.protocol.member.message_store import MessageStore
+from distro_node.protocol.member.proposal import Accusations, JoinRequests
+from distro_node.protocol.member.signed_log import SignedLog
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import JoinRequest
 from simulation.chain import Chain, identity
@@ -37,12 +37,12 @@ def _letter(number: int, size: int, sender: PeerId = MEMBER) -> Envelope:
     return Envelope(kind="vote", swarm=bytes(32), sender=sender, body=body, signature=bytes(64))
 
 
-def _inbox() -> Inbox:
-    watch = Presence(ME, 0.0)
+def _inbox() -> MessageFilter:
+    watch = Liveness(ME, 0.0)
     watch.set_members(_chain().membership.peers, 0.0)
     joins, accusations = JoinRequests(), Accusations()
-    looking = Looking(ME, lambda kind, body: _letter(0, len(body)))
-    return Inbox(_chain().manifest, watch, Divergence(0.0), joins, accusations, looking)
+    looking = Auditor(ME, lambda kind, body: _letter(0, len(body)))
+    return MessageFilter(_chain().manifest, watch, LagDetector(0.0), joins, accusations, looking)
 
 
 def _refused(envelope: Envelope) -> str:
@@ -84,7 +84,9 @@ def test_one_update_of_a_round_counts() -> None:
     for number in range(20):
         said = _chain().announcement(1, update=content_id(b"%d" % number))
         try:
-            effects += member.handle(Heard(_chain().envelope(1, "announcement", said)), 0.0)
+            effects += member.handle(
+                MessageReceived(_chain().envelope(1, "announcement", said)), 0.0
+            )
         except ProtocolError:
             refused += 1
     assert refused == 19
@@ -112,7 +114,7 @@ def test_short_words_count_for_what_they_cost() -> None:
 
 def test_what_is_over_is_forgotten() -> None:
     """And makes room for what comes."""
-    box = Mailbox()
+    box = MessageStore()
     for number in range(20):
         box.put(number, _letter(number, 60_000), 1 << 20)
     box.forget_before(19)
@@ -171,7 +173,7 @@ class Accused:
 
 
 def test_many_own_words_go_sooner() -> None:
-    said: OwnWords[str] = OwnWords(1000)
+    said: SignedLog[str] = SignedLog(1000)
     said.note(6, "a long proposal", 1 << 20)
     said.note(7, "a vote", 100)
     assert said.forget(7) == ["a long proposal"]
@@ -185,7 +187,7 @@ def test_entries_go_to_the_disk() -> None:
         def get(self, offset: int) -> bytes:
             return b""
 
-    kept, entry = Entries(Drawer()), _chain().ledger[0]
+    kept, entry = EntryStore(Drawer()), _chain().ledger[0]
     for _ in range(600):
         kept.append(entry)
     assert len(kept._latest) < 256
@@ -193,6 +195,6 @@ def test_entries_go_to_the_disk() -> None:
 
 def test_own_words_go_now_and_then() -> None:
     """However short they are; each time the rest is rewritten."""
-    said: OwnWords[str] = OwnWords()
+    said: SignedLog[str] = SignedLog()
     said.note(3, "a vote", 100)
     assert [said.forget(round_) for round_ in (63, 64)] == [[], ["a vote"]]

@@ -24,7 +24,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.node.network.circuits import HOP, STOP
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
-from distro_node.node.network.discovery.speaking import SPEAKING
+from distro_node.node.network.discovery.version_query import SPEAKING
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
@@ -32,7 +32,7 @@ from distro_node.node.network.exchange.chunks import PROTOCOL as CHUNKS
 from distro_node.node.network.exchange.relays import PROTOCOL as RELAY
 from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
 from distro_node.node.network.nat.dial_back import encode_ports
-from distro_node.node.network.nat.punching import PROTOCOL as PUNCH
+from distro_node.node.network.nat.hole_punching import PROTOCOL as PUNCH
 from distro_node.node.network.network import open_network
 from distro_node.protocol.chain.sync import (
     MAX_ENTRIES,

@@ -97,7 +97,7 @@ async def relaying(host: Any) -> AsyncIterator[None]:
         return
     from distro_node.node.network.addresses import id_of
     from distro_node.node.network.circuit_relay import CircuitLimits, CircuitRelay
-    from distro_node.node.network.rates import Rate
+    from distro_node.node.network.rate_limits import Rate
 
     CircuitRelay(
         host,
@@ -171,7 +171,7 @@ NAMES = [*PATCHED, *(fault.__name__ for fault in OURS)]
 def use_ours() -> None:
     """Let the programs use our hosts instead of the library's."""
     from distro_node.crypto.identity import Identity
-    from distro_node.node.network import guards
+    from distro_node.node.network import library_patches
     from distro_node.node.network.gossip import Gossip
     from distro_node.node.network.host import build_host
     from distro_node.node.network.traffic import Traffic
@@ -187,7 +187,7 @@ def use_ours() -> None:
         # Our peer store keeps no address to dial later.
         await client.get_network().dial_addr(server.get_addrs()[0], server.get_id())
 
-    guards.install()
+    library_patches.install()
     common.make_host, common.make_pubsub, common.connect = make_host, make_pubsub, connect
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import trio
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
+from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.network.circuit_relay import MEMBER_CIRCUITS
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.nat.reach import Reach
 from distro_node.node.network.network import Network, NetworkSettings, open_network
-from distro_node.node.network.scopes import open_scope
 from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity
 

@@ -12,9 +12,10 @@ import trio.testing
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import requests
+from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange import blobs, quarantine
-from distro_node.node.network.exchange.attempt import Attempt
+from distro_node.node.network.exchange.attempt import TransferAttempt
 from distro_node.node.network.exchange.blobs import (
     PART_PROTOCOL,
     PROTOCOL,
@@ -24,10 +25,9 @@ from distro_node.node.network.exchange.blobs import (
     serve_parts,
 )
 from distro_node.node.network.network import Network
-from distro_node.node.network.scopes import open_scope
 from distro_node.node.storage.blob_files import DiskFull
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.storage.part_store import PartStore
+from distro_node.node.storage.sign_vote_store import PartStore
 from distro_node.protocol.wire.blobs import MAX_BLOB_BYTES
 from distro_node.protocol.wire.errors import ProtocolError
 from hypothesis import given
@@ -439,7 +439,9 @@ async def test_few_uploads_at_a_time(
 
 def test_a_line_on_which_everybody_is_slow_is_no_reason_to_ask_others() -> None:
     """Otherwise every chunk would arrive two or three times over the slowest lines."""
-    attempt = Attempt(PeerId(bytes(32)), 0.0, stall=1.0, whole=2.0, size=4_000_000, is_relay=False)
+    attempt = TransferAttempt(
+        PeerId(bytes(32)), 0.0, stall=1.0, whole=2.0, size=4_000_000, is_relay=False
+    )
     assert attempt.overdue(5.0, usual=4_000_000)
     assert not attempt.overdue(5.0, usual=10_000)
     assert attempt.overdue(1 + 4 * 65_536 / 10_000, usual=10_000)

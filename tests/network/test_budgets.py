@@ -15,14 +15,14 @@ import trio.testing
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import connection, pubsub
-from distro_node.node.network.authors import Authors
+from distro_node.node.network.author_rate_limit import AuthorRateLimit
 from distro_node.node.network.connection import GuardedConnection
+from distro_node.node.network.cpu_budget import CpuBudget
+from distro_node.node.network.dial_policy import AddressSource, DialPolicy, Scope
 from distro_node.node.network.exchange.blobs import BlobFetcher, FetchFailed
-from distro_node.node.network.gossip_router import Router, SendQueue
-from distro_node.node.network.hearsay import Hearsay, Scope, Word
-from distro_node.node.network.patience import Patience
-from distro_node.node.network.scores import Scores
-from distro_node.protocol.wire.allowance import Allowance, Budgets
+from distro_node.node.network.gossip_router import BoundedGossipSub, SendQueue
+from distro_node.node.network.scores import OffenceScores
+from distro_node.protocol.util.token_bucket import TokenBuckets, TokenRate
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb import rpc_pb2
@@ -40,7 +40,7 @@ def _peer(number: int) -> PeerId:
 
 
 def test_authors_have_a_pace() -> None:
-    heard = Authors()
+    heard = AuthorRateLimit()
     said = [sum(heard.admits(b"author", now) for _ in range(2000)) for now in (0.0, 1.0)]
     assert said == [1024, 80]
     assert heard.admits(b"another", 1.0)
@@ -48,13 +48,13 @@ def test_authors_have_a_pace() -> None:
 
 def test_to_look_costs_nothing() -> None:
     """Old messages that another peer repeats are read, and must not silence their author."""
-    heard = Authors()
+    heard = AuthorRateLimit()
     assert all(heard.hears(b"author", 0.0) for _ in range(2000))
     assert heard.admits(b"author", 0.0)
 
 
 def test_so_many_authors_are_known() -> None:
-    heard = Authors()
+    heard = AuthorRateLimit()
     for number in range(5000):
         heard.admits(_peer(number), 0.0)
     assert len(heard._budgets) == 4096
@@ -63,31 +63,31 @@ def test_so_many_authors_are_known() -> None:
 # Dials of addresses from others
 
 
-FAR = Word(_peer(1), Scope.WORLD)
+FAR = AddressSource(_peer(1), Scope.WORLD)
 
 
-def _calls(told: Hearsay, words: list[Word], hosts: list[str], now: float = 0.0) -> int:
+def _calls(told: DialPolicy, words: list[AddressSource], hosts: list[str], now: float = 0.0) -> int:
     return sum(told.refusal(word, host, now) is None for word in words for host in hosts)
 
 
 def test_a_teller_has_a_budget() -> None:
-    told, hosts = Hearsay(), [f"8.8.{n // 256}.{n % 256}" for n in range(600)]
+    told, hosts = DialPolicy(), [f"8.8.{n // 256}.{n % 256}" for n in range(600)]
     assert [_calls(told, [FAR], hosts, now) for now in (0.0, 10.0)] == [256, 10]
 
 
 def test_a_target_has_a_budget() -> None:
-    told, words = Hearsay(), [Word(_peer(n), Scope.WORLD) for n in range(50)]
+    told, words = DialPolicy(), [AddressSource(_peer(n), Scope.WORLD) for n in range(50)]
     assert [_calls(told, words, ["8.8.8.8"], now) for now in (0.0, 60.0)] == [16, 6]
 
 
 def test_a_near_target_has_a_budget() -> None:
-    told, words = Hearsay(), [Word(_peer(n), Scope.LOCAL) for n in range(100)]
+    told, words = DialPolicy(), [AddressSource(_peer(n), Scope.LOCAL) for n in range(100)]
     assert _calls(told, words, ["10.0.0.1"]) == 64
 
 
 def test_a_household_is_one_target() -> None:
     """The owner of one address in IPv6 has 2^64."""
-    told, words = Hearsay(), [Word(_peer(n), Scope.WORLD) for n in range(50)]
+    told, words = DialPolicy(), [AddressSource(_peer(n), Scope.WORLD) for n in range(50)]
     assert (
         sum(_calls(told, [word], [f"2001:4860:4860::{n:x}"]) for n, word in enumerate(words)) == 16
     )
@@ -96,31 +96,33 @@ def test_a_household_is_one_target() -> None:
 def test_near_addresses_take_somebody_near() -> None:
     """No distant peer can make us probe our own router."""
     hosts = ["8.8.8.8", "10.0.0.1", "127.0.0.1"]
-    words = [Word(_peer(1), scope) for scope in (Scope.WORLD, Scope.LOCAL, Scope.MACHINE)]
-    assert [_calls(Hearsay(), [word], hosts) for word in words] == [1, 2, 3]
+    words = [AddressSource(_peer(1), scope) for scope in (Scope.WORLD, Scope.LOCAL, Scope.MACHINE)]
+    assert [_calls(DialPolicy(), [word], hosts) for word in words] == [1, 2, 3]
 
 
 def test_a_call_that_is_answered_costs_nothing() -> None:
-    told = Hearsay()
+    told = DialPolicy()
     for _ in range(100):
         assert told.refusal(FAR, "8.8.8.8", 0.0) is None
         told.refund(FAR, "8.8.8.8", 0.0)
 
 
 def test_so_many_tellers_are_known() -> None:
-    told = Hearsay()
+    told = DialPolicy()
     for number in range(5000):
-        told.refusal(Word(_peer(number), Scope.WORLD), f"8.{number >> 8}.{number & 255}.1", 0.0)
+        told.refusal(
+            AddressSource(_peer(number), Scope.WORLD), f"8.{number >> 8}.{number & 255}.1", 0.0
+        )
     assert len(told._budgets) == 4096
 
 
 # Gossip
 
 
-def _router(**parts: Any) -> Router:
+def _router(**parts: Any) -> BoundedGossipSub:
     """Return the router without a network."""
-    router: Any = Router.__new__(Router)
-    vars(router).update({"mesh": {"ours": set()}, "_answers": Budgets(4096)} | parts)
+    router: Any = BoundedGossipSub.__new__(BoundedGossipSub)
+    vars(router).update({"mesh": {"ours": set()}, "_answers": TokenBuckets(4096)} | parts)
     return router
 
 
@@ -233,7 +235,7 @@ def test_turns_have_a_pace() -> None:
     """After the first hundred, ten a second, on a mock clock."""
 
     async def spend() -> float:
-        turns, began = Patience(Allowance(100.0, 10.0)), trio.current_time()
+        turns, began = CpuBudget(TokenRate(100.0, 10.0)), trio.current_time()
         for _ in range(200):
             await turns.spend()
         return trio.current_time() - began
@@ -287,7 +289,7 @@ def test_words_have_a_pace() -> None:
 
 
 def _offences(reason: str, count: int, pause: float = 0.0) -> bool:
-    book = Scores()
+    book = OffenceScores()
     return any(book.penalise(_peer(1), reason, pause * number) for number in range(count))
 
 
@@ -302,13 +304,13 @@ def test_offences_fade() -> None:
 
 
 def test_refusals_end() -> None:
-    book = Scores()
+    book = OffenceScores()
     book.penalise(_peer(1), "impersonation", 0.0)
     assert [book.refused(_peer(1), now) for now in (599.0, 601.0)] == [True, False]
 
 
 def test_so_many_offenders_are_known() -> None:
-    book = Scores()
+    book = OffenceScores()
     for number in range(5000):
         book.penalise(_peer(number), "invalid", 0.0)
     assert len(book._scores) == 4096

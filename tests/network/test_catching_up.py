@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import trio
 from distro_node.crypto.identity import PeerId
-from distro_node.node import sync
 from distro_node.node.network import requests
 from distro_node.node.network.network import Network
+from distro_node.node.session import sync
+from distro_node.node.session.sync import catch_up, serve_sync
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
-from distro_node.node.sync import catch_up, serve_sync
-from distro_node.protocol.chain import catching_up
+from distro_node.protocol.chain import initial_sync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import (
     MAX_SYNC_RESPONSE_BYTES,
@@ -182,7 +182,7 @@ async def test_forged_rounds_and_empty_claims_are_offences(chain: Chain) -> None
 async def test_who_does_not_come_to_an_end_is_not_waited_for(
     chain: Chain, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catching_up, "DAWDLE_SECONDS", 0.5)
+    monkeypatch.setattr(initial_sync, "DAWDLE_SECONDS", 0.5)
     # Timeouts for an answer, and for a handler: far more than any wait here.
     monkeypatch.setattr(sync, "_TIMEOUT_SECONDS", 1000.0)
     monkeypatch.setattr(requests, "_HANDLER_SECONDS", 1000.0)

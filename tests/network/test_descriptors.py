@@ -20,8 +20,8 @@ from distro_node.node.errors import ExitCode
 from distro_node.node.network import descriptors
 from distro_node.node.network.descriptors import RESERVED, ConnectionRoom, make_room, room_under
 from distro_node.node.network.network import open_network
-from distro_node.node.services import keep_running
-from distro_node.node.system_errors import Seldom
+from distro_node.node.util.background import keep_running
+from distro_node.node.util.system_errors import Seldom
 from e2e.program import Program, wait_for
 from network.support import LOOPBACK
 from trio.testing import MockClock

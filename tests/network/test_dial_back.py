@@ -12,13 +12,13 @@ from distro_node.node.network.nat import dial_back, reachability
 from distro_node.node.network.nat.dial_back import (
     PROTOCOL,
     DialBack,
-    Finding,
+    DialBackResult,
     Outcome,
     ask_dial_back,
     ports_of,
 )
 from distro_node.node.network.network import Network
-from distro_node.node.network.remotes import Remote
+from distro_node.node.network.remote_addr import Remote
 from distro_node.protocol.wire.errors import ProtocolError
 from network.homes import Bootstrap, home
 from network.support import relayed_pair, star, until
@@ -106,8 +106,8 @@ async def test_where_a_node_was_reached_it_can_be_dialled_and_what_was_not_is_ta
     """Behind a router that forwards the port: no interface has the address that others dial."""
     outcome: Outcome = "reached"
 
-    async def ask(network: Network, peer: PeerId, ports: Sequence[int]) -> Finding:
-        return Finding("7.7.0.9", dict.fromkeys(ports, outcome))
+    async def ask(network: Network, peer: PeerId, ports: Sequence[int]) -> DialBackResult:
+        return DialBackResult("7.7.0.9", dict.fromkeys(ports, outcome))
 
     monkeypatch.setattr(reachability, "ask_dial_back", ask)
     monkeypatch.setattr(reachability, "_RENEW_SECONDS", 0.0)

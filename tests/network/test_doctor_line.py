@@ -15,7 +15,7 @@ from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.doctor.findings import Finding
 from distro_node.node.doctor.line import examine_line
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.fitting import fetch_manifest
+from distro_node.node.memory_fit import fetch_manifest
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.exchange.blobs import serve_blobs
 from distro_node.node.network.network import open_network

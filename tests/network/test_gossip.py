@@ -13,10 +13,10 @@ import trio
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import gossip
 from distro_node.node.network.addresses import id_of
+from distro_node.node.network.cpu_budget import CpuBudget
 from distro_node.node.network.gossip import MAX_MESSAGE_BYTES, Receiver
 from distro_node.node.network.network import Network
-from distro_node.node.network.patience import Patience
-from distro_node.protocol.wire.allowance import Allowance
+from distro_node.protocol.util.token_bucket import TokenRate
 from libp2p.pubsub.pb import rpc_pb2
 from network.support import PATIENCE_SECONDS, networks, until
 from trio.testing import MockClock
@@ -195,7 +195,7 @@ async def test_sequence_numbers_do_not_repeat_after_a_restart() -> None:
 
 
 async def test_publishing_is_paced(autojump_clock: MockClock) -> None:
-    pace = Patience(Allowance(at_once=40.0, per_second=40.0))
+    pace = CpuBudget(TokenRate(at_once=40.0, per_second=40.0))
     start = trio.current_time()
     times = []
 

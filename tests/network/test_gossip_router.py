@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import trio
-from distro_node.node.network import authors
+from distro_node.node.network import author_rate_limit
 from distro_node.node.network.gossip_router import MAX_QUEUED_BYTES, MAX_QUEUED_MESSAGES, SendQueue
 from distro_node.node.network.network import Network
-from distro_node.protocol.wire.allowance import Allowance
+from distro_node.protocol.util.token_bucket import TokenRate
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.peer.envelope import seal_record
 from libp2p.peer.id import ID
@@ -266,7 +266,7 @@ async def test_who_says_too_much_is_heard_at_the_pace_of_others(
 ) -> None:
     """Before: all messages of one author were verified and forwarded by all peers to all others."""
     said, most, judged, verified = 300, 40, 0, 0
-    monkeypatch.setattr(authors, "_ALLOWANCE", Allowance(at_once=most, per_second=0.0))
+    monkeypatch.setattr(author_rate_limit, "_ALLOWANCE", TokenRate(at_once=most, per_second=0.0))
 
     def judge(sender: Any, data: bytes) -> None:
         nonlocal judged
@@ -309,7 +309,7 @@ async def test_nobody_is_silenced_by_who_repeats_its_old_words(
     """A peer that kept an author's old messages can send them again, faster than the author's own
     limit."""
     said, most = 60, 40
-    monkeypatch.setattr(authors, "_ALLOWANCE", Allowance(at_once=most, per_second=0.0))
+    monkeypatch.setattr(author_rate_limit, "_ALLOWANCE", TokenRate(at_once=most, per_second=0.0))
     old, fresh = 0, said.to_bytes(2, "big")
 
     def judge(sender: Any, data: bytes) -> str | None:

@@ -15,6 +15,8 @@ import trio
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import peer_text
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
+from distro_node.node.network.cancel_scopes import open_scope
+from distro_node.node.network.dial_policy import AddressSource, Scope
 from distro_node.node.network.discovery import introductions
 from distro_node.node.network.discovery.introductions import (
     PROTOCOL,
@@ -24,11 +26,9 @@ from distro_node.node.network.discovery.introductions import (
 )
 from distro_node.node.network.errors import BadAddress, RequestError
 from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
-from distro_node.node.network.hearsay import Scope, Word
 from distro_node.node.network.network import Network, open_network
-from distro_node.node.network.scopes import open_scope
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.storage.numbering import Numbering
+from distro_node.node.storage.monotonic_counter import MonotonicCounter
 from distro_node.protocol.wire.introductions import (
     IntroductionRequest,
     Registry,
@@ -60,7 +60,7 @@ async def node(
     bootstrap: list[str],
     known: Path | None = None,
     swarm: SwarmId = SWARM,
-    numbering: Numbering | None = None,
+    numbering: MonotonicCounter | None = None,
 ) -> AsyncIterator[Node]:
     async with open_network(LOOPBACK, identity(number)) as network:
         introducer = Introducer(
@@ -169,14 +169,18 @@ async def test_a_node_whose_clock_was_once_ahead_gets_back_in(
     async with trio.open_nursery() as nursery:
         addresses = await nursery.start(bootstrap.run)
         async with node(1, addresses) as other:
-            async with node(2, addresses, numbering=Numbering(path, clock=now + ahead)) as wrong:
+            async with node(
+                2, addresses, numbering=MonotonicCounter(path, clock=now + ahead)
+            ) as wrong:
                 me = wrong.network.peer
                 await until(lambda: me in other.introducer.peer_records)
                 refused = other.introducer.peer_records[me]
             await until(lambda: me not in other.network.connected())
             if disk == "lost":
                 path.unlink()
-            async with node(2, addresses, numbering=Numbering(path, clock=now + 60)) as right:
+            async with node(
+                2, addresses, numbering=MonotonicCounter(path, clock=now + 60)
+            ) as right:
                 await until(lambda: other.introducer.peer_records[me].number > refused.number)
                 here = tuple(right.network.addresses)
                 await until(lambda: other.introducer.peer_records[me].addresses == here)
@@ -194,10 +198,10 @@ async def test_what_is_newer_holds_no_longer_for_being_contradicted() -> None:
             introductions.open_peer_record(seal_peer_record(identity(2), SWARM, [], number), SWARM)
             for number in (3600, 60)
         )
-        introducer._hear(newer, Word(None, Scope.WORLD))
+        introducer._hear(newer, AddressSource(None, Scope.WORLD))
         then = introducer._heard[newer.peer].then
         await trio.sleep(0.01)
-        introducer._hear(older, Word(None, Scope.WORLD))
+        introducer._hear(older, AddressSource(None, Scope.WORLD))
         assert introducer._heard[newer.peer].record == newer
         assert introducer._heard[newer.peer].then == then
 

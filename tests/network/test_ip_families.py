@@ -16,8 +16,8 @@ from distro_node.node.network import addresses, ip_families
 from distro_node.node.network import network as network_module
 from distro_node.node.network.addresses import endpoint, versions_of
 from distro_node.node.network.circuit_relay import CircuitLimits
+from distro_node.node.network.dial_policy import Scope
 from distro_node.node.network.errors import BadAddress, DialError
-from distro_node.node.network.hearsay import Scope
 from distro_node.node.network.ip_families import plain_host, remote_address
 from distro_node.node.network.nat.dial_back import DialBack, ask_dial_back, ports_of
 from distro_node.node.network.network import Network, NetworkSettings, open_network

@@ -12,7 +12,7 @@ from distro_node.node.network.ledbat import (
     FEWEST_BYTES,
     SLOWEST_BYTES_PER_SECOND,
     TARGET_SECONDS,
-    Sample,
+    TcpSample,
     Window,
 )
 
@@ -61,7 +61,7 @@ class Sender:
         if not self.arrived:
             return
         while True:
-            sample = Sample(
+            sample = TcpSample(
                 now=now,
                 round_trip=self.round_trip,
                 deviation=self.deviation,
@@ -190,8 +190,8 @@ def test_what_tcp_holds_back_is_not_piled_up_in_the_kernel() -> None:
 def test_what_others_of_ours_send_meanwhile_is_not_learned_from() -> None:
     window = Window()
 
-    def sample(arrived: int, round_trip: float) -> Sample:
-        return Sample(
+    def sample(arrived: int, round_trip: float) -> TcpSample:
+        return TcpSample(
             now=1.0,
             round_trip=round_trip,
             deviation=0.0,
@@ -215,7 +215,7 @@ def test_what_others_of_ours_send_meanwhile_is_not_learned_from() -> None:
 
 def test_the_least_is_always_let_through() -> None:
     window = Window()
-    full = Sample(
+    full = TcpSample(
         now=1.0,
         round_trip=2.0,
         deviation=0.0,

@@ -14,11 +14,11 @@ import trio
 from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.network import liveness, requests
 from distro_node.node.network.addresses import id_of
-from distro_node.node.network.dialling import dial_from
+from distro_node.node.network.cancel_scopes import open_scope
+from distro_node.node.network.dial import dial_from
 from distro_node.node.network.errors import BadAddress, DialError, PortInUse, RequestError
 from distro_node.node.network.events import PeerDown, PeerUp
 from distro_node.node.network.network import Network, NetworkSettings, open_network
-from distro_node.node.network.scopes import open_scope
 from distro_node.protocol.wire.errors import ProtocolError
 from libp2p.custom_types import TProtocol
 from network.support import (

@@ -12,11 +12,11 @@ import trio
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import circuit_relay, circuits
 from distro_node.node.network.addresses import circuit_through, id_of, peer_of
+from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.network.circuit_relay import CircuitLimits, CircuitRelay
 from distro_node.node.network.circuits import HOP, STOP
 from distro_node.node.network.errors import DialError, RequestError
 from distro_node.node.network.network import Network
-from distro_node.node.network.scopes import open_scope
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
 from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
 from network.support import (

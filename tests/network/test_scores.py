@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import addresses
-from distro_node.node.network.scores import HALF_LIFE_SECONDS, MAX_PEERS, REFUSAL_SECONDS, Scores
+from distro_node.node.network.scores import (
+    HALF_LIFE_SECONDS,
+    MAX_PEERS,
+    REFUSAL_SECONDS,
+    OffenceScores,
+)
 from distro_node.node.network.traffic import Traffic
 from multiaddr import Multiaddr
 
@@ -13,7 +18,7 @@ PEER = PeerId(bytes(32))
 
 
 def test_offences_add_up_and_fade() -> None:
-    scores = Scores()
+    scores = OffenceScores()
     assert [scores.penalise(PEER, "malformed", float(t)) for t in range(4)] == [0, 0, 0, 1]
     # The same spread over hours is forgiven.
     other = PeerId(bytes([1]) * 32)
@@ -23,7 +28,7 @@ def test_offences_add_up_and_fade() -> None:
 
 
 def test_refusal_ends_and_begins_with_a_clean_sheet() -> None:
-    scores = Scores()
+    scores = OffenceScores()
     assert not scores.penalise(PEER, "bad_hash", 0.0)
     assert not scores.refused(PEER, 0.0)
     assert scores.penalise(PEER, "bad_hash", 0.0)
@@ -33,7 +38,7 @@ def test_refusal_ends_and_begins_with_a_clean_sheet() -> None:
 
 
 def test_a_crowd_of_identities_does_not_fill_the_memory() -> None:
-    scores = Scores()
+    scores = OffenceScores()
     crowd = [PeerId(number.to_bytes(32, "big")) for number in range(2 * MAX_PEERS)]
     for peer in crowd:
         scores.penalise(peer, "malformed", 0.0)

@@ -12,7 +12,6 @@ import pytest
 import trio
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import Identity, PeerId
-from distro_node.node import sync
 from distro_node.node.network import requests
 from distro_node.node.network.addresses import id_of
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
@@ -20,7 +19,8 @@ from distro_node.node.network.discovery.introductions import Introducer, Introdu
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.network import Network, open_network
 from distro_node.node.network.streams import write_frame
-from distro_node.protocol.chain.sync import SYNC_PROTOCOL, Question, SyncResponse, read_answer
+from distro_node.node.session import sync
+from distro_node.protocol.chain.sync import SYNC_PROTOCOL, SyncQuery, SyncResponse, read_answer
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.introductions import (
     IntroductionResponse,
@@ -144,7 +144,7 @@ async def test_a_long_answer_of_nothing_is_decoded_beside_the_loop(
     async with star(2) as (node, liar):
         liar.serve(SYNC_PROTOCOL, answer, max_request=512, max_concurrent=2)
         for _ in range(2):
-            found = await sync.ask_peer(node, chain.manifest, Question(liar.peer, 0))
+            found = await sync.ask_peer(node, chain.manifest, SyncQuery(liar.peer, 0))
             assert found is not None
     assert threads == [False, True]
 

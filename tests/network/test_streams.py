@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 from distro_node.crypto.identity import PeerId
-from distro_node.node.network import guards, requests, streams
+from distro_node.node.network import library_patches, requests, streams
 from distro_node.node.network.addresses import id_of, parse_dial, peer_of
+from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.network import Network
-from distro_node.node.network.scopes import open_scope
 from distro_node.node.network.streams import read_frame, write_frame
 from libp2p.custom_types import TProtocol
 from network.support import ECHO, echo, muxers, requests_open, star, until
@@ -199,10 +199,10 @@ async def test_a_peer_that_hoards_streams_gets_so_many_and_keeps_nobody_out() ->
         hoard = [
             await muxer.open_stream()
             for muxer in muxers(hoarder)
-            for _ in range(guards.MAX_STREAMS_PER_PEER)
+            for _ in range(library_patches.MAX_STREAMS_PER_PEER)
         ]
-        await until(lambda: opened_by(hoarder, hub) <= guards.MAX_STREAMS_PER_PEER)
-        assert opened_by(hoarder, hub) == guards.MAX_STREAMS_PER_PEER
+        await until(lambda: opened_by(hoarder, hub) <= library_patches.MAX_STREAMS_PER_PEER)
+        assert opened_by(hoarder, hub) == library_patches.MAX_STREAMS_PER_PEER
         assert await ask(other, hub.peer) == b"x"
         for stream in hoard:
             await stream.reset()

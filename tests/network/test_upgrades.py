@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 from distro_node.crypto.identity import PeerId
+from distro_node.node.network.dial_policy import AddressSource, Scope
 from distro_node.node.network.errors import DialError
-from distro_node.node.network.hearsay import Scope, Word
 from distro_node.node.network.nat import upgrades
 from distro_node.node.network.nat.upgrades import Upgrades
 from distro_node.node.network.network import Network
@@ -33,10 +33,12 @@ class Attempts:
         target: Any = network
         target.connect = self.connect
 
-    def word_about(self, peer: PeerId) -> Word:
-        return Word(peer, Scope.WORLD)
+    def word_about(self, peer: PeerId) -> AddressSource:
+        return AddressSource(peer, Scope.WORLD)
 
-    async def connect(self, address: str, timeout: float, *, direct: bool, word: Word) -> None:
+    async def connect(
+        self, address: str, timeout: float, *, direct: bool, word: AddressSource
+    ) -> None:
         assert direct
         assert word.scope is Scope.WORLD
         self.dialled.append(address)

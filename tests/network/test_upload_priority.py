@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import trio
-from distro_node.node.network.ledbat import FEWEST_BYTES, Sample
-from distro_node.node.network.rates import Rate
+from distro_node.node.network.ledbat import FEWEST_BYTES, TcpSample
+from distro_node.node.network.rate_limits import Rate
 from distro_node.node.network.upload_priority import Priority, UploadPriorities
 from trio.testing import MockClock
 
@@ -124,8 +124,8 @@ class Socket:
         self.handed, self.arrived = 0, 0
         self.round_trip = 0.01
 
-    def read(self) -> Sample:
-        return Sample(
+    def read(self) -> TcpSample:
+        return TcpSample(
             now=trio.current_time(),
             round_trip=self.round_trip,
             deviation=0.0,

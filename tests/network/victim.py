@@ -18,8 +18,8 @@ from typing import Any
 import trio
 from distro_node.node.network.circuit_relay import CircuitLimits
 from distro_node.node.network.network import NetworkSettings, open_network
+from distro_node.node.session.session import SwarmSession
 from distro_node.node.settings import DaemonSettings
-from distro_node.node.stay import Stay
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.swarm_store import SwarmStore
@@ -121,7 +121,7 @@ async def serve(root: Path, wire: Any) -> None:
     async with open_network(network_settings, me) as network, trio.open_nursery() as nursery:
         network.serve(ECHO, echo, max_request=1 << 16, max_concurrent=64)
         page = metrics.serve(("127.0.0.1", 0))
-        stay = Stay(settings, data, me, network, telemetry, workshop.start)
+        stay = SwarmSession(settings, data, me, network, telemetry, workshop.start)
         nursery.start_soon(stay.run, b"")
         # A round of its own is over: everything is there, and works.
         await until(lambda: (telemetry.status().round or 0) > len(chain.ledger))

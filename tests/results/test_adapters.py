@@ -13,9 +13,9 @@ from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.results.export import ExportSettings, export_swarm
 from distro_node.node.results.generate import GenerateSettings, open_writer
 from distro_node.node.results.verify import Verified, VerifySettings, verify_model
-from distro_node.node.settings import NEWEST, Which
+from distro_node.node.settings import NEWEST, StateSelector
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.initial import Lora
+from distro_node.node.trainer.models.initial_parameters import Lora
 from peft import PeftModel
 from results.support import LAST, Made, make_swarm
 from safetensors.torch import load_file, save_file
@@ -37,7 +37,7 @@ def names_in(directory: Path) -> list[str]:
     return [path.name for path in directory.iterdir()]
 
 
-async def export(made: Made, to: Path, *, merged: bool, which: Which = NEWEST) -> Path:
+async def export(made: Made, to: Path, *, merged: bool, which: StateSelector = NEWEST) -> Path:
     asked = ExportSettings(
         swarm=made.manifest.swarm, data_dir=made.data.root, to=to, which=which, merged=merged
     )
@@ -57,7 +57,7 @@ async def test_both_ways_out_are_the_same_model_and_the_swarms(
 ) -> None:
     apart = await export(finished, tmp_path / "apart", merged=False)
     whole = await export(finished, tmp_path / "whole", merged=True)
-    base = await export(finished, tmp_path / "base", merged=True, which=Which(round=0))
+    base = await export(finished, tmp_path / "base", merged=True, which=StateSelector(round=0))
     # Before the first round the merged model equals the base.
     opened = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), apart)
     merged = AutoModelForCausalLM.from_pretrained(whole)

@@ -18,11 +18,11 @@ from distro_node.node.results.evaluate import GPT4ALL, MAX_TASKS, asks_by_templa
 from distro_node.node.results.evaluation_worker import failure, scores
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.metrics import Metrics
-from distro_node.node.telemetry.scores import Score, Scores, read_scores
+from distro_node.node.telemetry.task_scores import TaskScore, TaskScores, read_scores
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.node.trainer.export import export
-from distro_node.node.trainer.task_names import SFT
-from distro_node.node.trainer.tokenizer_settings import CHAT_TEMPLATE_NAME
+from distro_node.node.trainer.models.export import export
+from distro_node.node.training.task_names import SFT
+from distro_node.node.training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from distro_node.protocol.wire.structure import to_plain
 from distro_node.protocol.wire.swarm_id import swarm_text
 from results.support import Made, make_swarm
@@ -218,15 +218,15 @@ def test_the_numbers_of_a_result() -> None:
 
 
 def test_one_number_a_task_is_compared_and_served() -> None:
-    def score(task: str, metric: str, value: float) -> Score:
-        return Score(task=task, metric=metric, value=value, error=None, samples=None)
+    def score(task: str, metric: str, value: float) -> TaskScore:
+        return TaskScore(task=task, metric=metric, value=value, error=None, samples=None)
 
     rows = (
         *(score("winogrande", "acc", 0.5), score("winogrande", "acc_norm", 0.1)),
         *(score("piqa", "acc", 0.6), score("piqa", "acc_norm", 0.7)),
         *(score("mine", "bleu", 0.2), score("yours", "f1", 0.4)),
     )
-    measured = Scores(**{**vars(SCORES), "tasks": rows})
+    measured = TaskScores(**{**vars(SCORES), "tasks": rows})
     assert {t: s.value for t, s in measured.main().items()} == {
         "winogrande": 0.5,
         "piqa": 0.7,

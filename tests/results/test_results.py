@@ -15,7 +15,6 @@ import distro_node.node.results.export as export_module
 import pytest
 from distro_node.node.cli.main import main
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.results.card import card, contributions, provenance_bytes
 from distro_node.node.results.export import (
     ExportSettings,
     check_target,
@@ -23,9 +22,10 @@ from distro_node.node.results.export import (
     written_aside,
 )
 from distro_node.node.results.generate import GenerateSettings, open_writer
-from distro_node.node.results.state import made_again, read_swarm
+from distro_node.node.results.model_card import card, contributions, provenance_bytes
+from distro_node.node.results.saved_state import made_again, read_swarm
 from distro_node.node.results.verify import VerifySettings, verify_model
-from distro_node.node.settings import NEWEST, Which
+from distro_node.node.settings import NEWEST, StateSelector
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.protocol.wire.manifest import SourceSpec
@@ -56,7 +56,7 @@ def made(finished: Made, tmp_path: Path) -> Made:
     )
 
 
-def settings(made: Made, to: Path, which: Which = NEWEST) -> ExportSettings:
+def settings(made: Made, to: Path, which: StateSelector = NEWEST) -> ExportSettings:
     return ExportSettings(swarm=made.manifest.swarm, data_dir=made.data.root, to=to, which=which)
 
 
@@ -182,7 +182,7 @@ async def test_what_was_changed_is_found_out(
 async def test_any_kept_round_can_be_made_again_and_no_other(made: Made) -> None:
     known = await read_swarm(made.data, made.manifest.swarm)
     assert [each.round for each in known.snapshots] == [-1, 4, 5]
-    async with made_again(known, Which(round=3)) as state:
+    async with made_again(known, StateSelector(round=3)) as state:
         # From the initial parameters, by the updates that are still there.
         assert (state.round, state.fingerprint) == (3, made.fingerprints[3])
         assert state.record == made.ledger[3].record.id
@@ -192,7 +192,7 @@ async def test_any_kept_round_can_be_made_again_and_no_other(made: Made) -> None
     BlobStore(made.data.blobs).remove(lost.update)
     for round_ in (3, LAST + 1, 99):
         with pytest.raises(UserError) as refused:
-            async with made_again(known, Which(round=round_)):
+            async with made_again(known, StateSelector(round=round_)):
                 pass
         assert refused.value.code == ExitCode.NOTHING_TO_EXPORT
         assert "rounds 0 to 1, 4 to 5" in refused.value.problem
@@ -204,7 +204,7 @@ async def test_the_best_is_the_one_with_the_lowest_held_out_loss(
 ) -> None:
     to = tmp_path / "model"
     with pytest.raises(UserError, match="no held-out loss") as refused:
-        await export_swarm(settings(made, to, Which(best=True)))
+        await export_swarm(settings(made, to, StateSelector(best=True)))
     assert "--best" in refused.value.remedy
     assert refused.value.code == ExitCode.NOTHING_TO_EXPORT
     assert not to.exists()
@@ -212,7 +212,7 @@ async def test_the_best_is_the_one_with_the_lowest_held_out_loss(
     made.measured({1: 3.0, 2: 2.5, 4: 2.75, 5: 2.9, 77: 0.1, 3: float("nan")})
     (lost,) = made.ledger[2].record.updates
     BlobStore(made.data.blobs).remove(lost.update)
-    done = await export_swarm(settings(made, to, Which(best=True)))
+    done = await export_swarm(settings(made, to, StateSelector(best=True)))
     assert done.round == 4
     assert json.loads((to / "distro-node.json").read_text())["heldout_loss"] == 2.75
 
@@ -234,7 +234,7 @@ async def test_a_state_that_is_not_the_swarms_is_none(made: Made) -> None:
     store.write()
     known = await read_swarm(made.data, made.manifest.swarm)
     with pytest.raises(UserError, check=refusal(ExitCode.NOTHING_TO_EXPORT, "not the swarm's")):
-        async with made_again(known, Which(round=3)):
+        async with made_again(known, StateSelector(round=3)):
             pass
 
 

@@ -10,18 +10,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.sampling.apportion import apportion, most_lanes, time_of
+from distro_node.protocol.sampling.apportionment import apportion, most_lanes, time_of
 from distro_node.protocol.sampling.assignment import (
     MOST_ROUNDS,
     Assignment,
+    LentStream,
     Terms,
-    Work,
     assign,
     samples_of,
 )
-from distro_node.protocol.sampling.deal import Deal
-from distro_node.protocol.sampling.sampler import Order
-from distro_node.protocol.sampling.weights import Weight
+from distro_node.protocol.sampling.member_weights import MemberWeight
+from distro_node.protocol.sampling.sampler import StreamOrder
+from distro_node.protocol.sampling.stream_cursor import StreamCursors
 from distro_node.protocol.wire.membership import Membership
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ def always(round: int) -> bool:
 
 
 def assigned(
-    order: Order,
+    order: StreamOrder,
     everybody: Membership,
     round_: int,
     values: Sequence[int] | None = None,
@@ -49,7 +49,9 @@ def assigned(
     before: Assignment | None = None,
 ) -> Assignment:
     values = values or [0] * len(everybody)
-    weights = {peer: Weight(value) for peer, value in zip(everybody.peers, values, strict=True)}
+    weights = {
+        peer: MemberWeight(value) for peer, value in zip(everybody.peers, values, strict=True)
+    }
     return assign(Terms(order, max_share, trains), everybody, weights, busy, before, round_)
 
 
@@ -79,8 +81,8 @@ def sizes(everybody: Membership, assignment: Assignment) -> list[int]:
 def test_shares_are_together_exactly_the_round(
     seed: int, samples: int, lanes: int, count: int, round_: int
 ) -> None:
-    order = Order(seed, samples, lanes, max(1, samples // lanes), max(1, samples // lanes))
-    everybody, deal = members(count), Deal(round_)
+    order = StreamOrder(seed, samples, lanes, max(1, samples // lanes), max(1, samples // lanes))
+    everybody, deal = members(count), StreamCursors(round_)
     assignment = assigned(order, everybody, round_)
     shares = [samples_of(order, [deal], [assignment.lanes_of(peer)]) for peer in everybody.peers]
     dealt = Counter(sample for mine in shares for sample in mine)
@@ -99,7 +101,7 @@ def test_shares_are_together_exactly_the_round(
 def test_every_lane_is_dealt_once_whatever_the_weights(
     lanes: int, values: list[int], round_: int, max_share: float, data: st.DataObject
 ) -> None:
-    order, everybody = Order(1, 1000, lanes, 3, 3), members(len(values))
+    order, everybody = StreamOrder(1, 1000, lanes, 3, 3), members(len(values))
     busy = data.draw(st.sets(st.sampled_from(everybody.peers)))
     assignment = assigned(order, everybody, round_, values, max_share=max_share, busy=busy)
     assert lanes_of(assignment) == Counter(range(lanes))
@@ -133,14 +135,14 @@ def test_nobody_could_be_done_sooner(lanes: int, values: list[int]) -> None:
 
 
 def test_twice_as_fast_is_twice_as_much() -> None:
-    order, everybody = Order(1, 10_000, 60, 10, 10), members(4)
+    order, everybody = StreamOrder(1, 10_000, 60, 10, 10), members(4)
     assignment = assigned(order, everybody, 1, [10, 20, 40, 80], max_share=0.6)
     assert sizes(everybody, assignment) == [4, 8, 16, 32]
 
 
 def test_nobody_has_more_than_a_third_unless_they_are_too_few() -> None:
     """Otherwise twice an equal share, or no member could have less than that."""
-    order = Order(1, 10_000, 60, 10, 10)
+    order = StreamOrder(1, 10_000, 60, 10, 10)
     for count, most in ((1, 60), (3, 40), (4, 30), (5, 24), (6, 20), (12, 20)):
         everybody = members(count)
         counts = sizes(everybody, assigned(order, everybody, 1, [1 << 40, *[1] * (count - 1)]))
@@ -156,7 +158,7 @@ def test_nobody_has_more_than_a_third_unless_they_are_too_few() -> None:
 def test_who_is_slower_than_a_sequence_a_round_has_several_rounds_time() -> None:
     """Eight streams, speeds 4 : 4 : 4 : 1: a round takes the time of three streams of a fast member, in
     which the slow one computes three quarters of a stream."""
-    order, everybody = Order(1, 10_000, 8, 10, 10), members(4)
+    order, everybody = StreamOrder(1, 10_000, 8, 10, 10), members(4)
     values = [4, 4, 4, 1]
     slow = everybody.peers[3]
     first = assigned(order, everybody, 5, values, max_share=0.5)
@@ -177,10 +179,10 @@ def test_who_is_slower_than_a_sequence_a_round_has_several_rounds_time() -> None
 
 
 def test_of_too_many_slow_ones_not_always_the_same_wait() -> None:
-    order, everybody = Order(1, 10_000, 4, 10, 10), members(12)
+    order, everybody = StreamOrder(1, 10_000, 4, 10, 10), members(12)
     values = [1000, 1000, 1000, *[1] * 9]
     served: Counter[PeerId] = Counter()
-    works: list[Work] = []
+    works: list[LentStream] = []
     for round_ in range(1, 400):
         busy = {work.peer for work in works if work.due >= round_}
         made = assigned(order, everybody, round_, values, max_share=0.5, busy=busy).works
@@ -192,7 +194,7 @@ def test_of_too_many_slow_ones_not_always_the_same_wait() -> None:
 
 
 def test_a_member_keeps_its_lanes_while_a_block_lasts_and_the_remainder_goes_round() -> None:
-    order, everybody = Order(9, 1000, 4, 50, 10), members(3)
+    order, everybody = StreamOrder(9, 1000, 4, 50, 10), members(3)
     rounds = [assigned(order, everybody, round_) for round_ in range(1, 301)]
     for peer in everybody.peers:
         lanes = [each.lanes_of(peer) for each in rounds]
@@ -209,7 +211,7 @@ def test_a_member_keeps_its_lanes_while_a_block_lasts_and_the_remainder_goes_rou
 
 
 def test_with_fewer_lanes_than_members_everybody_takes_turns() -> None:
-    order, everybody = Order(0, 1000, 2, 500, 500), members(5)
+    order, everybody = StreamOrder(0, 1000, 2, 500, 500), members(5)
     rounds = [sizes(everybody, assigned(order, everybody, round_)) for round_ in range(1, 6)]
     assert all(sorted(each) == [0, 0, 0, 1, 1] for each in zip(*rounds, strict=True))
     assert [sum(each) for each in rounds] == [2] * 5
@@ -218,8 +220,8 @@ def test_with_fewer_lanes_than_members_everybody_takes_turns() -> None:
 def test_a_member_trains_on_its_part_of_a_large_corpus() -> None:
     """Of 256 spans each of four members reads a quarter in an epoch, and hardly any chunk twice."""
     chunk = 16
-    order, everybody = Order(1, 256 * 8 * chunk, 32, 8 * chunk, chunk), members(4)
-    deals = [Deal(round_) for round_ in range(1, 8 * 8 * chunk + 1)]
+    order, everybody = StreamOrder(1, 256 * 8 * chunk, 32, 8 * chunk, chunk), members(4)
+    deals = [StreamCursors(round_) for round_ in range(1, 8 * 8 * chunk + 1)]
     rounds = [assigned(order, everybody, deal.round) for deal in deals]
     for peer in everybody.peers:
         lanes = [each.lanes_of(peer) for each in rounds]
@@ -236,7 +238,7 @@ def moved(before: Assignment, after: Assignment) -> int:
 def test_a_weight_that_changes_moves_no_more_lanes_than_it_must() -> None:
     """One of sixteen shrinks by half: eight of its streams go to others, and no other stream moves.
     Each move costs a chunk."""
-    order, everybody = Order(1, 100_000, 256, 100, 10), members(16)
+    order, everybody = StreamOrder(1, 100_000, 256, 100, 10), members(16)
     values = [100] * 16
     for index in range(16):
         smaller = [*values[:index], 50, *values[index + 1 :]]
@@ -252,7 +254,7 @@ def test_a_weight_that_changes_moves_no_more_lanes_than_it_must() -> None:
 @given(st.integers(0, 2**32))
 def test_lanes_move_as_little_as_can_be_with_any_changes(seed: int) -> None:
     chance = random.Random(seed)
-    order = Order(1, 100_000, chance.randint(1, 80), 1000, 10)
+    order = StreamOrder(1, 100_000, chance.randint(1, 80), 1000, 10)
     before: Assignment | None = None
     peers = list(members(12).since)
     for round_ in range(1, 12):
@@ -275,7 +277,7 @@ def test_lanes_move_as_little_as_can_be_with_any_changes(seed: int) -> None:
 
 
 def test_terms_of_one_lane() -> None:
-    order, everybody = Order(0, 10, 1, 2, 2), members(2)
+    order, everybody = StreamOrder(0, 10, 1, 2, 2), members(2)
     rounds = [assigned(order, everybody, round_, [8, 1]) for round_ in range(1, 5)]
     for before, after in pairwise(rounds):
         assert lanes_of(before) == lanes_of(after) == Counter([0])

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from distro_node.protocol.sampling.sampler import SPAN_CHUNKS, Order, order_of
+from distro_node.protocol.sampling.sampler import SPAN_CHUNKS, StreamOrder, order_of
 from distro_node.protocol.wire.blobs import CHUNK_BYTES
 from distro_node.protocol.wire.manifest import Manifest
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from simulation.toy import toy_manifest
 
 
-def first_places(order: Order, count: int) -> list[int]:
+def first_places(order: StreamOrder, count: int) -> list[int]:
     """Return the samples at the first `count` places of the endless sequence, epoch after epoch."""
     window, inside = np.divmod(np.arange(count), order.lanes * order.span)
     lanes, row = np.divmod(inside, order.span)
@@ -43,7 +43,7 @@ def corpus(samples: int, lanes: int, length: int = 100) -> Manifest:
 def test_an_epoch_visits_every_sample_once(
     seed: int, samples: int, lanes: int, span: int, mixed: int
 ) -> None:
-    order = Order(seed, samples, lanes, min(span, samples), mixed)
+    order = StreamOrder(seed, samples, lanes, min(span, samples), mixed)
     visited = first_places(order, 3 * samples)
     for epoch in range(3):
         mine = visited[epoch * samples : (epoch + 1) * samples]
@@ -56,7 +56,7 @@ def test_rows_of_all_lanes_are_places_of_the_sequence(
     samples: int, lanes: int, rows: int, span: int
 ) -> None:
     """Whole windows of rows cover the first places of the sequence, each once."""
-    order = Order(5, samples, lanes, min(span, samples), span)
+    order = StreamOrder(5, samples, lanes, min(span, samples), span)
     rows = -(-rows // order.span) * order.span
     row, lane = np.divmod(np.arange(rows * lanes), lanes)
     assert sorted(order.samples_at(lane, row)) == sorted(first_places(order, rows * lanes))
@@ -64,7 +64,7 @@ def test_rows_of_all_lanes_are_places_of_the_sequence(
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     orders = {
-        tuple(first_places(Order(seed, 50, 5, 10, 10), 150)[epoch * 50 : epoch * 50 + 50])
+        tuple(first_places(StreamOrder(seed, 50, 5, 10, 10), 150)[epoch * 50 : epoch * 50 + 50])
         for seed in range(3)
         for epoch in range(3)
     }
@@ -115,7 +115,7 @@ def test_fewer_samples_than_lanes() -> None:
 
 
 def test_a_large_corpus_costs_nothing() -> None:
-    order = Order(3, 2**56, 1000, 8192, 1024)
+    order = StreamOrder(3, 2**56, 1000, 8192, 1024)
     found = order.samples_at(np.arange(1000), np.full(1000, 2**40))
     assert len(set(found)) == 1000
     # About a quarter each: the whole range is used.
@@ -124,9 +124,9 @@ def test_a_large_corpus_costs_nothing() -> None:
 
 def test_frozen_order() -> None:
     lanes, rows = np.arange(8), np.full(8, 3)
-    found = Order(7, 1000, 8, 125, 50).samples_at(lanes, rows)
+    found = StreamOrder(7, 1000, 8, 125, 50).samples_at(lanes, rows)
     assert found == [4, 168, 891, 375, 647, 284, 509, 770]
-    found = Order(7, 1003, 8, 40, 16).samples_at(lanes, rows * 1000 + lanes)
+    found = StreamOrder(7, 1003, 8, 40, 16).samples_at(lanes, rows * 1000 + lanes)
     assert found == [600, 843, 367, 528, 447, 2, 684, 214]
 
 
@@ -137,6 +137,6 @@ def test_frozen_order() -> None:
 )  # fmt: skip
 def test_what_is_refused(wrong: dict[str, int], what: str) -> None:
     right = {"seed": 0, "samples": 100, "lanes": 4, "span": 25, "mixed": 25}
-    Order(**right)
+    StreamOrder(**right)
     with pytest.raises(ValueError, match=what):
-        Order(**(right | wrong))
+        StreamOrder(**(right | wrong))

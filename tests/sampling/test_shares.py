@@ -8,17 +8,24 @@ from typing import Any
 import pytest
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.shares import SharesByRound
+from distro_node.protocol.chain.shares import ShareHistory
 from distro_node.protocol.member.capacity import Capacity
-from distro_node.protocol.member.collection import Holdings
 from distro_node.protocol.member.effects import Apply, Effect, Publish, Train
-from distro_node.protocol.member.inputs import Applied, Heard, Learned, Loaded, Trained, UpdateHeld
+from distro_node.protocol.member.inputs import (
+    Applied,
+    EntryReceived,
+    Loaded,
+    MessageReceived,
+    Trained,
+    UpdateHeld,
+)
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.member.replica import Replica
-from distro_node.protocol.sampling import assignment, say, weights
+from distro_node.protocol.member.update_collection import HeldUpdates
+from distro_node.protocol.sampling import assignment, member_weights, update_weights
 from distro_node.protocol.sampling.assignment import Assignment, Terms
-from distro_node.protocol.sampling.sampler import Order
-from distro_node.protocol.sampling.weights import Weight
+from distro_node.protocol.sampling.member_weights import MemberWeight
+from distro_node.protocol.sampling.sampler import StreamOrder
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from distro_node.protocol.wire.membership import Membership
@@ -44,8 +51,10 @@ def _after(
     values: Sequence[int], stated: dict[PeerId, int], members: Sequence[PeerId] = ()
 ) -> list[int]:
     """Return the weights of members that had these, after a round in which all updates were due."""
-    before = {peer: Weight(value) for peer, value in zip(PEERS, values, strict=False)}
-    after = weights.next_weights(before, set(before), _record(stated), members or list(before), 64)
+    before = {peer: MemberWeight(value) for peer, value in zip(PEERS, values, strict=False)}
+    after = member_weights.next_weights(
+        before, set(before), _record(stated), members or list(before), 64
+    )
     return [after[peer].value for peer in members or before]
 
 
@@ -62,9 +71,9 @@ def test_who_says_less_has_less_at_once() -> None:
 
 
 def test_nobody_is_late_with_what_was_not_due() -> None:
-    everybody = {peer: Weight(100) for peer in PEERS[:3]}
+    everybody = {peer: MemberWeight(100) for peer in PEERS[:3]}
     record = _record(dict.fromkeys(PEERS[:2], 100))
-    after = weights.next_weights(everybody, set(PEERS[:2]), record, PEERS[:3], 64)
+    after = member_weights.next_weights(everybody, set(PEERS[:2]), record, PEERS[:3], 64)
     assert after[PEERS[2]].value == 100
 
 
@@ -75,7 +84,7 @@ def test_a_newcomer_begins_modestly() -> None:
 
 def test_some_weight_is_left() -> None:
     """However often it is late: otherwise a member that was away could never show that it is back."""
-    weight = Weight(6400)
+    weight = MemberWeight(6400)
     for _ in range(30):
         weight = weight.late(100)
     kept = _after([4096 * 64, 4096 * 64, 300], dict.fromkeys(PEERS[:2], 4096 * 64))[2]
@@ -94,7 +103,7 @@ def test_no_claim_grows_for_ever() -> None:
 
 def test_who_came_late_grows_carefully() -> None:
     """So an excessive claim costs one late update in a dozen, not one in three."""
-    values = [(weight := Weight(1600, HUGE).late(1)).value]
+    values = [(weight := MemberWeight(1600, HUGE).late(1)).value]
     for _ in range(2):
         weight = weight.counted(HUGE, HUGE)
         values.append(weight.value)
@@ -103,7 +112,7 @@ def test_who_came_late_grows_carefully() -> None:
 
 def test_only_the_first_of_a_row_says_how_much_is_too_much() -> None:
     """A member that was away for a while is back soon."""
-    weight = Weight(1600, 1600).late(1).late(1).late(1)
+    weight = MemberWeight(1600, 1600).late(1).late(1).late(1)
     grown = [(weight := weight.counted(1600, HUGE)).value for _ in range(4)]
     assert grown == [300, 450, 675, 800]
 
@@ -121,12 +130,12 @@ def test_a_minority_does_not_set_the_scale() -> None:
 
 
 def _terms(lanes: int, max_share: float = 0.5, trains: Callable[[int], bool] = bool) -> Terms:
-    return Terms(Order(1, 100_000, lanes, 1000, 10), max_share, trains)
+    return Terms(StreamOrder(1, 100_000, lanes, 1000, 10), max_share, trains)
 
 
 def _assigned(terms: Terms, values: Sequence[int], round_: int = 1) -> Assignment:
     everybody = Membership(since=dict.fromkeys(PEERS[: len(values)], 0))
-    given = {peer: Weight(value) for peer, value in zip(PEERS, values, strict=False)}
+    given = {peer: MemberWeight(value) for peer, value in zip(PEERS, values, strict=False)}
     return assignment.assign(terms, everybody, given, (), None, round_)
 
 
@@ -164,7 +173,7 @@ def test_nothing_is_due_behind_the_end() -> None:
 def test_lanes_stay_where_they_are() -> None:
     everybody = Membership(since=dict.fromkeys(PEERS[:4], 0))
     before = _assigned(_terms(40), [100] * 4)
-    lanes = dict.fromkeys(PEERS[:4], Weight(100)) | {PEERS[0]: Weight(50)}
+    lanes = dict.fromkeys(PEERS[:4], MemberWeight(100)) | {PEERS[0]: MemberWeight(50)}
     after = assignment.assign(_terms(40), everybody, lanes, (), before, 2)
     kept = [set(_flat(before.runs[peer])) <= set(_flat(after.runs[peer])) for peer in PEERS[1:4]]
     assert all(kept)
@@ -208,7 +217,7 @@ def test_what_is_not_due_is_not_taken_in() -> None:
     said = chain.envelope(slow, "announcement", chain.announcement(slow))
     member = chain.member(me)
     with pytest.raises(ProtocolError) as refused:
-        member.handle(Heard(said), 0.0)
+        member.handle(MessageReceived(said), 0.0)
     assert refused.value.reason == "not_due"
 
 
@@ -245,12 +254,14 @@ def test_who_returns_computes_what_it_is_dealt_then() -> None:
     member = chain.member(slow, load=False)
     first = _told(member.handle(Loaded(chain.round - 1, FINGERPRINT, None), 0.0))
     member.handle(_made(first), 0.0)
-    effects = member.handle(Learned(chain.grow(departed=[chain.silence(slow)])), 0.0)
+    effects = member.handle(EntryReceived(chain.grow(departed=[chain.silence(slow)])), 0.0)
     effects += _applies(member, chain)
     back = [chain.admission(number) for number in range(4) if identity(number).peer == slow]
-    effects += member.handle(Learned(chain.grow(admitted=back)), 0.0) + _applies(member, chain)
+    effects += member.handle(EntryReceived(chain.grow(admitted=back)), 0.0) + _applies(
+        member, chain
+    )
     while chain.round < first.round and not any(isinstance(each, Train) for each in effects):
-        effects += member.handle(Learned(chain.grow()), 0.0) + _applies(member, chain)
+        effects += member.handle(EntryReceived(chain.grow()), 0.0) + _applies(member, chain)
     second = _told(effects)
     announced = [each for each in effects if isinstance(each, Publish) and each.durable]
     late = member.handle(_made(first), 0.0)
@@ -278,7 +289,7 @@ def _applies(member: Member, chain: Chain) -> list[Effect]:
 
 
 def _said(*shares: int) -> list[int]:
-    return [*say.by_share(dict(zip(PEERS, shares, strict=False))).values()]
+    return [*update_weights.by_share(dict(zip(PEERS, shares, strict=False))).values()]
 
 
 def test_a_claim_is_heard_twice_at_most() -> None:
@@ -305,7 +316,7 @@ def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId,
         _goes_on(chain, slow)
     replica = Replica(slow, 1000)
     replica.loaded(work.due - 1, FINGERPRINT, None)
-    held, record = Holdings(), chain.ledger[work.due].record
+    held, record = HeldUpdates(), chain.ledger[work.due].record
     held.held = {entry.update for entry in record.updates}
     (apply,) = (e for e in replica.next(chain.ledger, held) if isinstance(e, Apply))
     return {each.entry.peer: each.count for each in apply.needed}, slow
@@ -325,7 +336,7 @@ def test_the_manifest_says_who_is_heard() -> None:
 
 def test_shares_take_little_memory() -> None:
     members = [Membership(since=dict.fromkeys(PEERS[:4], 0))] * 1001
-    known = SharesByRound(_terms(16), members[0], False)
+    known = ShareHistory(_terms(16), members[0], False)
     records = [
         _record({} if round_ == 0 else dict.fromkeys(PEERS[:4], 100 + round_ % 7), round_)
         for round_ in range(1000)

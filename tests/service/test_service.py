@@ -16,7 +16,7 @@ import pytest
 from cli.schemas import conforms
 from distro_node.node.cli import service as command_module
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.service.manager import Outcome, ServiceManager
+from distro_node.node.service.manager import ServiceCommandResult, ServiceManager
 from distro_node.node.service.units import Service, is_ours, launchd_plist, systemd_unit
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import swarm_text
@@ -38,7 +38,7 @@ class System:
 
     def __init__(self, folder: Path, kind: str = "systemd", system: bool = False) -> None:
         self.asked: list[str] = []
-        self.answers: dict[str, Outcome] = {}
+        self.answers: dict[str, ServiceCommandResult] = {}
         self.manager = ServiceManager(
             kind=kind,  # pyright: ignore[reportArgumentType]
             system=system,
@@ -47,10 +47,10 @@ class System:
             run=self.run,
         )
 
-    def run(self, words: Sequence[str]) -> Outcome:
+    def run(self, words: Sequence[str]) -> ServiceCommandResult:
         self.asked.append(" ".join(words))
         known = (answer for part, answer in self.answers.items() if part in self.asked[-1])
-        return next(known, Outcome(0, ""))
+        return next(known, ServiceCommandResult(0, ""))
 
 
 # Private here: `_program`: the program's path depends on this machine.
@@ -188,14 +188,16 @@ def test_a_file_that_was_edited_stays(tmp_path: Path) -> None:
 
 def test_what_the_system_says_is_passed_on(tmp_path: Path) -> None:
     system = System(tmp_path)
-    system.answers["enable"] = Outcome(1, "Failed to connect to bus")
+    system.answers["enable"] = ServiceCommandResult(1, "Failed to connect to bus")
     with pytest.raises(UserError, match="Failed to connect to bus") as caught:
         system.manager.install(unit(), force=False)
     assert caught.value.code is ExitCode.SERVICE
     assert system.manager.file("distro-node").exists()
-    system.answers = {"is-active": Outcome(3, "failed")}
+    system.answers = {"is-active": ServiceCommandResult(3, "failed")}
     assert system.manager.status("distro-node").state == "failed"
-    system.answers = {"is-active": Outcome(1, "Failed to connect to bus: No medium found")}
+    system.answers = {
+        "is-active": ServiceCommandResult(1, "Failed to connect to bus: No medium found")
+    }
     assert system.manager.status("distro-node").state == "unknown"
 
 
@@ -224,7 +226,7 @@ def test_the_command_installs_what_it_was_given(command, system: System) -> None
     # At boot the network may not be up yet.
     assert exec_start(path.read_bytes())[1:] == ["join", GOOD, "--max-upload", "5Mbit", "--wait"]
     assert "is active" not in command("service", "status").out
-    system.answers["is-active"] = Outcome(0, "active")
+    system.answers["is-active"] = ServiceCommandResult(0, "active")
     assert command("service", "status").out.startswith("The service is active")
     for action in ("status", "remove"):
         conforms("service", json.loads(command("service", action, "--json").out))

@@ -21,15 +21,14 @@ from dataclasses import dataclass, field, replace
 
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.checked import CheckedWork
+from distro_node.protocol.audit.reputation import ReputationTable
+from distro_node.protocol.audit.sign_score import SignSums
+from distro_node.protocol.audit.verdict import LEAST
+from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.checks.accounts import Accounts
-from distro_node.protocol.checks.agreement import Agreement
-from distro_node.protocol.checks.verdict import LEAST
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.messages import Record, RecordId
-
-from .scores import Scores
+from simulation.scores import Scores
 
 # Private here: `_accounts`, `_looked`: every field of an account is compared.
 
@@ -109,7 +108,7 @@ class Books:
     # Private helpers
 
     def _pages_after(
-        self, record: Record, ledger: Ledger, work: CheckedWork
+        self, record: Record, ledger: Ledger, work: AuditLedger
     ) -> Mapping[PeerId, _Page]:
         pages = dict(self._pages.get(record.parent, {}))
         sizes = ledger.dealing.shares(record.round).sequences if record.updates else {}
@@ -129,7 +128,7 @@ class Books:
             )
         for look in record.looks:
             drawn = work.drawn(look.checker, look.secret, look.round)
-            if drawn is None or Agreement(look.total, look.squares).thousandths < LEAST:
+            if drawn is None or SignSums(look.total, look.squares).thousandths < LEAST:
                 continue
             page = pages[drawn.peer]
             shown = sum(n for round_, n in page.by_round.items() if round_ <= look.round)
@@ -162,7 +161,7 @@ class Books:
                 return "votes without work"
         return ""
 
-    def _standings_are_just(self, accounts: Accounts, pages: Mapping[PeerId, _Page]) -> str:
+    def _standings_are_just(self, accounts: ReputationTable, pages: Mapping[PeerId, _Page]) -> str:
         for peer, page in pages.items():
             standings = accounts[peer].standings
             if self._honest(peer) and not (standings.counts and standings.credible):
@@ -172,7 +171,7 @@ class Books:
         return ""
 
 
-def fingerprint(accounts: Accounts) -> ContentId:
+def fingerprint(accounts: ReputationTable) -> ContentId:
     """Return a hash of everything in the accounts."""
     known = accounts._accounts
     pages: list[object] = [

@@ -10,12 +10,12 @@ from unittest.mock import patch
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
+from distro_node.protocol.audit.lottery import SECRET_BYTES, commitment
 from distro_node.protocol.chain.beacon import REVEALED_AFTER
-from distro_node.protocol.chain.comparing import Comparison, Rests
+from distro_node.protocol.chain.chain_comparison import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
-from distro_node.protocol.chain.sync import Answer, Question, answer_to
-from distro_node.protocol.checks.draw import SECRET_BYTES, commitment
+from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery, answer_to
 from distro_node.protocol.member.inputs import Loaded
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.encoding import encode
@@ -26,6 +26,7 @@ from distro_node.protocol.wire.messages import (
     AdmissionEntry,
     Announcement,
     Ballot,
+    BallotHalf,
     BallotKind,
     Certificate,
     Decided,
@@ -38,7 +39,6 @@ from distro_node.protocol.wire.messages import (
     RecordId,
     SignedBallot,
     SnapshotEntry,
-    Testimony,
     UpdateEntry,
 )
 from simulation.swarm import identity, toy_manifest
@@ -74,7 +74,7 @@ def voting(votes: Mapping[PeerId, int]) -> Iterator[None]:
         yield
 
 
-Answering = Callable[[Question], Answer | None]
+Answering = Callable[[SyncQuery], SyncAnswer | None]
 """A peer's function from question to answer."""
 
 
@@ -230,9 +230,9 @@ class Chain:
 
     def testimony(
         self, who: int | PeerId, kind: BallotKind, block: RecordId, **changes: Any
-    ) -> Testimony:
+    ) -> BallotHalf:
         ballot = self.ballot(block, **changes)
-        return Testimony(kind, block, ballot.silent, self.signature(who, kind, ballot))
+        return BallotHalf(kind, block, ballot.silent, self.signature(who, kind, ballot))
 
     def evidence(self, who: int | PeerId, *, slot: int = 1, **changes: Any) -> Evidence:
         """Return a proof that a member voted for two blocks in a slot of this round."""
@@ -351,7 +351,7 @@ def compared(
     who: int = 0,
     binding: bool = True,
     abandoned: bool = False,
-    rests: Rests | None = None,
+    rests: FetchBackoff | None = None,
 ) -> Ledger | None:
     """Return the chain that the node `who` on `ours` follows, given one peer's chain; None for its own.
     It has worked on its own chain if that is `binding`.
@@ -361,8 +361,8 @@ def compared(
     ours.binding = binding
     peer = ours.manifest.founder
     me = identity(who).peer
-    comparison = Comparison(
-        ours, [peer], Rests() if rests is None else rests, me=me, abandoned=abandoned
+    comparison = ChainComparison(
+        ours, [peer], FetchBackoff() if rests is None else rests, me=me, abandoned=abandoned
     )
     answering = theirs if callable(theirs) else answers(theirs)
     while not comparison.done:
@@ -376,9 +376,9 @@ def compared(
 def answers(ledger: Ledger) -> Answering:
     """Return the answers of an honest peer with this ledger."""
 
-    def answering(question: Question) -> Answer:
+    def answering(question: SyncQuery) -> SyncAnswer:
         request = question.request(ledger.swarm)
         height, ids, rounds, _ = answer_to(request, ledger, lambda round_: [])
-        return Answer(height, ids, at_hand=[ledger[round_] for round_ in rounds])
+        return SyncAnswer(height, ids, at_hand=[ledger[round_] for round_ in rounds])
 
     return answering

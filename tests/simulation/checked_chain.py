@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.checked import CheckedWork, root_due
-from distro_node.protocol.checks.accounts import FirstLook
-from distro_node.protocol.checks.disputes import LAG, MOST_SEQUENCES
-from distro_node.protocol.checks.draw import Look
+from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES
+from distro_node.protocol.audit.lottery import AuditTarget
+from distro_node.protocol.audit.reputation import Audit
+from distro_node.protocol.chain.audits import AuditLedger, root_due
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import ChecksSpec
-from distro_node.protocol.wire.messages import LookAgainEntry, LookEntry, Record, Score
-
-from .chain import Chain
+from distro_node.protocol.wire.messages import AuditEntry, AuditScore, ReauditEntry, Record
+from simulation.chain import Chain
 
 SURE, GOOD, LOW = 1000, 15, 0
 """Audit scores, in standard deviations of chance."""
@@ -31,7 +30,7 @@ class CheckedChain(Chain):
         super().__init__(count, checks=ChecksSpec(every=every), **changes)
 
     @property
-    def work(self) -> CheckedWork:
+    def work(self) -> AuditLedger:
         work = self.ledger.work
         assert work is not None
         return work
@@ -41,36 +40,36 @@ class CheckedChain(Chain):
         """Return the number of rounds from the one that draws an audit to the audited one."""
         return 1 + self.manifest.rounds.overlap
 
-    def drawn(self, who: PeerId, round_: int) -> Look | None:
+    def drawn(self, who: PeerId, round_: int) -> AuditTarget | None:
         """Return what a member audits in a round."""
         secret = self.secret(who, max(0, self.work.bound_in(round_)))
         return self.work.drawn(who, secret, round_)
 
     def look(
         self, who: PeerId, round_: int | None = None, score: int = GOOD, **changes: Any
-    ) -> LookEntry:
+    ) -> AuditEntry:
         """Return a member's audit of a round, by default the last one."""
         number = self.round - 1 if round_ is None else round_
         secret = self.secret(who, max(0, self.work.bound_in(number)))
-        entry = LookEntry(who, number, secret, score, 1, b"")
+        entry = AuditEntry(who, number, secret, score, 1, b"")
         entry = dataclasses.replace(entry, **changes)
         parent = self.ledger.head if number >= self.round else self.ledger.parent(number)
         said = entry.said(parent)
         return dataclasses.replace(entry, signature=self.signature(who, "check", said))
 
     def again(
-        self, who: PeerId, first: FirstLook, scores: Sequence[int] | None = None, **changes: Any
-    ) -> LookAgainEntry:
+        self, who: PeerId, first: Audit, scores: Sequence[int] | None = None, **changes: Any
+    ) -> ReauditEntry:
         """Return a member's re-audit; by default all scores are low."""
         if scores is None:
             scores = [LOW] * min(first.share, MOST_SEQUENCES)
-        said = tuple(Score(score, 1) for score in scores)
-        entry = LookAgainEntry(who, first.round, first.checker, said, b"")
+        said = tuple(AuditScore(score, 1) for score in scores)
+        entry = ReauditEntry(who, first.round, first.checker, said, b"")
         entry = dataclasses.replace(entry, **changes)
         message = entry.said(self.ledger.parent(first.round))
         return dataclasses.replace(entry, signature=self.signature(who, "recheck", message))
 
-    def looks(self, score: int = GOOD) -> tuple[LookEntry, ...]:
+    def looks(self, score: int = GOOD) -> tuple[AuditEntry, ...]:
         """Return all audits of the last round that the next record may contain."""
         if self.round <= FIRST_DRAWN:
             return ()
@@ -84,14 +83,14 @@ class CheckedChain(Chain):
             self.grow(looks=self.looks())
         return self
 
-    def disputed(self) -> FirstLook:
+    def disputed(self) -> Audit:
         """Record a low audit and let its re-auditors be drawn; return the dispute."""
         self.grow(looks=self.looks(LOW)[:1])
         (first,) = self.work.accounts.disputes
         self.grow_until(self.round + LAG)
         return first
 
-    def _holds(self, entry: LookEntry) -> bool:
+    def _holds(self, entry: AuditEntry) -> bool:
         try:
             self.work.first_look(entry, self.round)
         except ProtocolError:

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from distro_node.protocol.member.inputs import Goodbye
-
-from .node import Disk, Fuse, Node
+from distro_node.protocol.member.inputs import LeaveRequested
+from simulation.node import Disk, Fuse, Node
 
 # Private here: `_replica`: a member whose memory went bad.
 
 if TYPE_CHECKING:
-    from .swarm import Swarm
+    from simulation.swarm import Swarm
 
 Family = Literal["none", "crash", "network", "liars", "all", "cut", "down", "looks", "speakers"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -283,7 +282,7 @@ class Faults:
                     node.parameters += 1
                     node.member._replica.fingerprint = node.parameters
             case "leave":
-                node.tell(Goodbye())
+                node.tell(LeaveRequested())
                 swarm.clock.after(5.0, node.stop)
                 swarm.clock.after(8.0, self._start, node.index, node.disk)
 

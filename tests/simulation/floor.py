@@ -11,9 +11,8 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
-
-from .network import Links, Network
-from .oracle import least_quorum
+from simulation.network import Links, Network
+from simulation.oracle import least_quorum
 
 # As in the good case: a ballot in its envelope, and a proposal, which names every update.
 _BALLOT_BYTES = 300

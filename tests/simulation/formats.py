@@ -14,7 +14,7 @@ from typing import Any
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
-from distro_node.protocol.chain.entries import decode_decided
+from distro_node.protocol.chain.entry_store import decode_decided
 from distro_node.protocol.chain.sync import (
     SyncRequest,
     SyncResponse,
@@ -43,7 +43,10 @@ from distro_node.protocol.wire.messages import (
     NO_BLOCK,
     AdmissionEntry,
     Announcement,
+    AuditEntry,
+    AuditScore,
     Ballot,
+    BallotHalf,
     Certificate,
     Decided,
     DepartureEntry,
@@ -51,16 +54,13 @@ from distro_node.protocol.wire.messages import (
     Heartbeat,
     JoinRequest,
     Leave,
-    LookAgainEntry,
-    LookEntry,
     Proposal,
+    ReauditEntry,
     Record,
     RecordId,
-    Score,
     SignedAnnouncement,
     SignedBallot,
     SnapshotEntry,
-    Testimony,
     UpdateEntry,
     WitnessEntry,
     decode_message,
@@ -179,8 +179,8 @@ EVIDENCE = Evidence(
     49,
     RecordId(_id("record 48")),
     2,
-    Testimony("finalize", RecordId(_id("record 49")), b"\x00", _signature(8)),
-    Testimony("skip", NO_BLOCK, b"\x02", _signature(9)),
+    BallotHalf("finalize", RecordId(_id("record 49")), b"\x00", _signature(8)),
+    BallotHalf("skip", NO_BLOCK, b"\x02", _signature(9)),
 )
 _SAID = Announcement(
     49, EVIDENCE.parent, _id("update"), 2_800_000, 4096, 2.75, 2**64 - 2, 86_400, 4
@@ -217,19 +217,19 @@ RECORD = Record(
 
 # With audits: one update with a commitment, and audits of all kinds.
 _SECRET = bytes(range(16))
-_SCORES = (Score(-1, 2**62), Score(2**62, 1))
+_SCORES = (AuditScore(-1, 2**62), AuditScore(2**62, 1))
 LOOKED = dataclasses.replace(
     RECORD,
     updates=(dataclasses.replace(RECORD.updates[0], commitment=_id("secret")),),
-    looks=(LookEntry(PEERS[0], 50, _SECRET, -(2**62), 25, _signature(10)),),
-    looks_again=(LookAgainEntry(PEERS[2], 49, PEERS[1], _SCORES, _signature(11)),),
+    looks=(AuditEntry(PEERS[0], 50, _SECRET, -(2**62), 25, _signature(10)),),
+    looks_again=(ReauditEntry(PEERS[2], 49, PEERS[1], _SCORES, _signature(11)),),
     slot=3,
     secret=_SECRET,
 )
 FIRST_LOOKS = dataclasses.replace(LOOKED, looks_again=())
 HALVED = dataclasses.replace(
     FIRST_LOOKS,
-    looks=(dataclasses.replace(LOOKED.looks[0], beginning=Score(-(2**62), 2**62)),),
+    looks=(dataclasses.replace(LOOKED.looks[0], beginning=AuditScore(-(2**62), 2**62)),),
 )
 SECOND_LOOKS = dataclasses.replace(LOOKED, looks=(), slot=1)
 

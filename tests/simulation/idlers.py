@@ -11,21 +11,20 @@ import random
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
-from distro_node.protocol.checks.draw import SECRET_BYTES
+from distro_node.protocol.audit.lottery import SECRET_BYTES
 from distro_node.protocol.member.effects import Effect, Publish, Train
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import (
     MAX_SEQUENCES,
-    Check,
-    LookEntry,
+    AuditEntry,
+    AuditMessage,
+    AuditScore,
     Proposal,
-    Recheck,
+    ReauditMessage,
     Record,
-    Score,
 )
-
-from .liars import Liar, Liars
-from .scores import HONEST, score
+from simulation.liars import Liar, Liars
+from simulation.scores import HONEST, score
 
 # Private here: `_looking`, `_secret`: a liar reports with its own secret what it has not seen.
 # Private here: `_propose`: where `Liar` twists a proposal.
@@ -102,18 +101,20 @@ class Idler(Liar):
     def works(self, effect: Train) -> tuple[int, ...]:
         return () if self._idles(effect.round) else effect.samples
 
-    def judges(self, update: ContentId, seen: Score) -> Score:
+    def judges(self, update: ContentId, seen: AuditScore) -> AuditScore:
         maker = self.swarm.number(self.swarm.scores.maker(update))
         if maker in self.swarm.watch.liars:
             return score(HONEST) if FALSE_VERDICTS in self.tells else seen
         if FALSE_VERDICTS in self.tells:
             return score(0.0)
-        return Score(seen.total * 11 // 20, seen.squares) if FAINT_PRAISE in self.tells else seen
+        return (
+            AuditScore(seen.total * 11 // 20, seen.squares) if FAINT_PRAISE in self.tells else seen
+        )
 
     def cuts(self) -> bool:
         return BEGINNINGS in self.tells
 
-    def halves(self, update: ContentId, seen: Score) -> Score | None:
+    def halves(self, update: ContentId, seen: AuditScore) -> AuditScore | None:
         maker = self.swarm.number(self.swarm.scores.maker(update))
         if FALSE_HALVES not in self.tells or maker in self.swarm.watch.liars:
             return seen
@@ -177,9 +178,9 @@ class Idler(Liar):
                 updates.append(entry)
         return dataclasses.replace(record, updates=tuple(updates))
 
-    def _forged_look(self, round_: int) -> LookEntry:
+    def _forged_look(self, round_: int) -> AuditEntry:
         secret = self._chance.randbytes(SECRET_BYTES)
-        forged = LookEntry(self.peer, round_, secret, 0, 1, b"")
+        forged = AuditEntry(self.peer, round_, secret, 0, 1, b"")
         said = forged.said(self.member.ledger.parent(round_))
         return dataclasses.replace(forged, signature=self.sign("check", encode(said)).signature)
 
@@ -195,8 +196,8 @@ class Idler(Liar):
         secret = chance.choice((own, chance.randbytes(SECRET_BYTES)))
         for deviations in (0.0, HONEST):
             seen = score(deviations)
-            self._say("check", Check(round_, parent, secret, seen.total, seen.squares))
+            self._say("check", AuditMessage(round_, parent, secret, seen.total, seen.squares))
         for first in list(work.accounts.disputes)[:1]:
             scores = (score(chance.choice((0.0, HONEST))),) * chance.randrange(1, MAX_SEQUENCES + 1)
             parent = ledger.parent(first.round)
-            self._say("recheck", Recheck(first.round, parent, first.checker, scores))
+            self._say("recheck", ReauditMessage(first.round, parent, first.checker, scores))

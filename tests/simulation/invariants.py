@@ -37,10 +37,10 @@ from typing import TYPE_CHECKING
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.agreement import SLOT_WINDOW
+from distro_node.protocol.chain.consensus import SLOT_WINDOW
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.effects import Apply
-from distro_node.protocol.member.mailbox import FUTURE_ROUNDS, MEMBER_BYTES
+from distro_node.protocol.member.message_store import FUTURE_ROUNDS, MEMBER_BYTES
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import Votes
 from distro_node.protocol.wire.messages import (
@@ -55,12 +55,11 @@ from distro_node.protocol.wire.messages import (
     UpdateEntry,
     round_of,
 )
-
-from .books import Books
-from .letters import read
-from .oracle import Chains, Judgement, least_quorum, may_be_quorum
-from .samples import Samples
-from .toy import INITIAL
+from simulation.books import Books
+from simulation.letters import read
+from simulation.oracle import Chains, Judgement, least_quorum, may_be_quorum
+from simulation.samples import Samples
+from simulation.toy import INITIAL
 
 # Private here: `_pacing`, `_arrivals`: only the member knows what it held in good time.
 # Private here: `_inbox`, `_mailbox`, `_bytes`, `_rounds`, `_current`, `_slots`, `_joins`, `_waiting`,
@@ -68,8 +67,8 @@ from .toy import INITIAL
 # Private here: `_leaving`: a member that is leaving follows any decision.
 
 if TYPE_CHECKING:
-    from .node import Node
-    from .swarm import Swarm
+    from simulation.node import Node
+    from simulation.swarm import Swarm
 
 # Counting a member's memory takes longer than most events do.
 _MEMORY_EVERY = 97

@@ -7,13 +7,12 @@ from functools import cache
 from typing import Any
 
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.catching_up import CatchingUp
-from distro_node.protocol.chain.comparing import Blame, Comparison, Rests
+from distro_node.protocol.chain.chain_comparison import ChainComparison, FetchBackoff, PeerFault
+from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.chain.sync import Question
+from distro_node.protocol.chain.sync import SyncQuery
 from distro_node.protocol.wire.checkpoint import Checkpoint
-
-from .chain import Answering, Chain, identity
+from simulation.chain import Answering, Chain, identity
 
 
 @cache
@@ -73,10 +72,10 @@ def lower(other: Chain, fork: int, make: Callable[[int], Chain]) -> Chain:
 
 
 def caught_up(
-    chain: Ledger, peers: list[Answering], most: int = 60, *, blamed: list[Blame] | None = None
+    chain: Ledger, peers: list[Answering], most: int = 60, *, blamed: list[PeerFault] | None = None
 ) -> tuple[int, int]:
     """Let a ledger catch up; return the number of questions asked, and of rounds that it then has."""
-    machine = CatchingUp(chain)
+    machine = InitialSync(chain)
     answering = {identity(100 + place).peer: one for place, one in enumerate(peers)}
     asked, now = 0, 0.0
     while not machine.done:
@@ -96,14 +95,21 @@ def caught_up(
 
 
 def compared_with(
-    ours: Ledger, peers: dict[PeerId, Answering], rests: Rests | None = None, now: float = 0.0
-) -> tuple[list[Question], Ledger | None]:
+    ours: Ledger,
+    peers: dict[PeerId, Answering],
+    rests: FetchBackoff | None = None,
+    now: float = 0.0,
+) -> tuple[list[SyncQuery], Ledger | None]:
     """Compare chains; return the questions asked, and the better chain."""
     ours.binding = True
-    machine = Comparison(
-        ours, peers, Rests() if rests is None else rests, me=identity(0).peer, abandoned=False
+    machine = ChainComparison(
+        ours,
+        peers,
+        FetchBackoff() if rests is None else rests,
+        me=identity(0).peer,
+        abandoned=False,
     )
-    asked: list[Question] = []
+    asked: list[SyncQuery] = []
     while not machine.done:
         questions = machine.questions(now)
         asked += questions

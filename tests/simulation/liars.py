@@ -13,12 +13,12 @@ from typing import Any
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.agreement import SLOT_WINDOW
+from distro_node.protocol.chain.consensus import SLOT_WINDOW
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
-from distro_node.protocol.chain.sync import Answer
-from distro_node.protocol.member.effects import Effect, Publish, Tally, Train
-from distro_node.protocol.member.inputs import Goodbye
+from distro_node.protocol.chain.sync import SyncAnswer
+from distro_node.protocol.member.effects import Effect, MakeAggregate, Publish, Train
+from distro_node.protocol.member.inputs import LeaveRequested
 from distro_node.protocol.member.round import Round
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
@@ -39,10 +39,9 @@ from distro_node.protocol.wire.messages import (
     SnapshotEntry,
     UpdateEntry,
 )
-
-from .keys import identity
-from .letters import read
-from .node import Node
+from simulation.keys import identity
+from simulation.letters import read
+from simulation.node import Node
 
 # Private here: `_current`, `_replica`, `_slots`, `_looking`: a liar starts from an honest member's
 # knowledge.
@@ -276,7 +275,7 @@ class Liar(Node):
             seconds *= 1e4 ** self._chance.choice((-1, 0, 1))
         super().trained(effect, update, seconds)
 
-    def heard(self, effect: Tally) -> ContentId:
+    def heard(self, effect: MakeAggregate) -> ContentId:
         told = super().heard(effect)
         if FALSE_TALLY not in self.tells:
             return told
@@ -310,7 +309,7 @@ class Liar(Node):
             return self.member.ledger
         return self._false_chain("stale certificate" in false) or self.member.ledger
 
-    def twists(self, answer: Answer) -> Answer:
+    def twists(self, answer: SyncAnswer) -> SyncAnswer:
         if "partial answers" in self.tells:
             answer = dataclasses.replace(answer, at_hand=answer.at_hand[:1])
         if "false heights" in self.tells and not answer.at_hand:
@@ -391,7 +390,7 @@ class Liar(Node):
     def _leave(self) -> None:
         if self.alive and self.member.is_member and self.member.round > 1:
             self._has_left = True
-            self.tell(Goodbye())
+            self.tell(LeaveRequested())
         elif self.alive:
             self.swarm.clock.after(1.0, self._leave)
 
@@ -723,7 +722,7 @@ class Liar(Node):
             # Until then the founder alone is the finality set, and nothing is guaranteed against it.
             self.swarm.clock.after(1.0, self._rewrite)
             return
-        self.tell(Goodbye())
+        self.tell(LeaveRequested())
         ledger, swarm = Ledger(self.swarm.manifest, verify=self.swarm.keys.verify), self.swarm
         request = JoinRequest(0, b"")
         names = range(800, 799 + swarm.manifest.rounds.start_members)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distro_node.crypto.hashing import ContentId
-from distro_node.protocol.member.effects import Judge, LookAgain, Train
-from distro_node.protocol.member.inputs import Judged, LookedAgain
-from distro_node.protocol.wire.messages import Score
+from distro_node.protocol.member.effects import RunReaudit, ScoreAudit, Train
+from distro_node.protocol.member.inputs import AuditScored, ReauditDone
+from distro_node.protocol.wire.messages import AuditScore
 
 if TYPE_CHECKING:
-    from .node import Node
+    from simulation.node import Node
 
 LOOK_SEQUENCES = 3
 """The cost of an audit, in sequences."""
@@ -36,29 +36,29 @@ class Looks:
         if effect.look is not None:
             self._computed[effect.round] = effect.look, effect.look_share
 
-    def judge(self, effect: Judge) -> None:
+    def judge(self, effect: ScoreAudit) -> None:
         """Report how well an update agrees with what was computed; nothing if that is lost."""
         node, found = self._node, self._computed.pop(effect.round, None)
         for old in [number for number in self._computed if number < effect.round]:
             del self._computed[old]
-        said = Judged(effect.round, 0, 0)
+        said = AuditScored(effect.round, 0, 0)
         if found is not None and effect.update in node.disk.blobs:
             score = self._seen(effect.update, *found)
             half = node.swarm.scores.beginning(node.peer, effect.update, *found)
             beginning = node.halves(effect.update, half)
-            said = Judged(effect.round, score.total, score.squares, beginning)
+            said = AuditScored(effect.round, score.total, score.squares, beginning)
         node.swarm.clock.after(_JUDGE_SECONDS, node.tell, said)
 
-    def again(self, effect: LookAgain) -> None:
+    def again(self, effect: RunReaudit) -> None:
         """Recompute the earlier parameters, and audit these samples."""
         node, scores = self._node, ()
         if self._can_go_back(effect.first.round) and effect.update in node.disk.blobs:
             scores = tuple(
                 self._seen(effect.update, sample, effect.share) for sample in effect.samples
             )
-        node.swarm.clock.after(_AGAIN_SECONDS, node.tell, LookedAgain(effect.first, scores))
+        node.swarm.clock.after(_AGAIN_SECONDS, node.tell, ReauditDone(effect.first, scores))
 
-    def _seen(self, update: ContentId, sample: int, share: int) -> Score:
+    def _seen(self, update: ContentId, sample: int, share: int) -> AuditScore:
         node, scores = self._node, self._node.swarm.scores
         return node.judges(update, scores.seen(node.peer, update, sample, share))
 

@@ -15,24 +15,30 @@ from unittest.mock import patch
 
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.audit import reputation
 from distro_node.protocol.chain import (
-    agreement,
     certificates,
-    comparing,
+    chain_comparison,
+    committees,
+    consensus,
     finality,
-    fork,
+    fork_choice,
     ledger,
-    speaking,
 )
-from distro_node.protocol.chain.panels import Panel
-from distro_node.protocol.checks import accounts
-from distro_node.protocol.member import fetching, mailbox, member, proposing, replica, round
+from distro_node.protocol.chain.committee_draw import Panel
+from distro_node.protocol.member import (
+    member,
+    message_store,
+    proposal,
+    replica,
+    round,
+    update_fetch,
+)
 from distro_node.protocol.wire.membership import quorum
-
-from .faults import Family
-from .liars import FALSE_TALLY, HISTORY
-from .oracle import judging_under
-from .scenario import Failure, Scenario, draw_scenario, run
+from simulation.faults import Family
+from simulation.liars import FALSE_TALLY, HISTORY
+from simulation.oracle import judging_under
+from simulation.scenario import Failure, Scenario, draw_scenario, run
 
 # Private here: `_vote`: broken on purpose.
 
@@ -127,11 +133,11 @@ def _one_too_few() -> list[Patch]:
     def mutated(model: Any, members: int) -> int:
         return max(1, quorum(model, members) - 1)
 
-    return [(agreement, "quorum", mutated), (certificates, "quorum", mutated)]
+    return [(consensus, "quorum", mutated), (certificates, "quorum", mutated)]
 
 
 def _votes_for_every_proposal() -> list[Patch]:
-    original = agreement.Agreement.add_proposal
+    original = consensus.Consensus.add_proposal
 
     def add_proposal(self: Any, sender: Any, slot: int, record: Any) -> None:
         original(self, sender, slot, record)
@@ -147,21 +153,21 @@ def _votes_for_every_proposal() -> list[Patch]:
         return self.records[state.proposal]
 
     return [
-        (agreement.Agreement, "check_proposal", lambda self, sender, slot, record: None),
-        (agreement.Agreement, "add_proposal", add_proposal),
-        (agreement.Agreement, "votable", votable),
+        (consensus.Consensus, "check_proposal", lambda self, sender, slot, record: None),
+        (consensus.Consensus, "add_proposal", add_proposal),
+        (consensus.Consensus, "votable", votable),
     ]
 
 
 def _believes_lone_signers() -> list[Patch]:
     return [
-        (agreement, "silenced", lambda certificate, membership: set()),
-        (agreement.Agreement, "doubts", lambda self, certificate: False),
+        (consensus, "silenced", lambda certificate, membership: set()),
+        (consensus.Consensus, "doubts", lambda self, certificate: False),
     ]
 
 
 def _forgets_evidence() -> list[Patch]:
-    return [(proposing.Accusations, "wants", lambda self, peer: False)]
+    return [(proposal.Accusations, "wants", lambda self, peer: False)]
 
 
 def _forgets_its_words() -> list[Patch]:
@@ -180,12 +186,12 @@ def _takes_any_certificate() -> list[Patch]:
 
 
 def _prefers_the_lighter() -> list[Patch]:
-    original = fork.prefers
+    original = fork_choice.prefers
 
     def prefers(*chains: Any, **circumstances: Any) -> bool:
         return not original(*chains, **circumstances)
 
-    return [(module, "prefers", prefers) for module in (fork, comparing)]
+    return [(module, "prefers", prefers) for module in (fork_choice, chain_comparison)]
 
 
 def _a_minority_makes_final() -> list[Patch]:
@@ -217,34 +223,34 @@ def _admits_anybody() -> list[Patch]:
 
 
 def _keeps_everything() -> list[Patch]:
-    original = mailbox.Mailbox.put
+    original = message_store.MessageStore.put
 
     def put(self: Any, round: int, envelope: Any, limit: int) -> None:
         original(self, round, envelope, 1 << 40)
 
-    return [(mailbox.Mailbox, "put", put)]
+    return [(message_store.MessageStore, "put", put)]
 
 
 def _judges_by_size() -> list[Patch]:
     """As the daemon once did, but not the simulator."""
-    original = fetching.Fetching.arrived
+    original = update_fetch.UpdateDownloads.arrived
 
     def arrived(self: Any, wanted: Any, *, decodes: bool) -> Any:
         # Updates of simulated members have even numbers of bytes.
         return original(self, wanted, decodes=decodes and wanted.size % 2 == 0)
 
-    return [(fetching.Fetching, "arrived", arrived)]
+    return [(update_fetch.UpdateDownloads, "arrived", arrived)]
 
 
 def _believes_anybody_of_a_panel() -> list[Patch]:
     def first(panel: Panel, said: Mapping[PeerId, ContentId], present: object) -> ContentId | None:
         return next((said[peer] for peer in panel if peer in said), None)
 
-    return [(speaking, "agreed_tally", first)]
+    return [(committees, "agreed_tally", first)]
 
 
 def _shares_accounts() -> list[Patch]:
-    return [(accounts.Accounts, "copy", lambda self: self)]
+    return [(reputation.ReputationTable, "copy", lambda self: self)]
 
 
 MUTATIONS = (

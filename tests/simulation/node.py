@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.protocol.chain.catching_up import CatchingUp
-from distro_node.protocol.chain.comparing import Rests
-from distro_node.protocol.chain.keeping import (
+from distro_node.protocol.chain.chain_comparison import FetchBackoff
+from distro_node.protocol.chain.initial_sync import InitialSync
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.replay_start import choose_state
+from distro_node.protocol.chain.retention import (
     KEPT_SNAPSHOTS,
-    Arrivals,
+    ReceivedUpdates,
     dispensable_updates,
     first_needed,
     kept_with,
@@ -27,60 +29,57 @@ from distro_node.protocol.chain.keeping import (
     put_aside,
     updates_from,
 )
-from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.chain.replaying import choose_state
-from distro_node.protocol.chain.starting import (
+from distro_node.protocol.chain.start_policy import (
     AGAIN_SECONDS,
     check_point,
     checkpoint_of,
     has_begun,
     may_start,
 )
-from distro_node.protocol.chain.sync import Answer
-from distro_node.protocol.codec.tally import SAID_NOTHING
+from distro_node.protocol.chain.sync import SyncAnswer
+from distro_node.protocol.codec.aggregate import SAID_NOTHING
 from distro_node.protocol.member.effects import (
     Apply,
     AskSync,
+    CompareChains,
     Effect,
     FetchUpdate,
-    Fork,
-    Judge,
-    Keep,
-    KeepFinal,
-    LookAgain,
+    LogMessage,
+    MakeAggregate,
     Note,
     Publish,
-    Recall,
-    Remember,
+    RecallOwnMessages,
     Resync,
-    Tally,
+    RunReaudit,
+    ScoreAudit,
+    StoreEntry,
+    StoreFinality,
     Train,
 )
-from distro_node.protocol.member.fetching import FETCH_PAUSE_SECONDS, Fetching
 from distro_node.protocol.member.inputs import (
     Applied,
-    Heard,
     Input,
     Loaded,
+    MessageReceived,
     Rebased,
     Tick,
     Trained,
     UpdateHeld,
 )
 from distro_node.protocol.member.member import Member
-from distro_node.protocol.member.own_words import OwnWords
-from distro_node.protocol.member.taking_in import TakingIn
+from distro_node.protocol.member.signed_log import SignedLog
+from distro_node.protocol.member.sync_ingest import AnswerIngest
+from distro_node.protocol.member.update_fetch import FETCH_PAUSE_SECONDS, UpdateDownloads
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import Decided, Score, SnapshotEntry, round_of
-
-from .keys import identity
-from .letters import read
-from .looks import LOOK_SEQUENCES, Looks
-from .toy import INITIAL, ToyTrainer
+from distro_node.protocol.wire.messages import AuditScore, Decided, SnapshotEntry, round_of
+from simulation.keys import identity
+from simulation.letters import read
+from simulation.looks import LOOK_SEQUENCES, Looks
+from simulation.toy import INITIAL, ToyTrainer
 
 if TYPE_CHECKING:
-    from .swarm import Swarm
+    from simulation.swarm import Swarm
 
 UPDATE_BYTES = 2_800_000
 APPLY_SECONDS = 0.05
@@ -192,12 +191,12 @@ class Node:
         self.busy_until = 0.0
         self._written = -1.0
         self._inbox: list[Input] = []
-        self._fetching = Fetching()
-        self._arrivals = Arrivals()
-        self._words: OwnWords[Envelope] = OwnWords(_FORGET_ROUNDS)
+        self._fetching = UpdateDownloads()
+        self._arrivals = ReceivedUpdates()
+        self._words: SignedLog[Envelope] = SignedLog(_FORGET_ROUNDS)
         # The last round whose updates were removed; None: not determined yet.
         self._swept: int | None = None
-        self.rests = Rests()
+        self.rests = FetchBackoff()
         """Backoff of peers whose chains were fetched in vain."""
         self._syncing = False
         self._settling = False
@@ -253,7 +252,7 @@ class Node:
     def _catch_up(self, ledger: Ledger) -> None:
         if not self.alive:
             return
-        catching_up = CatchingUp(ledger)
+        catching_up = InitialSync(ledger)
 
         def keep() -> None:
             if catching_up.rewound():
@@ -324,9 +323,9 @@ class Node:
             if not self.swarm.genuine(envelope):
                 self.swarm.reject("bad_signature")
                 return
-            self.tell(Heard(envelope))
+            self.tell(MessageReceived(envelope))
 
-    def take_in(self, taking: TakingIn[Envelope], then: Callable[[], None]) -> None:
+    def take_in(self, taking: AnswerIngest[Envelope], then: Callable[[], None]) -> None:
         """Pass an answer's content to the state machine, as fast as the disk allows; then call
         `then`."""
         while self.alive:
@@ -375,15 +374,15 @@ class Node:
         """Return the chain that it shows to `asker`."""
         return self.member.ledger
 
-    def twists(self, answer: Answer) -> Answer:
+    def twists(self, answer: SyncAnswer) -> SyncAnswer:
         """Return the answer that it sends instead of the true one."""
         return answer
 
-    def judges(self, update: ContentId, seen: Score) -> Score:
+    def judges(self, update: ContentId, seen: AuditScore) -> AuditScore:
         """Return the score that it reports for an update, given the true one."""
         return seen
 
-    def halves(self, update: ContentId, seen: Score) -> Score | None:
+    def halves(self, update: ContentId, seen: AuditScore) -> AuditScore | None:
         """Return the score that it reports for a sequence's beginning, given the true one."""
         return seen
 
@@ -418,9 +417,9 @@ class Node:
                 self.publish(envelope)
                 if durable:
                     self._burn("sent")
-            case Remember(envelope):
+            case LogMessage(envelope):
                 self._remember(envelope)
-            case Recall(round_):
+            case RecallOwnMessages(round_):
                 swarm.recall(self, round_)
             case FetchUpdate():
                 self._fetch(effect)
@@ -432,22 +431,22 @@ class Node:
                     self._next_job()
             case Train():
                 self._train(effect)
-            case Tally():
+            case MakeAggregate():
                 self._tally(effect)
             case Apply():
                 self._apply(effect)
-            case Judge():
+            case ScoreAudit():
                 self._looks.judge(effect)
-            case LookAgain():
+            case RunReaudit():
                 self._looks.again(effect)
-            case Keep(decided):
+            case StoreEntry(decided):
                 swarm.watch.kept(self, decided)
                 swarm.trace.note(
                     swarm.now, self.index, "decides", decided.record.round, decided.record.id
                 )
                 if self.write("entry", self.disk.entries, decided):
                     self._forget(decided.record.round)
-            case KeepFinal(checkpoint):
+            case StoreFinality(checkpoint):
                 self.disk.checkpoint = checkpoint
             case AskSync(round_):
                 if not self._syncing:
@@ -456,7 +455,7 @@ class Node:
             case Resync(reason):
                 swarm.trace.note(swarm.now, self.index, "resyncs", reason)
                 self.load(certified_only=True)
-            case Fork():
+            case CompareChains():
                 if not self._settling:
                     self._settling = True
                     swarm.settle(self)
@@ -636,7 +635,7 @@ class Node:
 
         self.swarm.clock.after(seconds + looking, done)
 
-    def _tally(self, effect: Tally) -> None:
+    def _tally(self, effect: MakeAggregate) -> None:
         """Send the aggregate of the sign votes, as all honest aggregators do that received them all."""
 
         def done() -> None:
@@ -651,7 +650,7 @@ class Node:
 
         self.swarm.clock.after(TALLY_SECONDS, done)
 
-    def tallies(self, effect: Tally) -> ContentId:
+    def tallies(self, effect: MakeAggregate) -> ContentId:
         """Return its aggregate of a section: an abstention, unless the last that counted was its own or
         none counted."""
         if effect.agreed and effect.agreed[-1] != self._said:
@@ -659,7 +658,7 @@ class Node:
         self._said = self.heard(effect)
         return self._said
 
-    def heard(self, effect: Tally) -> ContentId:
+    def heard(self, effect: MakeAggregate) -> ContentId:
         """Return the true aggregate of a section."""
         place = effect.section.to_bytes(2, "big") + effect.sections.to_bytes(2, "big")
         return content_id(b"tally" + place + effect.told.id + bytes(effect.counts))

@@ -13,16 +13,15 @@ from fractions import Fraction
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.chain.speaking import Speaking
-from distro_node.protocol.codec.tally import SAID_NOTHING
-from distro_node.protocol.sampling.deal import Deal
+from distro_node.protocol.codec.aggregate import SAID_NOTHING
+from distro_node.protocol.sampling.stream_cursor import StreamCursors
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.membership import Membership, Votes
 from distro_node.protocol.wire.messages import Certificate, Decided, Record, RecordId
-
-from .keys import Keys
+from simulation.keys import Keys
 
 _sober: Callable[[], AbstractContextManager[None]] = nullcontext
 
@@ -230,7 +229,7 @@ class Chains:
             self._counts[record.id] = tuple(2 if unequal and n >= mean else 1 for n in dealt)
         return self._counts[record.id]
 
-    def _tallied(self, record: Record, speaking: Speaking) -> tuple[int, ...]:
+    def _tallied(self, record: Record, speaking: CommitteeChain) -> tuple[int, ...]:
         """Count one of each aggregate that two aggregators made and none of their committee denies; one,
         if it is alone."""
         counts = dict.fromkeys((entry.peer for entry in record.updates), 0)
@@ -267,7 +266,7 @@ class Chains:
             found.append((work.lane, int(ledger.deal(number).rows(lanes)[work.lane])))
         return [*found, *last.owed]
 
-    def last_deal(self, parent: RecordId) -> Deal:
+    def last_deal(self, parent: RecordId) -> StreamCursors:
         """Return the last assignment that a decided record settles: with `overlap` a round ahead."""
         ledger, length = self._home[parent]
         return ledger.deal(max(1, length) + ledger.manifest.rounds.overlap)

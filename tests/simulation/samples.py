@@ -13,8 +13,8 @@ import numpy.typing as npt
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.member.effects import Train
 from distro_node.protocol.sampling.assignment import MOST_ROUNDS
-from distro_node.protocol.sampling.deal import Deal
 from distro_node.protocol.sampling.sampler import Lanes, order_of
+from distro_node.protocol.sampling.stream_cursor import StreamCursors
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.messages import Record, RecordId
 
@@ -32,7 +32,7 @@ class Chains(Protocol):
         """Return streams and rows that were assigned, and are neither trained nor given up."""
         ...
 
-    def last_deal(self, parent: RecordId) -> Deal:
+    def last_deal(self, parent: RecordId) -> StreamCursors:
         """Return the last assignment that this record settles."""
         ...
 

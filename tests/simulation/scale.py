@@ -24,13 +24,12 @@ from distro_node.protocol.wire.messages import (
     Record,
     SignedBallot,
 )
-
-from .keys import identity
-from .letters import shared_reading
-from .network import HOME, LAN, Links
-from .oracle import least_quorum
-from .swarm import Swarm
-from .toy import INITIAL, toy_manifest
+from simulation.keys import identity
+from simulation.letters import shared_reading
+from simulation.network import HOME, LAN, Links
+from simulation.oracle import least_quorum
+from simulation.swarm import Swarm
+from simulation.toy import INITIAL, toy_manifest
 
 # Private here: `_pacing`: a member publishes nothing of what it learned of the others' times.
 

@@ -16,14 +16,13 @@ from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import ChecksSpec, OptimizerSpec, ParameterSpec, Say
 from distro_node.protocol.wire.membership import most_liars
 from distro_node.protocol.wire.work_specs import SpeakersSpec
-
-from .clock import Standstill
-from .faults import Family, Faults, Schedule, draw_absences, draw_schedule, with_wipes
-from .idlers import Idler, draw_idlers
-from .invariants import Violation
-from .keys import Keys
-from .letters import shared_reading
-from .liars import (
+from simulation.clock import Standstill
+from simulation.faults import Family, Faults, Schedule, draw_absences, draw_schedule, with_wipes
+from simulation.idlers import Idler, draw_idlers
+from simulation.invariants import Violation
+from simulation.keys import Keys
+from simulation.letters import shared_reading
+from simulation.liars import (
     BOTH_SIDES,
     CONSPIRACY,
     FALSE_TALLY,
@@ -34,10 +33,10 @@ from .liars import (
     draw_liars,
     draw_strangers,
 )
-from .network import HOME, LAN, Links
-from .node import Node
-from .swarm import Swarm
-from .toy import toy_manifest
+from simulation.network import HOME, LAN, Links
+from simulation.node import Node
+from simulation.swarm import Swarm
+from simulation.toy import toy_manifest
 
 LEASE_SECONDS = 6.0
 RECOVERY_SECONDS = 180.0

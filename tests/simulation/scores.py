@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.wire.messages import Score
+from distro_node.protocol.wire.messages import AuditScore
 
 HONEST, SCATTER = 30.0, 0.2
 """The mean score of honest work of one sequence, and its deviation as a part of the mean."""
@@ -59,7 +59,7 @@ class Scores:
         """Return the author of an update."""
         return self._makers.get(update)
 
-    def seen(self, looker: PeerId, update: ContentId, sample: int, share: int) -> Score:
+    def seen(self, looker: PeerId, update: ContentId, sample: int, share: int) -> AuditScore:
         """Return the score of an audit of this sample, in a share of `share` samples."""
         chance = random.Random(f"{looker.hex()} {update.hex()} {sample}")
         scatter = max(-WIDEST, min(WIDEST, chance.gauss()))
@@ -71,7 +71,7 @@ class Scores:
             return score(LITTLE * mean + IDLE * scatter)
         return score(mean * (1 + SCATTER * scatter))
 
-    def beginning(self, looker: PeerId, update: ContentId, sample: int, share: int) -> Score:
+    def beginning(self, looker: PeerId, update: ContentId, sample: int, share: int) -> AuditScore:
         """Return the score of the sample's beginning alone."""
         chance = random.Random(f"half {looker.hex()} {update.hex()} {sample}")
         scatter = max(-WIDEST, min(WIDEST, chance.gauss()))
@@ -87,6 +87,6 @@ class Scores:
         return chance.choice(samples)
 
 
-def score(deviations: float) -> Score:
+def score(deviations: float) -> AuditScore:
     """Return a score of this many standard deviations of chance, in integers."""
-    return Score(round(deviations * math.isqrt(_SQUARES)), _SQUARES)
+    return AuditScore(round(deviations * math.isqrt(_SQUARES)), _SQUARES)

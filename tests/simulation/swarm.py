@@ -13,28 +13,27 @@ from dataclasses import dataclass, field
 from distro_node.crypto.envelope import Envelope, EnvelopeError
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.asking import Asking
-from distro_node.protocol.chain.catching_up import CatchingUp
-from distro_node.protocol.chain.comparing import Comparison
-from distro_node.protocol.chain.sync import Answer, Question, answer_to
+from distro_node.protocol.chain.chain_comparison import ChainComparison
+from distro_node.protocol.chain.initial_sync import InitialSync
+from distro_node.protocol.chain.request_failover import PeerFailover
+from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery, answer_to
 from distro_node.protocol.member.effects import FetchUpdate
-from distro_node.protocol.member.fetching import Fetching
 from distro_node.protocol.member.inputs import Connected, Disconnected, Recalled
-from distro_node.protocol.member.taking_in import TakingIn
-from distro_node.protocol.member.vote_recovery import Recalling
+from distro_node.protocol.member.sync_ingest import AnswerIngest
+from distro_node.protocol.member.update_fetch import UpdateDownloads
+from distro_node.protocol.member.vote_recovery import RecallRequests
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.messages import SnapshotEntry
-
-from .clock import Clock
-from .invariants import Watch
-from .keys import Keys, SimulatedKeys, identity
-from .letters import shared_reading
-from .network import Links, Network
-from .node import BROKEN_SECONDS, UPDATE_BYTES, Disk, Node
-from .scores import Scores
-from .toy import toy_manifest
-from .trace import Trace
+from simulation.clock import Clock
+from simulation.invariants import Watch
+from simulation.keys import Keys, SimulatedKeys, identity
+from simulation.letters import shared_reading
+from simulation.network import Links, Network
+from simulation.node import BROKEN_SECONDS, UPDATE_BYTES, Disk, Node
+from simulation.scores import Scores
+from simulation.toy import toy_manifest
+from simulation.trace import Trace
 
 __all__ = ["Disk", "Node", "Swarm", "identity", "peers", "toy_manifest"]
 
@@ -43,7 +42,7 @@ _RESET_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class _Known(Answer):
+class _Known(SyncAnswer):
     """An answer whose messages were never encoded."""
 
     spoken: Sequence[Envelope] = field(default=(), repr=False)
@@ -186,7 +185,7 @@ class Swarm:
         """Ask a random peer for what was missed, the next one if it does not answer."""
         others = [node for node in self.alive if node is not asker and self._connected(asker, node)]
         self.random.shuffle(others)
-        asking = Asking([node.peer for node in others], set(asker.member.members), round_)
+        asking = PeerFailover([node.peer for node in others], set(asker.member.members), round_)
 
         def done() -> None:
             if asking.found is None:
@@ -199,13 +198,13 @@ class Swarm:
     def recall(self, asker: Node, round_: int) -> None:
         """Ask all other members for what they know of a round, and report when all have answered."""
         others = set(asker.member.members) - {asker.peer}
-        recalling = Recalling(round_, others, asker.now)
+        recalling = RecallRequests(round_, others, asker.now)
 
         def take_in(then: Callable[[], None]) -> None:
             for peer, answer in recalling.drain():
                 taking = self._taking_in(peer, answer)
 
-                def heard(peer: PeerId = peer, taking: TakingIn[Envelope] = taking) -> None:
+                def heard(peer: PeerId = peer, taking: AnswerIngest[Envelope] = taking) -> None:
                     recalling.heard(peer, all_held=taking.all_held)
                     then()
 
@@ -224,7 +223,7 @@ class Swarm:
         abandoned = asker.member.is_abandoned(asker.now)
         peers = [node.peer for node in near]
         ours = asker.member.ledger
-        comparison = Comparison(ours, peers, asker.rests, me=asker.peer, abandoned=abandoned)
+        comparison = ChainComparison(ours, peers, asker.rests, me=asker.peer, abandoned=abandoned)
         self._carry_out(
             asker,
             comparison,
@@ -235,7 +234,7 @@ class Swarm:
     def catch_up(
         self,
         asker: Node,
-        catching_up: CatchingUp,
+        catching_up: InitialSync,
         keep: Callable[[], None],
         done: Callable[[], None],
     ) -> None:
@@ -248,20 +247,20 @@ class Swarm:
         self._carry_out(asker, catching_up, self._following(asker, catching_up), done, kept)
 
     def _following(
-        self, asker: Node, machine: CatchingUp | Recalling
-    ) -> Callable[[float], list[Question]]:
+        self, asker: Node, machine: InitialSync | RecallRequests
+    ) -> Callable[[float], list[SyncQuery]]:
         """Return the machine's questions for the peers connected at the time."""
 
-        def questions(now: float) -> list[Question]:
+        def questions(now: float) -> list[SyncQuery]:
             near = [o for o in self.alive if o is not asker and self._connected(asker, o)]
             self.random.shuffle(near)
             return machine.questions([node.peer for node in near], now)
 
         return questions
 
-    def _taking_in(self, peer: PeerId, answer: Answer) -> TakingIn[Envelope]:
+    def _taking_in(self, peer: PeerId, answer: SyncAnswer) -> AnswerIngest[Envelope]:
         assert isinstance(answer, _Known)  # nodes answer nothing else
-        return TakingIn(peer, answer.at_hand, answer.spoken, self._opened)
+        return AnswerIngest(peer, answer.at_hand, answer.spoken, self._opened)
 
     def _opened(self, envelope: Envelope) -> Envelope:
         if not self.genuine(envelope):
@@ -285,7 +284,7 @@ class Swarm:
         return update in self._garbage
 
     def download(
-        self, asker: Node, wanted: FetchUpdate, fetching: Fetching
+        self, asker: Node, wanted: FetchUpdate, fetching: UpdateDownloads
     ) -> tuple[float | None, bool]:
         """Start fetching an update. Return when it will be there, or None if no node serves it now; and
         whether all nodes that could have it report that they do not."""
@@ -403,7 +402,7 @@ class Swarm:
                 if one is not other and self._connected(one, other):
                     one.tell(Connected(other.peer))
 
-    def _knows(self, other: Node, asker: Node, question: Question) -> tuple[Answer, int]:
+    def _knows(self, other: Node, asker: Node, question: SyncQuery) -> tuple[SyncAnswer, int]:
         """Return a node's answer to another, and its size."""
         ledger, request = other.offers(asker), question.request(self.manifest.swarm)
         height, ids, rounds, envelopes = answer_to(request, ledger, other.member.messages)
@@ -417,8 +416,8 @@ class Swarm:
     def _carry_out(
         self,
         asker: Node,
-        machine: Asking | Comparison | CatchingUp | Recalling,
-        questions: Callable[[float], list[Question]],
+        machine: PeerFailover | ChainComparison | InitialSync | RecallRequests,
+        questions: Callable[[float], list[SyncQuery]],
         done: Callable[[], None],
         after: Callable[[Callable[[], None]], None] = lambda then: then(),
     ) -> None:
@@ -442,7 +441,7 @@ class Swarm:
             wait = (machine.deadline(asker.now) - asker.now) / asker.clock_rate
             self.clock.after(max(0.0, wait) + 0.001, step)
 
-        def take(peer: PeerId, answer: Answer | None) -> None:
+        def take(peer: PeerId, answer: SyncAnswer | None) -> None:
             if asker.alive and not ended:
                 if asker.frozen:
                     self.clock.after(1.0, take, peer, answer)
@@ -455,7 +454,7 @@ class Swarm:
         step()
 
     def _send(
-        self, asker: Node, question: Question, take: Callable[[PeerId, Answer | None], None]
+        self, asker: Node, question: SyncQuery, take: Callable[[PeerId, SyncAnswer | None], None]
     ) -> None:
         """Carry a question to a peer and its answer back; for a dead peer, report failure once the
         connection breaks."""

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from distro_node.protocol.checks.accounts import Accounts
+from distro_node.protocol.audit.reputation import ReputationTable
 from simulation import books
 from simulation.idlers import OTHER_DATA
 from simulation.scenario import Failure, draw_scenario, run
@@ -30,7 +30,7 @@ def noticed(failure: Failure | None) -> str:
 
 
 def test_who_idles_and_stays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Accounts, "_settle", lambda *_: None)
+    monkeypatch.setattr(ReputationTable, "_settle", lambda *_: None)
     # The run is a short one.
     monkeypatch.setattr(books, "IDLE_ROUNDS", 30)
     assert "count that are no work" in noticed(failure_of_idlers())
@@ -38,15 +38,17 @@ def test_who_idles_and_stays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_votes_for_what_nobody_saw_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every audit passes."""
-    monkeypatch.setattr(Accounts, "bound", lambda *_: -(1 << 60))
+    monkeypatch.setattr(ReputationTable, "bound", lambda *_: -(1 << 60))
     assert "votes for 0 sequences" in noticed(failure_of_idlers())
 
 
 def test_an_honest_member_that_is_accused_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every audit fails."""
-    settles: Any = Accounts._settle
-    monkeypatch.setattr(Accounts, "bound", lambda *_: 1 << 60)
-    monkeypatch.setattr(Accounts, "_settle", lambda self, first, _: settles(self, first, "failed"))
+    settles: Any = ReputationTable._settle
+    monkeypatch.setattr(ReputationTable, "bound", lambda *_: 1 << 60)
+    monkeypatch.setattr(
+        ReputationTable, "_settle", lambda self, first, _: settles(self, first, "failed")
+    )
     assert "an honest member is accused" in noticed(failure_of_idlers())
 
 

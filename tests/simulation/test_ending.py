@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from distro_node.protocol.member.inputs import Heard
+from distro_node.protocol.member.inputs import MessageReceived
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import CLOSING_ROUNDS, ScheduleSpec
 from simulation.chain import Chain
@@ -151,7 +151,7 @@ def test_a_member_takes_no_update_in_the_closing_round() -> None:
     said = chain.announcement(1)
     member = chain.member(0, load=False)
     with pytest.raises(ProtocolError) as refused:
-        member.handle(Heard(chain.envelope(1, "announcement", said)), 0.0)
+        member.handle(MessageReceived(chain.envelope(1, "announcement", said)), 0.0)
     assert refused.value.reason == "other_round"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from distro_node.protocol.member.inputs import Goodbye, Rebased
+from distro_node.protocol.member.inputs import LeaveRequested, Rebased
 from distro_node.protocol.wire.messages import Announcement, decode_message
 from simulation.node import Fuse
 from simulation.swarm import Node, Swarm, toy_manifest
@@ -29,7 +29,7 @@ def test_members_that_all_leave_at_once_make_no_two_chains(model: str, seed: int
     until = swarm.now + 1.5 * swarm.random.random()
     swarm.run_until(lambda: swarm.now >= until, limit=10)
     for node in nodes:
-        node.run(node.member.handle(Goodbye(), swarm.now))
+        node.run(node.member.handle(LeaveRequested(), swarm.now))
     until = swarm.now + 8.0
     swarm.run_until(lambda: swarm.now >= until, limit=20)
     ledgers = [node.member.ledger for node in nodes]
@@ -42,7 +42,7 @@ def test_a_swarm_that_all_have_left_resumes(seed: int) -> None:
     swarm, nodes = start(3, seed)
     swarm.run_until(everybody_at(swarm, 5), limit=60)
     for node in nodes:
-        node.run(node.member.handle(Goodbye(), swarm.now))
+        node.run(node.member.handle(LeaveRequested(), swarm.now))
     until = swarm.now + 4.0
     swarm.run_until(lambda: swarm.now >= until, limit=20)
     for node in nodes:

@@ -98,7 +98,7 @@ FOUND_THEN = {
         Action(18.14, "partition", -1, 22.0, 0.0, (1, 2, 3, 6)),
     ),
     # A stranded node followed the hash to a chain where no member knew it. With the final prefix this
-    # works without that rule, too, which `tests/chain/test_fork.py` tests by itself.
+    # works without that rule, too, which `tests/chain/test_fork_choice.py` tests by itself.
     "nobody on either side": written_out(
         *(7562, 3, "network", FAR, ()),
         Action(3.04, "failing", -1, 10.0, 0.8),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from distro_node.protocol.member.inputs import Goodbye
+from distro_node.protocol.member.inputs import LeaveRequested
 from distro_node.protocol.wire.manifest import OptimizerSpec, Say
 from simulation.swarm import Node, Swarm, peers, toy_manifest
 
@@ -86,7 +86,7 @@ def test_a_newcomer_contributes_in_the_round_after_its_admission() -> None:
 def test_a_polite_leave_costs_no_lease() -> None:
     swarm, nodes = start(4)
     swarm.run_until(everybody_at(swarm, 5), limit=60)
-    nodes[1].run(nodes[1].member.handle(Goodbye(), swarm.now))
+    nodes[1].run(nodes[1].member.handle(LeaveRequested(), swarm.now))
     before = swarm.now
     swarm.run_until(lambda: not nodes[1].member.is_member, limit=10)
     nodes[1].stop()

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 from distro_node.crypto.envelope import Envelope
-from distro_node.protocol.member.inputs import Goodbye
+from distro_node.protocol.member.inputs import LeaveRequested
 from distro_node.protocol.wire.messages import Ballot
 from simulation.faults import Action, Schedule
 from simulation.letters import read
@@ -26,7 +26,7 @@ _PATIENCE_SECONDS = 600.0
 
 def _leave(swarm: Swarm, node: Node, *, politely: bool) -> None:
     if politely:
-        node.tell(Goodbye())
+        node.tell(LeaveRequested())
         swarm.run_for(1.0)
     node.stop()
 

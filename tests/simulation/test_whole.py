@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import trio
+from distro_node.node.session.update_exchange import UpdateExchange
 from distro_node.node.storage.atomic_write import write_atomically
-from distro_node.node.storage.numbering import Numbering
+from distro_node.node.storage.monotonic_counter import MonotonicCounter
 from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
-from distro_node.node.updates import Updates
-from distro_node.protocol.chain import comparing, fork
-from distro_node.protocol.chain.catching_up import CatchingUp
+from distro_node.protocol.chain import chain_comparison, fork_choice
+from distro_node.protocol.chain.initial_sync import InitialSync
 from simulation.faults import Action, Family, Schedule
 from simulation.liars import BOTH_SIDES, FALSE_TALLY, LEADING, LEAVES, STRANGER
 from simulation.whole import loop, scenario
@@ -111,7 +111,7 @@ async def _fails(self: object, announcement: object) -> None:
     [
         pytest.param(SwarmStore, "written", _at_once, "durable", id="told-before-written"),
         pytest.param(EntryFile, "sync", lambda self: None, "durable", id="written-without-sync"),
-        pytest.param(Updates, "offer", _fails, "exception", id="a-task-fails"),
+        pytest.param(UpdateExchange, "offer", _fails, "exception", id="a-task-fails"),
     ],
 )
 def test_what_is_broken_is_found(
@@ -129,14 +129,14 @@ def test_a_clock_that_was_ahead_and_is_right_again_locks_nobody_out(
     """A node's numbers continue from where they were, also after a power cut: before, others refused its
     records until the time that its clock had shown."""
     begun: list[int] = []
-    begins = Numbering.__init__
+    begins = MonotonicCounter.__init__
 
-    def noted(self: Numbering, path: Path | None = None, *, clock: float = 0.0) -> None:
+    def noted(self: MonotonicCounter, path: Path | None = None, *, clock: float = 0.0) -> None:
         begins(self, path, clock=clock)
         if path is not None:
             begun.append(self.start_number)
 
-    monkeypatch.setattr(Numbering, "__init__", noted)
+    monkeypatch.setattr(MonotonicCounter, "__init__", noted)
     ahead = 30 * 86_400.0
     actions = (
         Action(0.0, "clock", 1, 0.0, ahead),
@@ -155,12 +155,12 @@ def _prefers_the_other(*chains: object, **options: object) -> bool:
     return not _prefers(*chains, **options)  # type: ignore[arg-type]  # as it was called
 
 
-_prefers = fork.prefers
+_prefers = fork_choice.prefers
 
 
 def test_who_catches_up_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     # The very line that is broken on purpose.
-    monkeypatch.setattr(CatchingUp, "_take", lambda *_: None)
+    monkeypatch.setattr(InitialSync, "_take", lambda *_: None)
     monkeypatch.setattr(scenario, "RECOVERY_SECONDS", 30.0)
     late = Schedule((Action(14.0, "newcomer", 2),), cut_off=False)
     failure = run(Scenario(1, "none", 2, 6, "crash", (), late)).failure
@@ -170,7 +170,7 @@ def test_who_catches_up_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_who_compares_the_wrong_way_round_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fork, comparing):
+    for module in (fork_choice, chain_comparison):
         monkeypatch.setattr(module, "prefers", _prefers_the_other)
     cut = Schedule((Action(10.0, "partition", -1, 25.0, 0.0, (2, 3)),), cut_off=True)
     failure = run(Scenario(1, "network", 4, 6, "crash", (), cut)).failure

@@ -21,8 +21,7 @@ from distro_node.protocol.wire.manifest import (
     RoundSpec,
     ShardSpec,
 )
-
-from .keys import identity
+from simulation.keys import identity
 
 INITIAL = 1
 """The parameters before the first round."""

@@ -159,8 +159,8 @@ class FaultyDisk:
                 use(stepping(os, name))
             for name in ("fsync", "pwrite", "ftruncate", "fchmod"):
                 use(stepping(os, name, named=False))
-            if "distro_node.node.trainer.momentum" in sys.modules:
-                momentum = sys.modules["distro_node.node.trainer.momentum"]
+            if "distro_node.node.trainer.optimizer.momentum" in sys.modules:
+                momentum = sys.modules["distro_node.node.trainer.optimizer.momentum"]
                 real_save = momentum.save_file
                 use(mock.patch.object(momentum, "save_file", save))
             yield self

@@ -34,29 +34,29 @@ from distro_node.node.create import new_swarm
 from distro_node.node.demo.folder import claim
 from distro_node.node.demo.plan import collect_text
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.joining import Means, find_manifest
 from distro_node.node.network.discovery.peers_file import PeersFile
-from distro_node.node.own_data.kept import OwnData
-from distro_node.node.own_data.walk import Walk
-from distro_node.node.stay import Stay
+from distro_node.node.private_data.order import SampleOrder
+from distro_node.node.private_data.store import PrivateIndex
+from distro_node.node.session.join import JoinContext, find_manifest
+from distro_node.node.session.session import SwarmSession
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.storage.carried import Carried
 from distro_node.node.storage.data_dir import DataDir, open_identity
-from distro_node.node.storage.numbering import Numbering
-from distro_node.node.storage.part_store import PartStore
+from distro_node.node.storage.monotonic_counter import MonotonicCounter
+from distro_node.node.storage.relayed_bytes import RelayedBytes
+from distro_node.node.storage.sign_vote_store import PartStore
 from distro_node.node.storage.spill_file import SpillFile
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.telemetry import logs
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.plots import plot_losses
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.node.trainer import client
-from distro_node.node.trainer.describing import describe
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.explain import explain_trainer
-from distro_node.node.trainer.export import export
-from distro_node.node.trainer.momentum import load_momentum
-from distro_node.node.trainer.rank_momentum import Cut, remove_others, save_part
+from distro_node.node.trainer.error_report import describe
+from distro_node.node.trainer.models.export import export
+from distro_node.node.trainer.optimizer.momentum import load_momentum
+from distro_node.node.trainer.ranks.momentum import MomentumDivision, remove_others, save_part
+from distro_node.node.training import client
+from distro_node.node.training.error_messages import explain_trainer
+from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.messages import NO_BLOCK
 from simulation.chain import Chain
@@ -113,8 +113,8 @@ def sealed_identity_is_kept(root: Path) -> None:
 
 @scenario(nothing_more)
 def own_data(root: Path) -> None:
-    own = OwnData(name="a", shards=(), documents=0, bad=0)
-    Walk(root / "walk", own, 9).next(3)
+    own = PrivateIndex(name="a", shards=(), documents=0, bad=0)
+    SampleOrder(root / "walk", own, 9).next(3)
 
 
 @scenario(identity_is_kept)
@@ -281,8 +281,8 @@ def what_is_final(root: Path) -> None:
 @scenario(nothing_more)
 def numbers_that_grow(root: Path) -> None:
     """Without a disk the clock has to do."""
-    first = Numbering(root / "number").start_number
-    assert Numbering(root / "number", clock=0.0).start_number >= first
+    first = MonotonicCounter(root / "number").start_number
+    assert MonotonicCounter(root / "number", clock=0.0).start_number >= first
 
 
 # Far cheaper than a key file may have: each step stretches a passphrase half a dozen times.
@@ -313,7 +313,7 @@ def spilled_entries(root: Path) -> None:
 @scenario(nothing_more)
 def what_is_carried(root: Path) -> None:
     """The count goes on in memory."""
-    count = Carried(root / "carried")
+    count = RelayedBytes(root / "carried")
     count.note(5)
     count.keep()
     assert count.total >= 5
@@ -372,7 +372,7 @@ def manifest_of_a_join(root: Path) -> None:
         write_past(directory.manifest, CHAIN.manifest.encode())
     store = BlobStore(root / "blobs")
     settings = SimpleNamespace(swarm=CHAIN.manifest.swarm)
-    means = cast(Means, SimpleNamespace(settings=settings, store=store, directory=directory))
+    means = cast(JoinContext, SimpleNamespace(settings=settings, store=store, directory=directory))
 
     async def find() -> None:
         assert await find_manifest(means) == CHAIN.manifest
@@ -387,7 +387,7 @@ def swarm_directory(root: Path) -> None:
     settings = SimpleNamespace(swarm=CHAIN.manifest.swarm)
     with pytest.raises(AttributeError):
         # It gets as far as the settings of the network.
-        Stay(cast(Any, settings), DataDir(root), *cast(Any, (None, None, None)))
+        SwarmSession(cast(Any, settings), DataDir(root), *cast(Any, (None, None, None)))
 
 
 @scenario(nothing_more)
@@ -458,7 +458,7 @@ def momentum(root: Path) -> None:
     def save() -> None:
         save_part(session.optimizer, session.part.seat, path)
         remove_others(session.part.seat.cut, path)
-        remove_others(Cut(2), path.with_name("other"))
+        remove_others(MomentumDivision(2), path.with_name("other"))
 
     as_the_trainer_tells_it(save, path.parent)
 
@@ -581,7 +581,7 @@ ELSEWHERE = {
     ("node/storage/blob_files.py", "unlink"): "test_a_blob_that_the_disk_cannot_read_is_dropped",
     ("node/telemetry/plots.py", "savefig"): "the library opens the file",
     ("node/demo/processes.py", "open"): "a demo's logs",
-    ("node/trainer/follower.py", "TemporaryDirectory"): "tests/test_launched.py",
+    ("node/trainer/ranks/elastic_rank.py", "TemporaryDirectory"): "tests/test_torchrun.py",
     # The files of an export appear completely or not at all, on a full and on a read-only disk.
     **{
         ("node/results/export.py", name): "tests/results: full and read-only places"
@@ -593,14 +593,14 @@ ELSEWHERE = {
     },
     ("node/results/evaluation_worker.py", "write_text"): "likewise",
     ("node/trainer/worker.py", "write_text"): "tests/results: full and read-only places",
-    ("node/trainer/export.py", "write_text"): "likewise",
-    ("node/trainer/export.py", "mkdir"): "likewise",
-    ("node/trainer/denoisers.py", "write_text"): "likewise",
-    ("node/trainer/sandbox.py", "write_text"): "the kernel's own files",
-    ("node/trainer/environment.py", "rmtree"): "caches that grew too large: they fill anew",
-    ("node/trainer/rank_processes.py", "mkdtemp"): "a trainer's own: it ends, and starts anew",
-    ("node/trainer/denoisers.py", "save_pretrained"): "likewise",
-    ("node/trainer/export.py", "save_file"): "tests/results/test_adapters.py: a full disk",
+    ("node/trainer/models/export.py", "write_text"): "likewise",
+    ("node/trainer/models/export.py", "mkdir"): "likewise",
+    ("node/trainer/models/denoisers.py", "write_text"): "likewise",
+    ("node/training/sandbox.py", "write_text"): "the kernel's own files",
+    ("node/training/environment.py", "rmtree"): "caches that grew too large: they fill anew",
+    ("node/trainer/ranks/processes.py", "mkdtemp"): "a trainer's own: it ends, and starts anew",
+    ("node/trainer/models/denoisers.py", "save_pretrained"): "likewise",
+    ("node/trainer/models/export.py", "save_file"): "tests/results/test_adapters.py: a full disk",
     **{("node/cli/man_pages.py", n): "`make docs`" for n in ("mkdir", "unlink", "write_text")},
     (
         "node/results/receipts.py",
@@ -612,17 +612,17 @@ ELSEWHERE = {
         for name in ("mkdir", "unlink", "write_atomically", "chmod")
     },
     # Members' own data is read again; errors there are reported in their node's terms.
-    **{("node/own_data/reading.py", name): "tests/own_data" for name in ("mkdir", "rmtree")},
+    **{("node/private_data/ingest.py", name): "tests/own_data" for name in ("mkdir", "rmtree")},
     **{
-        ("node/own_data/reader.py", name): "the reader's own, told as a full disk is"
+        ("node/private_data/ingest_client.py", name): "the reader's own, told as a full disk is"
         for name in ("TemporaryDirectory", "mkdir", "open")
     },
     ("node/doctor/computer.py", "bind"): "a port, not a file",
     ("node/doctor/line.py", "TemporaryDirectory"): "the doctor's own, told as a full disk is",
-    ("node/fitting.py", "TemporaryDirectory"): "the visitor's own, told as a full disk is",
+    ("node/memory_fit.py", "TemporaryDirectory"): "the visitor's own, told as a full disk is",
     # Tokenised data is made again; a swarm exists once its manifest does, which is written last.
     **{
-        ("node/create/parts.py", name): "tests/create: parts that survive an interruption"
+        ("node/create/token_cache.py", name): "tests/create: parts that survive an interruption"
         for name in ("mkdir", "rmtree", "write_atomically", "replacing", "open")
     },
     ("node/create/corpus.py", "write_atomically"): "likewise",

@@ -18,16 +18,16 @@ from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import KeystoreError, create_identity, load_identity
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.joining import _manifest_at_hand
 from distro_node.node.network.discovery.peers_file import PeersFile
+from distro_node.node.session.join import _manifest_at_hand
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, SwarmDir
 from distro_node.node.storage.final_file import read_final, write_final
-from distro_node.node.storage.numbering import Numbering
+from distro_node.node.storage.monotonic_counter import MonotonicCounter
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.node.trainer.momentum import load_momentum, save_momentum
+from distro_node.node.trainer.optimizer.momentum import load_momentum, save_momentum
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.introductions import PeerRecord, open_peer_record, seal_peer_record
 from distro_node.protocol.wire.messages import NO_BLOCK
@@ -263,10 +263,10 @@ def test_the_number_of_starts(tmp_path: Path, said: Said) -> None:
     """A digit that became another leaves a number like any other. The clock is the lower bound, other
     peers report what they know, and the rewritten file is correct again."""
     path, now = tmp_path / "starts", 1_800_000_000.0
-    first = Numbering(path, clock=now)
+    first = MonotonicCounter(path, clock=now)
     heard = first.next()
     for _, changed in flips(path, "starts"):
-        again = Numbering(path, clock=now + 60)
+        again = MonotonicCounter(path, clock=now + 60)
         text = changed.decode("latin-1").strip()
         if changed.isascii() and text.isdecimal():
             assert again.start_number > int(text)

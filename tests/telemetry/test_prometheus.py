@@ -33,8 +33,8 @@ from distro_node.node.errors import UserError
 from distro_node.node.network.addresses import circuit_through, parse_dial
 from distro_node.node.network.errors import DialError, RequestError
 from distro_node.node.network.network import Network, open_network
+from distro_node.node.session.session import SwarmSession
 from distro_node.node.settings import DaemonSettings
-from distro_node.node.stay import Stay
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, open_identity
 from distro_node.node.telemetry.telemetry import Telemetry
@@ -95,8 +95,8 @@ def introduce(settings: BootstrapSettings) -> None:
 def take_part(settings: DaemonSettings) -> None:
     def begin(
         given: DaemonSettings, data: DataDir, me: Identity, network: Network, telemetry: Telemetry
-    ) -> Stay:
-        return Stay(given, data, me, network, telemetry, Workshop(me.peer, 0).start)
+    ) -> SwarmSession:
+        return SwarmSession(given, data, me, network, telemetry, Workshop(me.peer, 0).start)
 
     trio.run(serve_owner, settings, begin)
 

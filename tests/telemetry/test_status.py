@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from distro_node.node.control.rows import rows
+from distro_node.node.control.status_rows import rows
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.telemetry.messages import (
+    STATES,
+    duration_words,
+    event_sentence,
+    reach_words,
+    speed_words,
+    state_sentence,
+)
 from distro_node.node.telemetry.status import (
     BootstrapStatus,
     State,
@@ -21,14 +29,6 @@ from distro_node.node.telemetry.status import (
     seconds_left,
 )
 from distro_node.node.telemetry.status_reference import reference
-from distro_node.node.telemetry.words import (
-    STATES,
-    duration_words,
-    event_sentence,
-    reach_words,
-    speed_words,
-    state_sentence,
-)
 from statuses import AWAITING, EARLY, OBSERVING, TRAINING, UNREACHABLE, B, C
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "status.json"

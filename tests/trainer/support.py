@@ -13,10 +13,10 @@ import torch
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.blocks import Stripe, block_view
-from distro_node.node.trainer.initial import Lora, initialise
-from distro_node.node.trainer.model import model_config, new_model
-from distro_node.node.trainer.optimizer import LocalOptimizer
+from distro_node.node.trainer.models.initial_parameters import Lora, initialise
+from distro_node.node.trainer.models.model import model_config, new_model
+from distro_node.node.trainer.optimizer.blocks import Stripe, block_view
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.codec.basis import orthonormal_basis
 from distro_node.protocol.codec.update import UpdateLayout

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.adapters import adapter_table, draw_adapters
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.examine import examine
-from distro_node.node.trainer.export import export
-from distro_node.node.trainer.fingerprint import fingerprint
-from distro_node.node.trainer.initial import Lora, initialise
-from distro_node.node.trainer.model import model_config, new_model
-from distro_node.node.trainer.momentum import load_momentum, save_momentum
+from distro_node.node.trainer.models.adapters import adapter_table, draw_adapters
+from distro_node.node.trainer.models.export import export
+from distro_node.node.trainer.models.initial_parameters import Lora, initialise
+from distro_node.node.trainer.models.model import model_config, new_model
+from distro_node.node.trainer.models.read_export import examine
+from distro_node.node.trainer.optimizer.fingerprint import fingerprint
+from distro_node.node.trainer.optimizer.momentum import load_momentum, save_momentum
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.blobs import BlobList, decode_blob_list
 from distro_node.protocol.wire.encoding import decode
 from distro_node.protocol.wire.manifest import (

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import model as model_module
-from distro_node.node.trainer.architectures import ARCHITECTURES, check_configuration
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.initial import initialise
-from distro_node.node.trainer.model import build_model, model_config, new_model
+from distro_node.node.trainer.models import model as model_module
+from distro_node.node.trainer.models.initial_parameters import initialise
+from distro_node.node.trainer.models.model import build_model, model_config, new_model
+from distro_node.node.training.architectures import ARCHITECTURES, check_configuration
+from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.manifest import ParameterSpec
 from distro_node.protocol.wire.structure import StructureError
 from trainer.support import CPU, TINY_LLAMA

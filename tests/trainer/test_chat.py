@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from distro_node.node.trainer.chat import BadConversation, BadTemplate, ChatTemplate
-from distro_node.node.trainer.tokenizer_settings import TokenizerSettings
+from distro_node.node.training.chat import BadConversation, BadTemplate, ChatTemplate
+from distro_node.node.training.tokenizer_settings import TokenizerSettings
 
 # As in published models, rewritten by hand.
 CHATML = (

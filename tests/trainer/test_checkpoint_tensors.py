@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.initial import initialise
+from distro_node.node.trainer.models.initial_parameters import initialise
+from distro_node.node.training.errors import TrainerFailed
 from safetensors.torch import load_file, save_file
 from trainer.support import CPU, TINY_LLAMA, write_checkpoint
 from trainer.test_model import TINY_GPT2

@@ -13,17 +13,17 @@ import pytest
 import trio
 from distro_node.crypto.hashing import ContentId
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import client as client_module
-from distro_node.node.trainer.checking import Dealt
-from distro_node.node.trainer.client import (
+from distro_node.node.trainer.audit_score import AssignedSample
+from distro_node.node.trainer.models.initial_parameters import initialise
+from distro_node.node.training import client as client_module
+from distro_node.node.training.client import (
     TrainerClient,
     TrainerDied,
     TrainerFailed,
     TrainerSpec,
     open_trainer,
 )
-from distro_node.node.trainer.initial import initialise
-from distro_node.node.trainer.initial_model import initialise_model
+from distro_node.node.training.initial_model import initialise_model
 from distro_node.protocol.wire.blobs import decode_blob_list
 from distro_node.protocol.wire.manifest import Manifest
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
@@ -79,7 +79,7 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         assert trained.loss == pytest.approx(expected.loss)
         assert (trained.tokens, trained.coefficients) == (64, twin.layout.coefficients)
         other = make_session(root).train(1, [5]).body
-        assert twin.look(1, Dealt(sample=7, share=4))
+        assert twin.look(1, AssignedSample(sample=7, share=4))
         seconds = await trainer.look(1, 7, 4)
         assert seconds is not None
         assert seconds > 0
@@ -197,7 +197,7 @@ async def test_initial_parameters_are_those_of_the_seed(tmp_path: Path) -> None:
 PARENT = """
 import sys, trio
 from pathlib import Path
-from distro_node.node.trainer.client import TrainerSpec, open_trainer
+from distro_node.node.training.client import TrainerSpec, open_trainer
 from distro_node.protocol.wire.blobs import decode_blob_list
 
 async def main():
@@ -235,7 +235,7 @@ async def test_a_trainer_does_not_outlive_its_parent(tmp_path: Path) -> None:
 
 def test_the_node_process_imports_no_torch() -> None:
     program = (
-        "import sys, distro_node.node.trainer.client; "
+        "import sys, distro_node.node.training.client; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'safetensors')))"
     )
     assert subprocess.run([sys.executable, "-P", "-c", program], check=False).returncode == 0

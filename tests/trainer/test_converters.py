@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from distro_node.node.trainer.model import model_config, new_model
+from distro_node.node.trainer.models.model import model_config, new_model
 from trainer.small_models import SMALL_MODELS
 
 # llama.cpp's name of an architecture, where it is not just the capitalised one.

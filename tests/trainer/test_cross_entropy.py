@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from distro_node.node.trainer import cross_entropy
-from distro_node.node.trainer.architectures import ARCHITECTURES
-from distro_node.node.trainer.cross_entropy import token_loss
-from distro_node.node.trainer.model import model_config, new_model
+from distro_node.node.trainer.models import cross_entropy
+from distro_node.node.trainer.models.cross_entropy import token_loss
+from distro_node.node.trainer.models.model import model_config, new_model
+from distro_node.node.training.architectures import ARCHITECTURES
 from torch.nn import functional
 from trainer.support import CPU, TINY_LLAMA
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from distro_node.node.settings import Compile
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import blocks, exact
 from distro_node.node.trainer.device import choose_device
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.exactness import check_exactness
-from distro_node.node.trainer.fingerprint import fingerprint
+from distro_node.node.trainer.optimizer import blocks, exact_step
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.exactness import check_exactness
+from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.wire.manifest import Step
 from trainer.exactness import (
@@ -52,7 +52,7 @@ def test_the_step_and_its_fingerprint_are_the_same_on_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # 130 members are the most for which float32 is exact; float64 must give the same result.
-    monkeypatch.setattr(exact, "exact_in_float32", lambda *_: in_float32)
+    monkeypatch.setattr(exact_step, "exact_in_float32", lambda *_: in_float32)
     layout = layout_of(SHAPES)
     on_cpu = random_parameters(SHAPES)
     on_gpu = [parameter.to(cuda) for parameter in on_cpu]
@@ -103,7 +103,7 @@ def test_the_fingerprint_is_the_same_in_any_pieces(
     cuda: torch.device, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parameters = random_parameters([(333, 1001), (7,), (), (64, 64)])
-    monkeypatch.setattr("distro_node.node.trainer.fingerprint._GPU_PIECE", size)
+    monkeypatch.setattr("distro_node.node.trainer.optimizer.fingerprint._GPU_PIECE", size)
     assert fingerprint([p.to(cuda) for p in parameters]) == fingerprint(parameters)
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from distro_node.node.trainer import device, graphics_cards
+from distro_node.node.trainer import device
 from distro_node.node.trainer.device import (
     choose_device,
     copies_while_computing,
@@ -17,9 +17,10 @@ from distro_node.node.trainer.device import (
     narrow_type,
     spills,
 )
-from distro_node.node.trainer.environment import drop_if_large, environment
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.graphics_cards import (
+from distro_node.node.training import graphics_cards
+from distro_node.node.training.environment import drop_if_large, environment
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.graphics_cards import (
     card_maker,
     make_device_node,
     missing_device_node,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from distro_node.node.trainer import blocks, exact
-from distro_node.node.trainer.exact import apply_step
+from distro_node.node.trainer.optimizer import blocks, exact_step
+from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.protocol.codec.basis import MAX_SIDE, exact_in_float32
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout
 from distro_node.protocol.wire.manifest import Step
@@ -113,7 +113,9 @@ def run_until(cases: int, monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             done += run_cases(
                 seed,
-                lambda chosen: monkeypatch.setattr(exact, "exact_in_float32", lambda *_: chosen),
+                lambda chosen: monkeypatch.setattr(
+                    exact_step, "exact_in_float32", lambda *_: chosen
+                ),
                 lambda limit: monkeypatch.setattr(blocks, "CPU_STRIPE", limit),
             )
         except AssertionError as error:

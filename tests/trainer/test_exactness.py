@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from distro_node.node.trainer import blocks, exact, exactness
-from distro_node.node.trainer.environment import environment
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.exactness import check_exactness
+from distro_node.node.trainer.optimizer import blocks, exact_step, exactness
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.exactness import check_exactness
+from distro_node.node.training.environment import environment
+from distro_node.node.training.errors import TrainerFailed
 from trainer.support import CPU
 
 Step = Callable[..., None]
@@ -35,7 +35,7 @@ def with_ten_bits(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch
 
 
 def test_products_with_fewer_bits_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "inverse_transform_rows", with_ten_bits)
+    monkeypatch.setattr(exact_step, "inverse_transform_rows", with_ten_bits)
     refused("products in float32")
 
 
@@ -46,7 +46,7 @@ def test_a_kernel_that_is_inexact_for_large_products_alone_is_found(
         chosen = with_ten_bits if sums.numel() > 1 << 18 else blocks.inverse_transform_rows
         return chosen(sums, a, b)
 
-    monkeypatch.setattr(exact, "inverse_transform_rows", by_size)
+    monkeypatch.setattr(exact_step, "inverse_transform_rows", by_size)
     refused("products in float32")
 
 
@@ -91,7 +91,7 @@ def test_sums_beyond_float32_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
         found = blocks.inverse_transform_rows(sums, a, b)
         return found if found.abs().max() < 1 << 24 else found.to(torch.bfloat16).to(sums.dtype)
 
-    monkeypatch.setattr(exact, "inverse_transform_rows", narrow)
+    monkeypatch.setattr(exact_step, "inverse_transform_rows", narrow)
     refused("parameters after a scaled step")
 
 

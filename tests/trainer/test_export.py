@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.export import export
+from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.node.trainer.tokenizer_settings import (
+from distro_node.node.trainer.tasks.text_generation import write_text
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.tokenizer_settings import (
     TokenizerSettings,
     decode_settings,
     read_settings,
 )
-from distro_node.node.trainer.writing import write_text
 from distro_node.protocol.wire.structure import StructureError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from distro_node.node.trainer import fingerprint as module
-from distro_node.node.trainer.fingerprint import fingerprint
+from distro_node.node.trainer.optimizer import fingerprint as module
+from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 
 
 def parameters(seed: int = 0) -> list[torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from distro_node.node.trainer.frames import (
+from distro_node.node.training.frames import (
     MAX_FRAME_BYTES,
     FrameDecoder,
     FrameError,
@@ -53,6 +53,6 @@ def test_a_frame_is_exactly_one_value(payload: bytes) -> None:
 
 
 def test_a_message_that_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distro_node.node.trainer.frames.MAX_FRAME_BYTES", 100)
+    monkeypatch.setattr("distro_node.node.training.frames.MAX_FRAME_BYTES", 100)
     with pytest.raises(FrameError):
         encode_frame(bytes(101))

@@ -13,16 +13,16 @@ import pytest
 import torch
 from distro_node.node.create.model_config import complete_denoiser
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.denoisers import UNET, WEIGHTS_NAME, Denoiser, noise_schedule
-from distro_node.node.trainer.drawing import draw_images
-from distro_node.node.trainer.draws import drawn, normal
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.examine import examine
-from distro_node.node.trainer.export import export
-from distro_node.node.trainer.initial import initialise
+from distro_node.node.trainer.models.denoisers import UNET, WEIGHTS_NAME, Denoiser, noise_schedule
+from distro_node.node.trainer.models.export import export
+from distro_node.node.trainer.models.initial_parameters import initialise
+from distro_node.node.trainer.models.read_export import examine
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.node.trainer.task_batches import Sample
-from distro_node.node.trainer.task_names import NO_TOKENIZER, ImageSettings
+from distro_node.node.trainer.tasks.image_sampling import draw_images
+from distro_node.node.trainer.tasks.seeded_random import drawn, normal
+from distro_node.node.trainer.tasks.task_batches import StoredSample
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.task_names import NO_TOKENIZER, ImageSettings
 from distro_node.protocol.wire.manifest import AdapterSpec, Manifest
 from distro_node.protocol.wire.structure import to_plain
 from trainer.support import CPU, make_manifest, store_shard
@@ -95,11 +95,13 @@ def made(place: Path) -> tuple[Manifest, Sequence[Any]]:
     return image_manifest(place)
 
 
-def samples(manifest: Manifest, root: Path, numbers: Sequence[int], round: int) -> list[Sample]:
-    from distro_node.node.trainer.data import Corpus
+def samples(
+    manifest: Manifest, root: Path, numbers: Sequence[int], round: int
+) -> list[StoredSample]:
+    from distro_node.node.trainer.tasks.data import Corpus
 
     stored = Corpus(manifest.data, BlobStore(root)).training(numbers)
-    return [Sample(data, number, round) for data, number in zip(stored, numbers, strict=True)]
+    return [StoredSample(data, number, round) for data, number in zip(stored, numbers, strict=True)]
 
 
 def test_what_is_drawn_follows_from_its_key_alone() -> None:

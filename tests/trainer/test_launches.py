@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import blocks
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.fingerprint import fingerprint
-from distro_node.node.trainer.optimizer import LocalOptimizer
-from distro_node.node.trainer.packing import skip_packing_search
+from distro_node.node.trainer.optimizer import blocks
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.fingerprint import fingerprint
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.tasks.packing import skip_packing_search
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
 from torch.utils._python_dispatch import TorchDispatchMode
 from trainer.exactness import layout_of, random_parameters, random_updates
@@ -79,7 +79,7 @@ def test_a_fingerprint_takes_few_operations_a_tensor_and_one_wait() -> None:
 
 def test_a_large_tensor_takes_no_more_than_a_small_one(monkeypatch: Any) -> None:
     """A GPU's pieces have 16 million elements: whole layers of models of a billion parameters."""
-    monkeypatch.setattr("distro_node.node.trainer.fingerprint._CPU_PIECE", 1 << 24)
+    monkeypatch.setattr("distro_node.node.trainer.optimizer.fingerprint._CPU_PIECE", 1 << 24)
     small, large = torch.ones(64, 64), torch.ones(1024, 2048)
     assert (
         dispatched(lambda: fingerprint([large])).kernels

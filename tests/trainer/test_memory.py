@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.architectures import ARCHITECTURES
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.memory_model import KEPT, Workload, needs
-from distro_node.node.trainer.memory_options import MemoryOptions, StateOptions
-from distro_node.node.trainer.memory_plan import (
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.training.architectures import ARCHITECTURES
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.memory_model import KEPT, Workload, needs
+from distro_node.node.training.memory_options import MemoryOptions, StateOptions
+from distro_node.node.training.memory_plan import (
     LARGEST_MICRO_BATCH,
-    Room,
+    FreeMemory,
     choices,
     choose,
     chosen_line,
 )
-from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
 from trainer.support import CPU, make_manifest
 
@@ -77,12 +77,12 @@ def test_all_architectures_are_in_the_table() -> None:
 def test_what_costs_least_of_what_fits_is_chosen() -> None:
     # So long that activations exceed everything else.
     work = dataclasses.replace(WORK, sequence_length=1 << 15)
-    every = list(choices(work, "cuda", Room(device=1 << 50, host=1 << 50), micro_batch=1))
+    every = list(choices(work, "cuda", FreeMemory(device=1 << 50, host=1 << 50), micro_batch=1))
     assert all(choice.fits for choice in every)
     assert every[0].options == MemoryOptions()
     seen = []
     for size in sorted({int(1.085 * choice.needs.device) for choice in every}, reverse=True):
-        room = Room(device=size, host=1 << 40)
+        room = FreeMemory(device=size, host=1 << 40)
         chosen = choose(work, "cuda", room, micro_batch=1)
         assert chosen.needs.device <= size
         before = every[: [each.options for each in every].index(chosen.options)]
@@ -91,7 +91,7 @@ def test_what_costs_least_of_what_fits_is_chosen() -> None:
     assert seen[0] == MemoryOptions()
     assert seen[-1].checkpointing
     with pytest.raises(TrainerFailed, match="at the least") as caught:
-        choose(WORK, "cuda", Room(device=1 << 20, host=1 << 40))
+        choose(WORK, "cuda", FreeMemory(device=1 << 20, host=1 << 40))
     assert caught.value.kind == "model_too_large"
 
 
@@ -112,13 +112,15 @@ def test_what_costs_least_of_what_fits_is_chosen() -> None:
 )
 def test_what_is_kept_is_said(optimizer: OptimizerSpec, words: str) -> None:
     work = dataclasses.replace(WORK, optimizer=optimizer)
-    assert choose(work, "cuda", Room(device=1 << 40, host=1 << 40), micro_batch=1).words == words
+    assert (
+        choose(work, "cuda", FreeMemory(device=1 << 40, host=1 << 40), micro_batch=1).words == words
+    )
 
 
 def test_main_memory_is_only_taken_where_there_is_some() -> None:
     aside = MemoryOptions(state=StateOptions(precision="bfloat16", place="host"))
     wanted = needs(WORK, "cuda", aside)
-    room = Room(device=2 * wanted.device, host=wanted.host - 1)
+    room = FreeMemory(device=2 * wanted.device, host=wanted.host - 1)
     assert not next(choices(WORK, "cuda", room, 1, aside)).fits
     room = dataclasses.replace(room, host=wanted.host)
     assert next(choices(WORK, "cuda", room, 1, aside)).fits
@@ -130,18 +132,18 @@ def test_as_many_sequences_at_once_as_fit_into_half_of_what_is_left() -> None:
     work = dataclasses.replace(WORK, sequence_length=128)
     one = needs(work, "cpu", MemoryOptions()).device
     more = needs(work, "cpu", MemoryOptions(), 2).device - one
-    room = Room(device=int(1.075 * one) + 6 * more + 10)
+    room = FreeMemory(device=int(1.075 * one) + 6 * more + 10)
     chosen = choose(work, "cpu", room)
     assert chosen.micro_batch == 4
     assert "4 sequences at once" in chosen_line(chosen, room)
-    assert choose(work, "cpu", Room(device=1 << 50), micro_batch=3).micro_batch == 3
+    assert choose(work, "cpu", FreeMemory(device=1 << 50), micro_batch=3).micro_batch == 3
 
 
 @pytest.mark.parametrize(
     ("length", "at_once"), [(16, 32), (64, 16), (256, 4), (1000, 1), (4096, 1)]
 )
 def test_on_a_processor_no_more_at_once_than_its_caches_hold(length: int, at_once: int) -> None:
-    plenty = Room(device=1 << 50, host=1 << 50)
+    plenty = FreeMemory(device=1 << 50, host=1 << 50)
     work = dataclasses.replace(WORK, sequence_length=length)
     assert choose(work, "cpu", plenty).micro_batch == at_once
     assert choose(work, "cuda", plenty).micro_batch == LARGEST_MICRO_BATCH
@@ -150,7 +152,7 @@ def test_on_a_processor_no_more_at_once_than_its_caches_hold(length: int, at_onc
 def test_a_session_takes_what_is_given(tmp_path: Path) -> None:
     manifest, chunks = make_manifest(tmp_path)
     work = Workload.of(manifest)
-    least = min(choice.needs.device for choice in choices(work, "cpu", Room(device=0), 1))
+    least = min(choice.needs.device for choice in choices(work, "cpu", FreeMemory(device=0), 1))
     narrow = int(1.085 * least)
     session = TrainingSession(manifest, BlobStore(tmp_path), CPU, memory=narrow)
     assert session.micro_batch == 1
@@ -209,7 +211,7 @@ def test_several_devices_divide_what_they_do_not_copy() -> None:
 
 def test_in_shards_activations_are_always_computed_twice() -> None:
     shards = dataclasses.replace(WORK, ranks=2, shards=True)
-    every = list(choices(shards, "cuda", Room(device=1 << 50, host=1 << 50)))
+    every = list(choices(shards, "cuda", FreeMemory(device=1 << 50, host=1 << 50)))
     assert every
     assert all(choice.options.checkpointing for choice in every)
 
@@ -220,7 +222,7 @@ def test_processors_share_the_memory_for_sequences() -> None:
     more = (
         needs(work, "cpu", MemoryOptions(), 2).device - needs(work, "cpu", MemoryOptions()).device
     )
-    room = Room(device=int(1.075 * one) + 8 * more)
+    room = FreeMemory(device=int(1.075 * one) + 8 * more)
     sizes = [
         choose(dataclasses.replace(work, ranks=ranks), "cpu", room).micro_batch for ranks in (1, 2)
     ]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from distro_node.node.trainer import mixed_precision
-from distro_node.node.trainer.mixed_precision import MixedPrecision, all_finite
+from distro_node.node.trainer.optimizer import mixed_precision
+from distro_node.node.trainer.optimizer.mixed_precision import MixedPrecision, all_finite
 from trainer.support import CPU, make_session
 
 # Private here: `_precision`, `_finite_in_a_row`: a CPU computes in

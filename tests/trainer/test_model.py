@@ -10,13 +10,13 @@ import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import device as device_module
-from distro_node.node.trainer import main_memory
 from distro_node.node.trainer.device import choose_device, free_bytes
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.export import export
-from distro_node.node.trainer.initial import initialise
-from distro_node.node.trainer.model import build_model, ordered_parameters
+from distro_node.node.trainer.models.export import export
+from distro_node.node.trainer.models.initial_parameters import initialise
+from distro_node.node.trainer.models.model import build_model, ordered_parameters
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.training import main_memory
+from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.manifest import ParameterSpec
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from distro_node.node.trainer.momentum import load_momentum, save_momentum
-from distro_node.node.trainer.optimizer import LocalOptimizer
+from distro_node.node.trainer.optimizer.momentum import load_momentum, save_momentum
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.protocol.codec.update import DecodedUpdate, encode_update, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
 from trainer.support import dense_momentum

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from distro_node.node.trainer.blocks import Stripe, block_view, float_basis
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.optimizer import LocalOptimizer, Taken
+from distro_node.node.trainer.optimizer.blocks import Stripe, block_view, float_basis
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer, Taken
 from distro_node.protocol.codec.update import DecodedUpdate, TensorLayout
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from trainer.demo_reference import DemoReference

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.fingerprint import fingerprint
+from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import decode_update

@@ -10,11 +10,11 @@ import pytest
 import torch
 from distro_node.crypto.hashing import content_id
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.data import Corpus, read_tokens
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.model import model_config, new_model
-from distro_node.node.trainer.packing import begins_behind, check_attention, document_inputs
+from distro_node.node.trainer.models.model import model_config, new_model
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.tasks.data import Corpus, read_tokens
+from distro_node.node.trainer.tasks.packing import begins_behind, check_attention, document_inputs
+from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.manifest import DataSpec, ShardSpec
 from trainer.support import CPU, TINY_LLAMA, make_manifest
 

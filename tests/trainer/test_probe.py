@@ -11,14 +11,14 @@ import pytest
 import torch
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.client import TrainerSpec, open_trainer
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.explain import explain_trainer
-from distro_node.node.trainer.initial import Lora
-from distro_node.node.trainer.initial_model import initialise_model
-from distro_node.node.trainer.probe import make_probe
-from distro_node.node.trainer.probe_parameters import ParameterFill
+from distro_node.node.trainer.models.initial_parameters import Lora
+from distro_node.node.trainer.models.probe import make_probe
+from distro_node.node.trainer.models.probe_parameters import ParameterFill
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.training.client import TrainerSpec, open_trainer
+from distro_node.node.training.error_messages import explain_trainer
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.initial_model import initialise_model
 from distro_node.protocol.wire.manifest import DataSpec, Manifest, ParameterSpec
 from distro_node.protocol.wire.work_specs import ProbeSpec
 from trainer.support import CPU, TINY_LLAMA, make_manifest, store_byte_tokenizer, store_shard
@@ -158,7 +158,7 @@ def test_every_task_of_language_has_one(tmp_path: Path) -> None:
 def test_bfloat16_stays_within_its_tolerance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from distro_node.node.trainer.probe import probe_losses
+    from distro_node.node.trainer.models.probe import probe_losses
 
     manifest = probed(tmp_path, SMALL | {"num_hidden_layers": 8})
     assert manifest.probe is not None

@@ -13,16 +13,17 @@ import pytest
 import torch
 from distro_node.crypto.hashing import ContentId
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import rank_part, snapshot
-from distro_node.node.trainer.checking import Dealt
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.memory_model import Workload, needs
-from distro_node.node.trainer.memory_options import MemoryOptions, Precision, StateOptions
-from distro_node.node.trainer.rank_momentum import load_part, remove_others, save_part
+from distro_node.node.trainer.audit_score import AssignedSample
+from distro_node.node.trainer.models import snapshot
+from distro_node.node.trainer.ranks import part as rank_part
+from distro_node.node.trainer.ranks.momentum import load_part, remove_others, save_part
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.memory_model import Workload, needs
+from distro_node.node.training.memory_options import MemoryOptions, Precision, StateOptions
+from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_tally, summed
 from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sheet import decode_part
-from distro_node.protocol.codec.tally import Momentum, Tally, encode_tally, summed
+from distro_node.protocol.codec.sign_vote import decode_part
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.wire import blobs
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
@@ -104,7 +105,7 @@ def test_ranks_look_as_one(tmp_path: Path, size: int) -> None:
     alone.load(chunks)
     together = Together(tmp_path, manifest, chunks, size)
     for round_ in (1, 2):
-        look = Dealt(sample=90 + round_, share=4)
+        look = AssignedSample(sample=90 + round_, share=4)
         body = alone.train(round_, range(5), looks=True).body
         found, *_ = together.call("train", round_, range(5), looks=True)
         assert same_signs(alone, found.body, body) > 0.99
@@ -142,7 +143,7 @@ def test_ranks_tell_as_one_member(tmp_path: Path, size: int) -> None:
         pairs = zip(told, decode_part(whole, 3, turn, ours.body), strict=True)
         assert np.mean(np.concatenate([(a == b).ravel() for a, b in pairs])) > 0.99
         momentum.hear(summed(whole, 3, turn, [(told, 1)]), 3, turn)
-        tally = encode_tally(whole, Tally(0, 1, (True,), momentum.speak(turn)))
+        tally = encode_tally(whole, Aggregate(0, 1, (True,), momentum.speak(turn)))
         fingerprint = alone.apply(round_ + 1, [tally], RATE, False, [1])
         assert together.apply(round_ + 1, [tally], RATE, False, [1]) == fingerprint
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.export import export
-from distro_node.node.trainer.probe import make_probe
-from distro_node.node.trainer.probe_parameters import ParameterFill
+from distro_node.node.trainer.models.export import export
+from distro_node.node.trainer.models.probe import make_probe
+from distro_node.node.trainer.models.probe_parameters import ParameterFill
 from distro_node.node.trainer.session import TrainingSession
 from safetensors.torch import save_file
 from trainer.releases import run_older
@@ -43,7 +43,7 @@ from pathlib import Path
 warnings.simplefilter("ignore")
 import torch, transformers
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.wire.encoding import decode
 from distro_node.protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest

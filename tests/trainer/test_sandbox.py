@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 from distro_node.node.control.command_socket import ask
-from distro_node.node.trainer import landlock
-from distro_node.node.trainer.sandbox import HOLDS, sandbox_words
-from distro_node.node.trainer.system_calls import (
+from distro_node.node.training import landlock
+from distro_node.node.training.sandbox import HOLDS, sandbox_words
+from distro_node.node.training.system_calls import (
     ARCHITECTURES,
     DATAGRAM,
     NEWEST,
@@ -34,7 +34,7 @@ import ctypes, fcntl, json, mmap, os, resource, shutil, signal, socket, subproce
 from pathlib import Path
 from distro_node.node.control.command_socket import ask
 from distro_node.node.errors import UserError
-from distro_node.node.trainer.sandbox import confine
+from distro_node.node.training.sandbox import confine
 
 home, blobs, shared, parent = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), os.getppid()
 seen = Path("/proc/self/status").read_text()

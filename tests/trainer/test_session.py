@@ -13,22 +13,22 @@ import torch
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import session as session_module
-from distro_node.node.trainer.aside import Aside
-from distro_node.node.trainer.checking import Dealt
-from distro_node.node.trainer.data import Corpus
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.fingerprint import fingerprint
-from distro_node.node.trainer.initial import Lora
-from distro_node.node.trainer.memory_model import Workload
-from distro_node.node.trainer.second_look import look_again
+from distro_node.node.trainer.audit_score import AssignedSample
+from distro_node.node.trainer.models.initial_parameters import Lora
+from distro_node.node.trainer.optimizer.background_gradient import BackgroundGradient
+from distro_node.node.trainer.optimizer.fingerprint import fingerprint
+from distro_node.node.trainer.reaudit_worker import look_again
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.tasks.data import Corpus
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.memory_model import Workload
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.sampling.assignment import Terms, assign
 from distro_node.protocol.sampling.assignment import samples_of as dealt_samples
-from distro_node.protocol.sampling.deal import Deal
+from distro_node.protocol.sampling.member_weights import MemberWeight
 from distro_node.protocol.sampling.sampler import order_of
-from distro_node.protocol.sampling.weights import Weight
+from distro_node.protocol.sampling.stream_cursor import StreamCursors
 from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, OptimizerSpec, Step
 from distro_node.protocol.wire.membership import Membership
 from trainer.exactness import assert_equal_bits, bits_of, reference_step
@@ -102,9 +102,9 @@ def test_tied_weights_are_stepped_once(tmp_path: Path) -> None:
 
 def samples_of(manifest: Manifest, peers: list[PeerId], me: PeerId, round_number: int) -> list[int]:
     members, order = Membership(since=dict.fromkeys(peers, 0)), order_of(manifest)
-    weights = dict.fromkeys(peers, Weight())
+    weights = dict.fromkeys(peers, MemberWeight())
     made = assign(Terms(order, 1.0, bool), members, weights, (), None, round_number)
-    return list(dealt_samples(order, [Deal(round_number)], [made.lanes_of(me)]))
+    return list(dealt_samples(order, [StreamCursors(round_number)], [made.lanes_of(me)]))
 
 
 def test_an_update_that_missed_its_round_is_back_in_the_momentum(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_gradient_aside_is_that_of_the_parameters_when_it_began(tmp_path: Path
     before, after, beside = sessions
     step = make_session(tmp_path).train(1, [9]).body
     expected = before.train(4, [0, 1]).body
-    aside = Aside(beside, 4, [0, 1])
+    aside = BackgroundGradient(beside, 4, [0, 1])
     assert aside.is_for(4, [0, 1])
     assert not aside.is_for(4, [0, 2])
     fingerprints = [session.apply(1, [step], RATE, False) for session in (after, beside)]
@@ -419,7 +419,7 @@ def test_work_of_several_rounds_takes_no_more_memory_than_the_plan_counts(
     session, whole = make_session(tmp_path, lora=lora), make_session(tmp_path, lora=lora)
     whole.train(4, [0, 1])
     monkeypatch.setattr(session_module, "available_bytes", lambda _: 0)
-    aside = Aside(session, 4, [0, 1])
+    aside = BackgroundGradient(session, 4, [0, 1])
     copied = aside._shadow.parameters
     trained = 4 * sum(parameter.numel() for parameter in session.parameters)
     assert 2 * sum(each.numel() * each.element_size() for each in copied) == trained
@@ -450,7 +450,7 @@ def test_what_fails_aside_is_said_when_it_is_asked_for(
         raise TrainerFailed("missing_data", "a chunk is damaged")
 
     monkeypatch.setattr(TrainingSession, "gradient", gradient)
-    aside = Aside(session, 4, [0])
+    aside = BackgroundGradient(session, 4, [0])
     while not aside.done:
         time.sleep(0.01)
     with pytest.raises(TrainerFailed, match="damaged"):
@@ -473,7 +473,7 @@ def test_a_look_changes_nothing_and_tells_honest_work(
     assert made.body == other.train(0, range(3)).body == twin.train(0, range(3)).body
     for round_number in range(1, 13):
         own, dealt = range(40 * round_number, 40 * round_number + 3), 40 * round_number + 20
-        look = Dealt(sample=dealt, share=3)
+        look = AssignedSample(sample=dealt, share=3)
         made = checker.train(round_number, own, looks=True)
         assert made.body == other.train(round_number, own, looks=True).body
         assert made.body == twin.train(round_number, own).body
@@ -530,7 +530,7 @@ def test_who_computes_beginnings_alone_agrees_with_them_better_than_with_the_who
         others = []
         for checker, name in zip(checkers, ("honest", "half"), strict=True):
             others.append(checker.train(round_number, own, looks=True).body)
-            assert checker.look(round_number, Dealt(sample=dealt, share=3))
+            assert checker.look(round_number, AssignedSample(sample=dealt, share=3))
             found = checker.judge(round_number, bodies[name])
             assert found is not None
             assert found.beginning is not None
@@ -547,7 +547,7 @@ def test_looks_of_the_two_latest_rounds_are_kept(tmp_path: Path) -> None:
     body = session.train(1, [1, 2], looks=True).body
     for round_ in (2, 3, 4):
         session.train(round_, [round_], looks=True)
-        assert session.look(round_, Dealt(sample=9, share=2))
+        assert session.look(round_, AssignedSample(sample=9, share=2))
     assert session.judge(2, body) is None
     assert session.judge(3, body) is not None
     with pytest.raises(TrainerFailed, match="does not decode"):
@@ -561,7 +561,7 @@ def test_there_is_no_look_without_something_to_hold_it_against(
 ) -> None:
     session = make_session(tmp_path)
     body = session.train(1, [], looks=True).body
-    look = Dealt(sample=5, share=3)
+    look = AssignedSample(sample=5, share=3)
     assert not session.look(1, look)
     # Without an audit; of another round; on other parameters; without memory.
     session.train(2, [1])

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_tally, summed
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.sections import Section, sections
-from distro_node.protocol.codec.sheet import cut_sheet, decode_part, heard_in, step_of
-from distro_node.protocol.codec.tally import Momentum, Tally, encode_tally, summed
+from distro_node.protocol.codec.sign_vote import cut_sheet, decode_part, heard_in, step_of
 from distro_node.protocol.wire.manifest import Manifest, OptimizerSpec
 from distro_node.protocol.wire.work_specs import SpeakersSpec
 from trainer.support import CPU, make_manifest
@@ -47,7 +47,7 @@ def tallies(
         momentum.hear(summed(section, ONE_OF, turn, told), ONE_OF, turn)
         said = momentum.speak(turn)
         counted = (True,) * len(sheets)
-        bodies.append(encode_tally(section, Tally(number, len(cut), counted, said)))
+        bodies.append(encode_tally(section, Aggregate(number, len(cut), counted, said)))
     return bodies
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from distro_node.node.trainer import speed
-from distro_node.node.trainer.initial import Lora
+from distro_node.node.trainer.models.initial_parameters import Lora
 from distro_node.node.trainer.speed import reached_flops, sequence_flops
 from trainer.support import CPU, TINY_LLAMA, make_manifest
 

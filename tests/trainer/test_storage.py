@@ -10,9 +10,9 @@ import pytest
 import torch
 from distro_node.crypto.hashing import ContentId
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.data import Corpus, read_tokens
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.snapshot import read_snapshot, write_snapshot
+from distro_node.node.trainer.models.snapshot import read_snapshot, write_snapshot
+from distro_node.node.trainer.tasks.data import Corpus, read_tokens
+from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, decode_blob_list
 from distro_node.protocol.wire.manifest import DataSpec
 from trainer.support import store_shard

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.export import export, open_tokenizer
+from distro_node.node.trainer.models.export import export, open_tokenizer
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decode_settings
-from distro_node.node.trainer.writing import write_text
+from distro_node.node.trainer.tasks.text_generation import write_text
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.tokenizer_settings import TokenizerSettings, decode_settings
 from tokenizers import Tokenizer
 from trainer.support import CPU, TINY_LLAMA, make_manifest
 from trainer.test_chat import CHATML

@@ -12,14 +12,14 @@ import pytest
 import torch
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.checking import Dealt
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.explain import explain_trainer
-from distro_node.node.trainer.initial import initialise
+from distro_node.node.trainer.audit_score import AssignedSample
+from distro_node.node.trainer.models.initial_parameters import initialise
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.node.trainer.task_batches import Loss, Sample
-from distro_node.node.trainer.task_names import entry_point, require_task
-from distro_node.node.trainer.tasks import HasBeginnings, open_task
+from distro_node.node.trainer.tasks.task_batches import Loss, StoredSample
+from distro_node.node.trainer.tasks.tasks import HasBeginnings, open_task
+from distro_node.node.training.error_messages import explain_trainer
+from distro_node.node.training.errors import TrainerFailed
+from distro_node.node.training.task_names import entry_point, require_task
 from distro_node.protocol.wire.manifest import Manifest, decode_manifest
 from trainer.support import CPU, TINY_LLAMA, example_text, make_manifest, store_shard
 
@@ -147,7 +147,7 @@ def test_the_gradient_is_that_of_the_mean_whatever_the_micro_batch(tmp_path: Pat
         gradients.append([parameter.grad for parameter in session.parameters])
     session = opened(made, tmp_path)
     stored = session._corpus.training([0, 1, 2, 3, 4])
-    batch = session.task.batch([Sample(data, n, 1) for n, data in enumerate(stored)])
+    batch = session.task.batch([StoredSample(data, n, 1) for n, data in enumerate(stored)])
     loss = session.task.loss(session.model.train(), batch)
     (loss.total / loss.count).backward()
     for one, other, parameter in zip(*gradients, session.parameters, strict=True):
@@ -173,7 +173,7 @@ def test_the_beginning_of_a_sample_is_half_of_what_is_learned(tmp_path: Path, ki
     task = session.task
     assert isinstance(task, HasBeginnings)
     (data,) = session._corpus.training([5])
-    batch = task.batch([Sample(data, 5, 1)])
+    batch = task.batch([StoredSample(data, 5, 1)])
     beginning = task.beginning(batch)
     assert beginning is not None
     whole, half = task.loss(session.model, batch), task.loss(session.model, beginning)
@@ -201,7 +201,7 @@ def test_a_sample_in_which_one_thing_is_learned_has_no_beginning(tmp_path: Path)
     assert session.gradient(1, [0])[1] == 1
     assert session.gradient(1, [0], beginning=True) == (0.0, 0)
     session.train(1, [1], looks=True)
-    assert session.look(1, Dealt(sample=0, share=2))
+    assert session.look(1, AssignedSample(sample=0, share=2))
     found = session.judge(1, opened((manifest, chunks), tmp_path).train(1, [0]).body)
     assert found is not None
     assert found.beginning is None
@@ -210,17 +210,17 @@ def test_a_sample_in_which_one_thing_is_learned_has_no_beginning(tmp_path: Path)
 def test_gaps_are_the_same_for_everybody_and_others_each_round(tmp_path: Path) -> None:
     session = opened(masked_manifest(tmp_path), tmp_path)
     (data,) = session._corpus.training([5])
-    first = session.task.batch([Sample(data, 5, 1)])
+    first = session.task.batch([StoredSample(data, 5, 1)])
     for other, same in (
-        (Sample(data, 5, 1), True),
-        (Sample(data, 5, 2), False),
-        (Sample(data, 6, 1), False),
-        (Sample(data, 5, 1, heldout=True), False),
+        (StoredSample(data, 5, 1), True),
+        (StoredSample(data, 5, 2), False),
+        (StoredSample(data, 6, 1), False),
+        (StoredSample(data, 5, 1, heldout=True), False),
     ):
         again = session.task.batch([other])
         assert torch.equal(first["targets"], again["targets"]) is same
     # A sample in a batch with others is the same, too.
-    both = session.task.batch([Sample(data, 4, 1), Sample(data, 5, 1)])
+    both = session.task.batch([StoredSample(data, 4, 1), StoredSample(data, 5, 1)])
     assert torch.equal(both["tokens"][1], first["tokens"][0])
     # The members of a swarm must agree on these random numbers.
     assert np.flatnonzero(first["targets"][0] != -100).tolist() == [0, 7, 15, 17]
@@ -229,7 +229,9 @@ def test_gaps_are_the_same_for_everybody_and_others_each_round(tmp_path: Path) -
 def test_a_share_is_hidden_and_never_where_a_document_ends(tmp_path: Path) -> None:
     manifest, _ = masked_manifest(tmp_path, share=0.3)
     session = TrainingSession(manifest, BlobStore(tmp_path), CPU)
-    samples = [Sample(data, n, 3) for n, data in enumerate(session._corpus.training(range(180)))]
+    samples = [
+        StoredSample(data, n, 3) for n, data in enumerate(session._corpus.training(range(180)))
+    ]
     batch = session.task.batch(samples)
     ids = session.task.read(samples).ids[:, :-1]  # type: ignore[attr-defined]  # this task has it
     found = (batch["targets"] != -100).numpy()
@@ -285,8 +287,8 @@ def test_roberta_counts_its_positions_from_behind_the_padding(tmp_path: Path) ->
 
 PACKAGE = """
 import torch
-from distro_node.node.trainer.task_batches import Loss
-from distro_node.node.trainer.data import read_tokens
+from distro_node.node.trainer.tasks.task_batches import Loss
+from distro_node.node.trainer.tasks.data import read_tokens
 
 class LastToken:
     unit = "nats a sample"
@@ -366,7 +368,7 @@ def test_a_look_needs_no_beginnings(tmp_path: Path, package: Path) -> None:
     session = opened((manifest, chunks), tmp_path)
     assert not isinstance(session.task, HasBeginnings)
     body = session.train(1, [1], looks=True).body
-    assert session.look(1, Dealt(sample=0, share=2))
+    assert session.look(1, AssignedSample(sample=0, share=2))
     found = session.judge(1, body)
     assert found is not None
     assert found.beginning is None
@@ -378,7 +380,7 @@ def test_the_interface_is_all_that_a_session_asks_for(tmp_path: Path) -> None:
     task = open_task(manifest, session.model.config)
     assert task.unit == "nats a token"
     stored = session._corpus.heldout([0, 1])
-    batch = task.batch([Sample(data, n, 0, heldout=True) for n, data in enumerate(stored)])
+    batch = task.batch([StoredSample(data, n, 0, heldout=True) for n, data in enumerate(stored)])
     loss = task.loss(session.model.eval(), batch)
     assert isinstance(loss, Loss)
     assert loss.count == 64

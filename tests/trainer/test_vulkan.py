@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import exactness
 from distro_node.node.trainer.device import choose_device
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.exactness import check_exactness
-from distro_node.node.trainer.fingerprint import fingerprint
+from distro_node.node.trainer.optimizer import exactness
+from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.exactness import check_exactness
+from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
 from trainer.exactness import SHAPES, layout_of, random_parameters, random_updates
 from trainer.support import make_manifest, train_beside_a_cpu

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from distro_node.node.create.model_config import complete_model
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.architectures import ARCHITECTURES
-from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.examine import examine
-from distro_node.node.trainer.export import export
-from distro_node.node.trainer.probe import make_probe
+from distro_node.node.trainer.models.export import export
+from distro_node.node.trainer.models.probe import make_probe
+from distro_node.node.trainer.models.read_export import examine
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.training.architectures import ARCHITECTURES
+from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.structure import StructureError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from distro_node.crypto.hashing import content_id
-from distro_node.protocol.chain.entries import MAX_DECIDED_BYTES
+from distro_node.protocol.chain.entry_store import MAX_DECIDED_BYTES
 from distro_node.protocol.chain.sync import (
     MAX_PROBES,
     MAX_SYNC_REQUEST_BYTES,

@@ -10,9 +10,12 @@ import pytest
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId, peer_text
-from distro_node.protocol.chain import entries, sync
-from distro_node.protocol.chain.memberships import Memberships
+from distro_node.protocol.chain import entry_store, sync
+from distro_node.protocol.chain.memberships import MembershipHistory
 from distro_node.protocol.chain.sync import SyncRequest, compose_response
+from distro_node.protocol.util.backoff import Backoff, BackoffTimer
+from distro_node.protocol.util.bounded_dict import BoundedTable
+from distro_node.protocol.util.token_bucket import TokenBuckets, TokenRate
 from distro_node.protocol.wire import (
     blobs,
     encoding,
@@ -23,13 +26,10 @@ from distro_node.protocol.wire import (
     structure,
     swarm_id,
 )
-from distro_node.protocol.wire.allowance import Allowance, Budgets
-from distro_node.protocol.wire.backoff import Backoff, Pause
-from distro_node.protocol.wire.bounded import Bounded
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.introductions import PeerRecord, Registry
 from distro_node.protocol.wire.manifest import SwarmId
-from distro_node.protocol.wire.membership import Change, Membership, founding
+from distro_node.protocol.wire.membership import Membership, MembershipChange, founding
 from distro_node.protocol.wire.structure import StructureError
 from simulation.chain import identity
 
@@ -55,7 +55,7 @@ def _message(body: bytes) -> object:
     ("decode", "most"),
     [
         pytest.param(_message, 256 << 10, id="a message"),
-        pytest.param(entries.decode_decided, 4 << 20, id="an entry"),
+        pytest.param(entry_store.decode_decided, 4 << 20, id="an entry"),
         pytest.param(sync.decode_request, 512, id="a question"),
         pytest.param(sync.decode_response, 8 << 20, id="an answer"),
         pytest.param(blobs.decode_any_blob_list, 5 << 20, id="a list of chunks"),
@@ -205,25 +205,30 @@ def test_an_older_record_replaces_no_newer_one() -> None:
 
 def test_so_many_expelled_are_remembered() -> None:
     members = Membership(since={_peer(0): 0})
-    assert len(members.changed(Change(1, expelled=tuple(map(_peer, range(5000))))).expelled) == 4096
+    assert (
+        len(members.changed(MembershipChange(1, expelled=tuple(map(_peer, range(5000))))).expelled)
+        == 4096
+    )
 
 
 def test_the_departed_are_forgotten() -> None:
     """Once none of their earlier messages can be replayed any more."""
-    members = Membership(since={_peer(0): 0, _peer(1): 0}).changed(Change(1, departed=(_peer(1),)))
-    gone = [members.changed(Change(round_)).gone for round_ in (65, 66)]
+    members = Membership(since={_peer(0): 0, _peer(1): 0}).changed(
+        MembershipChange(1, departed=(_peer(1),))
+    )
+    gone = [members.changed(MembershipChange(round_)).gone for round_ in (65, 66)]
     assert list(map(len, gone)) == [1, 0]
 
 
 def test_a_table_is_bounded() -> None:
-    table: Bounded[int, int] = Bounded(3)
+    table: BoundedTable[int, int] = BoundedTable(3)
     for number in range(10):
         table[number] = 0
     assert list(table) == [7, 8, 9]
 
 
 def test_who_is_active_stays_in_a_table() -> None:
-    table: Bounded[int, int] = Bounded(3)
+    table: BoundedTable[int, int] = BoundedTable(3)
     for key in (0, 1, 2, 0, 3):
         table[key] = 0
     assert list(table) == [2, 0, 3]
@@ -232,20 +237,20 @@ def test_who_is_active_stays_in_a_table() -> None:
 # Allowances
 
 
-FEW = Allowance(at_once=4.0, per_second=0.5)
+FEW = TokenRate(at_once=4.0, per_second=0.5)
 
 
-def _taken(budgets: Budgets[str], key: str, now: float, tries: int = 10) -> int:
+def _taken(budgets: TokenBuckets[str], key: str, now: float, tries: int = 10) -> int:
     return sum(budgets.take(key, FEW, now) for _ in range(tries))
 
 
 def test_a_pause_saves_up_so_much() -> None:
-    budgets: Budgets[str] = Budgets(2)
+    budgets: TokenBuckets[str] = TokenBuckets(2)
     assert [_taken(budgets, "a", now) for now in (0.0, 4.0, 1e6)] == [4, 2, 4]
 
 
 def test_who_asks_for_too_much_has_used_nothing() -> None:
-    budgets: Budgets[str] = Budgets(2)
+    budgets: TokenBuckets[str] = TokenBuckets(2)
     refused = not budgets.take("a", FEW, 0.0, 5.0)
     assert refused
     assert _taken(budgets, "a", 0.0) == 4
@@ -253,7 +258,7 @@ def test_who_asks_for_too_much_has_used_nothing() -> None:
 
 def test_who_asks_in_vain_is_not_forgotten() -> None:
     """Two others come, and it asks all the time."""
-    budgets: Budgets[str] = Budgets(2)
+    budgets: TokenBuckets[str] = TokenBuckets(2)
     used = _taken(budgets, "a", 0.0)
     for other in "bcdefgh":
         _taken(budgets, other, 0.0, tries=1)
@@ -269,7 +274,7 @@ def test_each_pause_is_twice_as_long() -> None:
 
 
 def test_tries_become_rarer_and_do_not_end() -> None:
-    pause = Pause(1.0, 5.0)
+    pause = BackoffTimer(1.0, 5.0)
     assert [pause.after_failure() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
@@ -282,10 +287,10 @@ def test_so_many_are_left_alone() -> None:
 
 def test_memberships_take_little_memory() -> None:
     """For a chain that changes its members in each round: some are rebuilt when they are needed."""
-    made = Memberships(founding(_peer(0)))
-    with patch.object(Change, "of", staticmethod(lambda change: change)):
+    made = MembershipHistory(founding(_peer(0)))
+    with patch.object(MembershipChange, "of", staticmethod(lambda change: change)):
         for number in range(1000):
-            change: Any = Change(number, (_peer(number),), (_peer(number + 1),))
+            change: Any = MembershipChange(number, (_peer(number),), (_peer(number + 1),))
             made.follow(change)
     assert len(made._kept) < 300
     assert made[500].peers == (_peer(500),)

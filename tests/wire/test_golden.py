@@ -19,13 +19,18 @@ from typing import Any
 import pytest
 from distro_node.crypto.hashing import content_id, content_text
 from distro_node.node.network.nat.dial_back import (
-    Finding,
+    DialBackResult,
     decode_finding,
     decode_ports,
     encode_finding,
     encode_ports,
 )
-from distro_node.node.network.nat.punching import NOW, WHERE, decode_endpoints, encode_endpoints
+from distro_node.node.network.nat.hole_punching import (
+    NOW,
+    WHERE,
+    decode_endpoints,
+    encode_endpoints,
+)
 from distro_node.protocol.wire.messages import MESSAGE_TYPES
 from simulation.formats import FORMATS, MANIFEST, RECORD
 
@@ -47,7 +52,7 @@ SPELT = {
     "dial_back_question": Spelt(encode_ports(PORTS), PORTS, decode_ports),
     "dial_back_answer": Spelt(
         encode_finding(("reached", "failed", "untried"), "2001:db8::1"),
-        Finding("2001:db8::1", {4001: "reached", 1: "failed", 65535: "untried"}),
+        DialBackResult("2001:db8::1", {4001: "reached", 1: "failed", 65535: "untried"}),
         lambda data: decode_finding(data, PORTS),
     ),
     "punch_where": Spelt(

@@ -6,9 +6,9 @@ import pytest
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import (
     REQUEST_WINDOW,
-    Change,
     FaultModel,
     Membership,
+    MembershipChange,
     founding,
     quorum,
 )
@@ -104,11 +104,11 @@ def test_departures_are_remembered_as_long_as_requests_are_good() -> None:
     membership = Membership(since=dict.fromkeys(EVERYBODY[:3], 0))
     chain = Chain(3)
     gone = chain.record(departed=[chain.silence(1)])
-    membership = membership.changed(Change.of(gone))
+    membership = membership.changed(MembershipChange.of(gone))
     later = gone.round
     while membership.gone:
         later += 1
-        membership = membership.changed(Change.of(chain.record(round=later, updates=())))
+        membership = membership.changed(MembershipChange.of(chain.record(round=later, updates=())))
     # A request of the departure's round may be used up to here; the record is one before.
     assert later == gone.round + REQUEST_WINDOW + 1
 

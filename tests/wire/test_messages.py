@@ -19,11 +19,11 @@ from distro_node.protocol.wire.messages import (
     MAX_MESSAGE_BYTES,
     MAX_SEQUENCES,
     MESSAGE_TYPES,
+    AuditEntry,
+    AuditScore,
     Ballot,
-    LookAgainEntry,
-    LookEntry,
     Proposal,
-    Score,
+    ReauditEntry,
     UpdateEntry,
     decode_message,
     parent_of,
@@ -93,12 +93,12 @@ def test_entries_and_ballots_are_what_was_signed() -> None:
         ("check", {"secret": bytes(15)}),
         ("check", {"total": 2**62 + 1}),
         ("check", {"squares": 0}),
-        ("check", {"beginning": Score(1, 0)}),
-        ("check", {"beginning": Score(2**62 + 1, 1)}),
+        ("check", {"beginning": AuditScore(1, 0)}),
+        ("check", {"beginning": AuditScore(2**62 + 1, 1)}),
         ("recheck", {"checker": bytes(31)}),
         ("recheck", {"scores": ()}),
-        ("recheck", {"scores": (Score(0, 1),) * (MAX_SEQUENCES + 1)}),
-        ("recheck", {"scores": (Score(0, 2**62 + 1),)}),
+        ("recheck", {"scores": (AuditScore(0, 1),) * (MAX_SEQUENCES + 1)}),
+        ("recheck", {"scores": (AuditScore(0, 2**62 + 1),)}),
         ("join", {"ticket": bytes(65)}),
         ("heartbeat", {"count": 2**63}),
         ("vote", {"slot": 0}),
@@ -147,11 +147,9 @@ def test_a_thousand_updates_and_all_looks_fit_in_a_message() -> None:
         )
         for peer in peers
     )
-    looks = (LookEntry(peer, most, bytes(16), 2**62, 2**62, signature) for peer in peers)
-    scores = (Score(2**62, 2**62),) * MAX_SEQUENCES
-    again = (
-        LookAgainEntry(peer, most, peer, scores, signature) for peer in peers[:MAX_LOOKS_AGAIN]
-    )
+    looks = (AuditEntry(peer, most, bytes(16), 2**62, 2**62, signature) for peer in peers)
+    scores = (AuditScore(2**62, 2**62),) * MAX_SEQUENCES
+    again = (ReauditEntry(peer, most, peer, scores, signature) for peer in peers[:MAX_LOOKS_AGAIN])
     record = dataclasses.replace(
         RECORD,
         updates=tuple(updates),

@@ -17,8 +17,8 @@ from pathlib import Path
 import trio
 
 from ....crypto.identity import Identity, PeerId
-from ....protocol.wire.backoff import Backoff, Pause
-from ....protocol.wire.bounded import Bounded
+from ....protocol.util.backoff import Backoff, BackoffTimer
+from ....protocol.util.bounded_dict import BoundedTable
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.introductions import (
     MAX_RESPONSE_BYTES,
@@ -30,16 +30,16 @@ from ....protocol.wire.introductions import (
     seal_peer_record,
 )
 from ....protocol.wire.manifest import SwarmId
-from ...storage.numbering import Numbering
+from ...storage.monotonic_counter import MonotonicCounter
 from ..addresses import endpoint, parse_dial, split_circuit, through_relay
+from ..cancel_scopes import shielded
+from ..dial_policy import AddressSource, Scope, nearer, scope_of
 from ..errors import BadAddress, DialError, RequestError
 from ..events import PeerDown
-from ..hearsay import Scope, Word, nearer, scope_of
 from ..network import Network
-from ..scopes import shielded
-from .introducing import PROTOCOL, IntroductionService
+from .introduction_service import PROTOCOL, IntroductionService
 from .peers_file import PeersFile
-from .speaking import spoken_versions
+from .version_query import spoken_versions
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ _POLL_SECONDS = 0.25
 # How often to check whether this machine has other addresses.
 _LOOK_SECONDS = 3.0
 # Any machine in the local network can send suggestions; `local` accepts only addresses in that network.
-_LOCAL_WORD = Word(None, Scope.MACHINE)
+_LOCAL_WORD = AddressSource(None, Scope.MACHINE)
 _OUTDONE = (
     "peers have a newer record of this peer and refuse ours: the clock was ahead once and the data "
     "directory was lost, or another node uses a copy of this key (stop it). Going on from the newer one"
@@ -98,7 +98,7 @@ class Introducer:
         known_path: Path | None = None,
         *,
         patience: float = 0.0,
-        numbering: Numbering | None = None,
+        numbering: MonotonicCounter | None = None,
         registry: Registry | None = None,
     ) -> None:
         """Serve introductions for the swarm, unless a `registry` is given, whose owner serves them over
@@ -113,7 +113,7 @@ class Introducer:
         self._swarm = swarm
         self._bootstrap = {address: parse_dial(address)[1] for address in bootstrap}
         self._known = PeersFile(known_path, swarm) if known_path is not None else None
-        self._numbering = numbering or Numbering()
+        self._numbering = numbering or MonotonicCounter()
         self._outdone = False
         self._patience = patience
         self._suggest, self._suggestions = trio.open_memory_channel[tuple[str, ...]](
@@ -124,9 +124,9 @@ class Introducer:
             registry = Registry()
             IntroductionService(network, registry, {swarm})
         self._registry = registry
-        self._heard: Bounded[PeerId, _Heard] = Bounded(_MAX_HEARD)
+        self._heard: BoundedTable[PeerId, _Heard] = BoundedTable(_MAX_HEARD)
         self._members: set[PeerId] = set()
-        self._tried: Bounded[str, _Tried] = Bounded(_MAX_HEARD)
+        self._tried: BoundedTable[str, _Tried] = BoundedTable(_MAX_HEARD)
         self._contact = trio.Event()
         self._news = trio.Event()
         self._dialling: set[PeerId] = set()
@@ -143,7 +143,7 @@ class Introducer:
         result.pop(self._network.peer, None)
         return result
 
-    def word_about(self, peer: PeerId) -> Word | None:
+    def word_about(self, peer: PeerId) -> AddressSource | None:
         """Return the source of a peer's addresses, which limits their range; None: our own knowledge."""
         heard, told = self._heard.get(peer), None
         for record in self._registry.peer_records(self._swarm, trio.current_time()):
@@ -224,7 +224,7 @@ class Introducer:
                     self._tell_news()
 
     async def _keep_bootstrap(self, address: str, peer: PeerId) -> None:
-        retry = Pause(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
+        retry = BackoffTimer(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
         pause = _Pause(lambda: self._news)
         while True:
             lost = peer not in self._network.connected()
@@ -306,8 +306,8 @@ class Introducer:
             self._outdone = True
             self._tell_news()
 
-    def _hear(self, record: PeerRecord, word: Word) -> None:
-        kept: Word | None = word
+    def _hear(self, record: PeerRecord, word: AddressSource) -> None:
+        kept: AddressSource | None = word
         known = self._heard.get(record.peer)
         if known is not None and known.record.number > record.number:
             # Nor does it refresh the known record's age: a peer that lost its numbers is accepted in the
@@ -387,7 +387,7 @@ class Introducer:
             self._dialling.discard(peer)
             self._turns.failed(peer, trio.current_time(), random.uniform(0.7, 1.0))
 
-    async def _race(self, addresses: Sequence[str], word: Word | None) -> None:
+    async def _race(self, addresses: Sequence[str], word: AddressSource | None) -> None:
         """Dial the addresses of a peer in short succession until one answers."""
         async with trio.open_nursery() as nursery:
             for address in addresses:
@@ -397,13 +397,13 @@ class Introducer:
                     await ended.wait()
 
     async def _dial_one(
-        self, address: str, word: Word | None, ended: trio.Event, nursery: trio.Nursery
+        self, address: str, word: AddressSource | None, ended: trio.Event, nursery: trio.Nursery
     ) -> None:
         if await self._dial(address, word):
             nursery.cancel_scope.cancel()
         ended.set()
 
-    async def _dial(self, address: str, word: Word | None = None) -> bool:
+    async def _dial(self, address: str, word: AddressSource | None = None) -> bool:
         limit = _CIRCUIT_SECONDS if through_relay(address) else _DIAL_SECONDS
         try:
             await self._network.connect(address, timeout=limit, word=word)
@@ -459,7 +459,7 @@ class _Heard:
 
     record: PeerRecord
     then: float
-    word: Word | None
+    word: AddressSource | None
 
 
 def _scope(address: str) -> Scope:
@@ -480,7 +480,7 @@ class _Pause:
 
     def __init__(self, news: Callable[[], trio.Event]) -> None:
         self._news = news
-        self._pause = Pause(_SOON_SECONDS, _SETTLED_SECONDS)
+        self._pause = BackoffTimer(_SOON_SECONDS, _SETTLED_SECONDS)
 
     async def wait(self) -> None:
         news = self._news()

@@ -18,12 +18,12 @@ from zeroconf import Error, ServiceBrowser, ServiceInfo, ServiceStateChange, Zer
 
 from ....crypto.hashing import content_id
 from ....crypto.identity import PeerId, peer_from_text, peer_text
-from ....protocol.wire.backoff import Pause
+from ....protocol.util.backoff import BackoffTimer
 from ....protocol.wire.manifest import SwarmId
 from ..addresses import endpoint, parse_dial
+from ..cancel_scopes import open_scope, shielded
 from ..errors import BadAddress
 from ..network import Network
-from ..scopes import open_scope, shielded
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class LocalDiscovery:
 
     async def _follow(self, zeroconf: Zeroconf, name: str, scope: trio.CancelScope) -> None:
         """Suggest the addresses of a name until it is withdrawn."""
-        pause = Pause(_FIRST_REPEAT_SECONDS, _LAST_REPEAT_SECONDS)
+        pause = BackoffTimer(_FIRST_REPEAT_SECONDS, _LAST_REPEAT_SECONDS)
         # libp2p ships stubs of an old trio, which lack `abandon_on_cancel`.
         in_thread: Any = trio.to_thread.run_sync
         with scope:

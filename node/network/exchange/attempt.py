@@ -12,7 +12,7 @@ PATIENCE = 4.0
 _PIECE_BYTES = 1 << 16
 
 
-class Attempt:
+class TransferAttempt:
     """One provider's attempt to deliver one blob."""
 
     def __init__(

@@ -16,20 +16,20 @@ import trio
 
 from ....crypto.hashing import ContentId, content_id
 from ....crypto.identity import PeerId
-from ....protocol.wire.backoff import Backoff
+from ....protocol.util.backoff import Backoff
 from ....protocol.wire.blobs import MAX_BLOB_BYTES
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.relay_requests import RelayRequest
 from ...storage.blob_files import BlobFiles
-from ...system_errors import is_shortage, note_shortage
+from ...util.system_errors import is_shortage, note_shortage
+from ..cancel_scopes import open_scope
 from ..errors import RequestError
 from ..network import Network
-from ..scopes import open_scope
-from .attempt import PATIENCE, Attempt
+from .attempt import PATIENCE, TransferAttempt
 from .quarantine import Quarantine
 from .relays import PROTOCOL as RELAY
 from .relays import Relays
-from .speeds import Speeds
+from .speeds import ProviderSpeeds
 
 PROTOCOL = "/distro/blob/1"
 """Request: a content id. Answer: a zero byte and the blob, or a one byte: not found."""
@@ -160,14 +160,14 @@ class BlobFetcher:
         self._protocol = protocol
         self._longest_pause = longest_pause
         self._relays = relays
-        self._downloads: dict[ContentId, _Download] = {}
+        self._downloads: dict[ContentId, _BlobDownload] = {}
         self._busy: Counter[PeerId] = Counter()
         # When each relay last sent a piece of anything, or was first asked for what it still owes us.
         self._heard: dict[PeerId, float] = {}
         # Moving averages: seconds to the first byte, and bytes per second from there on.
         self._latency = 0.25
         self._rate = 1e6
-        self._speeds = Speeds()
+        self._speeds = ProviderSpeeds()
         self._frozen = Quarantine()
         self._watching = False
 
@@ -196,7 +196,7 @@ class BlobFetcher:
         if download is None:
             max_bytes = min(max_bytes, MAX_BLOB_BYTES)
             pauses = Backoff[PeerId](_RETRY_SECONDS, self._longest_pause)
-            download = _Download(cid, max_bytes, providers, kind, wanted, relay, pauses)
+            download = _BlobDownload(cid, max_bytes, providers, kind, wanted, relay, pauses)
             self._downloads[cid] = download
             self._network.spawn(self._run, download)
             if not self._watching:
@@ -219,7 +219,7 @@ class BlobFetcher:
             raise FetchFailed(cid, dict(download.tried), vain=download.is_vain)
         return download.data
 
-    async def _run(self, download: _Download) -> None:
+    async def _run(self, download: _BlobDownload) -> None:
         with download.scope:
             async with trio.open_nursery() as nursery:
                 while download.data is None and download.error is None:
@@ -244,7 +244,7 @@ class BlobFetcher:
                 download.changed.set()
         self._watching = False
 
-    def _start_attempts(self, download: _Download, nursery: trio.Nursery) -> None:
+    def _start_attempts(self, download: _BlobDownload, nursery: trio.Nursery) -> None:
         now = trio.current_time()
         # Transfers of a snapshot's chunks, or of a round's updates, may slow each other down.
         usual = self._usual_rate(download, now)
@@ -263,7 +263,7 @@ class BlobFetcher:
             whole = max(2 * _MIN_PATIENCE_SECONDS, PATIENCE * expected)
             if relay is not None:
                 stall, whole = max(stall, _RELAY_STALL_SECONDS), _RELAY_WHOLE * whole
-            attempt = Attempt(
+            attempt = TransferAttempt(
                 peer,
                 now,
                 stall=stall,
@@ -274,7 +274,7 @@ class BlobFetcher:
             download.attempts.append(attempt)
             nursery.start_soon(self._attempt, download, attempt)
 
-    def _choose_relay(self, download: _Download, now: float) -> PeerId | None:
+    def _choose_relay(self, download: _BlobDownload, now: float) -> PeerId | None:
         """Return the relay to ask next; None if no relay can help."""
         if download.relay is None or self._relays is None:
             return None
@@ -286,8 +286,8 @@ class BlobFetcher:
                 return relay
         return None
 
-    def _overdue(self, attempt: Attempt, now: float, usual: float) -> bool:
-        """Whether another provider should be asked as well; `usual` as in `Attempt`."""
+    def _overdue(self, attempt: TransferAttempt, now: float, usual: float) -> bool:
+        """Whether another provider should be asked as well; `usual` as in `TransferAttempt`."""
         if attempt.overdue(now, usual):
             return True
         waited = now - attempt.started > _RELAY_PATIENCE_SECONDS
@@ -296,13 +296,13 @@ class BlobFetcher:
     def _silent(self, relay: PeerId, now: float) -> bool:
         return now - self._heard.get(relay, float("-inf")) > _RELAY_PATIENCE_SECONDS
 
-    def _excuse(self, download: _Download, lag: float) -> None:
+    def _excuse(self, download: _BlobDownload, lag: float) -> None:
         for attempt in download.attempts:
             attempt.excuse(lag)
             if attempt.is_relay:
                 self._heard[attempt.peer] = trio.current_time()
 
-    def _choose(self, download: _Download, now: float) -> PeerId | None:
+    def _choose(self, download: _BlobDownload, now: float) -> PeerId | None:
         connected = self._network.connected()
         asked = {attempt.peer for attempt in download.attempts}
         choices: list[PeerId] = []
@@ -333,7 +333,7 @@ class BlobFetcher:
             default=None,
         )
 
-    def _usual_rate(self, download: _Download, now: float) -> float:
+    def _usual_rate(self, download: _BlobDownload, now: float) -> float:
         """Return the median rate of the concurrent transfers, in bytes per second."""
         rates = [
             attempt.received / (now - attempt.started)
@@ -343,7 +343,7 @@ class BlobFetcher:
         ]
         return median(rates) if rates else self._rate
 
-    async def _attempt(self, download: _Download, attempt: Attempt) -> None:
+    async def _attempt(self, download: _BlobDownload, attempt: TransferAttempt) -> None:
         peer = attempt.peer
         self._busy[peer] += 1
         self._heard.setdefault(peer, trio.current_time())
@@ -400,7 +400,9 @@ class BlobFetcher:
                     # It may have been waiting for this provider.
                     other.changed.set()
 
-    async def _judge(self, download: _Download, attempt: Attempt, response: bytes) -> None:
+    async def _judge(
+        self, download: _BlobDownload, attempt: TransferAttempt, response: bytes
+    ) -> None:
         peer = attempt.peer
         # A relay answers with the update alone, without a leading byte.
         says, data = (FOUND, response) if attempt.is_relay else (response[:1], response[1:])
@@ -421,7 +423,7 @@ class BlobFetcher:
                 if beaten.is_relay and self._silent(beaten.peer, trio.current_time()):
                     self._relays.too_slow(beaten.peer)
 
-    def _learn(self, attempt: Attempt, size: int) -> None:
+    def _learn(self, attempt: TransferAttempt, size: int) -> None:
         first = attempt.first_byte or trio.current_time()
         self._latency += _NEWEST * (first - attempt.started - self._latency)
         seconds = trio.current_time() - first
@@ -430,7 +432,7 @@ class BlobFetcher:
             self._rate += _NEWEST * (size / seconds - self._rate)
 
 
-class _Download:
+class _BlobDownload:
     """One blob being fetched, for all tasks that wait for it."""
 
     def __init__(
@@ -453,7 +455,7 @@ class _Download:
         self.scope = open_scope()
         self.done = trio.Event()
         self.changed = trio.Event()
-        self.attempts: list[Attempt] = []
+        self.attempts: list[TransferAttempt] = []
         self.tried: dict[PeerId, str] = {}
         self.excluded: set[PeerId] = set()
         self.failures: Counter[PeerId] = Counter()

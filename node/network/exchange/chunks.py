@@ -134,13 +134,13 @@ class ChunkFetcher:
         `progress(done, total)` counts chunks, `waiting` is called with intermediate failures. Raises
         `DiskFull`.
         """
-        download = _Download(self, blob, blobs, providers, progress, waiting, wanted)
+        download = _ListDownload(self, blob, blobs, providers, progress, waiting, wanted)
         await download.run()
         return not download.missing
 
 
 @dataclass(eq=False)
-class _Download:
+class _ListDownload:
     """One blob list being fetched."""
 
     chunks: ChunkFetcher

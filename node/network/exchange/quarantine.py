@@ -8,8 +8,8 @@ from __future__ import annotations
 import trio
 
 from ....crypto.identity import PeerId
-from ....protocol.wire.backoff import Backoff
-from ....protocol.wire.bounded import Bounded
+from ....protocol.util.backoff import Backoff
+from ....protocol.util.bounded_dict import BoundedTable
 
 # Seconds waited without an answer, added up. A connection that is dead altogether is noticed sooner
 # (`liveness`); a busy line may delay an answer for seconds, but not repeatedly.
@@ -24,7 +24,7 @@ class Quarantine:
 
     def __init__(self) -> None:
         self._quarantine: Backoff[PeerId] = Backoff(_FIRST_SECONDS, _LONGEST_SECONDS, MAX_PEERS)
-        self._waited: Bounded[PeerId, float] = Bounded(MAX_PEERS)
+        self._waited: BoundedTable[PeerId, float] = BoundedTable(MAX_PEERS)
 
     def __contains__(self, peer: PeerId) -> bool:
         return self._quarantine.rests(peer, trio.current_time())

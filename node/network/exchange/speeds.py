@@ -8,7 +8,7 @@ others are busy.
 from __future__ import annotations
 
 from ....crypto.identity import PeerId
-from ....protocol.wire.bounded import Bounded
+from ....protocol.util.bounded_dict import BoundedTable
 
 # The weight of the newest measurement.
 _NEWEST = 0.3
@@ -19,11 +19,11 @@ _LEAST_SECONDS = 0.05
 MAX_PEERS = 1024
 
 
-class Speeds:
+class ProviderSpeeds:
     """Bytes per second by provider."""
 
     def __init__(self) -> None:
-        self._rates: Bounded[PeerId, float] = Bounded(MAX_PEERS)
+        self._rates: BoundedTable[PeerId, float] = BoundedTable(MAX_PEERS)
 
     def note(self, peer: PeerId, size: int, seconds: float, busy: int) -> None:
         """Note that `peer` sent `size` bytes in `seconds`, while `busy` transfers of ours shared its

@@ -24,10 +24,10 @@ from ....protocol.wire.relay_requests import (
     open_relay_request,
 )
 from ...settings import RelayLimits
+from ..cancel_scopes import open_scope
 from ..errors import RequestError
 from ..network import Network
-from ..queues import RELAY_UNSENT_BYTES
-from ..scopes import open_scope
+from ..socket_buffers import RELAY_UNSENT_BYTES
 from ..streams import FlowBroken
 from .blobs import FOUND
 from .blobs import PROTOCOL as BLOBS

@@ -15,7 +15,7 @@ from typing import Literal
 import trio
 
 from ....crypto.identity import PeerId
-from ....protocol.wire.bounded import Bounded
+from ....protocol.util.bounded_dict import BoundedTable
 from ....protocol.wire.errors import ProtocolError
 from ..addresses import parse_announce
 from ..network import Network
@@ -40,7 +40,7 @@ _OUTCOMES: tuple[Outcome, ...] = ("failed", "reached", "untried")
 
 
 @dataclass(frozen=True)
-class Finding:
+class DialBackResult:
     """The result of a peer's dial-back."""
 
     observed: str
@@ -59,7 +59,7 @@ class DialBack:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._asked: Bounded[PeerId, float] = Bounded(_MAX_ASKERS)
+        self._asked: BoundedTable[PeerId, float] = BoundedTable(_MAX_ASKERS)
         network.serve(
             PROTOCOL,
             self._answer,
@@ -95,7 +95,9 @@ class DialBack:
         return True
 
 
-async def ask_dial_back(network: Network, peer: PeerId, ports: Sequence[int]) -> Finding | None:
+async def ask_dial_back(
+    network: Network, peer: PeerId, ports: Sequence[int]
+) -> DialBackResult | None:
     """Ask a connected peer to dial our ports; None if it cannot tell.
 
     Raises `RequestError`, and `ProtocolError` for an invalid answer.
@@ -134,7 +136,7 @@ def encode_finding(outcomes: Iterable[Outcome], observed: str) -> bytes:
     return bytes(map(_OUTCOMES.index, outcomes)) + observed.encode("ascii")
 
 
-def decode_finding(answer: bytes, ports: Sequence[int]) -> Finding | None:
+def decode_finding(answer: bytes, ports: Sequence[int]) -> DialBackResult | None:
     """Decode the answer for these ports; None without an address. Raises `ProtocolError`."""
     codes, observed = answer[: len(ports)], answer[len(ports) :]
     if len(codes) < len(ports) or any(code >= len(_OUTCOMES) for code in codes):
@@ -148,7 +150,7 @@ def decode_finding(answer: bytes, ports: Sequence[int]) -> Finding | None:
     outcomes: dict[int, Outcome] = {
         port: _OUTCOMES[code] for port, code in zip(ports, codes, strict=True)
     }
-    return Finding(observed=str(address), outcomes=outcomes)
+    return DialBackResult(observed=str(address), outcomes=outcomes)
 
 
 def ports_of(addresses: Iterable[str], version: int | None = None) -> list[int]:

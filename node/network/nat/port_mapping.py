@@ -15,8 +15,8 @@ import trio
 from libp2p.discovery.upnp.upnp import UpnpManager
 
 from ....crypto.identity import peer_text
+from ..cancel_scopes import shielded
 from ..network import Network
-from ..scopes import shielded
 
 log = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ import ipaddress
 import trio
 
 from ....crypto.identity import PeerId
-from ...services import keep_running
+from ...util.background import keep_running
 from ..addresses import versions_of
 from ..discovery.introductions import Introducer
 from ..network import Network
 from .dial_back import DialBack
+from .hole_punching import Punching
 from .port_mapping import Mapping
-from .punching import Punching
 from .reachability import Reachability, Verdict
 from .reservations import Reservations
 from .upgrades import Upgrades

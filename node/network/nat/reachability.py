@@ -18,13 +18,13 @@ from typing import Literal
 import trio
 
 from ....crypto.identity import PeerId, peer_text, short_peer
-from ....protocol.wire.backoff import Pause
+from ....protocol.util.backoff import BackoffTimer
 from ....protocol.wire.errors import ProtocolError
 from ..addresses import multiaddress
 from ..discovery.introductions import Introducer
 from ..errors import RequestError
 from ..network import Network
-from .dial_back import MAX_PORTS, Finding, ask_dial_back, ports_of
+from .dial_back import MAX_PORTS, DialBackResult, ask_dial_back, ports_of
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Reachability:
         self._network = network
         self._introducer = introducer
         # By IP version: the report of the last peer that dialled back.
-        self._findings: dict[int, Finding] = {}
+        self._findings: dict[int, DialBackResult] = {}
         # Addresses at which we were reached and that are not announced otherwise.
         self._found: tuple[str, ...] = ()
 
@@ -82,7 +82,7 @@ class Reachability:
             return None
         return next(iter(finding.reached), next(iter(finding.outcomes)))
 
-    def _deciding(self) -> Finding | None:
+    def _deciding(self) -> DialBackResult | None:
         version = min(_VERSIONS, key=lambda version: _RANKED.index(self.verdict_in(version)))
         return self._findings.get(version)
 
@@ -93,7 +93,7 @@ class Reachability:
                 nursery.start_soon(self._watch, version)
 
     async def _watch(self, version: int) -> None:
-        due, retry = 0.0, Pause(_FIRST_RETRY_SECONDS, _RENEW_SECONDS)
+        due, retry = 0.0, BackoffTimer(_FIRST_RETRY_SECONDS, _RENEW_SECONDS)
         announced: list[str] = []
         unhelpful: set[PeerId] = set()
         while True:
@@ -136,7 +136,7 @@ class Reachability:
                 ranked.append((not host.is_global, member, random.random(), peer))
         return min(ranked)[3] if ranked else None
 
-    async def _ask(self, peer: PeerId, ports: list[int]) -> Finding | None:
+    async def _ask(self, peer: PeerId, ports: list[int]) -> DialBackResult | None:
         try:
             finding = await ask_dial_back(self._network, peer, ports)
         except RequestError as error:
@@ -149,7 +149,7 @@ class Reachability:
             return None
         return finding
 
-    def _judge(self, finding: Finding) -> None:
+    def _judge(self, finding: DialBackResult) -> None:
         before = self.verdict
         self._findings[ipaddress.ip_address(finding.observed).version] = finding
         if self.verdict != before:

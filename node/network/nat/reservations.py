@@ -13,7 +13,7 @@ from collections.abc import Callable
 import trio
 
 from ....crypto.identity import PeerId, peer_text, short_peer
-from ....protocol.wire.backoff import Backoff
+from ....protocol.util.backoff import Backoff
 from ..addresses import circuit_through
 from ..circuits import Reservation
 from ..discovery.introductions import Introducer

@@ -15,13 +15,13 @@ from typing import Literal
 import trio
 
 from ....crypto.identity import PeerId
-from ....protocol.wire.backoff import Backoff
+from ....protocol.util.backoff import Backoff
 from ..addresses import through_relay
+from ..dial_policy import AddressSource
 from ..discovery.introductions import Introducer
 from ..errors import BadAddress, DialError
-from ..hearsay import Word
 from ..network import Network
-from .punching import Punching
+from .hole_punching import Punching
 
 _CHECK_SECONDS = 0.5
 _DIAL_SECONDS = 5.0
@@ -108,7 +108,9 @@ class Upgrades:
             for address in self._addresses(peer):
                 nursery.start_soon(self._dial, address, word, nursery.cancel_scope)
 
-    async def _dial(self, address: str, word: Word | None, others: trio.CancelScope) -> None:
+    async def _dial(
+        self, address: str, word: AddressSource | None, others: trio.CancelScope
+    ) -> None:
         try:
             await self._network.connect(address, _DIAL_SECONDS, direct=True, word=word)
         except (DialError, BadAddress):

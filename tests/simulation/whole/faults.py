@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import trio
-
-from ..faults import Action, Family, Schedule
-from .trainer import USUAL_SECONDS
+from simulation.faults import Action, Family, Schedule
+from simulation.whole.trainer import USUAL_SECONDS
 
 if TYPE_CHECKING:
-    from .process import Machine
-    from .swarm import WholeSwarm
+    from simulation.whole.process import Machine
+    from simulation.whole.swarm import WholeSwarm
 
 _BEGIN, _SPAN = 8.0, 17.0
 # In rounds of two seconds among eight, a node that forwards everything it receives sends up to 40,000

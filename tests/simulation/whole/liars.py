@@ -28,7 +28,7 @@ from distro_node.protocol.chain.sync import (
     decode_request,
     decode_response,
 )
-from distro_node.protocol.codec.sheet_tree import part_name
+from distro_node.protocol.codec.sign_vote_tree import part_name
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
@@ -46,14 +46,13 @@ from distro_node.protocol.wire.messages import (
     UpdateEntry,
     decode_message,
 )
-
-from ..hostile import hostile
-from ..liars import BOTH_SIDES, FALSE_TALLY, LEAVES, STRANGER, Liar, Liars, own_slot
-from .network import SimulatedNetwork
+from simulation.hostile import hostile
+from simulation.liars import BOTH_SIDES, FALSE_TALLY, LEAVES, STRANGER, Liar, Liars, own_slot
+from simulation.whole.network import SimulatedNetwork
 
 if TYPE_CHECKING:
-    from .process import Machine
-    from .swarm import WholeSwarm
+    from simulation.whole.process import Machine
+    from simulation.whole.swarm import WholeSwarm
 
 # Private here: `_current`, `_slots`, `_looking`: a liar starts from what its own process knows.
 

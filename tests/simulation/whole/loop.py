@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import trio
-from distro_node.node.network.scopes import open_scope
+from distro_node.node.network.cancel_scopes import open_scope
 from trio.testing import MockClock
 
 _T = TypeVar("_T")

@@ -17,18 +17,17 @@ from typing import Any
 import trio
 from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.network.addresses import endpoint, parse_dial
+from distro_node.node.network.dial_policy import AddressSource, DialPolicy, Scope
 from distro_node.node.network.errors import DialError
 from distro_node.node.network.events import Events, PeerDown, PeerUp
 from distro_node.node.network.gossip import MAX_MESSAGE_BYTES, Validator
-from distro_node.node.network.hearsay import Hearsay, Scope, Word
 from distro_node.node.network.network import _OFFENCES
-from distro_node.node.network.remotes import Remote
+from distro_node.node.network.remote_addr import Remote
 from distro_node.node.network.requests import Handler, Requests
-from distro_node.node.network.scores import Scores
+from distro_node.node.network.scores import OffenceScores
 from distro_node.node.network.traffic import Traffic
 from libp2p.host.exceptions import StreamFailure
-
-from .wires import End, Link, Stream, Wires
+from simulation.whole.wires import End, Link, Stream, Wires
 
 # As much as the daemon's reader may lag.
 _BUFFERED_MESSAGES = 1024
@@ -65,8 +64,8 @@ class SimulatedNetwork:
         self.on_serve: Callable[[str, Handler], Handler] = lambda protocol, handler: handler
         """May wrap a protocol's handler."""
         self.circuits = self
-        self._scores = Scores()
-        self._hearsay = Hearsay()
+        self._scores = OffenceScores()
+        self._hearsay = DialPolicy()
         self._listeners: list[Events] = []
         self._ends: dict[PeerId, list[End]] = {}
         self._handlers: dict[str, Callable[[Any], Awaitable[None]]] = {}
@@ -130,7 +129,7 @@ class SimulatedNetwork:
         """Return all connections."""
         return [end.link for group in self._ends.values() for end in group]
 
-    def word_of(self, peer: PeerId) -> Word:
+    def word_of(self, peer: PeerId) -> AddressSource:
         return self._hearsay.word_of(peer)
 
     def peer_events(self) -> trio.MemoryReceiveChannel[PeerUp | PeerDown]:
@@ -153,7 +152,12 @@ class SimulatedNetwork:
         return sum(end.sent for end in ends), sum(end.received for end in ends)
 
     async def connect(
-        self, address: str, timeout: float = 5.0, *, direct: bool = False, word: Word | None = None
+        self,
+        address: str,
+        timeout: float = 5.0,
+        *,
+        direct: bool = False,
+        word: AddressSource | None = None,
     ) -> PeerId:
         host, peer = _read_address(address)
         if peer == self.peer:

@@ -1,8 +1,8 @@
 """One machine, and the node processes that run on it one after the other.
 
-A process is a real `Stay`, from finding the swarm to the goodbye, on a simulated network and disk and
-with a toy trainer. It can die at any moment: what its tasks still do while they are cancelled reaches
-neither the others nor its disk.
+A process is a real `SwarmSession`, from finding the swarm to the goodbye, on a simulated network and
+disk and with a toy trainer. It can die at any moment: what its tasks still do while they are cancelled
+reaches neither the others nor its disk.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from typing import TYPE_CHECKING, Any
 import trio
 from distro_node.crypto.hashing import ContentId, content_text
 from distro_node.node.errors import ExitCode, UserError, leaves
-from distro_node.node.network.scopes import open_scope
+from distro_node.node.network.cancel_scopes import open_scope
+from distro_node.node.session.session import SwarmSession
 from distro_node.node.settings import DaemonSettings
-from distro_node.node.stay import Stay
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.member.effects import Note
-
-from ..keys import identity
-from . import loop
-from .disk import Disk
-from .network import SimulatedNetwork, address_of
-from .trainer import Workshop
+from simulation.keys import identity
+from simulation.whole import loop
+from simulation.whole.disk import Disk
+from simulation.whole.network import SimulatedNetwork, address_of
+from simulation.whole.trainer import Workshop
 
 if TYPE_CHECKING:
-    from .swarm import WholeSwarm
+    from simulation.whole.swarm import WholeSwarm
 
 # Python starts, imports its modules and opens the key.
 START_SECONDS = 1.5
@@ -71,7 +70,7 @@ class Machine:
         self.settings = loop.Machine(work=self._job)
         self.write_seconds = 0.001
         self.network: SimulatedNetwork | None = None
-        self.stay: Stay | None = None
+        self.stay: SwarmSession | None = None
         self._scope: Any = None
 
     # The interface for the watch (`invariants`)
@@ -174,7 +173,9 @@ class Machine:
         )
         telemetry = Telemetry(self.peer, Metrics(version="simulated"))
         world: Any = network
-        self.stay = Stay(settings, data, self.identity, world, telemetry, self.workshop.start)
+        self.stay = SwarmSession(
+            settings, data, self.identity, world, telemetry, self.workshop.start
+        )
         await self.stay.run(b"")
 
     def _judge(self, error: BaseException) -> bool:

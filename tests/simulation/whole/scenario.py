@@ -16,15 +16,14 @@ from pathlib import Path
 import trio
 from distro_node.protocol.wire.manifest import Say
 from distro_node.protocol.wire.work_specs import SpeakersSpec
-
-from ..faults import Family, Schedule, draw_absences
-from ..invariants import Violation
-from ..liars import FALSE_TALLY, Liars, draw_leading
-from ..scenario import CUT_SECONDS, LEASE_SECONDS, RECOVERY_ROUNDS, draw_say, lacking
-from . import loop
-from .faults import Faults, draw_schedule
-from .liars import LIES, draw_strangers, liar_network, on_both_sides
-from .swarm import WholeSwarm
+from simulation.faults import Family, Schedule, draw_absences
+from simulation.invariants import Violation
+from simulation.liars import FALSE_TALLY, Liars, draw_leading
+from simulation.scenario import CUT_SECONDS, LEASE_SECONDS, RECOVERY_ROUNDS, draw_say, lacking
+from simulation.whole import loop
+from simulation.whole.faults import Faults, draw_schedule
+from simulation.whole.liars import LIES, draw_strangers, liar_network, on_both_sides
+from simulation.whole.swarm import WholeSwarm
 
 RECOVERY_SECONDS = 240.0
 """Within this time after the last fault all nodes are on one chain, members and contributing. Longer

@@ -20,28 +20,35 @@ import trio
 from distro_node.crypto.envelope import Envelope, open_envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
+from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.network.requests import Handler
-from distro_node.node.network.scopes import open_scope
-from distro_node.node.panelist import Panelist
+from distro_node.node.session.aggregator import AggregatorTask
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL, read_answer
-from distro_node.protocol.codec.tally import SILENCE
-from distro_node.protocol.member.effects import Apply, Effect, Keep, Note, Publish, Tally, Train
+from distro_node.protocol.codec.aggregate import SILENCE
+from distro_node.protocol.member.effects import (
+    Apply,
+    Effect,
+    MakeAggregate,
+    Note,
+    Publish,
+    StoreEntry,
+    Train,
+)
 from distro_node.protocol.member.inputs import Applied, Input, Rebased, Trained, UpdateHeld
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.messages import RecordId
-
-from ..invariants import Violation, Watch
-from ..keys import RealKeys
-from ..scores import Scores
-from ..trace import Trace
-from .disk import Disks
-from .network import SimulatedNetwork
-from .process import Machine
-from .trainer import toy_swarm, twisted
-from .wires import Wires
+from simulation.invariants import Violation, Watch
+from simulation.keys import RealKeys
+from simulation.scores import Scores
+from simulation.trace import Trace
+from simulation.whole.disk import Disks
+from simulation.whole.network import SimulatedNetwork
+from simulation.whole.process import Machine
+from simulation.whole.trainer import toy_swarm, twisted
+from simulation.whole.wires import Wires
 
 # Private here: `_tally`, `_sheets`, `_member`: a liar's aggregate for a section comes from no trainer,
 # and from nothing that its network sees made.
@@ -148,9 +155,9 @@ class WholeSwarm:
                 return []
             return effects
 
-        say = Panelist._tally
+        say = AggregatorTask._tally
 
-        async def said(panelist: Panelist, effect: Tally) -> bytes:
+        async def said(panelist: AggregatorTask, effect: MakeAggregate) -> bytes:
             tally = await say(panelist, effect)
             workshop = self.machines[self._numbers[panelist._sheets._member.me]].workshop
             if tally == SILENCE or not workshop.twists:
@@ -159,7 +166,7 @@ class WholeSwarm:
 
         with (
             patch.object(Member, "handle", watched),
-            patch.object(Panelist, "_tally", said),
+            patch.object(AggregatorTask, "_tally", said),
             self.disks.mounted(),
         ):
             yield
@@ -291,7 +298,7 @@ class WholeSwarm:
                 case Publish(envelope):
                     if envelope.sender == machine.peer:
                         watch.signed(node, envelope)  # type: ignore[arg-type]
-                case Keep(decided):
+                case StoreEntry(decided):
                     watch.kept(node, decided)  # type: ignore[arg-type]
                     record = decided.record
                     if node.index not in watch.liars:

@@ -21,11 +21,11 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.atomic_write import write_atomically
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.client import Applied, SnapshotResult, Trained
-from distro_node.node.trainer.errors import TrainerDied, TrainerFailed
+from distro_node.node.training.client import SnapshotResult, StepApplied, TrainedUpdate
+from distro_node.node.training.errors import TrainerDied, TrainerFailed
+from distro_node.protocol.codec.aggregate import decode_tally, encode_tally, joined
 from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sheet import encode_part, heard_of, step_of
-from distro_node.protocol.codec.tally import decode_tally, encode_tally, joined
+from distro_node.protocol.codec.sign_vote import encode_part, heard_of, step_of
 from distro_node.protocol.codec.update import (
     DecodedUpdate,
     decode_update,
@@ -42,9 +42,8 @@ from distro_node.protocol.wire.manifest import (
     SwarmId,
     decode_manifest,
 )
-
-from ..keys import identity
-from ..toy import toy_manifest
+from simulation.keys import identity
+from simulation.toy import toy_manifest
 
 SHAPE = (64, 64)
 USUAL_SECONDS = 1.0
@@ -182,7 +181,7 @@ class Toy:
         self.sent = {}
         return fingerprint_of(data)
 
-    async def train_aside(self, round: int, samples: Sequence[int]) -> Trained | None:
+    async def train_aside(self, round: int, samples: Sequence[int]) -> TrainedUpdate | None:
         await self._take(0.01)
         if self._aside is None or self._aside[:2] != (round, samples):
             self._aside = round, samples, trio.current_time() + self._seconds_for(samples)
@@ -191,7 +190,9 @@ class Toy:
         self._aside = None
         return self._trained(round, samples)
 
-    async def train(self, round: int, samples: Sequence[int], *, looks: bool = False) -> Trained:
+    async def train(
+        self, round: int, samples: Sequence[int], *, looks: bool = False
+    ) -> TrainedUpdate:
         await self._take(self._seconds_for(samples))
         return self._trained(round, samples)
 
@@ -199,7 +200,7 @@ class Toy:
         """Return the time for these samples: the workshop's time is for an initial member's share."""
         return self._workshop.seconds * len(samples) / self._usual
 
-    def _trained(self, round: int, samples: Sequence[int]) -> Trained:
+    def _trained(self, round: int, samples: Sequence[int]) -> TrainedUpdate:
         seconds = self._seconds_for(samples)
         self._count += 1
         name = content_id(
@@ -216,7 +217,7 @@ class Toy:
         self.sent[round], self._momentum = self._momentum, 0
         self._workshop.made.add(content_id(body))
         tokens = 100 * len(samples)
-        return Trained(
+        return TrainedUpdate(
             body, 2.0 if tokens else 0.0, tokens, self._layout.coefficients, seconds, 0.0
         )
 
@@ -257,7 +258,7 @@ class Toy:
         learning_rate: float,
         own_counted: bool,
         counts: Sequence[int],
-    ) -> Applied:
+    ) -> StepApplied:
         await self._take(0.05)
         sign_sums = np.zeros(self._parameters.size, np.int32)
         for update, count in self._read(updates, counts):
@@ -275,7 +276,7 @@ class Toy:
                 self._counted += amount
             else:
                 self._momentum += amount
-        return Applied(fingerprint_of(self._parameters.tobytes()), 0.05, 0)
+        return StepApplied(fingerprint_of(self._parameters.tobytes()), 0.05, 0)
 
     async def snapshot(self) -> SnapshotResult:
         await self._take(0.05)

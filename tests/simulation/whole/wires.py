@@ -27,7 +27,7 @@ from distro_node.node.network.liveness import SILENT_SECONDS
 from libp2p.network.stream.exceptions import StreamClosed, StreamReset
 
 if TYPE_CHECKING:
-    from .network import SimulatedNetwork
+    from simulation.whole.network import SimulatedNetwork
 
 # The kernel of a dead process resets its connections.
 _RESET_SECONDS = 0.02

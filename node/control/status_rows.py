@@ -1,0 +1,320 @@
+"""Status rows: a name, a value, and a note on what it means.
+
+`distro-node status` prints all of them; the screen of `join` has room for some. Untrusted text (the
+swarm's name) is in them unchanged: the code that shows them sanitizes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..telemetry.audit_messages import left_out_list, looks_text, own_words, votes_text
+from ..telemetry.audit_status import ChecksStatus
+from ..telemetry.messages import (
+    STATES,
+    duration_words,
+    reach_words,
+    shift_sentence,
+    short,
+    speed_words,
+    state_sentence,
+)
+from ..telemetry.status import BootstrapStatus, EnergyStatus, LineStatus, Status
+from .terminal import size_text
+
+UNKNOWN = "–"
+# The preset `gpt4all` has six.
+_TASKS_SHOWN = 8
+_APART_SHOWN = 4
+# The first reading has none before it.
+_WHOLE = 0.95
+
+# Colours of the screens. Transient states are yellow; `killed` and `left` are the demo's.
+OTHER_COLOUR = "yellow"
+STATE_COLOURS = {
+    "training": "green",
+    "finished": "green",
+    "paused": "blue",
+    "leaving": "magenta",
+    "killed": "red",
+    "left": "cyan",
+}
+
+_DENSE_BYTES = 2
+"""Bytes per parameter that a dense all-reduce in bfloat16 moves, as the DisTrO report counts it."""
+
+
+@dataclass(frozen=True)
+class StatusRow:
+    """One line; `note` may be empty."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
+    """Yield all rows, in the order in which people ask; those that do not apply are left out."""
+    if isinstance(status, BootstrapStatus):
+        yield StatusRow("peer", status.peer, "a bootstrap peer: it introduces others")
+        yield StatusRow("swarms", _count(status.swarms), "whose members it introduces now")
+        if status.observes is not None:
+            yield StatusRow("follows", status.observes, "and shows it to whoever looks")
+        if status.dashboard is not None:
+            yield StatusRow("page", status.dashboard, "of that swarm")
+        yield StatusRow("connections", _count(status.line.peers), "to whomever it is")
+        yield from _line(status.line)
+        return
+    if status.node.observer:
+        yield from _observed(status)
+        return
+    training, swarm = status.training, status.swarm
+    yield _swarm(status)
+    yield StatusRow("peer", status.node.peer, "who you are to the others")
+    yield StatusRow("state", _state(status), _meaning(status))
+    if status.shift.active is not None:
+        when = f"{status.shift.active}, now until {_text(status.shift.until)}"
+        yield StatusRow("hours", when, shift_sentence(status.shift))
+    for hold in status.shift.holds:
+        yield StatusRow(
+            "held back", hold.text, "waived by you" if hold.waived else "it goes on by itself"
+        )
+    yield _rounds_done(status)
+    yield StatusRow("members", _members(status), "who trains, you included")
+    if swarm is not None and swarm.apart:
+        names = ", ".join(map(short, swarm.apart[:_APART_SHOWN]))
+        more = f" +{len(swarm.apart) - _APART_SHOWN}" if len(swarm.apart) > _APART_SHOWN else ""
+        yield StatusRow(
+            "apart", names + more, "on a chain that parts from ours before what is final"
+        )
+    yield from _change(status)
+    losses = training.losses
+    yield StatusRow("loss", _loss(losses.training), "on training text, mean of all")
+    if losses.heldout_round is not None:
+        value = f"{_loss(losses.heldout)} (round {losses.heldout_round})"
+        yield StatusRow("held-out loss", value, "on unseen text: lower is better")
+    if status.scores is not None:
+        shown = [f"{t} {s.value:.3f}" for t, s in status.scores.main().items()]
+        more = f" +{len(shown) - _TASKS_SHOWN}" if len(shown) > _TASKS_SHOWN else ""
+        value = ", ".join(shown[:_TASKS_SHOWN]) + more
+        yield StatusRow("tasks", value, f"after round {status.scores.round:,}, by lm-eval")
+    yield StatusRow("tokens", _count(training.tokens), "by the swarm, since your start")
+    yield StatusRow("your rounds", _own_rounds(status), "in which your update counted")
+    if swarm is not None and swarm.checks is not None:
+        yield from _own_checks(swarm.checks)
+        yield from _checks(swarm.checks)
+    own, received = training.own, training.received_bytes_per_round
+    if own.update_bytes is not None:
+        bits = own.bits_per_coefficient
+        each = "" if bits is None else f", {bits:.2f} bits a number"
+        yield StatusRow(
+            "update", size_text(own.update_bytes) + each, "what you send to all in a round"
+        )
+    if received is not None:
+        yield StatusRow("received", size_text(received), "a round: the others' updates")
+    dense = dense_bytes(status)
+    if dense is not None:
+        factor = f", {dense / received:,.0f} × as much" if received else ""
+        yield StatusRow("instead of", size_text(dense) + factor, "that a dense all-reduce moves")
+    yield from _line(status.line)
+    parameters = None if swarm is None else swarm.parameters
+    trainer = training.trainer
+    device = trainer.device or UNKNOWN
+    model = f"{_count(parameters)} parameters on {device}"
+    yield StatusRow("model", model, f"fingerprint {_text(training.fingerprint)}")
+    if trainer.tokens_per_second is not None:
+        yield StatusRow(
+            "speed", f"{_count(round(trainer.tokens_per_second))} tokens/s", speed_words(trainer)
+        )
+    if trainer.idle is not None:
+        share = f"{trainer.idle:.0%} of the time"
+        yield StatusRow("trainer waits", share, "for the line, or for others")
+    if trainer.sandbox is not None:
+        yield StatusRow(
+            "sandbox", ", ".join(trainer.sandbox) or "none", "what it keeps the trainer from"
+        )
+    yield from _energy(status.energy)
+    if status.privacy is not None:
+        told = status.privacy
+        value = f"ε {told.epsilon:.3g} of {told.limit:g}" + (", spent" if told.spent else "")
+        note = f"told of one sequence of your data, at δ = {told.delta:.2g}"
+        yield StatusRow("privacy", value, note)
+    reach = status.reach
+    if reach is not None:
+        words = reach_words(reach)
+        yield StatusRow("reach", words.meaning, words.remedy)
+        ways = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
+        yield StatusRow("connections", ways, "to whomever it is")
+    yield from _pages(status, "`distro-node dashboard` opens it")
+
+
+def _observed(status: Status) -> Iterator[StatusRow]:
+    """Yield the rows of an observer: all of them are about the swarm."""
+    training, swarm = status.training, status.swarm
+    yield _swarm(status)
+    yield StatusRow("peer", status.node.peer, "an observer: it takes no part")
+    yield StatusRow("state", _state(status), _meaning(status))
+    yield _rounds_done(status)
+    members = None if swarm is None or swarm.members is None else len(swarm.members)
+    yield StatusRow("members", _count(members), "who trains")
+    yield from _change(status)
+    yield StatusRow("loss", _loss(training.losses.training), "on training text, mean of all")
+    yield StatusRow("tokens", _count(training.tokens), "by the swarm, since this program looks on")
+    if swarm is not None and swarm.checks is not None:
+        yield from _checks(swarm.checks)
+    if training.received_bytes_per_round is not None:
+        yield StatusRow("updates", size_text(training.received_bytes_per_round), "of all, a round")
+    yield from _line(status.line)
+    yield StatusRow("connections", _count(status.line.peers), "to whomever it is")
+    if swarm is not None and swarm.hosted_round is not None:
+        yield StatusRow(
+            "serves", f"round {swarm.hosted_round:,}", "its parameters, to whoever asks"
+        )
+    yield from _pages(status, "the page of the swarm")
+
+
+def _swarm(status: Status) -> StatusRow:
+    name = UNKNOWN if status.swarm is None else status.swarm.name
+    return StatusRow("swarm", f"{name}  {status.node.swarm}")
+
+
+def _rounds_done(status: Status) -> StatusRow:
+    final = None if status.swarm is None else status.swarm.final_round
+    said = "each a step of the shared model" if final is None else f"final up to {final:,}"
+    return StatusRow("round", _round(status), said)
+
+
+def _change(status: Status) -> Iterator[StatusRow]:
+    change = None if status.swarm is None else status.swarm.change
+    if change is not None:
+        note = "this node speaks it" if change.spoken else "update this node before that"
+        yield StatusRow("version", f"{change.version} from round {change.round:,} on", note)
+
+
+def _own_checks(checks: ChecksStatus) -> Iterator[StatusRow]:
+    own = checks.own
+    if own is None:
+        return
+    words = own_words(own)
+    said = words.meaning + (f"; {words.remedy}" if words.remedy else "")
+    yield StatusRow("checks", looks_text(own.checks, own.low), "looks of others at your work")
+    if not own.counts:
+        yield StatusRow("your updates", "do not count", said)
+    yield StatusRow(
+        "your votes", votes_text(own, checks), said if own.counts else "while you are left out"
+    )
+
+
+def _checks(checks: ChecksStatus) -> Iterator[StatusRow]:
+    open_ = f", {checks.disputes:,} in dispute" if checks.disputes else ""
+    value = looks_text(checks.looks, checks.low) + open_
+    yield StatusRow("looks", value, "of members at each other's work, since the founding")
+    yield StatusRow(
+        "voters",
+        f"{checks.voters:,} with {checks.votes:,} votes",
+        "with a say, for work that others have checked",
+    )
+    if checks.left_out:
+        yield StatusRow("left out", left_out_list(checks), "members whose updates do not count")
+
+
+def _pages(status: Status, note: str) -> Iterator[StatusRow]:
+    if status.node.dashboard is not None:
+        yield StatusRow("page", status.node.dashboard, note)
+    if status.node.metrics is not None:
+        yield StatusRow("metrics", status.node.metrics, "for Prometheus")
+
+
+def _energy(energy: EnergyStatus) -> Iterator[StatusRow]:
+    parts = {"the processor": energy.processor}
+    if energy.gpu is not None:
+        parts = {"the GPU": energy.gpu, **parts}
+    drawn = [f"{name} {_watts(part.watts)}" for name, part in parts.items()]
+    limit = "" if energy.power_limit is None else f"the GPU kept to {energy.power_limit:g} W"
+    why = next((part.why for part in parts.values() if part.why is not None), None)
+    yield StatusRow("power", ", ".join(drawn), why or limit or "other programs' share included")
+    known = [name for name, part in parts.items() if part.joules is not None]
+    if energy.kwh is None:
+        yield StatusRow("energy", UNKNOWN, "nothing could be measured")
+        return
+    value = f"{_watts(energy.watts)}, {energy.kwh:.{1 if energy.kwh >= 10 else 3}f} kWh"
+    if energy.cost is not None:
+        value += f", {energy.cost:.2f}{f' {energy.currency}' if energy.currency else ''}"
+    each = energy.joules_per_token
+    notes = [] if each is None else [f"{each:.3g} J a token"]
+    if len(known) < len(parts):
+        notes.append(f"of {known[0]} alone")
+    elif any((part.measured or 0.0) < _WHOLE for part in parts.values()):
+        notes.append("measured in part")
+    yield StatusRow("energy", value, ", ".join(notes))
+
+
+def _watts(watts: float | None) -> str:
+    return UNKNOWN if watts is None else f"{watts:.0f} W"
+
+
+def _line(line: LineStatus) -> Iterator[StatusRow]:
+    total = f"{size_text(line.sent_bytes)} up, {size_text(line.received_bytes)} down"
+    yield StatusRow("traffic", total, "all of it, since the start")
+    if line.carried_bytes:
+        carried = size_text(line.carried_bytes)
+        yield StatusRow("carried", carried, "between others, since the first start; your own count")
+    for address in line.addresses:
+        yield StatusRow("address", address, "where others reach you")
+
+
+def dense_bytes(status: Status) -> float | None:
+    """Return what one round of a dense all-reduce in bfloat16 would have brought to this member."""
+    swarm = status.swarm
+    if swarm is None or swarm.members is None or len(swarm.members) < 2:
+        return None
+    return _DENSE_BYTES * swarm.parameters * (len(swarm.members) - 1)
+
+
+def _state(status: Status) -> str:
+    progress = status.progress
+    if progress is None:
+        return status.state
+    share = "" if progress.total is None else f" {progress.done}/{progress.total}"
+    return f"{status.state}: {progress.what}{share}"
+
+
+def _meaning(status: Status) -> str:
+    remedy = STATES[status.state].remedy
+    return state_sentence(status) + (f"; {remedy}" if remedy else "")
+
+
+def _round(status: Status) -> str:
+    done, swarm, left = _count(status.training.round), status.swarm, status.seconds_left
+    if swarm is None:
+        return f"{done} done"
+    far = "done" if swarm.last_round is None else f"of {swarm.last_round:,}"
+    about = f", about {duration_words(left)} left" if left else ""
+    return f"{done} {far}{about}"
+
+
+def _members(status: Status) -> str:
+    members = None if status.swarm is None else status.swarm.members
+    if members is None:
+        return UNKNOWN
+    return f"{len(members)}, {sum(each.connected for each in members)} in reach"
+
+
+def _own_rounds(status: Status) -> str:
+    own = status.training.own
+    since = "" if own.first_round is None else f" since round {own.first_round}"
+    return f"{own.counted:,}{since}"
+
+
+def _count(number: int | None) -> str:
+    return UNKNOWN if number is None else f"{number:,}"
+
+
+def _loss(loss: float | None) -> str:
+    return UNKNOWN if loss is None or not math.isfinite(loss) else f"{loss:.4f}"
+
+
+def _text(value: str | None) -> str:
+    return UNKNOWN if value is None else value

@@ -1,0 +1,108 @@
+"""Schedule of a node's work: the hours that its owner has set, the owner's commands, and holds.
+
+A command is in force until the hours change next; without hours, until the next command. Times of day
+are the computer's own, so summer time and a suspended laptop need no special care. A hold is a cause
+that comes and goes by itself (a price, another program, a person): an owner who resumes waives the
+present ones, each until it is over; a pause outlasts them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import trio
+
+from ..telemetry.status import Hold, HoldKind, ScheduleStatus
+from ..util.schedule import Hours
+
+_LOOK_SECONDS = 1.0
+
+
+class WorkSchedule:
+    """Whether the node should be at work, kept current by `run`."""
+
+    def __init__(self, hours: Hours | None, now: Callable[[], datetime] = datetime.now) -> None:
+        self._hours = hours
+        self._now = now
+        self._scheduled = self._is_scheduled()
+        # The owner's last command since the hours changed.
+        self._order: bool | None = None
+        self._holds: dict[HoldKind, str] = {}
+        self._waived: set[HoldKind] = set()
+        self._changed = trio.Event()
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the node should be at work now."""
+        wanted = self._scheduled if self._order is None else self._order
+        return wanted and self._holds.keys() <= self._waived
+
+    def pause(self) -> None:
+        """Pause: the owner wants the computer back."""
+        self._order = False
+        self._waived.clear()
+        self._tell()
+
+    def resume(self) -> None:
+        """Resume: the owner lends it again."""
+        self._order = True
+        self._waived = {*self._holds}
+        self._tell()
+
+    def hold(self, kind: HoldKind, text: str) -> None:
+        """Add or update a hold; `text` says why, for people."""
+        self._holds[kind] = text
+        self._tell()
+
+    def release(self, kind: HoldKind) -> None:
+        """Remove a hold."""
+        if self._holds.pop(kind, None) is not None:
+            self._waived.discard(kind)
+            self._tell()
+
+    def keep(self, hours: Hours | None) -> None:
+        """Set other hours; earlier commands are void."""
+        self._hours = hours
+        self._scheduled, self._order = self._is_scheduled(), None
+        self._tell()
+
+    def status(self) -> ScheduleStatus:
+        """Return the status for the owner."""
+        change = self._hours.next_change(self._minute()) if self._hours is not None else None
+        return ScheduleStatus(
+            at_work=self.at_work,
+            by_command=bool(self._waived)
+            or (self._order is not None and self._order != self._scheduled),
+            active=self._hours.text if self._hours is not None else None,
+            until=None if change is None else f"{change // 60:02}:{change % 60:02}",
+            holds=tuple(
+                Hold(kind=kind, text=text, waived=kind in self._waived)
+                for kind, text in self._holds.items()
+            ),
+        )
+
+    async def run(self) -> None:
+        """Follow the clock until cancelled."""
+        while True:
+            await trio.sleep(_LOOK_SECONDS)
+            scheduled = self._is_scheduled()
+            if scheduled != self._scheduled:
+                self._scheduled, self._order = scheduled, None
+                self._tell()
+
+    async def wait(self, at_work: bool) -> None:
+        """Wait until the node should be at work, or should not."""
+        while self.at_work != at_work:
+            await self._changed.wait()
+
+    def _is_scheduled(self) -> bool:
+        return self._hours is None or self._hours.contain(self._minute())
+
+    def _minute(self) -> int:
+        now = self._now()
+        return 60 * now.hour + now.minute
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()

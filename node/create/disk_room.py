@@ -1,0 +1,86 @@
+"""Prediction of whether the disk has room for what the files will become, made while they are read.
+
+The size of a packed or columnar file tells little: a kilobyte of Parquet may contain a hundred
+gigabytes of text. The ratio for the files of each kind read so far predicts the rest, long before
+the disk is full.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ..errors import ExitCode, UserError
+from ..storage.data_dir import DataDir, size_text
+from .files import File
+from .formats import unpacked_bytes
+from .token_cache import TokenCache
+
+# With fewer bytes of tokens the ratio of a kind of file is unreliable.
+_FEWEST = 1 << 20
+# Until this share of a kind has been read, its prediction counts half.
+_KNOWN_FROM = 0.1
+
+
+class DiskRoom:
+    """The disk space that parts, and the shards made of them, will take in the data directory."""
+
+    def __init__(
+        self, data: DataDir, sources: Sequence[tuple[Sequence[File], TokenCache]], each_byte: int
+    ) -> None:
+        """`each_byte`: the most bytes of tokens that one byte of text becomes."""
+        self._data = data
+        self._parts = [parts for _, parts in sources]
+        self._each_byte = each_byte
+        self._left: Counter[str] = Counter()
+        """Bytes not yet read, by kind of file."""
+        self._text: Counter[str] = Counter()
+        """Estimated bytes of text in them."""
+        self._read: Counter[str] = Counter()
+        """Bytes read in this run."""
+        self._made: Counter[str] = Counter()
+        """Bytes of tokens made from those."""
+        for files, parts in sources:
+            for file in files[parts.position.file :]:
+                self._left[_kind(file)] += file.size
+                self._text[_kind(file)] += unpacked_bytes(file.path, file.size)
+
+    def add(self, file: File, read: int, made: int) -> None:
+        """Count the `made` bytes of tokens that `read` more bytes of a file became."""
+        kind = _kind(file)
+        self._read[kind] += read
+        self._left[kind] -= read
+        self._made[kind] += made
+
+    def check(self, file: File, pending: int) -> None:
+        """Raise `UserError` (`DISK_FULL`), and remove what was made so far, if the space will not
+        suffice; `pending`: bytes of tokens, of `file` and others, that are in no part yet."""
+        there = sum(own.dtype.itemsize * tokens for own in self._parts for _, tokens in own.counts)
+        to_come = pending + sum(map(self._to_come, self._left))
+        # Shards are made while the parts still exist.
+        needed, free = to_come + there + to_come, self._data.free()
+        if needed <= free:
+            return
+        for own in self._parts:
+            own.remove()
+        raise UserError(
+            ExitCode.DISK_FULL,
+            f"the training data will take about {size_text(needed + there)} in {self._data.root}, and "
+            f"{size_text(free + there)} are free: so much do its files become, as {file.name} does",
+            "leave files out with `exclude` in [data], free some space, or give a directory on a larger "
+            "disk with --data-dir; nothing was left behind",
+        )
+
+    def _to_come(self, kind: str) -> int:
+        left, read, made = self._left[kind], self._read[kind], self._made[kind]
+        usual = self._text[kind] * self._each_byte
+        if made < _FEWEST or read <= 0:
+            return usual
+        promised = max(0, left) * made // read
+        known = read >= _KNOWN_FROM * (read + left)
+        return promised if known else min(promised, max(usual, promised // 2))
+
+
+def _kind(file: File) -> str:
+    """Return the kind of a file: the ratio is about equal for files of one kind."""
+    return f"{file.format} {file.name.suffix.lower()}"

@@ -1,0 +1,263 @@
+"""A founder's file with everything it names except the texts, and the manifest made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId, peer_from_text
+from ...protocol.codec.exchange_size import check_size
+from ...protocol.wire.manifest import (
+    AdmissionSpec,
+    DataSpec,
+    Manifest,
+    OptimizerSpec,
+    PrivateSpec,
+    ScheduleSpec,
+    ShardSpec,
+    SourceSpec,
+)
+from ...protocol.wire.structure import StructureError, from_plain, to_plain
+from ..storage.blob_store import BlobStore
+from ..storage.data_dir import DataDir
+from ..training.answers import InitialModel
+from ..training.task_names import DIFFUSION
+from ..training.tokenizer_settings import TokenizerSettings
+from .checkpoint import check_fit, settings_for, tokenizer_file
+from .corpus import Found, Progress, TokenisedCorpus, end_tokens, find_sources, read_corpus
+from .defaults import usual_optimizer, usual_schedule
+from .images import ImageTokenizer
+from .manifest_file import (
+    BYTES_TOKENIZER,
+    FoundersFile,
+    LoraTable,
+    ManifestFile,
+    bad_manifest,
+    read_manifest_file,
+)
+from .model_config import complete_denoiser, complete_model, read_checkpoint_config
+from .task import TaskPlan, plan_images, plan_task
+from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
+
+
+@dataclass(frozen=True)
+class ManifestDraft:
+    """A founder's file with everything it names, before any text is read."""
+
+    path: Path
+    file: FoundersFile
+    tokenizer: Tokenizer
+    model: dict[str, Any]
+    checkpoint: Path | None
+    lora: LoraTable | None
+    found: list[Found]
+    end: tuple[int, ...]
+    special: TokenizerSettings
+    task: TaskPlan
+
+    @property
+    def images(self) -> bool:
+        """Whether the swarm trains on images."""
+        return self.file.task == DIFFUSION
+
+    def corpus(self, data: DataDir, progress: Progress) -> TokenisedCorpus:
+        """Read all text."""
+        # A conversation already contains its end.
+        end = self.end if self.task.chat is None else ()
+        filler = self.task.filler
+        wanted = "both" if self.file.data.policy == "shared" else "heldout"
+        return read_corpus(
+            self.file, self.found, self.tokenizer, end, data, progress, filler, wanted
+        )
+
+    def private(self) -> PrivateSpec | None:
+        """Return the manifest's settings for members' own data; None if the data is shared."""
+        table, run = self.file.data, self.file.schedule.total_rounds * self.file.rounds.sequences
+        if table.policy == "shared":
+            return None
+        return PrivateSpec(
+            epoch=table.epoch or min(run, 1 << 40),
+            raw_bytes=isinstance(self.tokenizer, ByteTokenizer),
+            end=self.end,
+            filler=self.task.filler,
+            format=table.format,
+            text=table.text,
+            template=table.template,
+            messages=table.messages,
+            prompt=table.prompt,
+            completion=table.completion,
+            token_type=table.token_type,
+            deduplicate=table.deduplicate,
+            max_bad=table.max_bad,
+            max_epsilon=table.max_epsilon,
+            max_delta=table.max_delta,
+        )
+
+    def manifest(
+        self,
+        store: BlobStore,
+        sources: tuple[SourceSpec, ...] | None,
+        shards: list[ShardSpec],
+        heldout: ShardSpec,
+        initial: InitialModel,
+        admission: AdmissionSpec,
+        founder: PeerId,
+    ) -> Manifest:
+        """Return the manifest of these parts. Raises `UserError` (`MANIFEST`)."""
+        file, private = self.file, self.private()
+        marked = self.task.chat is not None
+        optimizer = usual_optimizer(file, self.path, initial.parameters)
+        try:
+            manifest = Manifest(
+                name=file.name,
+                task=file.task,
+                seed=file.seed,
+                model=self.model,
+                parameters=tuple(initial.parameters),
+                initial=store.put(initial.blob_list),
+                data=DataSpec(
+                    sequence_length=file.data.sequence_length,
+                    token_bytes=self.tokenizer.token_bytes,
+                    vocabulary=self.tokenizer.vocabulary,
+                    shards=tuple(shards) if private is None else (),
+                    heldout=heldout,
+                    tokenizer=store.put(self.tokenizer.definition),
+                    mirrors=file.data.mirrors,
+                    tokenizer_settings=_store_settings(self.special, store),
+                    end_token=self.end[0] if len(self.end) == 1 else None,
+                    attention=file.data.attention or ("document" if marked else "sequence"),
+                    marked=marked,
+                    sources=sources,
+                    private=private,
+                ),
+                optimizer=optimizer,
+                schedule=self._schedule(optimizer, initial),
+                rounds=file.rounds,
+                admission=admission,
+                fault_model=file.fault_model,
+                founder=founder,
+                adapter=initial.adapter,
+                task_settings=self.task.settings,
+                checks=file.checks,
+                speakers=file.speakers,
+                probe=initial.probe,
+            )
+            check_size(manifest)
+        except ValueError as error:
+            raise bad_manifest(self.path, str(error)) from None
+        return manifest
+
+    def _schedule(self, optimizer: OptimizerSpec, initial: InitialModel) -> ScheduleSpec:
+        # The rates were found for new language models without adapters; others start from the file's.
+        if self.images or self.checkpoint is not None or initial.adapter is not None:
+            return self.file.schedule
+        elements = sum(spec.elements for spec in initial.parameters)
+        return usual_schedule(self.file, optimizer, elements)
+
+    def admission(self, founder: PeerId) -> AdmissionSpec:
+        """Return the admission policy. Raises `UserError` (`MANIFEST`)."""
+        table = self.file.admission
+        issuer = None
+        if table.issuer is not None:
+            try:
+                issuer = peer_from_text(table.issuer)
+            except ValueError as error:
+                raise bad_manifest(self.path, f"admission.issuer: {error}") from None
+        elif table.policy == "invite":
+            issuer = founder
+        try:
+            return AdmissionSpec(policy=table.policy, issuer=issuer, max_members=table.max_members)
+        except ValueError as error:
+            raise bad_manifest(self.path, f"admission: {error}") from None
+
+
+def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
+    """Read a founder's file and what it names, but no text; `data` as in `CreateSettings`.
+
+    Raises `UserError` (`MANIFEST`, `DATA_MISSING`).
+    """
+    file = read_manifest_file(path)
+    if file.task == DIFFUSION:
+        return _read_images(file, path, data)
+    source = tokenizer_file(file, path)
+    named = BYTES_TOKENIZER if source is None else str(source)
+    file = replace(file, data=replace(file.data, tokenizer=named))
+    tokenizer = ByteTokenizer() if source is None else FileTokenizer(source)
+    special = settings_for(tokenizer, source, file, path)
+    model, checkpoint, lora = _model(file, path, tokenizer.vocabulary)
+    check_fit(model["vocab_size"], tokenizer, file, path)
+    end = end_tokens(file.data, tokenizer, path)
+    task = plan_task(file, path, tokenizer, special, model, end)
+    found = find_sources(file, path, data, task.chat)
+    return ManifestDraft(
+        path, file, task.tokenizer, model, checkpoint, lora, found, end, special, task
+    )
+
+
+def _read_images(file: FoundersFile, path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
+    images = plan_images(file, path)
+    try:
+        for key in ("checkpoint", "lora"):
+            if key in file.model:
+                raise StructureError(
+                    f"model.{key}", "models of images begin anew here: give a configuration"
+                )
+        model = complete_denoiser(dict(file.model), images)
+    except StructureError as error:
+        raise bad_manifest(path, str(error)) from None
+    found = find_sources(file, path, data, images=images)
+    # From here on an image is handled as a sequence of bytes.
+    file = replace(file, data=replace(file.data, sequence_length=images.sample_bytes))
+    task = TaskPlan(ImageTokenizer(), None, to_plain(images, named=True))
+    special = TokenizerSettings()
+    return ManifestDraft(path, file, task.tokenizer, model, None, None, found, (), special, task)
+
+
+def _store_settings(settings: TokenizerSettings, store: BlobStore) -> ContentId | None:
+    # A swarm without any keeps the swarm-id that it had before such settings existed.
+    return None if settings == TokenizerSettings() else store.put(settings.encode())
+
+
+def _model(
+    file: ManifestFile, path: Path, vocabulary: int
+) -> tuple[dict[str, Any], Path | None, LoraTable | None]:
+    """Return the model's complete configuration, the checkpoint's directory if it starts from one,
+    and the settings of its adapters if any."""
+    config = dict(file.model)
+    named, table = config.pop("checkpoint", None), config.pop("lora", None)
+    try:
+        lora = None if table is None else _lora(table, named is not None)
+        if named is None:
+            checkpoint = None
+        elif not isinstance(named, str) or config:
+            raise StructureError(
+                "model.checkpoint",
+                "must be the path of a directory; the other keys of [model] then come from there",
+            )
+        else:
+            checkpoint = path.parent / named
+            config = read_checkpoint_config(checkpoint)
+        return (
+            complete_model(
+                config, vocabulary=vocabulary, sequence_length=file.data.sequence_length
+            ),
+            checkpoint,
+            lora,
+        )
+    except StructureError as error:
+        raise bad_manifest(path, str(error)) from None
+
+
+def _lora(table: Any, has_checkpoint: bool) -> LoraTable:
+    try:
+        lora = from_plain(LoraTable, table, named=True)
+    except StructureError as error:
+        raise error.inside("model.lora") from None
+    if not has_checkpoint:
+        raise StructureError(
+            "model.lora",
+            "needs model.checkpoint: adapters are trained beside weights that know something",
+        )
+    return lora

@@ -1,0 +1,181 @@
+"""The tokenised parts on disk: some megabytes each, which survive an interruption of `create`.
+
+A source's parts are in a folder whose name depends on everything that they depend on: tokenizer,
+files with sizes and times, columns. A part counts once its `.json` exists, which is written last. So
+the same command resumes after the last whole part, and one with other files starts again.
+
+An index has for every section (a short document, or a piece of a long one) its number of tokens, its
+file, whether a document begins with it, and a hash of the document's text.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..storage.atomic_write import replacing, write_atomically
+
+SECTION = np.dtype(
+    [
+        # Documents with both hashes equal are equal.
+        ("hash", "<u8"),
+        ("check", "<u8"),
+        ("tokens", "<u4"),
+        ("file", "<u4"),
+        ("first", "<u4"),
+    ]
+)
+
+# How many bad rows are named; all are counted.
+_NAMED_ROWS = 1000
+
+
+@dataclass
+class ReadCounts:
+    """Counts of what was read."""
+
+    documents: int = 0
+    sections: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+    empty: int = 0
+    bad: int = 0
+    learned: int = 0
+    """Number of tokens marked as to be learned."""
+    cut: int = 0
+    """Conversations that were shortened to the length of a sequence."""
+    too_long: int = 0
+    """Conversations without an answer that ends within a sequence; they are left out."""
+    bad_rows: list[tuple[str, int, str]] = field(default_factory=list)
+    """File, line or row, and the problem."""
+    long_rows: list[tuple[str, int, str]] = field(default_factory=list)
+    """The same for conversations that are cut or too long."""
+    no_text: list[str] = field(default_factory=list)
+    """Files with the name of a text file that are not text."""
+
+    def add(self, other: ReadCounts) -> None:
+        """Add another count to this one."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.long_rows = [*self.long_rows, *other.long_rows][:_NAMED_ROWS]
+        self.bad_rows = [*self.bad_rows, *other.bad_rows][:_NAMED_ROWS]
+        self.no_text += other.no_text
+
+    def add_bad(self, file: str, line: int, problem: str) -> None:
+        """Count a bad row and record its place."""
+        self.bad += 1
+        if len(self.bad_rows) < _NAMED_ROWS:
+            self.bad_rows.append((file, line, problem))
+
+    def add_long(self, file: str, line: int, tokens: int, kept: int) -> None:
+        """Count a conversation longer than a sequence and record its place."""
+        if kept:
+            self.cut += 1
+        else:
+            self.too_long += 1
+            self.documents -= 1
+        if len(self.long_rows) < _NAMED_ROWS:
+            came = f"cut to {kept}" if kept else "left out"
+            self.long_rows.append((file, line, f"has {tokens} tokens: {came}"))
+
+
+_COUNTS = (
+    *("documents", "sections", "tokens", "text_bytes", "empty", "bad", "learned", "cut"),
+    "too_long",
+)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where reading resumes: after this many items of this file."""
+
+    file: int = 0
+    items: int = 0
+    read_bytes: int = 0
+    """Of all files of the source, for the progress bar."""
+    ended: bool = False
+
+
+class TokenCache:
+    """The parts of one source below `root`, a folder of their own."""
+
+    def __init__(self, root: Path, token_bytes: int) -> None:
+        self.root = root
+        self.dtype = np.dtype(f"<u{token_bytes}")
+        self.tally = ReadCounts()
+        self.position = Position()
+        self.counts: list[tuple[int, int]] = []
+        """Number of sections and tokens of each part."""
+        root.mkdir(parents=True, exist_ok=True)
+        while (said := self._read(len(self.counts))) is not None:
+            tally, self.position = said
+            self.counts.append((tally.sections, tally.tokens))
+            self.tally.add(tally)
+
+    def add(
+        self,
+        sections: np.ndarray,
+        tokens: Sequence[np.ndarray],
+        tally: ReadCounts,
+        position: Position,
+    ) -> None:
+        """Write the next part, durably. Raises `OSError` as files do."""
+        number = len(self.counts)
+        tally.sections, tally.tokens = len(sections), sum(map(len, tokens))
+        with replacing(self._path(number, "tokens")) as path, path.open("wb") as file:
+            for each in tokens:
+                file.write(each.astype(self.dtype, copy=False).data)
+        write_atomically(self._path(number, "index"), sections.astype(SECTION).tobytes())
+        said = {"tally": asdict(tally), "position": asdict(position)}
+        write_atomically(self._path(number, "json"), json.dumps(said).encode())
+        self.counts.append((len(sections), tally.tokens))
+        self.tally.add(tally)
+        self.position = position
+
+    def index(self, part: int, start: int = 0, count: int = -1) -> np.ndarray:
+        """Return sections of a part: `SECTION` (count,), by default all from `start` on."""
+        path = self._path(part, "index")
+        return np.fromfile(path, SECTION, count, offset=start * SECTION.itemsize)
+
+    def tokens(self, part: int, start: int, count: int) -> np.ndarray:
+        """Return tokens of a part: (count,)."""
+        path, width = self._path(part, "tokens"), self.dtype.itemsize
+        return np.fromfile(path, self.dtype, count, offset=start * width)
+
+    def remove(self) -> None:
+        """Remove all parts."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _path(self, number: int, ending: str) -> Path:
+        return self.root / f"{number:06}.{ending}"
+
+    def _read(self, number: int) -> tuple[ReadCounts, Position] | None:
+        """Return a part's counts and position, if it exists and is complete."""
+        try:
+            said: dict[str, Any] = json.loads(self._path(number, "json").read_bytes())
+            tally, position = ReadCounts(**said["tally"]), Position(**said["position"])
+            tally.bad_rows = [(str(f), int(p), str(w)) for f, p, w in tally.bad_rows]
+            tally.long_rows = [(str(f), int(p), str(w)) for f, p, w in tally.long_rows]
+            sizes = [self._path(number, ending).stat().st_size for ending in ("index", "tokens")]
+        except (OSError, ValueError, TypeError, LookupError):
+            return None
+        whole = [tally.sections * SECTION.itemsize, tally.tokens * self.dtype.itemsize]
+        return (tally, position) if sizes == whole else None
+
+
+def remove_others(folder: Path, wanted: Sequence[TokenCache]) -> None:
+    """Remove what other runs have left in the folder with the parts of all sources."""
+    kept = {parts.root.name for parts in wanted}
+    for path in _entries(folder):
+        if path.name not in kept:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    yield from sorted(folder.iterdir()) if folder.is_dir() else ()

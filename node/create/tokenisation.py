@@ -1,0 +1,342 @@
+"""Tokenising of a source: its files are read once, tokenised on all cores, and the tokens are stored.
+
+It resumes after what `TokenCache` contains already. Memory holds some batches of text and one part of
+tokens, whatever the size of the source.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from blake3 import blake3
+
+from ...crypto.hashing import content_id
+from ..errors import ExitCode, UserError
+from ..training.chat import REFUSED
+from .conversations import LONGEST_CONVERSATION, ConversationTokenizer, fitted
+from .disk_room import DiskRoom
+from .documents import WHOLE_FILE, Document, Empty, NoText, ReadOptions, TokenDocument, items
+from .files import File, Source
+from .images import ImageTokenizer
+from .rows import BadRow
+from .token_cache import SECTION, Position, ReadCounts, TokenCache
+from .tokeniser_pool import Workers
+from .tokens import Tokenizer
+
+# The size of a part: small enough for memory, and for a founder to read again after an interruption.
+_PART_BYTES = 16 << 20
+_PART_SECTIONS = 1 << 18
+# A worker's batch: it takes some tenths of a second.
+_BATCH_BYTES = 1 << 20
+_BATCH_SECTIONS = 4096
+# A document is tokenised, and mixed with others, in sections of this much text, and of at least this
+# many samples: rather long, so that few sequences contain a seam. A tokenizer takes some 60 times
+# the memory of its section: hence an upper bound, however long sequences are.
+_SECTION_BYTES = 1 << 16
+_SECTION_SAMPLES = 8
+_MOST_SECTION_BYTES = 1 << 20
+_BYTES_A_TOKEN = 4
+_CUT_WINDOW = 1 << 14
+_SHOW_SECONDS = 0.1
+_ROOM_SECONDS = 0.5
+_MEND_ROW = (
+    "mend the row, say with `text` or `template` in [data] where the text is, or leave some bad rows "
+    "out with `max_bad`"
+)
+_MEND_TEMPLATE = (
+    "if it refuses every row the template is at fault: mend it, or name another as chat_template in "
+    "[data]; else mend the row, or leave some bad rows out with `max_bad`"
+)
+_MEND_IMAGE = (
+    "mend or remove it, leave it out with `exclude` in [data], or leave some out with `max_bad`"
+)
+# A new number invalidates all parts, as a change of how documents are cut or hashed requires.
+_FORMAT = 3
+
+
+@dataclass(frozen=True)
+class Tokenising:
+    """How documents become tokens, the same for all sources."""
+
+    tokenizer: Tokenizer
+    end: tuple[int, ...]
+    """The tokens after every document."""
+    sequence_length: int
+    max_bad: int
+
+    @property
+    def conversations(self) -> ConversationTokenizer | None:
+        """The tokenizer, if it is one of conversations."""
+        return self.tokenizer if isinstance(self.tokenizer, ConversationTokenizer) else None
+
+    @property
+    def images(self) -> bool:
+        """Whether documents are images, each a sample."""
+        return isinstance(self.tokenizer, ImageTokenizer)
+
+    @property
+    def section_bytes(self) -> int:
+        """Bytes of text that are tokenised at once."""
+        samples = _SECTION_SAMPLES * _BYTES_A_TOKEN * self.sequence_length
+        return max(_SECTION_BYTES, min(samples, _MOST_SECTION_BYTES))
+
+    @property
+    def reading(self) -> ReadOptions:
+        """What readers need to know of it."""
+        end = self.end[0] if len(self.end) == 1 else None
+        return ReadOptions(self.tokenizer.needs_utf8, self.tokenizer.vocabulary, end)
+
+
+def parts_name(source: Source, files: Sequence[File], how: Tokenising) -> str:
+    """Return a name that changes with the source, its files and the way of tokenising them."""
+    facts = [
+        *(_FORMAT, content_id(how.tokenizer.definition).hex(), how.end, how.section_bytes),
+        *(source.columns.facts, source.split, source.config, source.token_type),
+        # Conversations are cut to this length.
+        how.sequence_length if how.conversations is not None else 0,
+        [[str(file.path), str(file.name), file.format, _state(file)] for file in files],
+    ]
+    return blake3(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+@dataclass
+class _Batch:
+    """Documents on their way through a worker."""
+
+    texts: list[bytes] = field(default_factory=list)
+    rows: list[tuple[int, int, int, bool, bool, np.ndarray | None]] = field(default_factory=list)
+    """For each section: hash, check, file, whether a document begins and ends, and the tokens if
+    known."""
+    lines: list[tuple[str, int]] = field(default_factory=list)
+    """File, and line or row, of each conversation."""
+    size: int = 0
+    read: dict[int, int] = field(default_factory=dict)
+    """For each file, the bytes of it read for this batch."""
+    tally: ReadCounts = field(default_factory=ReadCounts)
+    position: Position = field(default_factory=Position)
+
+
+def tokenise(
+    source: Source,
+    files: Sequence[File],
+    how: Tokenising,
+    parts: TokenCache,
+    workers: Workers,
+    seen: ReadCounts,
+    advance: Callable[[int], None],
+    room: DiskRoom,
+) -> None:
+    """Complete the parts of a source. `advance` is called with the total number of bytes read,
+    `seen` counts what was read, and `room` predicts the disk space.
+
+    Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, and as soon as `seen` has
+    more bad rows than `max_bad`.
+    """
+    writer = _PartWriter(parts, how, files, room)
+    shown = 0.0
+    seen.add(parts.tally)
+    _check_bad(seen, how.max_bad)
+    for batch in _batches(source, files, how, parts.position):
+        workers.give(batch, batch.texts)
+        for done, encoded in workers.take():
+            writer.add(done, encoded)
+        if time.monotonic() - shown > _SHOW_SECONDS:
+            shown = time.monotonic()
+            advance(batch.position.read_bytes)
+        seen.add(batch.tally)
+        _check_bad(seen, how.max_bad)
+    for done, encoded in workers.take(all=True):
+        writer.add(done, encoded)
+    writer.finish()
+    advance(parts.position.read_bytes)
+
+
+def _batches(
+    source: Source, files: Sequence[File], how: Tokenising, position: Position
+) -> Iterator[_Batch]:
+    batch = _Batch()
+    if position.ended:
+        return
+    before = sum(file.size for file in files[: position.file])
+    for number in range(position.file, len(files)):
+        file = files[number]
+        skip = position.items if number == position.file else 0
+        count = counted = 0
+        for line, item, read in items(file, source, how.reading):
+            count += 1
+            if count <= skip:
+                continue
+            _add_item(batch, item, number, str(file.name), line, how)
+            batch.position = Position(number, count, before + read)
+            batch.read[number] = batch.read.get(number, 0) + read - counted
+            counted = read
+            if batch.size >= _BATCH_BYTES or len(batch.rows) >= _BATCH_SECTIONS or batch.tally.bad:
+                yield batch
+                batch = _Batch()
+        before += file.size
+        batch.read[number] = batch.read.get(number, 0) + file.size - counted
+        batch.position = Position(number + 1, 0, before)
+    yield batch
+
+
+def _add_item(
+    batch: _Batch, item: object, number: int, name: str, line: int, how: Tokenising
+) -> None:
+    if isinstance(item, Document):
+        document, check = _hashes(item.text)
+        sections = list(_sections(item.text, how.section_bytes))
+        if how.conversations is not None or how.images:
+            # Not split: the assistant's parts are marked by offsets in the whole text, and an image
+            # is a sample.
+            sections = [item.text]
+        if how.conversations is not None:
+            batch.lines.append((name, line))
+        for index, text in enumerate(sections):
+            last = index == len(sections) - 1
+            batch.texts.append(text)
+            # Each section of equal documents is equal to one of the other's.
+            check_here = (check + index) & (2**64 - 1)
+            batch.rows.append((document, check_here, number, index == 0, last and item.ends, None))
+        batch.tally.documents += 1
+        batch.tally.text_bytes += len(item.text)
+        batch.size += len(item.text)
+    elif isinstance(item, TokenDocument):
+        document, check = _hashes(item.tokens.tobytes())
+        ended = not how.end or (len(how.end) == 1 and int(item.tokens[-1]) == how.end[0])
+        size = how.section_bytes // _BYTES_A_TOKEN
+        for start in range(0, len(item.tokens), size):
+            piece = item.tokens[start : start + size]
+            last = start + size >= len(item.tokens)
+            check_here = (check + start // size) & (2**64 - 1)
+            ends = last and item.ends and not ended
+            batch.rows.append((document, check_here, number, start == 0, ends, piece))
+        batch.tally.documents += 1
+        batch.size += item.tokens.nbytes
+    elif isinstance(item, BadRow):
+        batch.tally.add_bad(name, line, item.problem)
+    elif isinstance(item, Empty):
+        batch.tally.empty += 1
+    elif isinstance(item, NoText):
+        batch.tally.no_text.append(name)
+
+
+class _PartWriter:
+    """Collects batches until a part is full."""
+
+    def __init__(
+        self, parts: TokenCache, how: Tokenising, files: Sequence[File], room: DiskRoom
+    ) -> None:
+        self._parts = parts
+        self._files = files
+        self._room = room
+        self._checked = time.monotonic()
+        self._end = np.array(how.end, parts.dtype)
+        self._length = how.sequence_length
+        self._conversations = how.conversations
+        self._begin()
+
+    def add(self, batch: _Batch, encoded: list[np.ndarray]) -> None:
+        if self._conversations is not None:
+            encoded = self._fit(batch, encoded, self._conversations.learned)
+        texts, made = iter(encoded), Counter[int]()
+        sections = np.zeros(len(batch.rows), SECTION)
+        for row, (document, check, file, first, ends, known) in enumerate(batch.rows):
+            tokens = next(texts) if known is None else known.astype(self._parts.dtype)
+            self._tokens.append(tokens)
+            if ends and len(self._end):
+                self._tokens.append(self._end)
+            count = len(tokens) + ends * len(self._end)
+            sections[row] = (document, check, count, file, first)
+            made[file] += count * self._parts.dtype.itemsize
+        self._size += made.total()
+        for number, read in batch.read.items():
+            self._room.add(self._files[number], read, made[number])
+        self._sections.append(sections)
+        self._count += len(sections)
+        self._tally.add(batch.tally)
+        self._position = batch.position
+        # A part ends only where a batch does: after an interruption the part is made again, with the
+        # same result.
+        if self._size >= _PART_BYTES or self._count >= _PART_SECTIONS:
+            self._put(batch.position)
+        if batch.read and time.monotonic() - self._checked > _ROOM_SECONDS:
+            self._checked = time.monotonic()
+            self._room.check(self._files[max(batch.read)], self._size)
+
+    def _fit(self, batch: _Batch, encoded: list[np.ndarray], learned: int) -> list[np.ndarray]:
+        """Return the conversations cut to the length of a sequence; those cut or left out are
+        counted and recorded."""
+        rows, kept = [], []
+        for row, (file, line), text, numbers in zip(
+            batch.rows, batch.lines, batch.texts, encoded, strict=True
+        ):
+            short = fitted(numbers, self._length, learned)
+            if len(short) < len(numbers) or len(text) > LONGEST_CONVERSATION:
+                batch.tally.add_long(file, line, len(numbers), len(short))
+            if len(short):
+                rows.append(row)
+                kept.append(short)
+                batch.tally.learned += int(np.count_nonzero(short & learned))
+        batch.rows = rows
+        return kept
+
+    def finish(self) -> None:
+        self._put(replace(self._position, ended=True))
+
+    def _put(self, position: Position) -> None:
+        sections = np.concatenate(self._sections or [np.zeros(0, SECTION)])
+        self._parts.add(sections, self._tokens, self._tally, position)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sections: list[np.ndarray] = []
+        self._tokens: list[np.ndarray] = []
+        self._tally = ReadCounts()
+        self._size = self._count = 0
+        self._position = self._parts.position
+
+
+def _check_bad(seen: ReadCounts, most: int) -> None:
+    if seen.bad <= most:
+        return
+    file, line, problem = seen.bad_rows[-1]
+    many = f"; {seen.bad} {'rows' if line else 'images'} are bad, and max_bad is {most}"
+    where = f"{file}, line {line}: the row" if line != WHOLE_FILE else f"{file}: the image"
+    mend = _MEND_TEMPLATE if problem.startswith(REFUSED) else _MEND_ROW
+    raise UserError(
+        ExitCode.DATA_MISSING,
+        f"{where} {problem}{many if most else ''}",
+        mend if line != WHOLE_FILE else _MEND_IMAGE,
+    )
+
+
+def _hashes(data: bytes) -> tuple[int, int]:
+    digest = blake3(data).digest(16)
+    return int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
+
+
+def _sections(text: bytes, size: int) -> Iterator[bytes]:
+    """Yield the text in parts of about this size, which end with a line or, without any, a character."""
+    start = 0
+    while len(text) - start > 2 * size:
+        cut = text.find(b"\n", start + size, start + size + _CUT_WINDOW) + 1
+        if cut == 0:
+            cut = start + size
+            # UTF-8 continuation bytes; four in a row are not UTF-8.
+            while cut < start + size + 4 and text[cut] & 0xC0 == 0x80:
+                cut += 1
+        yield text[start:cut]
+        start = cut
+    yield text[start:]
+
+
+def _state(file: File) -> list[int]:
+    if isinstance(file.path, str):
+        return []
+    status = file.path.stat()
+    return [status.st_size, status.st_mtime_ns]

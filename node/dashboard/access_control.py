@@ -1,0 +1,64 @@
+"""Access control of the page: who may read it, and who may act through it.
+
+A browser runs pages of strangers and lets them send requests to this machine. There are two attacks, and
+both fail here. *Rebinding*: a stranger's name that suddenly resolves to 127.0.0.1 makes its page
+same-origin with ours; but the request carries that name in `Host`, and only our own names are answered.
+*Forgery*: a request from another page is marked as such in `Origin` or `Sec-Fetch-Site`. Actions also
+need the token, which only the owner of the data directory can obtain.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+
+from ..util.host_names import host_name, is_own_host
+from .http import Request, Response, text_response
+
+TOKEN_HEADER = "x-distro-token"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessGuard:
+    """Access rules of one served address."""
+
+    host: str
+    """An address or a name, as the owner gave it."""
+    token: str
+    """Its bearer may act, and read where reading needs it."""
+    secure: bool
+    """Whether the page is served over TLS."""
+    free_reading: bool
+    """Whether reading needs no token."""
+
+    def __repr__(self) -> str:
+        # A repr ends up in logs; the token must not.
+        return f"AccessGuard(host={self.host!r})"
+
+    def refusal(self, request: Request) -> Response | None:
+        """Return the refusal of a request from a foreign host or page; None if it may be answered."""
+        host = request.headers.get("host", "")
+        name = host_name(host)
+        if name is None or not is_own_host(name, self.host):
+            return text_response(403, "this page answers to its own address alone")
+        scheme = "https" if self.secure else "http"
+        if "origin" in request.doubled:
+            return text_response(403, "a request comes from one page")
+        origin = request.headers.get("origin")
+        if origin is not None and origin.lower() != f"{scheme}://{host.lower()}":
+            return text_response(403, "another page may not ask this one")
+        # Following a link to this page counts as cross-site in the browser; a request of our script does
+        # not.
+        fetched = request.headers.get("sec-fetch-site", "none")
+        if request.path.startswith("/api/") and fetched not in ("same-origin", "none"):
+            return text_response(403, "another page may not ask this one")
+        return None
+
+    def may_read(self, request: Request) -> bool:
+        """Whether a request that passed `refusal` may read the node's state."""
+        return self.free_reading or self.may_act(request)
+
+    def may_act(self, request: Request) -> bool:
+        """Whether a request that passed `refusal` has the token."""
+        given = request.headers.get(TOKEN_HEADER, "")
+        return hmac.compare_digest(given.encode("latin-1"), self.token.encode())

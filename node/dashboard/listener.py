@@ -1,0 +1,80 @@
+"""Serving the page: its address, the files that it reads, and the node that it shows."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Protocol
+
+import trio
+
+from ...crypto.identity import PeerId, peer_text
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import Manifest, SwarmId, decode_manifest
+from ..control.command_socket import Handler
+from ..storage.data_dir import SwarmDir
+from ..telemetry.status import Status
+from .address import Address
+from .event_stream import EventStream
+from .http import HttpServer
+from .routes import Routes
+from .run_history import RunHistory
+
+_log = logging.getLogger(__name__)
+
+
+class Node(Protocol):
+    """The node that a page shows: the supervisor."""
+
+    @property
+    def acts(self) -> Mapping[str, Handler]:
+        """The commands that its owner may give."""
+        ...
+
+    def status(self) -> Status:
+        """Return the node's status; must not block."""
+        ...
+
+
+@contextlib.asynccontextmanager
+async def serve_dashboard(
+    address: Address | None,
+    node: Node,
+    files: SwarmDir,
+    swarm: SwarmId,
+    me: PeerId,
+    invite: Callable[[Manifest], str | None],
+) -> AsyncIterator[None]:
+    """Serve the page of a node inside the context, if it has an address. `invite` makes the link that is
+    shown to all viewers."""
+    if address is None:
+        yield
+        return
+
+    @functools.cache
+    def read_manifest() -> Manifest:
+        return decode_manifest(files.manifest.read_bytes(), swarm)
+
+    # Without the manifest on the disk there is no history to show.
+    def chronicle() -> RunHistory | None:
+        with contextlib.suppress(OSError, ProtocolError):
+            founder = read_manifest().founder
+            return RunHistory(founder, peer_text(me), files.ledger, files.history)
+        return None
+
+    def invitation() -> str | None:
+        with contextlib.suppress(OSError, ProtocolError):
+            return invite(read_manifest())
+        return None
+
+    feed = EventStream(node.status, chronicle)
+    pages = Routes(address.guard, feed, node.acts, invitation)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.run)
+        server = HttpServer(pages.answer, tls=address.tls)
+        await nursery.start(server.run, address.listeners)
+        _log.info("the page of this node is at %s", address.url)
+        yield
+        nursery.cancel_scope.cancel()

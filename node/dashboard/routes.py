@@ -1,0 +1,180 @@
+"""The page's routes: its static files, its data, and its commands.
+
+No path is taken from a request: the files are a fixed list, read once.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import segno
+import trio
+
+from ..control.command_socket import Handler
+from .access_control import AccessGuard
+from .event_stream import EventStream
+from .http import Request, Response, text_response
+
+_log = logging.getLogger(__name__)
+
+_TEXT = "text/html; charset=utf-8"
+_SCRIPT = "text/javascript; charset=utf-8"
+_STYLE = "text/css; charset=utf-8"
+_FILES = {
+    "/": ("index.html", _TEXT),
+    "/app.js": ("app.js", _SCRIPT),
+    "/charts.js": ("charts.js", _SCRIPT),
+    "/words.js": ("words.js", _SCRIPT),
+    "/style.css": ("style.css", _STYLE),
+    "/uplot.js": ("uplot.js", _SCRIPT),
+    "/uplot.css": ("uplot.css", _STYLE),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+# Scripts and styles come from this server alone; the page contacts no other server, cannot be framed,
+# and sends no referrer.
+_GUARDING = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+_JSON = "application/json"
+_COLUMNS: tuple[str, ...] = ("peer", "joined", "left", "why", "counted", "tokens", "last", "loss")
+# Response to a request without the token.
+_REFUSED = "open the link that `distro-node dashboard` prints: it lets you do this"
+
+
+class Routes:
+    """Answers the page's requests."""
+
+    def __init__(
+        self,
+        guard: AccessGuard,
+        feed: EventStream,
+        acts: Mapping[str, Handler],
+        invitation: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`acts` must not block. `invitation` returns the link shown to all viewers, or None; it is
+        called in a thread."""
+        self._invitation = invitation
+        self._guard = guard
+        self._feed = feed
+        self._acts = acts
+        folder = Path(__file__).parent / "static"
+        self._files = {
+            path: (kind, (folder / name).read_bytes()) for path, (name, kind) in _FILES.items()
+        }
+
+    async def answer(self, request: Request) -> Response:
+        """Return the response to a request, with the security headers."""
+        response = self._guard.refusal(request) or await self._answer(request)
+        return Response(
+            status=response.status,
+            headers={**_GUARDING, **response.headers},
+            body=response.body,
+            stream=response.stream,
+        )
+
+    async def _answer(self, request: Request) -> Response:
+        if request.path.startswith("/api/act/"):
+            return self._act(request)
+        if request.method not in ("GET", "HEAD"):
+            return text_response(405, "this can only be read")
+        known = self._files.get(request.path)
+        if known is not None:
+            kind, content = known
+            return Response(headers={"Content-Type": kind}, body=content)
+        if not request.path.startswith("/api/"):
+            return text_response(404, "there is no such page")
+        if not self._guard.may_read(request):
+            return text_response(401, _REFUSED)
+        match request.path:
+            case "/api/status":
+                return _json(self._feed.status())
+            case "/api/rounds":
+                return _json(await self._feed.rounds())
+            case "/api/stream":
+                if self._feed.full or request.method == "HEAD":
+                    return text_response(503, "too many are looking; try again in a while")
+                headers = {"Content-Type": "text/event-stream"}
+                return Response(headers=headers, stream=self._feed.stream)
+            case "/api/invitation":
+                link = await trio.to_thread.run_sync(self._invitation)
+                return _json(json.dumps({"link": link}).encode())
+            case "/api/invitation.svg":
+                link = await trio.to_thread.run_sync(self._invitation)
+                return text_response(404, "there is no link") if link is None else _code(link)
+            case "/api/token":
+                return _json(json.dumps({"acts": self._guard.may_act(request)}).encode())
+            case "/api/contributions.json":
+                return _json(json.dumps(await self._feed.contributions()).encode())
+            case "/api/contributions.csv":
+                return _csv(await self._feed.contributions())
+        return text_response(404, "there is no such page")
+
+    def _act(self, request: Request) -> Response:
+        if request.method != "POST":
+            return text_response(405, "to act is to POST")
+        # Checked before the token: scripts of other pages learn nothing from this response.
+        if request.headers.get("content-type", "").partition(";")[0].strip() != _JSON:
+            return text_response(415, "say it in JSON")
+        if not self._guard.may_act(request):
+            return text_response(403, _REFUSED)
+        handler = self._acts.get(request.path.removeprefix("/api/act/"))
+        if handler is None:
+            return text_response(404, "a node cannot do that")
+        words = read_words(request.body)
+        if words is None:
+            return text_response(400, "say it as a JSON object")
+        answer = handler(words)
+        _log.info("told by the page: %s", request.path.removeprefix("/api/act/"))
+        # A rejection by the node ({"error"}) is a normal answer, too.
+        return _json(json.dumps(answer).encode())
+
+
+def read_words(body: bytes) -> dict[str, Any] | None:
+    """Return a command's parameters, a small JSON object; None for anything that is not one."""
+    if not body:
+        return {}
+    try:
+        words = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return words if isinstance(words, dict) else None
+
+
+def _json(body: bytes) -> Response:
+    return Response(headers={"Content-Type": _JSON}, body=body)
+
+
+def _code(link: str) -> Response:
+    """Return a link as a QR code."""
+    image = io.BytesIO()
+    # Black on white in dark mode as well: cameras expect that.
+    segno.make_qr(link, error="L").save(image, kind="svg", scale=4, border=4, light="white")
+    return Response(headers={"Content-Type": "image/svg+xml"}, body=image.getvalue())
+
+
+def _csv(rows: list[dict[str, Any]]) -> Response:
+    text = io.StringIO()
+    table = csv.DictWriter(text, _COLUMNS, extrasaction="ignore")
+    table.writeheader()
+    table.writerows(rows)
+    headers = {
+        "Content-Type": "text/csv; charset=utf-8",
+        "Content-Disposition": 'attachment; filename="contributions.csv"',
+    }
+    return Response(headers=headers, body=text.getvalue().encode())

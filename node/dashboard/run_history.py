@@ -1,0 +1,420 @@
+"""The swarm's history by round, read from the ledger and the history file on this disk.
+
+The ledger has every round since the founding: the members, and the updates that counted, with loss and
+bytes. The history has what only this node knows: times, durations of the phases, held-out losses. Both
+files grow while they are read; a `RunHistory` reads the new part, a bounded piece at a time, in whatever
+thread calls it. Old rounds are merged, so a run of any length has a few thousand rows.
+
+The running node verified the ledger when it received it, and it is not verified again here: entries are
+decoded strictly, and reading stops at the first invalid one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...crypto.identity import PeerId, peer_text
+from ...protocol.chain.entry_store import MAX_DECIDED_BYTES, decode_decided
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.messages import Record
+from ..telemetry.history import MAX_SAMPLE_CHARACTERS
+from ..util.sanitize import harmless_piece
+
+T = TypeVar("T")
+
+MAX_ROWS = 4096
+"""Rows to keep, each one or several merged rounds: more than a screen has pixels."""
+RECENT_ROWS = 1024
+"""The newest rows, which are never merged."""
+MAX_PEERS = 4096
+"""Limit on distinct peers; an open swarm may see more of them over time."""
+RECENT_ROUNDS = 64
+"""The number of rounds over which a member's recent contributions are counted."""
+PHASES = ("compute", "encode", "transfer", "agree", "apply")
+
+_PHASES_KEPT = 64
+# Peers sent with each event; no second brings more new ones.
+_PEERS_AGAIN = 64
+# Number of most recently departed peers listed among the members.
+_GONE_SHOWN = 64
+_MAX_HELDOUT = 4096
+_MAX_SAMPLES = 64
+# Samples sent with each event; no second brings more.
+_SAMPLES_AGAIN = 2
+# A line for a thousand members has some 60 kB.
+_MAX_LINE_BYTES = 1 << 20
+# Read in one go, so that a client waiting for the first page soon sees something.
+_ENTRIES_AT_ONCE = 512
+_BYTES_AT_ONCE = 4 << 20
+_LENGTH_BYTES = 4
+
+
+@dataclass
+class RoundRow:
+    """One round or several merged rounds: values of the last one, and sums over all."""
+
+    round: int
+    """The last round of the row."""
+    rounds: int
+    """Number of rounds in the row."""
+    loss: float | None
+    """Mean over the tokens, in nats per token; None: no member trained."""
+    trained: int
+    """Tokens of these rounds."""
+    tokens: int
+    """Tokens since the founding."""
+    size: int
+    """Bytes of all updates since the founding, each counted once."""
+    updates: int
+    """Updates that counted in these rounds."""
+    present: int
+    """Members in the last round, one bit per peer."""
+    counted: int
+    """Members whose update counted in the last round, one bit per peer."""
+    time: float | None = None
+    """When this node applied the last round, in seconds since 1970; None: it did not."""
+
+
+@dataclass
+class MemberHistory:
+    """The contributions of a current or former member."""
+
+    peer: str
+    joined: int
+    """The round whose record last admitted it; 0 for the founder."""
+    left: int | None = None
+    """The round whose record removed it."""
+    why: str = ""
+    """`left`, `silent` or `expelled`, if it has been removed."""
+    counted: int = 0
+    tokens: int = 0
+    last: int | None = None
+    """The last round in which its update counted."""
+    loss: float | None = None
+    """Loss of that update."""
+    recent: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
+    """The last rounds in which its update counted."""
+
+
+class RunHistory:
+    """The content of the files so far. Not thread-safe."""
+
+    def __init__(self, founder: PeerId, me: str, ledger: Path, history: Path) -> None:
+        self._founder = founder
+        self._me = me
+        self._ledger = ledger
+        self._history = history
+        self.generation = 0
+        """Incremented when earlier content became invalid because the node changed to another chain."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self.rows: list[RoundRow] = []
+        self.heldout: list[tuple[int, float]] = []
+        self.samples: list[tuple[int, str]] = []
+        self.phases: deque[dict[str, Any]] = deque(maxlen=_PHASES_KEPT)
+        self.accounts: list[MemberHistory] = []
+        self._numbers: dict[PeerId, int] = {}
+        self._present = 0
+        self._next = 0
+        self._early: dict[int, float] = {}
+        self._ledger_at = self._history_at = 0
+        self._ledger_file: tuple[int, int] | None = None
+        self._history_file: tuple[int, int] | None = None
+        self._admit(self._founder, 0)
+
+    def refresh(self) -> bool:
+        """Read a piece of the new content. Return whether there may be more."""
+        if self._was_replaced():
+            self.generation += 1
+            self._forget()
+        more = self._read_ledger()
+        # The history refers to rounds of the ledger.
+        return more or self._read_history()
+
+    # As JSON
+
+    def whole(self) -> dict[str, Any]:
+        """Return all rows and what belongs to them."""
+        return self._said(self.rows, self.heldout, self.samples, 0)
+
+    def latest(self, rows: int) -> dict[str, Any]:
+        """Return the last `rows` rows and what belongs to them; they replace a client's copies.
+
+        The peers are only the newest ones, from index `peers_at` on, since there may be thousands in
+        all.
+        """
+        known = max(0, len(self.accounts) - _PEERS_AGAIN)
+        samples = self.samples[-_SAMPLES_AGAIN:]
+        return self._said(self.rows[-rows:], self.heldout[-rows:], samples, known)
+
+    def contributions(self) -> list[dict[str, Any]]:
+        """Return one row per current or former member, in order of admission."""
+        return [self._account(account) for account in self.accounts]
+
+    def _said(
+        self,
+        rows: list[RoundRow],
+        heldout: list[tuple[int, float]],
+        samples: list[tuple[int, str]],
+        peers_at: int,
+    ) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "peers_at": peers_at,
+            "peers": [account.peer for account in self.accounts[peers_at:]],
+            "rows": {
+                "round": [row.round for row in rows],
+                "rounds": [row.rounds for row in rows],
+                "loss": [row.loss for row in rows],
+                "tokens": [row.tokens for row in rows],
+                "bytes": [row.size for row in rows],
+                "updates": [row.updates for row in rows],
+                "time": [row.time for row in rows],
+                # In hex: many JSON readers have no integers beyond 53 bits.
+                "present": [f"{row.present:x}" for row in rows],
+                "counted": [f"{row.counted:x}" for row in rows],
+            },
+            "heldout": [list(each) for each in heldout],
+            "samples": [list(each) for each in samples],
+            "phases": list(self.phases),
+            "members": [self._account(account) for account in self._of_now()],
+        }
+
+    def _of_now(self) -> list[MemberHistory]:
+        """Return the members, those that left recently, and this node."""
+        gone = [each for each in self.accounts if each.left is not None and each.peer != self._me]
+        gone.sort(key=lambda each: each.left or 0)
+        old = {id(each) for each in gone[:-_GONE_SHOWN]}
+        return [each for each in self.accounts if id(each) not in old]
+
+    def _account(self, account: MemberHistory) -> dict[str, Any]:
+        end = self._next
+        since = max(account.joined + 1, end - RECENT_ROUNDS)
+        return {
+            "peer": account.peer,
+            "me": account.peer == self._me,
+            "joined": account.joined,
+            "left": account.left,
+            "why": account.why or None,
+            "counted": account.counted,
+            "tokens": account.tokens,
+            "last": account.last,
+            "loss": account.loss,
+            "recent": sum(round_ >= since for round_ in account.recent),
+            "recent_of": max(0, end - since) if account.left is None else None,
+        }
+
+    # The ledger
+
+    def _was_replaced(self) -> bool:
+        for path, known, read in (
+            (self._ledger, self._ledger_file, self._ledger_at),
+            (self._history, self._history_file, self._history_at),
+        ):
+            try:
+                now = path.stat()
+            except OSError:
+                continue
+            if known is not None and (_identity(now) != known or now.st_size < read):
+                return True
+        return False
+
+    def _read_ledger(self) -> bool:
+        taken = 0
+        try:
+            with self._ledger.open("rb") as file:
+                self._ledger_file = _identity(os.fstat(file.fileno()))
+                file.seek(self._ledger_at)
+                for entry in _entries(file):
+                    record = decode_decided(entry).record
+                    if record.round != self._next:
+                        return False
+                    self._take(record)
+                    self._ledger_at += _LENGTH_BYTES + len(entry)
+                    taken += 1
+                    if taken == _ENTRIES_AT_ONCE:
+                        return True
+        except (OSError, ProtocolError):
+            # Not there yet, or damaged: the node itself notices and reports it.
+            return False
+        return False
+
+    def _take(self, record: Record) -> None:
+        counted = tokens = size = 0
+        weighted = 0.0
+        for entry in record.updates:
+            tokens += entry.tokens
+            size += entry.size
+            weighted += entry.loss * entry.tokens
+            number = self._numbers.get(entry.peer)
+            if number is not None:
+                counted |= 1 << number
+                account = self.accounts[number]
+                account.counted += 1
+                account.tokens += entry.tokens
+                account.last = record.round
+                # An aggregator's entry has no tokens, and so no loss.
+                account.loss = entry.loss if entry.tokens else account.loss
+                account.recent.append(record.round)
+        before = self.rows[-1] if self.rows else None
+        self.rows.append(
+            RoundRow(
+                round=record.round,
+                rounds=1,
+                loss=weighted / tokens if tokens and math.isfinite(weighted) else None,
+                trained=tokens,
+                tokens=tokens + (before.tokens if before else 0),
+                size=size + (before.size if before else 0),
+                updates=len(record.updates),
+                present=self._present,
+                counted=counted,
+                time=self._early.pop(record.round, None),
+            )
+        )
+        for departure in record.departed:
+            self._dismiss(departure.peer, record.round, departure.reason)
+        for evidence in record.evidence:
+            self._dismiss(evidence.peer, record.round, "expelled")
+        for admission in record.admitted:
+            self._admit(admission.peer, record.round)
+        self._next = record.round + 1
+        if len(self.rows) > MAX_ROWS:
+            self.rows = _merged(self.rows)
+
+    def _admit(self, peer: PeerId, round_: int) -> None:
+        number = self._numbers.get(peer)
+        if number is None:
+            if len(self.accounts) >= MAX_PEERS:
+                return
+            number = self._numbers[peer] = len(self.accounts)
+            self.accounts.append(MemberHistory(peer_text(peer), round_))
+        account = self.accounts[number]
+        account.joined, account.left, account.why = round_, None, ""
+        self._present |= 1 << number
+
+    def _dismiss(self, peer: PeerId, round_: int, why: str) -> None:
+        number = self._numbers.get(peer)
+        if number is not None:
+            account = self.accounts[number]
+            account.left, account.why = round_, why
+            self._present &= ~(1 << number)
+
+    # The history
+
+    def _read_history(self) -> bool:
+        try:
+            with self._history.open("rb") as file:
+                self._history_file = _identity(os.fstat(file.fileno()))
+                file.seek(self._history_at)
+                data = file.read(_BYTES_AT_ONCE)
+        except OSError:
+            return False
+        whole = data.rfind(b"\n") + 1
+        if not whole and len(data) >= _MAX_LINE_BYTES:
+            # Not written by this program.
+            whole = len(data)
+        self._history_at += whole
+        for line in data[:whole].splitlines():
+            try:
+                self._note(json.loads(line))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+                continue
+        return len(data) == _BYTES_AT_ONCE
+
+    def _note(self, line: dict[str, Any]) -> None:
+        round_ = line["round"]
+        if type(round_) is not int:
+            return
+        if "heldout" in line:
+            loss = _number(line["heldout"])
+            if loss is not None:
+                self.heldout = _with(self.heldout, (round_, loss), _MAX_HELDOUT)
+            return
+        if "sample" in line:
+            text = line["sample"]
+            if isinstance(text, str) and len(text) <= MAX_SAMPLE_CHARACTERS:
+                self.samples = _with(self.samples, (round_, harmless_piece(text)), _MAX_SAMPLES)
+            return
+        seconds = line["seconds"]
+        time = _number(line["time"])
+        index = bisect_left(self.rows, round_, key=lambda row: row.round)
+        if index < len(self.rows):
+            self.rows[index].time = time
+        elif time is not None and len(self._early) < RECENT_ROUNDS:
+            # The parameters have this round already; its ledger entry is about to be written.
+            self._early[round_] = time
+        while self.phases and self.phases[-1]["round"] >= round_:
+            # The round was repeated on another chain.
+            self.phases.pop()
+        self.phases.append(
+            {"round": round_, "time": time, **{name: _number(seconds.get(name)) for name in PHASES}}
+        )
+
+
+def _with(known: list[tuple[int, T]], new: tuple[int, T], most: int) -> list[tuple[int, T]]:
+    """Append an entry; beyond `most` entries, drop every other one of the older half."""
+    while known and known[-1][0] >= new[0]:
+        # The round was repeated on another chain.
+        known.pop()
+    known.append(new)
+    half = most // 2
+    return known if len(known) <= most else [*known[:half:2], *known[half:]]
+
+
+def _merged(rows: list[RoundRow]) -> list[RoundRow]:
+    """Merge the older rows in pairs."""
+    old, recent = rows[:-RECENT_ROWS], rows[-RECENT_ROWS:]
+    return [*(_both(*old[at : at + 2]) for at in range(0, len(old), 2)), *recent]
+
+
+def _both(first: RoundRow, second: RoundRow | None = None) -> RoundRow:
+    if second is None:
+        return first
+    known = [row for row in (first, second) if row.loss is not None]
+    trained = sum(row.trained for row in known)
+    return RoundRow(
+        round=second.round,
+        rounds=first.rounds + second.rounds,
+        loss=sum((row.loss or 0.0) * row.trained for row in known) / trained if trained else None,
+        trained=first.trained + second.trained,
+        tokens=second.tokens,
+        size=second.size,
+        updates=first.updates + second.updates,
+        present=second.present,
+        counted=second.counted,
+        time=second.time,
+    )
+
+
+def _entries(file: Any) -> Iterator[bytes]:
+    """Yield the complete entries from here on; the last one may still be being written."""
+    while True:
+        prefix = file.read(_LENGTH_BYTES)
+        length = int.from_bytes(prefix, "big")
+        if len(prefix) < _LENGTH_BYTES or length > MAX_DECIDED_BYTES:
+            return
+        entry = file.read(length)
+        if len(entry) < length:
+            return
+        yield entry
+
+
+def _number(value: object) -> float | None:
+    """Return a finite number as a float; None for anything else, an unknown value included."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

@@ -1,0 +1,301 @@
+"""Energy manager: measures what the node's work costs, and pauses the node when it costs too much or
+disturbs.
+
+It runs as long as the program: the meters continue while the node is paused, but energy used then is not
+the swarm's and is not counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Callable
+from threading import Thread
+from typing import Protocol, TypeVar
+
+import psutil
+import trio
+
+from ..settings import EnergySettings
+from ..telemetry.families import Follower
+from ..telemetry.status import EnergyPart, EnergyStatus, HoldKind
+from ..telemetry.telemetry import Telemetry
+from .arithmetic import JOULES_PER_KWH, Meter, cost, per_token, total
+from .gpu import GpuUse, LimitRefused
+from .gpus import Gpus
+from .idle_grace import QUIET_SECONDS, IdleGrace
+from .pause_poller import PausePoller
+from .processor import Processor
+from .user_activity import UserActivity
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+METER_SECONDS = 2.0
+"""A 32-bit counter wraps twice a minute at most; integrating power needs frequent readings."""
+_POLITE_SECONDS = 2.0
+# If the card is gone the driver may never answer: the thread that called it is abandoned.
+_READ_SECONDS = 10.0
+_PUT_BACK_SECONDS = 2.0
+_FOR_AS_LONG = f"until {QUIET_SECONDS / 60:g} min of quiet"
+
+
+class PauseControl(Protocol):
+    """Interface for pausing the node's work (`Shifts`)."""
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the node is at work."""
+        ...
+
+    def hold(self, kind: HoldKind, text: str) -> None:
+        """Add a reason to pause."""
+        ...
+
+    def release(self, kind: HoldKind) -> None:
+        """Remove a reason to pause."""
+        ...
+
+
+class EnergyManager:
+    """Meters, power limit and politeness of one node, served by `run`."""
+
+    def __init__(
+        self,
+        settings: EnergySettings,
+        shifts: PauseControl,
+        telemetry: Telemetry,
+        *,
+        observes: bool = False,
+        gpus: Gpus | None = None,
+        processor: Processor | None = None,
+        people: UserActivity | None = None,
+    ) -> None:
+        self._settings = settings
+        self._shifts = shifts
+        self._telemetry = telemetry
+        self._observes = observes
+        self._gpus = gpus or Gpus()
+        self._processor = processor or Processor()
+        self._people = people or UserActivity()
+        self._gpu_meter, self._processor_meter = Meter(), Meter()
+        self._asker = PausePoller(settings.pause_when) if settings.pause_when is not None else None
+        self._limited: float | None = None
+        self._limit_tried = False
+        self._uuids: tuple[str, ...] = ()
+        # One at a time: a hanging driver blocks one thread, not more and more of them.
+        self._meters = trio.CapacityLimiter(1)
+        self._measured = Follower(telemetry.metrics.energy)
+
+    async def run(self) -> None:
+        """Run until cancelled, then restore the GPU's own limit."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._measure)
+                if self._asker is not None:
+                    nursery.start_soon(self._ask, self._asker)
+                if self._settings.polite:
+                    nursery.start_soon(self._make_way_for_programs)
+                    nursery.start_soon(self._make_way_for_people)
+        finally:
+            if self._gpus.limited:
+                with trio.move_on_after(_PUT_BACK_SECONDS) as scope:
+                    scope.shield = True
+                    await self._in_thread(self._put_back)
+
+    def put_back(self) -> None:
+        """Restore the GPU's own limit, before the program ends at once."""
+        if self._gpus.limited:
+            # A hanging driver must not keep it from ending.
+            thread = Thread(target=self._put_back, daemon=True)
+            thread.start()
+            thread.join(_PUT_BACK_SECONDS)
+
+    def status(self) -> EnergyStatus:
+        """Return the node's energy status."""
+        gpu = self._gpu_part()
+        processor = _part(self._processor_meter, self._processor.why)
+        parts = [processor, *([] if gpu is None else [gpu])]
+        joules = total([part.joules for part in parts])
+        settings, own = self._settings, self._telemetry.status().own
+        return EnergyStatus(
+            gpu=gpu,
+            processor=processor,
+            watts=total([part.watts for part in parts]),
+            kwh=None if joules is None else joules / JOULES_PER_KWH,
+            price=settings.price,
+            currency=settings.currency,
+            cost=cost(joules, settings.price),
+            joules_per_token=per_token(joules, own.tokens),
+            power_limit=self._limited,
+            signal=None if self._asker is None else self._asker.value,
+        )
+
+    # The meters
+
+    async def _measure(self) -> None:
+        last = trio.current_time()
+        while True:
+            await trio.sleep(METER_SECONDS)
+            now = trio.current_time()
+            seconds, last = now - last, now
+            at_work = self._shifts.at_work
+            reading = await self._in_thread(self._processor.read)
+            self._processor_meter.take(reading, seconds, at_work)
+            if self._computes_on_a_gpu():
+                await self._aim()
+                taken = await self._in_thread(self._gpus.read)
+                self._gpu_meter.take(taken, seconds, at_work)
+                await self._limit(at_work)
+            self._tell_metrics()
+
+    def _computes_on_a_gpu(self) -> bool:
+        device = self._telemetry.device
+        return device is not None and not self._observes and not device.startswith("cpu")
+
+    async def _aim(self) -> None:
+        if self._telemetry.gpus != self._uuids:
+            self._uuids = self._telemetry.gpus
+            # The limited cards may be others than now.
+            self._limited, self._limit_tried = None, False
+            await self._in_thread(functools.partial(self._gpus.aim, self._uuids))
+
+    async def _limit(self, at_work: bool) -> None:
+        """Set the card's `--power-limit` while the node works, and only then."""
+        watts = self._settings.power_limit
+        if watts is None:
+            return
+        if not at_work:
+            if self._gpus.limited:
+                await self._in_thread(self._put_back)
+            self._limit_tried = False
+            return
+        if self._limited is not None or self._limit_tried:
+            return
+        self._limit_tried = True
+        try:
+            with trio.fail_after(_READ_SECONDS) as scope:
+                # Not cancelled once called, so that it is known whether there is a limit to restore.
+                scope.shield = True
+                await _thread(functools.partial(self._gpus.set_limit, watts), self._meters)
+        except (LimitRefused, trio.TooSlowError) as error:
+            said = str(error) or "the driver does not answer"
+            _log.warning("--power-limit %g: %s; the GPU stays as it is", watts, said)
+            text = f"the GPU takes no limit of {watts:g} W: {said}"
+            self._telemetry.event("power_limit", self._telemetry.round or 0, text=text)
+        else:
+            self._limited = watts
+            _log.info("the GPU keeps to %g W while this node works", watts)
+
+    def _put_back(self) -> None:
+        self._limited = None
+        if self._gpus.put_back():
+            _log.info("the GPU has its own power limit back")
+        else:
+            _log.warning("the driver does not give the GPU its own power limit back")
+
+    def _gpu_part(self) -> EnergyPart | None:
+        return _part(self._gpu_meter, self._gpus.why) if self._computes_on_a_gpu() else None
+
+    def _tell_metrics(self) -> None:
+        metrics, status = self._telemetry.metrics, self.status()
+        parts = {"processor": status.processor, "gpu": status.gpu}
+        for name, part in parts.items():
+            watts = None if part is None else part.watts
+            metrics.power[name].set(_or_nan(watts))
+        self._measured.update(
+            {name: part.joules for name, part in parts.items() if part and part.joules is not None}
+        )
+        metrics.energy_cost.set(_or_nan(status.cost))
+        metrics.joules_per_token.set(_or_nan(status.joules_per_token))
+        metrics.pause_signal.set(_or_nan(status.signal))
+
+    # Reasons to pause
+
+    async def _ask(self, asker: PausePoller) -> None:
+        assert self._settings.pause_when is not None
+        while True:
+            if await asker.look():
+                self._shifts.hold("signal", asker.sentence)
+            else:
+                self._shifts.release("signal")
+            await trio.sleep(self._settings.pause_when.every)
+
+    async def _make_way_for_programs(self) -> None:
+        courtesy, told = IdleGrace(), False
+        while True:
+            await trio.sleep(_POLITE_SECONDS)
+            if not self._computes_on_a_gpu():
+                continue
+            await self._aim()
+            use = await self._in_thread(self._use_by_others) or GpuUse(None)
+            if use.others is None and not told and self._telemetry.state == "training":
+                told = True
+                why = self._gpus.why or "the driver does not say which program is whose"
+                _log.warning("--polite cannot see other programs on the GPU: %s", why)
+            self._make_way(
+                courtesy.hear(0.0 if use.others else None, trio.current_time()),
+                "program",
+                f"another program{f' ({use.program})' if use.program else ''} wants the GPU",
+                again=use.others is True,
+            )
+
+    def _use_by_others(self) -> GpuUse:
+        """Call in a thread: scanning all processes takes a while."""
+        ours = _family() if self._telemetry.state != "paused" else frozenset()
+        return self._gpus.use_by_others(ours)
+
+    async def _make_way_for_people(self) -> None:
+        courtesy, told = IdleGrace(), False
+        while True:
+            idle = await self._people.idle_seconds()
+            if idle is None and not told:
+                told = True
+                _log.warning("--polite cannot see whether somebody uses this computer")
+            self._make_way(
+                courtesy.hear(idle, trio.current_time()), "person", "somebody uses the computer"
+            )
+            await trio.sleep(_POLITE_SECONDS)
+
+    def _make_way(self, away: bool, kind: HoldKind, words: str, again: bool = True) -> None:
+        if not away:
+            self._shifts.release(kind)
+        elif again:
+            self._shifts.hold(kind, f"{words}, {_FOR_AS_LONG}")
+
+    async def _in_thread(self, function: Callable[[], T]) -> T | None:
+        """Return the function's result; None if it takes too long, and the thread is abandoned."""
+        with trio.move_on_after(_READ_SECONDS):
+            return await _thread(function, self._meters)
+        return None
+
+
+async def _thread(function: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+    return await trio.to_thread.run_sync(
+        function,
+        # The stubs that libp2p depends on know trio from before this parameter's name.
+        abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
+        limiter=limiter,
+    )
+
+
+def _part(meter: Meter, why: str | None) -> EnergyPart:
+    known = meter.watts is not None
+    return EnergyPart(
+        watts=meter.watts,
+        joules=meter.joules,
+        measured=meter.measured,
+        why=None if known else why,
+    )
+
+
+def _family() -> frozenset[int]:
+    """Return the ids of this process and all its descendants, the trainer included."""
+    me = psutil.Process()
+    return frozenset([me.pid, *(child.pid for child in me.children(recursive=True))])
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,112 @@
+"""Poller of the `--pause-when` source, which decides whether the node pauses.
+
+The source may be slow, silent or nonsensical: each request is bounded in time and in bytes, anything but
+a number counts as no answer, and the last value expires (`threshold.KEEP_SECONDS`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+import trio
+
+from ..network.web import AddressScope, Web, WebError
+from ..settings import PauseWhen
+from .commands import CommandFailed, CommandResult, ask_command
+from .numbers import MAX_BYTES, NotANumber, check_path, number_in_json, number_in_text
+from .threshold import KEEP_SECONDS, PauseDecision, Threshold, threshold_of
+
+_log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 20.0
+# Exit codes of a command.
+_PAUSE, _WORK = 0, 1
+_HALF = Threshold(pause=0.5, resume=0.5)
+
+
+class NoReply(Exception):
+    """Error of a request without a usable answer; the text says why, in part in the source's words."""
+
+
+class PausePoller:
+    """Poller that keeps the last decision. Times are trio's."""
+
+    def __init__(
+        self,
+        settings: PauseWhen,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._settings = settings
+        self._seconds = answer_seconds
+        self._now = now
+        self._steps = check_path(settings.field) if settings.field is not None else ()
+        self._web = Web(AddressScope.AS_NAMED) if settings.is_url else None
+        self._gate = PauseDecision(threshold_of(settings) or _HALF)
+        self._failing = False
+
+    @property
+    def value(self) -> float | None:
+        """The last number, while it is valid; None if there is none."""
+        return self._gate.value if self._settings.pause is not None else None
+
+    @property
+    def sentence(self) -> str:
+        """The decision, for people."""
+        if self._settings.pause is None:
+            return "the command of --pause-when says so"
+        # A URL may hold a key, and a command a password: show only the host.
+        host = urlsplit(self._settings.ask).hostname if self._settings.is_url else None
+        return self._gate.sentence + (f" ({host})" if host else "")
+
+    async def look(self) -> bool:
+        """Ask once; return whether the node should pause."""
+        try:
+            value = await self.ask()
+        except NoReply as problem:
+            if not self._failing:
+                _log.warning(
+                    "--pause-when: %s; its last word holds for %.0f min, then this node works",
+                    problem,
+                    KEEP_SECONDS / 60,
+                )
+                self._failing = True
+            known = self._gate.value is not None
+            paused = self._gate.miss(trio.current_time())
+            if known and self._gate.value is None:
+                _log.warning("--pause-when: no answer for so long that this node works")
+            return paused
+        if self._failing:
+            _log.info("--pause-when: there are answers again")
+            self._failing = False
+        return self._gate.hear(value, trio.current_time())
+
+    async def ask(self) -> float:
+        """Return the number, or 1 for a command's yes and 0 for its no. Raises `NoReply`."""
+        try:
+            with trio.move_on_after(self._seconds):
+                if self._web is not None:
+                    body = await self._web.get(self._settings.ask, MAX_BYTES)
+                    return self._number(body)
+                return self._answered(await ask_command(self._settings.ask, self._seconds))
+        except (WebError, CommandFailed, NotANumber) as error:
+            raise NoReply(str(error)[:512]) from None
+        raise NoReply(f"it took longer than {self._seconds:g} s")
+
+    def _answered(self, answer: CommandResult) -> float:
+        if self._settings.pause is None:
+            if answer.code not in (_PAUSE, _WORK):
+                raise NotANumber(f"the command ended with {answer.code}, not with 0 or 1")
+            return 1.0 if answer.code == _PAUSE else 0.0
+        if answer.code != 0:
+            raise NotANumber(f"the command ended with {answer.code}")
+        return self._number(answer.text.encode())
+
+    def _number(self, body: bytes) -> float:
+        if self._steps:
+            return number_in_json(body, self._steps, self._now())
+        return number_in_text(body[:MAX_BYTES].decode("utf-8", "replace"))

@@ -1,0 +1,137 @@
+"""User activity: the time since a person last used this computer, where it can be known.
+
+Linux: terminals show when they were last typed into (as in `w`), to users that may list them; logind
+reports on graphical sessions, if the desktop reports to logind. Desktops that never do (a session whose
+hint has never changed) count as unknown, not as always in use. macOS: the idle time of keyboard and
+mouse.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import trio
+
+from .commands import CommandFailed, ask_command
+
+_SECONDS = 5.0
+# Asking logind starts two programs; looking at a terminal is cheap.
+_DESKTOP_SECONDS = 10.0
+_MAX_SESSIONS = 64
+_MAX_TERMINALS = 1024
+# After a clock was set back, a past hour looks like a future one.
+_FUTURE_SECONDS = 60.0
+_GRAPHICAL = ("x11", "wayland", "mir")
+_TERMINAL = re.compile(r"tty\d{1,3}|\d{1,6}")
+_SESSION = re.compile(r"[A-Za-z0-9]{1,32}")
+_PROPERTIES = ("Class", "Type", "State", "IdleHint", "IdleSinceHint")
+
+
+class UserActivity:
+    """Queries of this system for user activity."""
+
+    def __init__(self, devices: Path = Path("/dev"), loginctl: str = "loginctl") -> None:
+        self._devices = devices
+        self._loginctl = loginctl
+        self._desktop: tuple[float, float | None] | None = None
+
+    async def idle_seconds(self) -> float | None:
+        """Return the seconds since the computer was last used; None if unknown."""
+        if sys.platform == "darwin":
+            return await _idle_of_mac()
+        now = time.time()
+        known = [
+            await trio.to_thread.run_sync(terminals_idle, self._devices, now),
+            await self._desktops_idle(now),
+        ]
+        return min((idle for idle in known if idle is not None), default=None)
+
+    async def _desktops_idle(self, now: float) -> float | None:
+        """Return logind's recent answer, plus the time since."""
+        if self._desktop is None or not 0 <= now - self._desktop[0] < _DESKTOP_SECONDS:
+            self._desktop = now, await self._ask_logind(now)
+        at, idle = self._desktop
+        return None if idle is None else idle + now - at
+
+    async def _ask_logind(self, now: float) -> float | None:
+        listed = await _told(self._loginctl, "list-sessions", "--no-legend")
+        sessions = [
+            words[0] for line in listed.splitlines() if (words := line.split()) if _is_id(words[0])
+        ]
+        if not sessions:
+            return None
+        options = [f"--property={name}" for name in _PROPERTIES]
+        shown = await _told(self._loginctl, "show-session", *sessions[:_MAX_SESSIONS], *options)
+        return sessions_idle(shown, now)
+
+
+def terminals_idle(devices: Path, now: float) -> float | None:
+    """Return the seconds since any terminal was last typed into; None if there is none."""
+    idle = [max(0.0, now - when) for when in _typed(devices) if when <= now + _FUTURE_SECONDS]
+    return min(idle, default=None)
+
+
+def sessions_idle(shown: str, now: float) -> float | None:
+    """Return the seconds since any graphical session was last used; None if none of them shows it.
+
+    `shown` is the output of `loginctl show-session` for several sessions, separated by empty lines.
+    """
+    idle = []
+    for block in shown.split("\n\n"):
+        said = {name: value for name, _, value in (x.partition("=") for x in block.splitlines())}
+        if (
+            said.get("Class") != "user"
+            or said.get("Type") not in _GRAPHICAL
+            or said.get("State") == "closing"
+        ):
+            continue
+        text = said.get("IdleSinceHint", "")
+        since = int(text) / 1e6 if text.isascii() and text.isdigit() and len(text) < 18 else 0.0
+        if since:
+            idle.append(0.0 if said.get("IdleHint") != "yes" else max(0.0, now - since))
+    return min(idle, default=None)
+
+
+def hid_idle(shown: str) -> float | None:
+    """Return the idle time of keyboard and mouse in the output of `ioreg`, in seconds."""
+    found = re.search(r'"HIDIdleTime" = (\d{1,20})\b', shown)
+    return int(found[1]) / 1e9 if found else None
+
+
+def _typed(devices: Path) -> Iterator[float]:
+    """Yield when each terminal was last read from: by the program in it, when a person types."""
+    for folder in (devices, devices / "pts"):
+        try:
+            with os.scandir(folder) as entries:
+                for number, entry in enumerate(entries):
+                    if number >= _MAX_TERMINALS:
+                        break
+                    if not _TERMINAL.fullmatch(entry.name):
+                        continue
+                    about = entry.stat(follow_symlinks=False)
+                    if stat.S_ISCHR(about.st_mode):
+                        yield about.st_atime
+        except OSError:
+            continue
+
+
+def _is_id(text: str) -> bool:
+    return _SESSION.fullmatch(text) is not None
+
+
+async def _told(*command: str) -> str:
+    try:
+        answer = await ask_command(command, _SECONDS)
+    except CommandFailed:
+        return ""
+    return answer.text if answer.code == 0 else ""
+
+
+async def _idle_of_mac() -> float | None:
+    return hid_idle(await _told("ioreg", "-c", "IOHIDSystem", "-d", "4"))

@@ -1,0 +1,61 @@
+"""Admission: which handshakes and connections to drop when there are too many.
+
+A connection costs a stranger nothing to open and little to keep. So strangers who fill all places cannot
+keep others out: the oldest entry of the address with the most entries makes room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
+
+from .dial_policy import household_of
+
+Key = TypeVar("Key", bound=Hashable)
+
+MAX_HANDSHAKES = 128
+"""Concurrent handshakes. An honest one takes a second on a busy machine; a stranger that sends nothing
+holds its place for six at most."""
+
+
+class HandshakeLimit:
+    """The handshakes in progress at one node."""
+
+    def __init__(self, most: int = MAX_HANDSHAKES) -> None:
+        self._most = most
+        # By address, oldest first: the callbacks that give each handshake up.
+        self._waiting: dict[str, dict[int, Callable[[], None]]] = defaultdict(dict)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def enter(self, host: str, give_up: Callable[[], None]) -> Callable[[], None]:
+        """Register a handshake with an address; return the callback to call when it is over.
+
+        If there are too many handshakes, `give_up` of one of them is called, possibly of this one.
+        """
+        household, number = household_of(host), id(give_up)
+        self._waiting[household][number] = give_up
+        if len(self) > self._most:
+            most = max(self._waiting, key=lambda household: len(self._waiting[household]))
+            oldest = next(iter(self._waiting[most]))
+            self._waiting[most].pop(oldest)()
+
+        def leave() -> None:
+            self._waiting[household].pop(number, None)
+            if not self._waiting[household]:
+                del self._waiting[household]
+
+        return leave
+
+
+def choose_to_leave(guests: Iterable[tuple[Key, str]]) -> Key | None:
+    """Choose one of `guests`, given with their addresses in order of arrival, to make room for another.
+
+    It is the oldest guest of the address that has the most; None if there are no guests.
+    """
+    known = [(guest, household_of(host)) for guest, host in guests]
+    counts: Counter[str] = Counter(household for _, household in known)
+    chosen: Any = max(known, key=lambda entry: counts[entry[1]], default=(None, ""))
+    return chosen[0]

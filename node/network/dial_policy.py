@@ -1,0 +1,118 @@
+"""Limits on dialling addresses that other peers name: the permitted range, and the number of failures.
+
+A peer that introduces others can invent any number of them, at addresses of its choice. So each source
+has a budget of failed dials, and so has each target; a successful dial costs nothing. Addresses of this
+machine, or of its local network, are dialled only if their source is there itself: no distant peer can
+make us probe our own router.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ...crypto.identity import PeerId
+from ...protocol.util.bounded_dict import BoundedTable
+from ...protocol.util.token_bucket import TokenBuckets, TokenRate
+
+
+class Scope(IntEnum):
+    """How far away a peer or an address is."""
+
+    MACHINE = 0
+    """A loopback address, or one of our own."""
+    LOCAL = 1
+    """An address that is valid only in its own network: private, link-local, shared."""
+    WORLD = 2
+
+
+@dataclass(frozen=True)
+class AddressSource:
+    """The source of an address to dial, and how far away that source is."""
+
+    teller: PeerId | None
+    """None: a machine in our local network, which has not proved any key."""
+    scope: Scope
+
+
+# Failed dials per source. An answer names up to 64 peers with up to 8 addresses each. Those of an honest
+# source were there two minutes ago, and few have more than three addresses.
+_TELLER = TokenRate(256.0, 1.0)
+# Failed dials per target: a household with a dozen members that all left at once. An uninvolved third
+# party gets six dials a minute after that, however many faulty peers name it.
+_TARGET = TokenRate(16.0, 0.1)
+# A swarm on one machine or in one household: hundreds of members at one address.
+_NEAR_TARGET = TokenRate(64.0, 4.0)
+_MAX_ENTRIES = 4096
+
+
+class DialPolicy:
+    """The dial budgets of one node. Times are on any steady clock."""
+
+    def __init__(self) -> None:
+        # Keyed by source or target.
+        self._budgets: TokenBuckets[Hashable] = TokenBuckets(_MAX_ENTRIES)
+        # How near each peer is, or was when it was last connected.
+        self._scopes: BoundedTable[PeerId, Scope] = BoundedTable(_MAX_ENTRIES)
+
+    def meet(self, peer: PeerId, scope: Scope, *, again: bool) -> None:
+        """Note a new connection to a peer; `again`: another one is still open."""
+        before = self._scopes.get(peer, Scope.WORLD)
+        self._scopes[peer] = min(before, scope) if again else scope
+
+    def word_of(self, peer: PeerId) -> AddressSource:
+        """Return a peer as a source, with its distance when it was last connected."""
+        return AddressSource(peer, self._scopes.get(peer, Scope.WORLD))
+
+    def refusal(self, word: AddressSource, host: str, now: float) -> str | None:
+        """Return why not to dial an IP address from this source; None to dial it, after charging the
+        budgets."""
+        scope = scope_of(host)
+        if scope < word.scope:
+            return "an address of a nearby network, told by somebody who is not there"
+        charged = _charged(word, host, scope)
+        if any(self._budgets.balance(key, allowance, now) < 1.0 for key, allowance in charged):
+            return "too many calls in vain on such a word"
+        for key, allowance in charged:
+            self._budgets.take(key, allowance, now)
+        return None
+
+    def refund(self, word: AddressSource, host: str, now: float) -> None:
+        """Return the charge, since the dial reached its peer."""
+        for key, allowance in _charged(word, host, scope_of(host)):
+            self._budgets.give(key, allowance, now)
+
+
+def scope_of(host: str) -> Scope:
+    """Return how far away an IP address is. Raises `ValueError` if it is not one."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address.is_loopback or address.is_unspecified:
+        return Scope.MACHINE
+    return Scope.WORLD if address.is_global else Scope.LOCAL
+
+
+def _charged(word: AddressSource, host: str, scope: Scope) -> list[tuple[Hashable, TokenRate]]:
+    target = _TARGET if scope is Scope.WORLD else _NEAR_TARGET
+    return [(word.teller, _TELLER), (household_of(host), target)]
+
+
+def household_of(host: str) -> str:
+    """Return the key of a household: an IPv4 address, or the /64 network of a home in IPv6."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 6:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)
+
+
+def nearer(one: AddressSource | None, other: AddressSource | None) -> AddressSource | None:
+    """Return the nearer of two sources of the same address; None, our own knowledge, is the nearest."""
+    if one is None or other is None:
+        return None
+    return min(one, other, key=lambda word: word.scope)

@@ -1,0 +1,54 @@
+"""The query for a peer's protocol version, used if no peer serves the swarm's manifest.
+
+A manifest names the swarm's version, but a program that is too old may not even get it, because the ways
+to fetch it may have changed. This query and its answer stay the same in all versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+
+from ....crypto.identity import PeerId
+from ....protocol.wire.errors import ProtocolError
+from ....protocol.wire.introductions import MAX_SPOKEN_BYTES, VersionMessage, decode_spoken
+from ....protocol.wire.manifest import PROTOCOL_VERSION
+from ..errors import RequestError
+from ..network import Network
+
+SPEAKING = "/distro/version/1"
+
+_ASK_SECONDS = 5.0
+# A few answers are enough for one sentence to the user; nothing else depends on them.
+_MOST_ASKED = 8
+
+
+def serve_version(network: Network) -> None:
+    """Answer version queries with this program's protocol version."""
+
+    async def answer(peer: PeerId, data: bytes) -> bytes:
+        return VersionMessage(PROTOCOL_VERSION).encode()
+
+    network.serve(SPEAKING, answer, max_request=1, max_concurrent=16)
+
+
+async def spoken_versions(network: Network, peers: Iterable[PeerId]) -> set[int]:
+    """Return the versions that some connected peers report; peers that do not answer are left out."""
+    versions: set[int] = set()
+
+    async def ask(peer: PeerId) -> None:
+        try:
+            answer = await network.request(
+                peer, SPEAKING, b"", max_response=MAX_SPOKEN_BYTES, timeout=_ASK_SECONDS
+            )
+            versions.add(decode_spoken(answer).version)
+        except RequestError:
+            pass
+        except ProtocolError as error:
+            network.penalise(peer, error.reason)
+
+    async with trio.open_nursery() as nursery:
+        for peer in list(peers)[:_MOST_ASKED]:
+            nursery.start_soon(ask, peer)
+    return versions

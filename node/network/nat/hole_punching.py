@@ -1,0 +1,160 @@
+"""Hole punching: a direct connection between two peers behind routers that admit no connections.
+
+Over their circuit the two exchange their public addresses in IPv4 and IPv6, agree on a moment, and dial
+at the same time, each from the port it listens on. Routers that preserve ports take the other's packets
+for answers to their own, and so do firewalls without translation, as in IPv6. With a router that does
+neither it fails, and the circuit stays.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+
+import trio
+
+from ....crypto.identity import PeerId
+from ....protocol.util.bounded_dict import BoundedTable
+from ....protocol.wire.errors import ProtocolError
+from ..errors import RequestError
+from ..network import Network
+
+PROTOCOL = "/distro/punch/1"
+
+WHERE = b"?"
+"""Prefix of a request, followed by the asker's public endpoints. The answer is of the same form, or
+empty."""
+NOW = b"!"
+"""The signal to dial; the answer is empty."""
+
+_MAX_BYTES = 128
+_ASK_SECONDS = 5.0
+# The first packet may arrive before the other router expects it; it is sent again after one second, then
+# after two more.
+_DIAL_SECONDS = 5.0
+# The relayed path may be a detour; beyond this delay the moments differ too much anyway.
+_MAX_DELAY_SECONDS = 1.0
+# A peer cannot make us dial more often than this.
+_PAUSE_SECONDS = 3.0
+_MAX_CALLERS = 1024
+
+Endpoint = tuple[str, int]
+Endpoints = tuple[Endpoint, ...]
+"""At most one endpoint of each family."""
+
+
+class Punching:
+    """The hole punching of one node; `observed` returns its public IPv4 or IPv6 address, if known."""
+
+    def __init__(self, network: Network, observed: Callable[[int], str | None]) -> None:
+        self._network = network
+        self._observed = observed
+        # By peer: its public endpoints, and when it may ask again.
+        self._expected: BoundedTable[PeerId, Endpoints] = BoundedTable(_MAX_CALLERS)
+        self._again: BoundedTable[PeerId, float] = BoundedTable(_MAX_CALLERS)
+        network.serve(PROTOCOL, self._answer, max_request=_MAX_BYTES, max_concurrent=8)
+
+    @property
+    def public_endpoints(self) -> Endpoints:
+        """Our public endpoints, if the router preserves the port; empty until a peer reports an
+        address."""
+        found: list[Endpoint] = []
+        for version in (4, 6):
+            port, outside = self._network.listening_port(version), self._observed(version)
+            if port is not None and outside is not None:
+                found.append((outside, port))
+        return tuple(found)
+
+    async def punch(self, peer: PeerId) -> bool:
+        """Try once with a peer connected through a relay; return whether the connection is direct
+        now."""
+        own = self.public_endpoints
+        if not own:
+            return False
+        try:
+            asked = trio.current_time()
+            answer = decode_endpoints(await self._ask(peer, WHERE + encode_endpoints(own)))
+            there = _of_families(answer, own)
+            delay = (trio.current_time() - asked) / 2
+            if not there:
+                return False
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ask_quietly, peer, NOW)
+                # By then the other side has received the signal, too.
+                await trio.sleep(min(delay, _MAX_DELAY_SECONDS))
+                # The asker takes the responder's role in the handshake: two initiators at the ends of
+                # one connection would wait for each other's answers.
+                await self._dial_all(peer, there, answering=True)
+        except RequestError:
+            return False
+        except ProtocolError as error:
+            self._network.penalise(peer, error.reason)
+            return False
+        return peer not in self._network.relayed()
+
+    async def _answer(self, peer: PeerId, data: bytes) -> bytes:
+        now, own = trio.current_time(), self.public_endpoints
+        if data[:1] == NOW:
+            there = self._expected.pop(peer, None)
+            if there:
+                self._network.spawn(self._answer_call, peer, there)
+            return b""
+        if data[:1] != WHERE:
+            raise ProtocolError("malformed", "neither where nor now")
+        there = _of_families(decode_endpoints(data[1:]), own)
+        late = self._again.get(peer, now) > now
+        if not there or late or peer not in self._network.relayed():
+            return b""
+        self._expected[peer] = there
+        self._again[peer] = now + _PAUSE_SECONDS
+        return encode_endpoints(own)
+
+    async def _answer_call(self, peer: PeerId, there: Endpoints) -> None:
+        await self._dial_all(peer, there, answering=False)
+
+    async def _dial_all(self, peer: PeerId, there: Endpoints, *, answering: bool) -> None:
+        async def dial(endpoint: Endpoint) -> None:
+            await self._network.dial_from_port(peer, *endpoint, _DIAL_SECONDS, answering=answering)
+
+        # All endpoints at the same time: each dial has to start at the agreed moment.
+        async with trio.open_nursery() as nursery:
+            for endpoint in there:
+                nursery.start_soon(dial, endpoint)
+
+    async def _ask(self, peer: PeerId, question: bytes) -> bytes:
+        return await self._network.request(
+            peer, PROTOCOL, question, max_response=_MAX_BYTES, timeout=_ASK_SECONDS
+        )
+
+    async def _ask_quietly(self, peer: PeerId, question: bytes) -> None:
+        try:
+            await self._ask(peer, question)
+        except RequestError:
+            # The circuit has gone, so there is nothing left to improve.
+            return
+
+
+def encode_endpoints(endpoints: Endpoints) -> bytes:
+    """Encode endpoints as `<address> <port>`, separated by commas."""
+    return ",".join(f"{host} {port}" for host, port in endpoints).encode("ascii")
+
+
+def decode_endpoints(data: bytes) -> Endpoints:
+    """Return the endpoints in a message that may be dialled, one per family. Raises `ProtocolError`."""
+    found: dict[int, Endpoint] = {}
+    for part in data.split(b",") if data else []:
+        try:
+            host, _, port = part.decode("ascii").partition(" ")
+            address, number = ipaddress.ip_address(host), int(port)
+        except ValueError:
+            raise ProtocolError("malformed", "no address and port") from None
+        # No peer may make us dial into our own network, or at well-known ports.
+        if address.is_global and not address.is_multicast and 1024 <= number <= 65535:
+            found.setdefault(address.version, (str(address), number))
+    return tuple(found.values())
+
+
+def _of_families(endpoints: Endpoints, own: Endpoints) -> Endpoints:
+    """Return the endpoints of the families in which we have a public address, too."""
+    families = {":" in host for host, _ in own}
+    return tuple(each for each in endpoints if (":" in each[0]) in families)

@@ -1,0 +1,57 @@
+"""The remote ends of connections."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...crypto.identity import PeerId
+from .circuits import is_relayed
+from .dial_policy import Scope, scope_of
+from .socket_buffers import ends_here
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """The remote end of a connection; if we dialled it, the peer listens on this port."""
+
+    host: str
+    port: int
+    dialled: bool
+
+
+def find_remote(connections: Iterable[Any]) -> Remote | None:
+    """Return the remote end of a direct connection, preferably of one that we dialled."""
+    found: Remote | None = None
+    for connection in connections:
+        address = connection.muxed_conn.secured_conn.get_remote_address()
+        if address is not None and not is_relayed(connection):
+            dialled = bool(connection.muxed_conn.is_initiator)
+            if found is None or dialled:
+                found = Remote(host=str(address[0]), port=int(address[1]), dialled=dialled)
+    return found
+
+
+def host_of(connection: Any) -> str | None:
+    """Return the remote IP address of a direct connection."""
+    address = connection.muxed_conn.secured_conn.get_remote_address()
+    return str(address[0]) if address is not None else None
+
+
+def guests(
+    connections: Mapping[PeerId, Iterable[Any]], favoured: Collection[PeerId]
+) -> list[tuple[Any, str]]:
+    """Return the connections to peers that are not favoured, oldest first, each with its address."""
+    found = [each for peer, group in connections.items() if peer not in favoured for each in group]
+    return [
+        (each, host_of(each) or "") for each in sorted(found, key=lambda each: each._created_at)
+    ]
+
+
+def scope_of_connection(connection: Any) -> Scope:
+    """Return how near the remote end is; through a relay it may be anywhere."""
+    host = None if is_relayed(connection) else host_of(connection)
+    if host is None:
+        return Scope.WORLD
+    return Scope.MACHINE if ends_here(connection.muxed_conn) else scope_of(host)

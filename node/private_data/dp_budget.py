@@ -1,0 +1,135 @@
+"""Budget of differential privacy: what a member has revealed of its own data, and what it still may.
+
+A round is charged before it is computed: whatever happens then, no more is spent than the account
+states. The account stays with the swarm's files as long as they do, whichever limits it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from ...protocol.wire.structure import Length, Range
+from ..errors import ExitCode, UserError
+from ..telemetry.privacy import PrivacyStatus
+from .store import read_state, write_state
+
+Epsilon = Callable[[Sequence[tuple[float, float, int]], float], Awaitable[float]]
+"""(rounds, δ) → their ε; computed by a trainer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpentRounds:
+    """Rounds of one kind, already charged."""
+
+    rate: Annotated[float, Range(0.0, 1.0)]
+    """Sampling probability of each sequence."""
+    noise: Annotated[float, Range(0.0, 1e9)]
+    rounds: Annotated[int, Range(1, 2**40)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyAccount:
+    """Account as stored on disk."""
+
+    epsilon: Annotated[float, Range(0.0, 1e6)]
+    """Total ε that may be spent."""
+    delta: Annotated[float, Range(0.0, 1.0)]
+    clip: Annotated[float, Range(0.0, 1e9)]
+    noise: Annotated[float, Range(0.0, 1e9)]
+    """Noise of the rounds to come."""
+    sequences: Annotated[int, Range(1, 65_536)]
+    """Maximum number of sequences expected in a round, for which the noise was chosen."""
+    samples: Annotated[int, Range(1, 2**62)]
+    """Number of sequences when it was chosen."""
+    rounds: Annotated[int, Range(1, 2**40)]
+    """Number of rounds that it was to last from then on."""
+    spent: Annotated[tuple[SpentRounds, ...], Length(0, 100_000)] = ()
+
+    @property
+    def table(self) -> list[tuple[float, float, int]]:
+        """The spent rounds, as an accountant takes them."""
+        return [(each.rate, each.noise, each.rounds) for each in self.spent]
+
+    def fits(self, epsilon: float, delta: float, clip: float, samples: int) -> bool:
+        """Whether the account is for these limits, and data of this size."""
+        wanted = (epsilon, delta, clip, samples)
+        return wanted == (self.epsilon, self.delta, self.clip, self.samples)
+
+    def with_round(self, rate: float) -> PrivacyAccount:
+        """Return the account with one more round at this rate."""
+        kinds = {(each.rate, each.noise): each.rounds for each in self.spent}
+        kinds[rate, self.noise] = kinds.get((rate, self.noise), 0) + 1
+        spent = tuple(
+            SpentRounds(rate=r, noise=n, rounds=rounds) for (r, n), rounds in kinds.items()
+        )
+        return replace(self, spent=spent)
+
+
+class Budget:
+    """Account in use."""
+
+    def __init__(self, path: Path, account: PrivacyAccount, epsilon: float) -> None:
+        """`epsilon`: the ε spent so far."""
+        self.account = account
+        self.epsilon = epsilon
+        self.is_spent = False
+        """Whether a round was refused for lack of budget."""
+        self._path = path
+
+    def status(self) -> PrivacyStatus:
+        """Return the privacy status."""
+        account = self.account
+        return PrivacyStatus(
+            epsilon=self.epsilon,
+            delta=account.delta,
+            limit=account.epsilon,
+            noise=account.noise,
+            clip=account.clip,
+            rounds=sum(each.rounds for each in account.spent),
+            spent=self.is_spent,
+        )
+
+    async def charge(self, rate: float, epsilon: Epsilon) -> bool:
+        """Charge a round at this rate; return False, and charge nothing, if that would exceed the
+        budget.
+
+        Raises `OSError` if the account cannot be written: then the round must not be computed.
+        """
+        account = self.account.with_round(rate)
+        total = await epsilon(account.table, account.delta)
+        if not total <= account.epsilon:
+            self.is_spent = True
+            return False
+        write_state(self._path, account)
+        self.account, self.epsilon = account, total
+        return True
+
+
+def read_account(path: Path) -> PrivacyAccount | None:
+    """Return the account on disk; None if there never was one.
+
+    Raises `UserError` (`PRIVACY`) for a damaged file: the spent budget would be forgotten.
+    """
+    account = read_state(PrivacyAccount, path)
+    if account is None and path.exists():
+        raise UserError(
+            ExitCode.PRIVACY,
+            f"the account of this node's privacy, {path}, is damaged",
+            "nobody can say any more what was told of your data here; remove the file to begin a new "
+            "account beside what was spent",
+        )
+    return account
+
+
+def spent_error(budget: Budget) -> UserError:
+    """Return the error of a spent budget."""
+    account = budget.account
+    return UserError(
+        ExitCode.PRIVACY,
+        f"the privacy budget is spent: ε = {budget.epsilon:.3f} of {account.epsilon:g} at "
+        f"δ = {account.delta:.2g}, and another round would be too much",
+        "what was sent stays sent; to go on, allow more with --epsilon, or leave it at that",
+    )

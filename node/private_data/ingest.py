@@ -1,0 +1,139 @@
+"""Ingest of a member's own files: tokenized by the schema in the swarm's description.
+
+It finds, reads, checks and tokenizes them with the code of `create`; nothing is held out. This is the
+work of the reader process (`__main__`), since tokenizer and chat template are untrusted.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from blake3 import blake3
+
+from ...protocol.wire.encoding import encode
+from ...protocol.wire.manifest import Manifest, PrivateSpec
+from ...protocol.wire.structure import StructureError
+from ..create.conversations import ConversationTokenizer
+from ..create.corpus import Progress, find_sources, read_corpus
+from ..create.formats import Format
+from ..create.manifest_file import DataTable, ManifestFile, bad_manifest
+from ..create.tokenisation import Tokenising, parts_name
+from ..create.tokens import ByteTokenizer, FileTokenizer, Tokenizer
+from ..errors import ExitCode, UserError
+from ..storage.blob_store import BlobStore
+from ..storage.data_dir import DataDir
+from ..training.chat import BadTemplate, ChatTemplate
+from ..training.resource_limits import limited
+from ..training.task_names import SFT
+from ..training.tokenizer_settings import decode_settings
+from .store import PrivateFolder, PrivateIndex, read_index, write_state
+
+# Increase it to have all members' files read again.
+_FORMAT = 1
+_SCHEMA = Path("the swarm's description")
+
+
+def read_own(
+    manifest: Manifest, blobs: BlobStore, paths: Sequence[Path], root: Path, progress: Progress
+) -> PrivateIndex:
+    """Tokenize the files at `paths` into the folder `root`; an existing result of the same files is
+    reused. `blobs` has the swarm's tokenizer.
+
+    Raises `UserError`: `DATA_MISSING` for problems of the files, `MANIFEST` for the schema.
+    """
+    spec, folder = manifest.data.private, PrivateFolder(root)
+    if spec is None:
+        raise bad_manifest(_SCHEMA, "its data is shared: nobody has data of their own")
+    file = _as_file(manifest, spec)
+    with limited("bad_data", "the swarm's tokenizer"):
+        tokenizer, chat = _tokenizer(manifest, spec, blobs)
+    try:
+        found = find_sources(file, _SCHEMA, paths, chat)
+        end = spec.end if chat is None else ()
+        how = Tokenising(tokenizer, end, file.data.sequence_length, spec.max_bad)
+        parts = [parts_name(each.source, each.files, how) for each in found]
+        facts = (_FORMAT, parts, encode(spec, named=True).hex(), manifest.data.sequence_length)
+        name = blake3(repr(facts).encode()).hexdigest()[:32]
+        known = read_index(folder, name)
+        if known is not None:
+            return known
+        making = DataDir(root)
+        for each in (root, making.logs):
+            each.mkdir(parents=True, exist_ok=True, mode=0o700)
+        corpus = read_corpus(file, found, tokenizer, end, making, progress, spec.filler, "training")
+        # The previous data is of other files.
+        shutil.rmtree(folder.stores, ignore_errors=True)
+        shards, _ = corpus.store_wanted(folder.blobs(name), progress)
+    except UserError as error:
+        if error.code != ExitCode.DATA_MISSING:
+            raise
+        # The remedies for founders concern a file that members do not write.
+        remedy = (
+            "how members' files are read stands in the swarm's description: give others with --data"
+        )
+        raise UserError(error.code, error.problem, remedy) from None
+    own = PrivateIndex(
+        name=name,
+        shards=tuple(shards),
+        documents=corpus.summary.documents,
+        bad=corpus.summary.bad,
+    )
+    write_state(folder.index, own)
+    shutil.rmtree(making.making, ignore_errors=True)
+    return own
+
+
+def _as_file(manifest: Manifest, spec: PrivateSpec) -> ManifestFile:
+    """Return the founder's file, as far as reading depends on it."""
+    kind: Format | None = None
+    if spec.format is not None:
+        kind = next((each for each in get_args(Format) if each == spec.format), None)
+        if kind is None:
+            raise bad_manifest(_SCHEMA, f"data.private.format: {spec.format!r} is not known here")
+    return ManifestFile(
+        name=manifest.name,
+        task=manifest.task,
+        model={},
+        data=DataTable(
+            sequence_length=manifest.data.sequence_length,
+            format=kind,
+            text=spec.text,
+            template=spec.template,
+            messages=spec.messages,
+            prompt=spec.prompt,
+            completion=spec.completion,
+            token_type=spec.token_type,
+            attention=manifest.data.attention,
+            deduplicate=spec.deduplicate,
+            max_bad=spec.max_bad,
+        ),
+        schedule=manifest.schedule,
+        rounds=manifest.rounds,
+    )
+
+
+def _tokenizer(
+    manifest: Manifest, spec: PrivateSpec, blobs: BlobStore
+) -> tuple[Tokenizer, ChatTemplate | None]:
+    data = manifest.data
+    definition = blobs.get(data.tokenizer)
+    if definition is None:
+        raise bad_manifest(_SCHEMA, "its tokenizer is not on this disk: start again")
+    tokenizer: Tokenizer = ByteTokenizer() if spec.raw_bytes else FileTokenizer.of(definition)
+    chat = None
+    if data.marked or manifest.task == SFT:
+        found = None if data.tokenizer_settings is None else blobs.get(data.tokenizer_settings)
+        if found is None or not isinstance(tokenizer, FileTokenizer):
+            raise bad_manifest(_SCHEMA, "its tokenizer has no chat template, which its task needs")
+        try:
+            chat = ChatTemplate(decode_settings(found))
+        except (StructureError, BadTemplate) as error:
+            raise bad_manifest(_SCHEMA, f"the chat template {error}") from None
+        tokenizer = ConversationTokenizer(tokenizer, data.end_token)
+    fits = (tokenizer.token_bytes, tokenizer.vocabulary) == (data.token_bytes, data.vocabulary)
+    if not fits:
+        raise bad_manifest(_SCHEMA, "data.tokenizer: it is not of the vocabulary that is named")
+    return tokenizer, chat

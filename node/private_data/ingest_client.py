@@ -1,0 +1,103 @@
+"""Client of the reader process: starts it, reports its progress, and returns its result."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import trio
+
+from ..errors import ExitCode, UserError
+from ..training.environment import environment
+from .store import PrivateFolder, PrivateIndex, read_index
+
+Report = Callable[[str, int, int], None]
+
+# A killed process is gone after this time, or stuck in a file system.
+_DEATH_SECONDS = 5.0
+# A line holds a sentence or two.
+_MAX_LINE_BYTES = 1 << 20
+
+
+async def read_files(
+    manifest: Path,
+    blobs: Path,
+    paths: Sequence[Path],
+    folder: PrivateFolder,
+    report: Report,
+    *,
+    confined: bool = True,
+) -> PrivateIndex:
+    """Tokenize the files at `paths` into `folder`, unless that is done and they are unchanged.
+
+    `manifest` is the file with the swarm's description, `blobs` the folder of the store that has its
+    tokenizer. The process ends with the call, whatever its outcome. Raises `UserError`.
+    """
+    folder.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with TemporaryDirectory(prefix="distro-reader-", ignore_cleanup_errors=True) as scratch:
+        command: list[str | Path] = [
+            *(sys.executable, "-P", "-m", "distro_node.node.private_data"),
+            *("--manifest", manifest, "--blobs", blobs),
+            *("--into", folder.root, "--scratch", scratch),
+            *([] if confined else ["--unconfined"]),
+            *("--", *paths),
+        ]
+        answer: dict[str, Any] = {}
+        with folder.words.open("wb") as words:
+            process = await trio.lowlevel.open_process(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                start_new_session=True,
+                env=environment(None, scratch),
+            )
+            try:
+                answer = await _follow(process, report)
+            finally:
+                process.kill()
+                with trio.move_on_after(_DEATH_SECONDS) as patience:
+                    patience.shield = True
+                    await process.wait()
+                    for stream in (process.stdin, process.stdout):
+                        if stream is not None:
+                            await stream.aclose()
+    own = read_index(folder, answer["made"]) if "made" in answer else None
+    if "error" in answer:
+        code, problem, remedy = answer["error"]
+        raise UserError(ExitCode(code), problem, remedy)
+    if own is None:
+        raise UserError(
+            ExitCode.TRAINER,
+            "the process that reads your data ended without a word (out of memory?)",
+            f"its last words, if any, are in {folder.words}; the same command begins again",
+        )
+    return own
+
+
+async def _follow(process: trio.Process, report: Report) -> dict[str, Any]:
+    """Return the final message, `made` or `error`; empty if there is none."""
+    assert process.stdout is not None
+    buffer = b""
+    async for data in process.stdout:
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                said = None
+            if not isinstance(said, dict):
+                # Output of a library.
+                continue
+            if "progress" in said:
+                report(*said["progress"])
+            else:
+                return said
+        if len(buffer) > _MAX_LINE_BYTES:
+            break
+    return {}

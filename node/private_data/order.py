@@ -1,0 +1,73 @@
+"""Order in which a member trains on its own sequences: all of them, in a secret order.
+
+The order is drawn from a secret of the node, and the position in it is on disk before a round is
+computed: a restarted node goes on after what it has trained. A member that keeps to differential privacy
+samples instead, each sequence independently with the same probability: its privacy accounting assumes
+that.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+
+from ...protocol.sampling.sampler import StreamOrder
+from ...protocol.wire.structure import Length, Range
+from .store import PrivateIndex, read_state, write_state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Position in a walk through some data."""
+
+    name: Annotated[str, Length(1, 64)]
+    """Name of the data (`PrivateIndex`)."""
+    seed: Annotated[int, Range(0, 2**63 - 1)]
+    position: Annotated[int, Range(0, 2**60)]
+    """Number of sequences returned, over all epochs."""
+
+
+class SampleOrder:
+    """Endless sequence of the samples of a member's own data."""
+
+    def __init__(self, path: Path, own: PrivateIndex, samples: int) -> None:
+        """`path`: the file of the position. `samples`: their number, at least one."""
+        self._path = path
+        self._samples = samples
+        place = read_state(Place, path)
+        if place is None or place.name != own.name:
+            place = Place(name=own.name, seed=secrets.randbits(63), position=0)
+        self._place = place
+
+    def next(self, count: int) -> tuple[int, ...]:
+        """Return the next `count` samples, or all if there are fewer: none twice in a round unless an
+        epoch ends in it. Raises `OSError`."""
+        count = min(count, self._samples)
+        start = self._place.position
+        self._place = replace(self._place, position=start + count)
+        write_state(self._path, self._place)
+        order = StreamOrder(seed=self._place.seed, samples=self._samples, lanes=1, span=1, mixed=1)
+        rows = np.arange(start, start + count)
+        return tuple(order.samples_at(np.zeros_like(rows), rows))
+
+
+def drawn(samples: int, rate: float) -> tuple[int, ...]:
+    """Sample each sequence with the probability `rate`, with the operating system's randomness."""
+    if rate >= 1.0:
+        return tuple(range(samples))
+    if rate <= 0.0:
+        return ()
+    chance, found = secrets.SystemRandom(), []
+    # The gaps between drawn sequences have a geometric distribution.
+    scale = math.log1p(-rate)
+    position = -1
+    while True:
+        position += 1 + math.floor(math.log(1.0 - chance.random()) / scale)
+        if position >= samples:
+            return tuple(found)
+        found.append(position)

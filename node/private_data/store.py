@@ -1,0 +1,81 @@
+"""Store of a member's own data on disk: below the swarm's folder, separate from the shared stores.
+
+The node serves the blobs of `blobs/` to any peer. The data here is in none of its stores, so no request
+can be answered with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from ...protocol.wire.encoding import decode, encode
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import DataSpec, ShardSpec
+from ...protocol.wire.structure import Length, Range
+from ..storage.atomic_write import write_atomically
+from ..storage.blob_store import BlobStore
+
+T = TypeVar("T")
+
+# A terabyte has 16,000 shards of 50 bytes.
+_MAX_INDEX_BYTES = 4 << 20
+_MAX_STATE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateIndex:
+    """Index of a member's own files as tokens."""
+
+    name: Annotated[str, Length(1, 64)]
+    """Differs for other files, changed files, or another way of reading them."""
+    shards: Annotated[tuple[ShardSpec, ...], Length(0, 65_536)]
+    documents: Annotated[int, Range(0, 2**62)]
+    bad: Annotated[int, Range(0, 2**62)]
+    """Number of unusable rows."""
+
+    def samples(self, spec: DataSpec) -> int:
+        """Return the number of sequences to train on."""
+        return sum(spec.samples_in(shard) for shard in self.shards)
+
+
+class PrivateFolder:
+    """Paths of a member's own data, below `root`. The constructor creates nothing."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.index = root / "index"
+        self.stores = root / "data"
+        self.walk = root / "walk"
+        self.budget = root / "budget"
+        self.words = root / "reader.log"
+
+    def blobs(self, name: str) -> BlobStore:
+        """Return the blob store of the `PrivateIndex` with this name."""
+        return BlobStore(self.stores / name)
+
+
+def read_index(folder: PrivateFolder, name: str | None = None) -> PrivateIndex | None:
+    """Return the index of the member's own data; None if there is none, it has another `name`, or a
+    shard is missing."""
+    own = read_state(PrivateIndex, folder.index, _MAX_INDEX_BYTES)
+    if own is None or name not in (None, own.name):
+        return None
+    store = folder.blobs(own.name)
+    return own if all(store.has(shard.blob) for shard in own.shards) else None
+
+
+def read_state(kind: type[T], path: Path, max_bytes: int = _MAX_STATE_BYTES) -> T | None:
+    """Return the value in a small file; None if there is no such file, or its content is invalid."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+        return decode(kind, data, max_bytes=max_bytes, named=True)
+    except (OSError, ProtocolError):
+        return None
+
+
+def write_state(path: Path, value: object) -> None:
+    """Write the value to a file, durably. Raises `OSError`."""
+    write_atomically(path, encode(value, named=True))

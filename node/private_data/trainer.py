@@ -1,0 +1,229 @@
+"""Training on a member's own data in a swarm of private data: preparation, sampling, and its end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import trio
+
+from ...protocol.wire.manifest import Manifest
+from ..errors import ExitCode, UserError
+from ..settings import DaemonSettings, PrivacySettings, names_several
+from ..storage.data_dir import SwarmDir
+from ..telemetry.privacy import PrivacyStatus
+from ..training.client import TrainerClient, TrainerDied, TrainerFailed, trainer_process
+from ..training.error_messages import explain_trainer
+from ..training.local_policy import Clipping, LocalPolicy
+from .dp_budget import Budget, PrivacyAccount, read_account, spent_error, write_state
+from .ingest_client import Report, read_files
+from .order import SampleOrder, drawn
+from .store import PrivateFolder, PrivateIndex
+
+_MOST_DELTA = 1e-5
+_PRIVACY_REMEDY = "docs/private-data.md says what --epsilon and --delta mean"
+
+
+def check_choices(settings: DaemonSettings, manifest: Manifest) -> None:
+    """Check that the owner's data and privacy settings fit the swarm, before anything is fetched for it.
+
+    Raises `UserError`: `USAGE`, `DATA_MISSING`, `PRIVACY`, `TRAINER`.
+    """
+    spec, privacy = manifest.data.private, settings.privacy
+    if spec is None:
+        if settings.own_data or privacy is not None:
+            option = "--data" if settings.own_data else "--epsilon"
+            raise UserError(
+                ExitCode.USAGE,
+                f"the data of the swarm {manifest.name!r} is shared, and {option} is for private data",
+                f"leave {option} out: what is trained comes with the swarm",
+            )
+        return
+    if not settings.own_data:
+        raise UserError(
+            ExitCode.DATA_MISSING,
+            f"in the swarm {manifest.name!r} everybody trains on data of their own, and none is given",
+            "name your files or folders with --data; they never leave this computer",
+        )
+    for limit, given, option in (
+        (spec.max_epsilon, privacy and privacy.epsilon, "--epsilon"),
+        (spec.max_delta, privacy and privacy.delta, "--delta"),
+    ):
+        if limit is None or (given is None and option == "--delta" and privacy is not None):
+            continue
+        if given is None or given > limit:
+            raise UserError(
+                ExitCode.PRIVACY,
+                f"the swarm {manifest.name!r} wants {option} {limit:g} or less of every member",
+                _PRIVACY_REMEDY,
+            )
+    if privacy is None:
+        return
+    if names_several(settings.device) or settings.launched:
+        raise UserError(
+            ExitCode.USAGE,
+            "--epsilon does not go with several devices yet: gradients are clipped one by one",
+            "name one device with --device",
+        )
+    if find_spec("opacus") is None:
+        raise UserError(
+            ExitCode.TRAINER,
+            "what keeps the account of --epsilon is not installed here (the package opacus)",
+            "install it with: pip install 'distro-node[private]'",
+        )
+
+
+@dataclass
+class PrivateTraining:
+    """Training on a member's own data, for the trainer and its supervisor."""
+
+    ways: LocalPolicy
+    samples: int
+    """Number of sequences."""
+    walk: SampleOrder
+    budget: Budget | None
+    told: Callable[[PrivacyStatus], None]
+    """Called with the budget's status after each round."""
+
+    async def draw(self, trainer: TrainerClient, count: int) -> tuple[int, ...] | None:
+        """Return the sequences to train if `count` are assigned; None if the budget allows none.
+
+        Raises `OSError`.
+        """
+        if self.budget is None:
+            return await trio.to_thread.run_sync(self.walk.next, count)
+        expected = min(count, self.budget.account.sequences)
+        rate = min(1.0, expected / self.samples)
+        charged = await self.budget.charge(rate, functools.partial(_epsilon, trainer))
+        self.told(self.budget.status())
+        return drawn(self.samples, rate) if charged else None
+
+    def check(self) -> None:
+        """Raise `UserError` (`PRIVACY`) once the budget is spent."""
+        if self.budget is not None and self.budget.is_spent:
+            raise spent_error(self.budget)
+
+
+async def prepare(
+    settings: DaemonSettings,
+    manifest: Manifest,
+    directory: SwarmDir,
+    blobs: Path,
+    members: int,
+    round_: int,
+    report: Report,
+    told: Callable[[PrivacyStatus], None],
+) -> PrivateTraining:
+    """Read the member's files, unless that is done, and open its privacy account if it keeps one.
+
+    `members`: the swarm's size with this one; `round_`: the round it begins in. Raises `UserError`.
+    """
+    folder = PrivateFolder(directory.private)
+    own = await read_files(
+        directory.manifest, blobs, settings.own_data, folder, report, confined=settings.sandbox
+    )
+    samples = own.samples(manifest.data)
+    if samples == 0:
+        raise UserError(
+            ExitCode.DATA_MISSING,
+            f"your data is shorter than one sequence ({manifest.data.sequence_length + 1} tokens)",
+            "give more with --data",
+        )
+    store = folder.blobs(own.name)
+    ways = LocalPolicy(blobs=str(store.root), shards=own.shards, stateless=settings.stateless)
+    budget = await _open_budget(settings, manifest, folder, own, members, round_)
+    if budget is not None:
+        account = budget.account
+        clipping = Clipping(norm=account.clip, noise=account.noise, sequences=account.sequences)
+        ways = replace(ways, clipping=clipping)
+        told(budget.status())
+    return PrivateTraining(ways, samples, SampleOrder(folder.walk, own, samples), budget, told)
+
+
+async def _open_budget(
+    settings: DaemonSettings,
+    manifest: Manifest,
+    folder: PrivateFolder,
+    own: PrivateIndex,
+    members: int,
+    round_: int,
+) -> Budget | None:
+    account, privacy = read_account(folder.budget), settings.privacy
+    if privacy is None:
+        if account is not None and account.spent:
+            raise UserError(
+                ExitCode.PRIVACY,
+                f"so far this node has kept to ε = {account.epsilon:g} in this swarm: without --epsilon "
+                "that would be void",
+                f"give --epsilon again; or, if you mean it, remove {folder.budget}",
+            )
+        return None
+    samples = own.samples(manifest.data)
+    spec = manifest.data.private
+    delta = privacy.delta
+    if delta is None:
+        delta = min(_MOST_DELTA, 0.1 / samples)
+        if spec is not None and spec.max_delta is not None:
+            delta = min(delta, spec.max_delta)
+    try:
+        # Without a model this process needs only seconds for the account.
+        async with trainer_process(settings.threads, (), confined=settings.sandbox) as trainer:
+            if account is None or not account.fits(privacy.epsilon, delta, privacy.clip, samples):
+                account = await _plan(
+                    trainer, manifest, privacy, delta, samples, members, round_, account
+                )
+                write_state(folder.budget, account)
+            spent = await _epsilon(trainer, account.table, account.delta)
+    except TrainerFailed as error:
+        if error.kind != "bad_data":
+            raise explain_trainer(error) from error
+        raise UserError(
+            ExitCode.PRIVACY,
+            f"ε = {privacy.epsilon:g} at δ = {delta:.2g} leaves no room for {samples} sequences in this "
+            "run, with what was spent before",
+            "allow more with --epsilon, or bring more data",
+        ) from None
+    except TrainerDied as error:
+        raise explain_trainer(error) from error
+    return Budget(folder.budget, account, spent)
+
+
+async def _plan(
+    trainer: TrainerClient,
+    manifest: Manifest,
+    privacy: PrivacySettings,
+    delta: float,
+    samples: int,
+    members: int,
+    round_: int,
+    before: PrivacyAccount | None,
+) -> PrivacyAccount:
+    """Return an account whose noise lets the budget last to the end of the run, at an equal share."""
+    rounds = max(1, manifest.schedule.total_rounds + 1 - max(1, round_))
+    sequences = -(-manifest.rounds.sequences // max(manifest.rounds.start_members, members))
+    table = [] if before is None else before.table
+    noise = await trainer.privacy(
+        "noise",
+        spent=table,
+        epsilon=privacy.epsilon,
+        delta=delta,
+        rate=min(1.0, sequences / samples),
+        rounds=rounds,
+    )
+    return PrivacyAccount(
+        epsilon=privacy.epsilon,
+        delta=delta,
+        clip=privacy.clip,
+        noise=noise,
+        sequences=sequences,
+        samples=samples,
+        rounds=rounds,
+        spent=() if before is None else before.spent,
+    )
+
+
+async def _epsilon(trainer: TrainerClient, spent: object, delta: float) -> float:
+    return await trainer.privacy("spent", spent=spent, delta=delta)

@@ -1,0 +1,130 @@
+"""The contributions of a swarm's members, read from the chain on this disk: the source of receipts.
+
+Everything follows from the records, each of which is checked again as it is read. The node may be
+running or not; nothing of it is changed. It needs neither a model nor PyTorch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...crypto.identity import peer_text
+from ...protocol.chain.audits import AuditLedger
+from ...protocol.chain.ledger import Ledger
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId, decode_manifest
+from ...protocol.wire.swarm_id import swarm_text
+from ..errors import ExitCode, UserError
+from ..storage.data_dir import DataDir
+from ..storage.relayed_bytes import read_carried
+from ..storage.swarm_store import SwarmStore
+from ..util.protocol_version import explain_version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """The contributions of one peer."""
+
+    peer: str
+    updates: int
+    """Number of its updates that counted."""
+    sequences: int
+    """Number of sequences from which they were made."""
+    tokens: int
+    """Number of tokens in these."""
+    checked_tokens: int
+    """Number of these tokens for which another member's audit has vouched."""
+    member: bool
+    """Whether it is a member now."""
+    votes: int
+    """Its votes in the next round."""
+    counts: bool
+    """Whether its updates count in the step; if not, audits have found them false."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContributionTable:
+    """The contributions of all peers, sorted by audited tokens, the most first."""
+
+    swarm: str
+    name: str
+    """The swarm's name, for people."""
+    round: int
+    """The last round that it includes."""
+    peers: tuple[Contribution, ...]
+    claimed_carried_bytes: int
+    """Bytes that this node has carried between others as a relay, for any swarm, by its own count:
+    claimed, not proved."""
+
+
+def read_account(data: DataDir, swarm: SwarmId) -> ContributionTable:
+    """Return the contributions of all peers by the chain on this disk. Raises `UserError`:
+    `NOTHING_TO_EXPORT` where there is no chain, or the swarm audits no work, and `VERSION`."""
+    ledger = read_ledger(data, swarm)
+    work = checked_work_of(ledger)
+    now, length = work.contributions, ledger.manifest.data.sequence_length
+    votes, members = work.votes(len(ledger)), ledger.membership(len(ledger))
+    rows = [
+        Contribution(
+            peer=peer_text(peer),
+            updates=now[peer].updates,
+            sequences=now[peer].sequences,
+            tokens=now[peer].sequences * length,
+            checked_tokens=now[peer].checked * length,
+            member=peer in members,
+            votes=votes.get(peer, 0),
+            counts=work.accounts.counts(peer),
+        )
+        for peer in now.peers
+    ]
+    rows.sort(key=lambda row: (-row.checked_tokens, -row.tokens, row.peer))
+    return ContributionTable(
+        swarm=swarm_text(swarm),
+        name=ledger.manifest.name,
+        round=len(ledger) - 1,
+        peers=tuple(rows),
+        claimed_carried_bytes=read_carried(data.carried),
+    )
+
+
+def checked_work_of(ledger: Ledger) -> AuditLedger:
+    """Return the audit state of a swarm that audits work. Raises `UserError` (`NOTHING_TO_EXPORT`)
+    for any other."""
+    if ledger.work is None:
+        raise UserError(
+            ExitCode.NOTHING_TO_EXPORT,
+            f"the swarm {ledger.manifest.name!r} does not check its members' work, so nothing of it "
+            "can be proved",
+            "what its members say of themselves is in `distro-node status`",
+        )
+    return ledger.work
+
+
+def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:
+    """Return the chain of a swarm on this disk, with at least one record. Raises `UserError`
+    (`NOTHING_TO_EXPORT`, `VERSION`)."""
+    store = SwarmStore(data.swarm(swarm), read_manifest(data, swarm))
+    ledger = store.load_ledger(mend=False)
+    if len(ledger) == 0:
+        raise _missing(data, "its records are not here")
+    return ledger
+
+
+def read_manifest(data: DataDir, swarm: SwarmId) -> Manifest:
+    """Return a swarm's manifest from this disk. Raises `UserError` as `read_ledger` does."""
+    try:
+        return decode_manifest(data.swarm(swarm).manifest.read_bytes(), swarm)
+    except OtherVersion as error:
+        raise explain_version(error) from None
+    except OSError as error:
+        raise _missing(data, f"its description cannot be read: {error.strerror}") from None
+    except ProtocolError as error:
+        raise _missing(data, f"its description cannot be read: {error}") from None
+
+
+def _missing(data: DataDir, problem: str) -> UserError:
+    return UserError(
+        ExitCode.NOTHING_TO_EXPORT,
+        f"nothing can be told of this swarm from {data.root}: {problem}",
+        "take the data directory of a node that has joined the swarm",
+    )

@@ -1,0 +1,126 @@
+"""A grid of images from the model, as one PNG file.
+
+As for text, the state is reconstructed in a process of its own, and a training node is not disturbed.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ...protocol.wire.manifest import SwarmId
+from ..errors import ExitCode, UserError
+from ..settings import NEWEST, StateSelector
+from ..storage.atomic_write import write_atomically
+from ..storage.data_dir import DataDir
+from ..storage.disk_faults import not_writable
+from ..training.task_names import DIFFUSION, ImageSettings, require_task
+from .saved_state import image_settings, made_again, read_swarm
+
+# Images per row; with more classes the columns no longer show the class.
+_MOST_COLUMNS = 16
+# Pixels between two images, and around all.
+_GAP = 2
+_GAP_SHADE = 128
+# Small images are enlarged to at least this size by repeating pixels.
+_SHOWN_SIZE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridSettings:
+    """What to draw, from which state, and where to write it."""
+
+    swarm: SwarmId
+    data_dir: Path
+    to: Path
+    which: StateSelector = NEWEST
+    count: int = 16
+    steps: int = 50
+    seed: int = 0
+    threads: int = 1
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageGrid:
+    """The result of `draw_grid`."""
+
+    round: int
+    columns: int
+    classes: tuple[str, ...]
+    """The class in each column; empty where there are no classes, or more than columns."""
+
+
+async def draw_grid(settings: GridSettings) -> ImageGrid:
+    """Draw images and write them to a file.
+
+    Raises `UserError`: `USAGE` where the swarm does not learn from images, `NOT_WRITABLE` or
+    `DISK_FULL` for a place that cannot be written, and what `made_again` raises.
+    """
+    known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    images = image_settings(known.manifest)
+    if images is None:
+        raise UserError(
+            ExitCode.USAGE,
+            f"this swarm trains the task {known.manifest.task!r}: there are no images to draw",
+            "leave --grid out",
+        )
+    require_task(DIFFUSION)
+    # Drawing takes minutes: the destination is checked before.
+    if settings.to.is_dir() or not settings.to.parent.is_dir():
+        problem = "is a directory" if settings.to.is_dir() else "lies in no directory that is there"
+        raise UserError(ExitCode.USAGE, f"{settings.to} {problem}", "name a file with --grid")
+    pixels = []
+    async with made_again(
+        known, settings.which, threads=settings.threads, device=settings.device
+    ) as state:
+        await state.trainer.begin_images(settings.count, seed=settings.seed, steps=settings.steps)
+        while (image := await state.trainer.next_image()) is not None:
+            pixels.append(image)
+        round_ = state.round
+    columns = columns_for(len(pixels), images)
+    sheet = png(pixels, images, columns)
+    try:
+        await trio.to_thread.run_sync(write_atomically, settings.to, sheet)
+    except OSError as error:
+        raise not_writable(error, settings.to, "--grid") from None
+    told = images.classes if len(images.classes) == columns else ()
+    return ImageGrid(round=round_, columns=columns, classes=told)
+
+
+def columns_for(count: int, settings: ImageSettings) -> int:
+    """Return the number of images per row: one for each class, if these are few; else a square."""
+    if 1 < len(settings.classes) <= _MOST_COLUMNS:
+        return len(settings.classes)
+    return min(_MOST_COLUMNS, math.ceil(math.sqrt(count)))
+
+
+def png(images: list[bytes], settings: ImageSettings, columns: int) -> bytes:
+    """Return images of size × size × channels bytes on a grid, row by row, as a PNG file."""
+    image: Any = _library()
+    mode = "L" if settings.channels == 1 else "RGB"
+    times = max(1, _SHOWN_SIZE // settings.size)
+    side = settings.size * times
+    rows = -(-len(images) // columns)
+    extent = (columns * (side + _GAP) + _GAP, rows * (side + _GAP) + _GAP)
+    sheet = image.new(mode, extent, (_GAP_SHADE,) * settings.channels)
+    for number, data in enumerate(images):
+        one = image.frombytes(mode, (settings.size, settings.size), data)
+        row, column = divmod(number, columns)
+        place = (_GAP + column * (side + _GAP), _GAP + row * (side + _GAP))
+        sheet.paste(one.resize((side, side), image.Resampling.NEAREST), place)
+    file = io.BytesIO()
+    sheet.save(file, "PNG")
+    return file.getvalue()
+
+
+def _library() -> Any:
+    require_task(DIFFUSION)
+    import PIL.Image
+
+    return PIL.Image

@@ -1,0 +1,319 @@
+"""The model card: what a model is, its origin, and how to verify it.
+
+Everything in it follows from the manifest and the chain of records. Names come from strangers and
+are escaped so that they stay text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from ...crypto.identity import PeerId, peer_text
+from ...protocol.chain.ledger import Ledger
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.structure import to_plain
+from ...protocol.wire.swarm_id import swarm_text
+from ..training.task_names import DIFFUSION, MASKED_LM, SFT
+from .saved_state import State, image_settings
+
+PROVENANCE_NAME = "distro-node.json"
+# Some hundred members fill a page; the ledger has them all.
+_MEMBERS_SHOWN = 100
+_CLASSES_SHOWN = 100
+_SOURCES_SHOWN = 100
+# By task: the kind of model on Hugging Face's pages, the class that opens it, and the unit of its loss.
+_OTHER = ("text-generation", "AutoModelForCausalLM", "nats a token")
+_KINDS = {
+    SFT: (*_OTHER[:2], "nats a token of the assistant's"),
+    MASKED_LM: ("fill-mask", "AutoModelForMaskedLM", "nats a hidden token"),
+    DIFFUSION: (
+        *("unconditional-image-generation", "UNet2DModel"),
+        "squared error of the noise in a value of a pixel",
+    ),
+}
+
+
+def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
+    """Return the card's facts, for programs; `heldout`: the loss of this state that this node
+    measured."""
+    manifest, ledger = state.known.manifest, state.known.ledger
+    data, images = manifest.data, image_settings(manifest)
+    return {
+        "swarm": swarm_text(manifest.swarm),
+        "name": manifest.name,
+        "round": state.round,
+        "last_round": manifest.last_round,
+        "record": state.record.hex(),
+        "agreed": state.agreed,
+        "fingerprint": f"{state.fingerprint:016x}",
+        "snapshot": _snapshot(ledger, state.round),
+        "parameters": manifest.elements,
+        "adapter": _adapter(manifest),
+        "task": manifest.task,
+        **({} if images is None else {"images": to_plain(images, named=True)}),
+        "heldout_loss": heldout,
+        "data": {
+            **({} if data.private is None else {"private": True}),
+            "sequence_length": data.sequence_length,
+            "vocabulary": data.vocabulary,
+            "tokens": sum(shard.tokens for shard in data.shards),
+            "heldout_tokens": data.heldout.tokens,
+            "shards": len(data.shards),
+            "mirrors": list(data.mirrors),
+            "sources": [to_plain(source, named=True) for source in data.sources or ()],
+        },
+        "trained": {"rounds": state.round, **contributions(ledger, state.round)},
+        "founder": peer_text(manifest.founder),
+    }
+
+
+def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
+    """Return tokens and rounds of every member up to round `last`, the most tokens first, from the
+    records."""
+    rounds: dict[PeerId, int] = {}
+    tokens: dict[PeerId, int] = {}
+    for round_ in range(1, last + 1):
+        for entry in ledger[round_].record.updates:
+            rounds[entry.peer] = rounds.get(entry.peer, 0) + 1
+            tokens[entry.peer] = tokens.get(entry.peer, 0) + entry.tokens
+    order = sorted(tokens, key=lambda peer: (-tokens[peer], peer))
+    return {
+        "tokens": sum(tokens.values()),
+        "members": [
+            {"peer": peer_text(peer), "rounds": rounds[peer], "tokens": tokens[peer]}
+            for peer in order
+        ],
+    }
+
+
+def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) -> str:
+    """Return the card as Markdown, with the metadata header for Hugging Face's pages; `merged`: the
+    adapters are merged into the weights."""
+    whole = merged or facts["adapter"] is None
+    name, swarm = _plain(facts["name"]), facts["swarm"]
+    trained, data = facts["trained"], facts["data"]
+    last = facts["last_round"]
+    of = "" if last is None else f" of {last:,}"
+    loss = facts["heldout_loss"]
+    pipeline, opener, unit = _KINDS.get(facts["task"], _OTHER)
+    images = facts["task"] == DIFFUSION
+    library = "diffusers" if images else "transformers" if whole else "peft"
+    lines = [
+        "---",
+        f"library_name: {library}",
+        f"pipeline_tag: {pipeline}",
+        "tags: [distro-node]",
+        "---",
+        f"# {name}",
+        "",
+        *_what(facts, model["model_type"], of),
+        *(_opened_images(facts["images"]) if images else _opened(opener, whole)),
+        "",
+        "## Provenance",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| swarm | `{swarm}` |",
+        f"| round | {facts['round']:,} |",
+        f"| record | `{facts['record']}` |",
+        f"| fingerprint of the parameters | `{facts['fingerprint']}` |",
+    ]
+    if facts["snapshot"]:
+        lines.append(f"| certified content id of the parameters | `{facts['snapshot']}` |")
+    if loss is not None:
+        lines.append(f"| held-out loss | {loss:.4f} {unit} |")
+    if not facts["agreed"]:
+        lines.append(
+            "| agreed on | not yet: the next record says whether these are the parameters |"
+        )
+    lines += [
+        "",
+        "Check it, on a machine that has joined the swarm at any time:",
+        "",
+        "```sh",
+        f"distro-node verify . {swarm}",
+        "```",
+        "",
+        "It computes the fingerprint anew from the weights in this directory, and holds it against the "
+        "record that the swarm's members have signed.",
+        "",
+        "## Data",
+        "",
+        _data_words(facts) + _where(data["mirrors"], images),
+        "",
+        *_sources(data["sources"], images),
+        "## Who trained it",
+        "",
+        f"| member | rounds | {'values of pixels' if images else 'tokens'} |",
+        "|---|---:|---:|",
+    ]
+    members = trained["members"]
+    lines += [
+        f"| `{each['peer']}` | {each['rounds']:,} | {each['tokens']:,} |"
+        for each in members[:_MEMBERS_SHOWN]
+    ]
+    if len(members) > _MEMBERS_SHOWN:
+        rest = members[_MEMBERS_SHOWN:]
+        rounds, tokens = (sum(each[key] for each in rest) for key in ("rounds", "tokens"))
+        lines.append(f"| {len(rest):,} more | {rounds:,} | {tokens:,} |")
+    return "\n".join([*lines, ""])
+
+
+def _data_words(facts: dict[str, Any]) -> str:
+    data = facts["data"]
+    shards = f"{data['shards']:,} {'shard' if data['shards'] == 1 else 'shards'}"
+    if facts["task"] == DIFFUSION:
+        # After the last image of a shard comes one more byte.
+        trained, held = (
+            (data[key] - count) // data["sequence_length"]
+            for key, count in (("tokens", data["shards"]), ("heldout_tokens", 1))
+        )
+        images = facts["images"]
+        of = f" of {len(images['classes']):,} classes" if images["classes"] else ""
+        shades = "in colour" if images["channels"] == 3 else "in shades of grey"
+        return (
+            f"{trained:,} images{of} in {shards} and {held:,} held out, of {images['size']:,} × "
+            f"{images['size']:,} pixels {shades}. "
+        )
+    if data.get("private"):
+        return (
+            "Each member trained on files of its own, which nobody else has seen; "
+            f"{data['heldout_tokens']:,} public tokens were held out, with a vocabulary of "
+            f"{data['vocabulary']:,}, in sequences of {data['sequence_length']:,}. "
+        )
+    return (
+        f"{data['tokens']:,} tokens of training text in {shards} and "
+        f"{data['heldout_tokens']:,} tokens held out, with a vocabulary of {data['vocabulary']:,}, in "
+        f"sequences of {data['sequence_length']:,}. "
+    )
+
+
+def _sources(sources: list[dict[str, Any]], images: bool) -> list[str]:
+    """Return a table with a row per source, followed by an empty line."""
+    if not sources:
+        return []
+    what, unit = ("images", "values") if images else ("documents", "tokens")
+    rows = [
+        f"| {_plain(each['name'])} | {each['documents']:,} | {each['tokens']:,} | "
+        f"{100 * each['share']:.1f} % |"
+        for each in sources[:_SOURCES_SHOWN]
+    ]
+    if len(sources) > _SOURCES_SHOWN:
+        rest = sources[_SOURCES_SHOWN:]
+        documents, tokens, share = (
+            sum(s[k] for s in rest) for k in ("documents", "tokens", "share")
+        )
+        rows.append(f"| {len(rest):,} more | {documents:,} | {tokens:,} | {100 * share:.1f} % |")
+    return [
+        f"| source, as its founder calls it | {what} | {unit} | of an epoch |",
+        "|---|---:|---:|---:|",
+        *rows,
+        "",
+    ]
+
+
+def _where(mirrors: list[str], images: bool) -> str:
+    what = "The images as bytes" if images else "The text as tokens"
+    if mirrors:
+        return f"{what}, by content id: " + ", ".join(map(_plain, mirrors)) + "."
+    return f"The members have {what[0].lower()}{what[1:]}, by content id."
+
+
+def _opened_images(images: dict[str, Any]) -> list[str]:
+    """Return the code that opens a model of images: as a pipeline, or its parts where it takes a
+    class."""
+    if not images["classes"]:
+        return [
+            "```python",
+            "from diffusers import DDPMPipeline",
+            "",
+            'pipeline = DDPMPipeline.from_pretrained(".")',
+            "image = pipeline().images[0]",
+            "```",
+        ]
+    shown = ", ".join(
+        f"{number}: {_plain(name)}"
+        for number, name in enumerate(images["classes"][:_CLASSES_SHOWN])
+    )
+    more = len(images["classes"]) > _CLASSES_SHOWN
+    return [
+        "```python",
+        "from diffusers import DDPMScheduler, UNet2DModel",
+        "",
+        'model = UNet2DModel.from_pretrained(".", subfolder="unet")',
+        'schedule = DDPMScheduler.from_pretrained(".", subfolder="scheduler")',
+        "noise = model(noisy_images, steps, class_labels=classes).sample",
+        "```",
+        "",
+        f"Its classes by number: {shown}{', …' if more else ''}.",
+    ]
+
+
+def _opened(opener: str, whole: bool) -> list[str]:
+    """Return the code that opens a model; for adapters that are not merged, with their base."""
+    place = "." if whole else "path of the base"
+    named = "model" if whole else "base"
+    return [
+        "```python",
+        *(() if whole else ("from peft import PeftModel",)),
+        f"from transformers import {opener}, AutoTokenizer",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained(".")',
+        f'{named} = {opener}.from_pretrained("{place}")',
+        *(() if whole else ('model = PeftModel.from_pretrained(base, ".")',)),
+        "```",
+    ]
+
+
+def _what(facts: dict[str, Any], model_type: str, of: str) -> list[str]:
+    unit = "values of pixels" if facts["task"] == DIFFUSION else "tokens"
+    trained = (
+        f"trained by the members of a swarm with distro-node: {facts['trained']['tokens']:,} {unit} in "
+        f"{facts['round']:,}{of} rounds."
+    )
+    adapter = facts["adapter"]
+    if adapter is None:
+        return [f"A `{model_type}` with {facts['parameters']:,} parameters, {trained}", ""]
+    return [
+        f"Low-rank adapters of rank {adapter['rank']} and alpha {adapter['alpha']:g} with "
+        f"{facts['parameters']:,} parameters, for a `{model_type}` with {adapter['base_parameters']:,} "
+        f"that stayed as they were, {trained}",
+        "",
+        f"The base has the content id `{adapter['base']}`; "
+        "`distro-node export --merged` writes it and the adapters in one, and with `--round 0` itself.",
+        "",
+    ]
+
+
+def _adapter(manifest: Manifest) -> dict[str, Any] | None:
+    spec = manifest.adapter
+    return spec and {
+        "rank": spec.rank,
+        "alpha": spec.alpha,
+        "targets": list(spec.targets),
+        "base": spec.base.hex(),
+        "base_parameters": spec.base_elements,
+    }
+
+
+def provenance_bytes(facts: dict[str, Any]) -> bytes:
+    """Return the file for programs. It is pure ASCII: it contains a stranger's text, and people
+    display it in a terminal."""
+    return (json.dumps(facts, indent=2) + "\n").encode("ascii")
+
+
+def _snapshot(ledger: Ledger, round_: int) -> str | None:
+    """Return the content id of the state's snapshot, where the next record certifies one."""
+    if round_ + 1 >= len(ledger):
+        return None
+    entry = ledger[round_ + 1].record.snapshot
+    return entry.blob.hex() if entry is not None and entry.round == round_ else None
+
+
+def _plain(text: str) -> str:
+    """Remove or escape what Markdown or a terminal would take for more than text."""
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    # Addresses too, which many pages turn into links by themselves.
+    return re.sub(r"([\\`*_{}\[\]<>()#|!&~:@]|(?<=www)\.)", r"\\\1", " ".join(shown.split()))

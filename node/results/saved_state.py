@@ -1,0 +1,219 @@
+"""Reconstruction of a state of the swarm's model from this disk, in a trainer process of its own.
+
+It starts from a local snapshot and replays the rounds after it, each compared with the fingerprint
+that the swarm agreed on. The node may be running or not; it is neither changed nor waited for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId, decode_manifest
+from ...protocol.wire.messages import RecordId
+from ...protocol.wire.structure import StructureError
+from ..content.downloads import blob_list_at
+from ..errors import ExitCode, UserError
+from ..settings import StateSelector
+from ..storage.blob_store import BlobStore
+from ..storage.data_dir import DataDir, SwarmDir
+from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
+from ..training.client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
+from ..training.error_messages import explain_trainer
+from ..training.replay import NotKept, StoredRun, replay
+from ..training.task_names import DIFFUSION, ImageSettings, built_in_settings
+from ..util.protocol_version import explain_version
+
+# Below the priority of the owner's own work and of the node's training.
+_NICE = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredSwarm(StoredRun):
+    """What this disk has of a swarm."""
+
+    snapshots: tuple[LocalSnapshot, ...]
+    """The complete snapshots, sorted from the oldest; the initial one has the round -1."""
+    directory: SwarmDir
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """A reconstructed state, and the trainer that holds it."""
+
+    known: StoredSwarm
+    trainer: TrainerClient
+    round: int
+    """0 for the initial parameters."""
+    fingerprint: int
+
+    @property
+    def record(self) -> RecordId:
+        """The id of the record that led to it."""
+        return self.known.ledger.parent(self.round + 1)
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the next record confirms these parameters."""
+        return self.round + 1 < len(self.known.ledger)
+
+
+async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
+    """Return what this disk has of a swarm. Raises `UserError` (`NOTHING_TO_EXPORT`, `VERSION`)."""
+    directory = data.swarm(swarm)
+    try:
+        manifest = decode_manifest(directory.manifest.read_bytes(), swarm)
+    except OtherVersion as error:
+        raise explain_version(error) from None
+    except (OSError, ProtocolError) as error:
+        raise nothing(f"its manifest cannot be read: {error}") from None
+    swarm_store = SwarmStore(directory, manifest)
+    ledger = await trio.to_thread.run_sync(lambda: swarm_store.load_ledger(mend=False))
+    if len(ledger) == 0:
+        raise nothing(
+            "its ledger is not here, and without it nobody can say which state is the swarm's"
+        )
+    store = BlobStore(data.blobs)
+    size = 4 * manifest.elements
+    listed = [LocalSnapshot(-1, manifest.initial.hex(), size), *swarm_store.snapshots()]
+    if ledger.snapshot is not None:
+        certified = ledger.snapshot
+        listed.append(LocalSnapshot(certified.round, certified.blob.hex(), certified.size))
+
+    def whole() -> dict[int, LocalSnapshot]:
+        return {
+            each.round: each
+            for each in listed
+            if each.whole
+            and each.round < len(ledger)
+            and blob_list_at(store, "snapshot", blob_of(each), each.size) is not None
+        }
+
+    found = await trio.to_thread.run_sync(whole)
+    if not found:
+        raise nothing("its parameters have not been fetched yet")
+    snapshots = tuple(found[round_] for round_ in sorted(found))
+    return StoredSwarm(
+        manifest=manifest, ledger=ledger, store=store, snapshots=snapshots, directory=directory
+    )
+
+
+@asynccontextmanager
+async def made_again(
+    known: StoredSwarm,
+    which: StateSelector,
+    *,
+    writable: Sequence[Path] = (),
+    readable: Sequence[Path] = (),
+    threads: int | None = None,
+    device: str = "cpu",
+) -> AsyncIterator[State]:
+    """Start a low-priority trainer process that holds the reconstructed state. Raises `UserError`."""
+    start, end = await trio.to_thread.run_sync(_plan, known, which)
+    spec = TrainerSpec(
+        manifest=known.manifest.encode(),
+        blobs=known.store.root,
+        device=device,
+        threads=threads,
+        writable=tuple(writable),
+        readable=tuple(readable),
+        nice=_NICE,
+    )
+    path = writable[0] if writable else known.store.root
+    try:
+        async with open_trainer(spec) as trainer:
+            round_, fingerprint = await replay(trainer, known, start, end)
+            yield State(known=known, trainer=trainer, round=max(0, round_), fingerprint=fingerprint)
+    except NotKept as problem:
+        raise nothing(
+            str(problem),
+            "start again, or join the swarm and let the node reach the state 'training'",
+        ) from None
+    except (TrainerDied, TrainerFailed) as failure:
+        raise explain_trainer(failure, path) from None
+
+
+def _plan(known: StoredSwarm, which: StateSelector) -> tuple[LocalSnapshot, int | None]:
+    """Return the snapshot to start from and the round to replay to; None: as far as possible."""
+    if which.best:
+        end = _best_round(known)
+    elif which.round is not None:
+        end = which.round
+    else:
+        return known.snapshots[-1], None
+    start = known.start_for(end, known.snapshots)
+    if start is not None:
+        return start, end
+    raise nothing(
+        f"the state of round {end:,} is not kept here any more, or not there yet; what can be made "
+        f"again from this disk: {_spans(known)}",
+        "name one of those with --round, or leave it out for the newest",
+    )
+
+
+def _spans(known: StoredSwarm) -> str:
+    spans: list[list[int]] = []
+    for start in known.snapshots:
+        first, last = max(0, start.round), max(0, known.reach(start.round))
+        if spans and first <= spans[-1][1] + 1:
+            spans[-1][1] = max(last, spans[-1][1])
+        else:
+            spans.append([first, last])
+    words = [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in spans]
+    return "rounds " + ", ".join(words)
+
+
+def _best_round(known: StoredSwarm) -> int:
+    """Return the round with the lowest held-out loss among those that can be reconstructed."""
+    within = [(max(0, each.round), known.reach(each.round)) for each in known.snapshots]
+    measured = {
+        round_: loss
+        for round_, loss in heldout_losses(known.directory.history)
+        if any(first <= round_ <= last for first, last in within)
+    }
+    if not measured:
+        raise nothing(
+            "no held-out loss is known of the states that are kept, so none is the best",
+            "name a round with --round, or leave --best out for the newest",
+        )
+    return min(measured, key=lambda round_: (measured[round_], -round_))
+
+
+def heldout_losses(history: Path) -> Iterator[tuple[int, float]]:
+    """Yield rounds and their held-out losses from a history, in the order of measurement."""
+    with suppress(OSError), history.open("rb") as file:
+        for line in file:
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                entry = json.loads(line)
+                loss = float(entry["heldout"])
+                if loss == loss:
+                    yield int(entry["round"]), loss
+
+
+def image_settings(manifest: Manifest) -> ImageSettings | None:
+    """Return the image settings of a swarm; None if it does not learn from images. Raises
+    `UserError` (`NOTHING_TO_EXPORT`) for settings that no member could use."""
+    if manifest.task != DIFFUSION:
+        return None
+    try:
+        settings = built_in_settings(manifest.task, manifest.task_settings)
+    except StructureError as error:
+        raise nothing(f"its manifest cannot be used: {error}") from None
+    return settings if isinstance(settings, ImageSettings) else None
+
+
+def nothing(
+    problem: str, remedy: str = "join the swarm first and let the node reach the state 'training'"
+) -> UserError:
+    """Return the error for a swarm without an available state of the model."""
+    return UserError(
+        ExitCode.NOTHING_TO_EXPORT,
+        f"there is no model to take: {problem}",
+        remedy,
+    )

@@ -1,0 +1,174 @@
+"""The node's part in aggregation by committees: its sign votes, and the aggregates of its own section.
+
+An aggregator's state follows from the aggregates that its committee has agreed on so far. An aggregator
+that did not take part in one of these steps, or lacks an aggregate that counted, abstains until the
+committee starts over: with the next epoch, or after a step without agreement. So does a machine without
+enough free memory: with few members and large sections, aggregation may take more than training.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ...protocol.chain.committees import Place
+from ...protocol.codec.aggregate import SILENCE
+from ...protocol.codec.aggregator import Aggregator, room_to_speak
+from ...protocol.codec.sections import sections
+from ...protocol.codec.sign_vote import step_of
+from ...protocol.codec.update import manifest_layout
+from ...protocol.member.effects import MakeAggregate, Train
+from ...protocol.member.inputs import Input, Trained
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.work_specs import SpeakersSpec
+from ..storage.blob_store import BlobStore
+from ..training.client import TrainedUpdate as Made
+from ..training.main_memory import free_main_memory
+from .sign_vote_exchange import SignVoteExchange
+from .update_exchange import UpdateExchange, report_of
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.2
+
+
+class AggregatorTask:
+    """One node's part in the committees of a swarm."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        speakers: SpeakersSpec,
+        store: BlobStore,
+        updates: UpdateExchange,
+        sheets: SignVoteExchange,
+        report: Callable[[Input], None],
+    ) -> None:
+        self._one_of = speakers.one_of
+        self._store = store
+        self._updates = updates
+        self._sheets = sheets
+        self._report = report
+        self._layout = manifest_layout(manifest)
+        self._elements = manifest.elements
+        self._one_at_a_time = trio.Lock()
+        self._place: Place | None = None
+        self._speaker: Aggregator | None = None
+        # Aggregates that the aggregator has applied, and how many there were when it last took part.
+        self._behind: list[ContentId] = []
+        self._open: int | None = None
+        self._lacks_room = False
+
+    async def tell(self, what: Train, made: Made) -> None:
+        """Cut the trainer's result into a sign vote and report it. Raises `DiskFull`."""
+        sheet = await self._sheets.cut(what.round, made.body)
+        if sheet is not None:
+            self._report(report_of(what, sheet, made))
+
+    async def say(self, effect: MakeAggregate) -> None:
+        """Make the requested aggregate and report it. If this node cannot follow its committee, or lacks
+        the memory, report an abstention, so that no one waits for it. Raises `DiskFull`."""
+        # One at a time: the state after a step depends on the aggregate that it made there.
+        async with self._one_at_a_time:
+            said = await self._tally(effect)
+        update = await trio.to_thread.run_sync(self._store.put, said)
+        self._updates.keep(effect.round, update)
+        self._report(Trained(effect.round, effect.round, update, len(said), 0, 0.0))
+
+    async def _tally(self, effect: MakeAggregate) -> bytes:
+        if not await trio.to_thread.run_sync(self._has_room, effect):
+            return SILENCE
+        speaker = await trio.to_thread.run_sync(self._follow, effect)
+        if speaker is None:
+            _log.info("silent in round %d: the panel counted what is not known here", effect.round)
+            return SILENCE
+        parts = await self._parts(effect)
+        said = await trio.to_thread.run_sync(speaker.say, step_of(effect.round), parts)
+        self._open = len(effect.agreed)
+        return said
+
+    async def _parts(self, effect: MakeAggregate) -> list[tuple[bytes | None, int]]:
+        """Return this section's part of each sign vote (None if not here in time), and its update
+        weight."""
+        place, found = (effect.section, effect.sections), dict[ContentId, bytes]()
+        told = effect.told
+
+        async def get(peer: PeerId, sheet: ContentId) -> None:
+            found[sheet] = await self._sheets.wait_for(told.round, peer, sheet, place)
+
+        with trio.move_on_after(effect.patience) as waiting:
+
+            async def give_up_if_late() -> None:
+                while True:
+                    await trio.sleep(_POLL_SECONDS)
+                    if self._sheets.is_decided(effect.round):
+                        waiting.cancel()
+
+            async def share_what_is_here() -> None:
+                await trio.sleep(effect.patience / 2)
+                self._sheets.close(told.round)
+
+            async with trio.open_nursery() as all_of_it:
+                all_of_it.start_soon(give_up_if_late)
+                all_of_it.start_soon(share_what_is_here)
+                async with trio.open_nursery() as nursery:
+                    for entry in told.updates:
+                        nursery.start_soon(get, entry.peer, entry.update)
+                all_of_it.cancel_scope.cancel()
+        entries = zip(told.updates, effect.counts, strict=True)
+        return [(found.get(entry.update), count) for entry, count in entries]
+
+    def _has_room(self, effect: MakeAggregate) -> bool:
+        """Whether there is enough memory to aggregate; if not, the aggregator's state is freed."""
+        section = -(-self._elements // effect.sections)
+        needed = room_to_speak(section, begun=bool(effect.agreed and self._speaker))
+        free = free_main_memory()
+        lacked, self._lacks_room = self._lacks_room, free < needed
+        if self._lacks_room:
+            self._place = self._speaker = None
+            _log.log(
+                logging.INFO if lacked else logging.WARNING,
+                "silent in round %d: to speak for one of %d sections takes %.1f GB of main memory, and "
+                "%.1f GB are free; training goes on",
+                *(effect.round, effect.sections, needed / 1e9, free / 1e9),
+            )
+        return not self._lacks_room
+
+    def _follow(self, effect: MakeAggregate) -> Aggregator | None:
+        """Return an aggregator that has applied all aggregates since its committee started (over); None
+        if this node cannot follow."""
+        place, agreed = (effect.section, effect.sections), [*effect.agreed]
+        behind = len(self._behind)
+        if not agreed:
+            own = sections(self._layout, effect.sections)[effect.section]
+            self._place, self._speaker = place, Aggregator(own, *place, self._one_of)
+            self._behind, self._open = [], None
+        elif self._place != place or self._behind != agreed[:behind]:
+            self._speaker = None
+        elif self._speaker is not None and agreed[behind:]:
+            # Exactly one aggregate, the last step's, can be applied: after a missed step it cannot
+            # follow.
+            body = self._store.get(agreed[-1])
+            spoke = self._open == behind == len(agreed) - 1
+            if not (spoke and body is not None and self._speaker.settle(body)):
+                self._speaker = None
+            self._behind = agreed
+        return self._speaker
+
+
+def panelist_of(
+    manifest: Manifest,
+    store: BlobStore,
+    updates: UpdateExchange,
+    sheets: SignVoteExchange | None,
+    report: Callable[[Input], None],
+) -> AggregatorTask | None:
+    """Return the panelist of a swarm with committees, else None; `report` passes inputs to the
+    member."""
+    if manifest.speakers is None or sheets is None:
+        return None
+    return AggregatorTask(manifest, manifest.speakers, store, updates, sheets, report)

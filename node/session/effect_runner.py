@@ -1,0 +1,486 @@
+"""The runner of a member: carries out the effects of the protocol's state machine.
+
+One task owns the state machine. Every input goes through `_dispatch` and every effect through
+`_perform`, so nothing here races. Gossip, downloads and the trainer run in tasks of their own and
+report back. The swarm store writes to disk in the order of the effects; no message and no answer to a
+peer is sent until all earlier writes are on the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from ...crypto.envelope import Envelope, EnvelopeError, open_envelope, sign
+from ...crypto.hashing import ContentId
+from ...crypto.identity import Identity, PeerId, short_peer
+from ...protocol.chain.ledger import Ledger
+from ...protocol.chain.sync import SyncAnswer
+from ...protocol.member.effects import (
+    Apply,
+    AskSync,
+    CompareChains,
+    Effect,
+    FetchUpdate,
+    LogMessage,
+    MakeAggregate,
+    Note,
+    Publish,
+    RecallOwnMessages,
+    Resync,
+    RunReaudit,
+    ScoreAudit,
+    StoreEntry,
+    StoreFinality,
+    Train,
+)
+from ...protocol.member.inputs import (
+    Applied,
+    AuditScored,
+    Connected,
+    Disconnected,
+    Input,
+    LeaveRequested,
+    Loaded,
+    MessageReceived,
+    ReauditDone,
+    Rebased,
+    Recalled,
+    Tick,
+)
+from ...protocol.member.member import Member
+from ...protocol.member.shutdown import ShutdownTimer
+from ...protocol.member.signed_log import SignedLog
+from ...protocol.member.sync_ingest import AnswerIngest
+from ...protocol.member.vote_recovery import RecallRequests
+from ...protocol.util.bounded_dict import BoundedTable
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.messages import Announcement, SnapshotEntry, decode_message, round_of
+from ..network.events import PeerUp
+from ..network.exchange.blobs import BlobFetcher
+from ..network.exchange.relays import Relays
+from ..network.network import Network
+from ..storage.blob_store import BlobStore
+from ..storage.swarm_store import SwarmStore
+from ..telemetry.telemetry import Telemetry
+from ..training.client import TrainedUpdate as Made
+from ..training.reaudit import ReauditWorker
+from ..training.supervisor import TrainerSupervisor
+from .aggregator import panelist_of
+from .progress_report import say_state
+from .sign_vote_exchange import open_sheets
+from .sync import Synchronizer
+from .update_exchange import UpdateExchange, report_of
+
+_log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.2
+# Time that a node leaving by itself waits for the others to record it.
+_GOODBYE_SECONDS = 8.0
+
+
+class Runner:
+    """One node's membership in a swarm, from the point where it has the ledger."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        identity: Identity,
+        network: Network,
+        store: BlobStore,
+        fetcher: BlobFetcher,
+        relays: Relays,
+        swarm_store: SwarmStore,
+        ledger: Ledger,
+        telemetry: Telemetry,
+        start_number: int,
+        ticket: bytes,
+        update_ids: BoundedTable[ContentId, None],
+    ) -> None:
+        """`update_ids` is kept filled with the ids of recent updates, so that their bytes can be
+        counted."""
+        self.telemetry = telemetry
+        self._manifest = manifest
+        self._identity = identity
+        self._network = network
+        self._store = store
+        self._swarm_store = swarm_store
+        self.member = Member(
+            manifest=manifest,
+            me=identity.peer,
+            sign=self._sign,
+            ledger=ledger,
+            now=trio.current_time(),
+            start_number=start_number,
+            ticket=ticket,
+            # Always, because a restored backup looks like yesterday's disk.
+            recall=True,
+        )
+        self._signed: SignedLog[bytes] = SignedLog()
+        signed = swarm_store.signed()
+        for envelope in signed:
+            # They belong to this round or, if the ledger's end was lost, to a later one.
+            raw = envelope.encode()
+            self._signed.note(round_of(decode_message(envelope)), raw, len(raw))
+        self.member.restore(signed, trio.current_time())
+        self._topic = f"distro/{manifest.swarm.hex()}"
+        self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
+        sheets = open_sheets(manifest, self.member, network, swarm_store.sheets, telemetry)
+        self._updates = UpdateExchange(
+            manifest=manifest,
+            member=self.member,
+            network=network,
+            store=store,
+            fetcher=fetcher,
+            relays=relays,
+            telemetry=telemetry,
+            ids=update_ids,
+            tell=self._dispatch,
+            sheets=sheets,
+        )
+        self._panelist = panelist_of(manifest, store, self._updates, sheets, self._dispatch)
+        self._parting = ShutdownTimer()
+        self._sync = Synchronizer(
+            network, manifest, self.member, swarm_store.written, gave=self.gave
+        )
+        self._syncing = False
+        self._settling = False
+        self._leave_by = float("inf")
+        self._until_round: int | None = None
+        self._serve_result = False
+        self._nursery: trio.Nursery | None = None
+        self.trainer_supervisor: TrainerSupervisor | None = None
+        self.second_looks: ReauditWorker | None = None
+        """Does the re-audits that the member is called to; without it the member declines them."""
+        self.finished = trio.Event()
+        """Set once a polite leave is complete, or has timed out."""
+
+    async def run(
+        self,
+        trainer_supervisor: TrainerSupervisor,
+        *,
+        until_round: int | None = None,
+        serve_result: bool = False,
+    ) -> None:
+        """Take part until `finished`; with `serve_result` go on after the end of the run, to serve its
+        result to any peer. The supervisor must not have been opened yet."""
+        self.trainer_supervisor = trainer_supervisor
+        self._serve_result = serve_result
+        self._until_round = until_round
+        async with trio.open_nursery() as nursery:
+            # Comes first, because a leave may be requested at any time from now on.
+            self._nursery = nursery
+            received = await self._network.subscribe(self._topic, self._validate)
+            nursery.start_soon(self._publish)
+            nursery.start_soon(self._watch_peers)
+            nursery.start_soon(self._tick)
+            nursery.start_soon(self._write)
+            nursery.start_soon(trainer_supervisor.run, self)
+            if self.second_looks is not None:
+                nursery.start_soon(self.second_looks.run, self)
+            nursery.start_soon(self._receive, received)
+            await self.finished.wait()
+            await self._swarm_store.written()
+            nursery.cancel_scope.cancel()
+
+    def ledger(self) -> Ledger:
+        """Return the chain that the member currently follows."""
+        return self.member.ledger
+
+    def apart(self) -> frozenset[PeerId]:
+        """Return connected peers whose chain diverges from ours before the final round, so that neither
+        side can follow the other."""
+        return self._sync.apart()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the node is leaving."""
+        return self._leave_by < float("inf")
+
+    def leave(self, patience: float) -> None:
+        """Say goodbye, and finish once the others have recorded it, after at most `patience` seconds."""
+        if self.leaving:
+            return
+        self.telemetry.enter("leaving")
+        self._leave_by = trio.current_time() + patience
+        self._dispatch(LeaveRequested())
+
+    def gave(self, peer: PeerId, *, blob: bool = False) -> None:
+        """Note that a peer received records that it lacked, or requested a `blob` of a snapshot."""
+        if peer not in self.member.members:
+            self._parting.gave(trio.current_time(), blob=blob)
+
+    # Reports of the trainer's supervisor
+
+    def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
+        """Note that the trainer holds the parameters after `round`."""
+        self.telemetry.loaded(round, fingerprint)
+        self._dispatch(Loaded(round, fingerprint, snapshot))
+        self._say_state()
+
+    async def trained(self, what: Train, made: Made) -> None:
+        """Take our own finished update. Raises `DiskFull`."""
+        self.telemetry.round_times(what.round).trained = trio.current_time()
+        if self._panelist is not None:
+            # It may have to wait for the committees; the trainer must not wait with it.
+            self._spawn(self._panelist.tell, what, made)
+            return
+        update = await trio.to_thread.run_sync(self._store.put, made.body)
+        self._updates.keep(what.round, update)
+        self._dispatch(report_of(what, update, made))
+
+    async def applied(
+        self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
+    ) -> None:
+        """Note that the trainer has applied a record."""
+        if not self.member.awaits(record_round):
+            # The record belongs to a chain that was abandoned in the meantime.
+            return
+        now = trio.current_time()
+        record = self.member.ledger[record_round].record
+        if record.updates or record_round == 0:
+            members = len(self.member.ledger.membership(record_round))
+            self.telemetry.applied(record, members, fingerprint, seconds, now)
+        self._dispatch(Applied(record_round, fingerprint, snapshot, seconds))
+        self._say_state()
+        # After the last round of the run, the run ends by itself with a record that needs all members.
+        over = self._manifest.last_round is not None and record_round >= self._manifest.last_round
+        if self._until_round is not None and record_round >= self._until_round and not over:
+            self.leave(_GOODBYE_SECONDS)
+        await self._updates.sweep(record_round)
+
+    def looked(self, what: AuditScored | ReauditDone) -> None:
+        """Take the result of an audit or a re-audit."""
+        self._dispatch(what)
+
+    def may_train_no_more(self) -> None:
+        """Leave, because the privacy budget of our own data is spent."""
+        self.leave(_GOODBYE_SECONDS)
+
+    # Inputs
+
+    def _dispatch(self, what: Input) -> None:
+        """Pass an input to the state machine and perform its effects. Raises `ProtocolError`."""
+        self._perform(self.member.handle(what, trio.current_time()))
+
+    def _validate(self, sender: PeerId, data: bytes) -> str | None:
+        """Validate a gossip message before it is forwarded; return the reason to reject it, or None."""
+        try:
+            envelope = self._open(data)
+            if envelope.sender != sender:
+                return "bad_signature"
+            self.member.screen(envelope, trio.current_time())
+        except (EnvelopeError, ProtocolError) as error:
+            return error.reason
+        return None
+
+    async def _receive(self, received: trio.MemoryReceiveChannel[tuple[PeerId, bytes]]) -> None:
+        async for sender, data in received:
+            try:
+                # The validator has just checked the signature of these bytes.
+                self._dispatch(MessageReceived(self._open(data)))
+            except (EnvelopeError, ProtocolError) as error:
+                self._reject(sender, error.reason, str(error))
+
+    def _reject(self, sender: PeerId, reason: str, text: str) -> None:
+        self._network.traffic.reject(reason)
+        _log.debug("from peer %s: %s", short_peer(sender), text)
+
+    async def _watch_peers(self) -> None:
+        async for event in self._network.peer_events():
+            up = isinstance(event, PeerUp)
+            self._dispatch(Connected(event.peer) if up else Disconnected(event.peer))
+
+    async def _tick(self) -> None:
+        while True:
+            self._dispatch(Tick())
+            self._note_collected()
+            now = trio.current_time()
+            if self.member.is_expelled or self.member.is_outdated:
+                # It would never be admitted again; the daemon explains why.
+                self.finished.set()
+            if self.member.ledger.versions.soon_outdated:
+                self.leave(_GOODBYE_SECONDS)
+            if self.leaving and (now >= self._leave_by or self._may_go()):
+                self.finished.set()
+            if self.member.may_end(now) and not self._serve_result and self._may_part(now):
+                self.finished.set()
+            await trio.sleep(TICK_SECONDS)
+
+    def _may_go(self) -> bool:
+        """Whether the others can go on without us: our departure is recorded, or they all leave as
+        well."""
+        others = set(self.member.members) - {self.member.me}
+        over = not self.member.is_member or self.member.is_finished
+        return over or others <= self.member.leaving
+
+    def _may_part(self, now: float) -> bool:
+        """Whether no one is fetching the run's result any more."""
+        watched = not self._network.connected() <= set(self.member.members)
+        return self._parting.may_go(now, watched=watched)
+
+    # Effects
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._perform_one(effect)
+
+    def _perform_one(self, effect: Effect) -> None:
+        match effect:
+            case Publish(envelope, durable):
+                if durable:
+                    self._remember(envelope)
+                message = decode_message(envelope)
+                if isinstance(message, Announcement):
+                    # A lone member has already decided its round and is in the next one.
+                    times = self.telemetry.round_times(message.round)
+                    times.announced = trio.current_time()
+                try:
+                    self._outgoing.send_nowait(envelope)
+                except trio.WouldBlock:
+                    # Peers ask for messages that they miss; a longer backlog would not help them.
+                    _log.warning("too many messages are waiting to be sent; one was dropped")
+            case LogMessage(envelope):
+                self._remember(envelope)
+            case RecallOwnMessages(round_):
+                self._spawn(self._recall, round_)
+            case FetchUpdate():
+                self._spawn(self._updates.fetch, effect)
+            case Train():
+                self.telemetry.round_times(effect.round).began = trio.current_time()
+                self._trainer_supervisor.train(effect)
+            case MakeAggregate() if self._panelist is not None:
+                self._spawn(self._panelist.say, effect)
+            case Apply():
+                self._trainer_supervisor.apply(effect)
+            case ScoreAudit():
+                self._trainer_supervisor.judge(effect)
+            case RunReaudit():
+                if self.second_looks is not None:
+                    self.second_looks.put(effect)
+            case StoreEntry(decided):
+                round_ = decided.record.round
+                times = self.telemetry.round_times(round_)
+                times.collected, times.decided = self.member.last_ready, trio.current_time()
+                self._swarm_store.keep(self.member.ledger.raw(round_))
+                if self._signed.forget(round_):
+                    self._swarm_store.forget_signed(self._signed.kept())
+            case StoreFinality(checkpoint):
+                self._swarm_store.keep_final(checkpoint)
+            case AskSync():
+                if not self._syncing:
+                    self._syncing = True
+                    self._spawn(self._ask)
+            case Resync(reason):
+                self.telemetry.event("resync", self.member.round, None, reason)
+                self._trainer_supervisor.reload()
+            case CompareChains(round_):
+                # One comparison at a time: every entry of an answer may be one that differs.
+                if not self._settling:
+                    self._settling = True
+                    # Another peer has a different record, or nothing was decided for a while.
+                    _log.info("comparing our chain with others', up to round %d", round_)
+                    self._spawn(self._settle)
+            case Note(kind, round_, peer, text):
+                if kind != "decided":
+                    self.telemetry.event(kind, round_, peer, text)
+
+    @property
+    def _trainer_supervisor(self) -> TrainerSupervisor:
+        assert self.trainer_supervisor is not None  # `run` sets it before anything can happen
+        return self.trainer_supervisor
+
+    def _spawn(self, function: Callable[..., object], *arguments: object) -> None:
+        assert self._nursery is not None  # likewise
+        self._nursery.start_soon(function, *arguments)  # type: ignore[arg-type]  # async functions
+
+    def _sign(self, kind: str, body: bytes) -> Envelope:
+        return sign(self._identity, kind, self._manifest.swarm, body)
+
+    def _remember(self, envelope: Envelope) -> None:
+        raw = envelope.encode()
+        self._signed.note(self.member.round, raw, len(raw))
+        self._swarm_store.sign(raw)
+
+    async def _publish(self) -> None:
+        async for envelope in self._to_publish:
+            await self._swarm_store.written()
+            if envelope.kind == "announcement":
+                self._spawn(self._updates.offer, envelope)
+            await self._network.publish(self._topic, envelope.encode())
+
+    async def _write(self) -> None:
+        """Keep writing what no task waits for, such as the ledger of a node that only observes."""
+        while True:
+            await self._swarm_store.written()
+            await trio.sleep(TICK_SECONDS)
+
+    async def _ask(self) -> None:
+        """Ask one peer for what we may have missed."""
+        try:
+            found = await self._sync.ask(self.member.round)
+            if found is None:
+                return
+            await self._take_in(*found)
+        finally:
+            self._syncing = False
+
+    async def _take_in(self, peer: PeerId, answer: SyncAnswer) -> bool:
+        """Pass a peer's answer to the state machine. Return whether all of it was accepted."""
+        taking = AnswerIngest(peer, answer.entries(), answer.envelopes, self._open)
+        while (what := taking.next_input()) is not None:
+            try:
+                self._dispatch(what)
+            except ProtocolError as error:
+                self._network.traffic.reject(error.reason)
+                taking.refused()
+            await trio.lowlevel.checkpoint()
+        if taking.blame is not None:
+            self._network.traffic.reject(taking.blame.reason)
+            self._network.penalise(peer, taking.blame.reason)
+        return taking.all_held
+
+    def _open(self, raw: bytes) -> Envelope:
+        return open_envelope(raw, swarm=self._manifest.swarm)
+
+    async def _recall(self, round: int) -> None:
+        """Ask all other members what they have of `round`.
+
+        The member itself decides how long to wait for the answers.
+        """
+        others = set(self.member.members) - {self.member.me}
+        recalling = RecallRequests(round, others, trio.current_time())
+
+        async def take_in() -> None:
+            for peer, answer in recalling.drain():
+                recalling.heard(peer, all_held=await self._take_in(peer, answer))
+
+        await self._sync.recall(recalling, take_in)
+        if recalling.complete:
+            self._dispatch(Recalled(round))
+
+    async def _settle(self) -> None:
+        """Compare our chain with the others', and switch to theirs if the fork choice prefers it."""
+        try:
+            abandoned = self.member.is_abandoned(trio.current_time())
+            better = await self._sync.better_chain(self.member.ledger, abandoned=abandoned)
+            for peer in self._sync.newly_apart():
+                final = str(max(0, self.member.ledger.floor - 1))
+                self.telemetry.event("apart", self.member.round, peer, final)
+            if better is not None:
+                self._swarm_store.keep_instead(better)
+                self._dispatch(Rebased(better))
+        finally:
+            self._settling = False
+
+    def _note_collected(self) -> None:
+        ready = self.member.ready_since
+        if ready is not None:
+            self.telemetry.round_times(self.member.round).collected = ready
+
+    def _say_state(self) -> None:
+        say_state(self.member, self.telemetry, self._manifest.last_round)

@@ -1,0 +1,299 @@
+"""Joining: find a swarm by its swarm-id and fetch everything that a member needs.
+
+Everything fetched stays on the disk, so an interrupted join resumes where it stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from ...crypto.hashing import ContentId, content_id
+from ...crypto.identity import PeerId
+from ...protocol.chain.admissions import invited
+from ...protocol.chain.ledger import Ledger
+from ...protocol.chain.start_policy import (
+    AGAIN_SECONDS,
+    COMPANY_SECONDS,
+    check_point,
+    checkpoint_of,
+    has_begun,
+    may_start,
+)
+from ...protocol.codec.exchange_size import check_size
+from ...protocol.wire.checkpoint import Checkpoint
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId
+from ...protocol.wire.messages import JoinRequest
+from ..content.downloads import Downloads
+from ..content.manifest_search import ManifestSearch, read_manifest
+from ..content.mirrors import MirroredFetcher, Mirrors
+from ..content.prefetch import Prefetch, data_budget
+from ..content.replication import Replication
+from ..errors import ExitCode, UserError
+from ..network.discovery.introductions import Introducer
+from ..network.exchange.blobs import BlobFetcher
+from ..network.exchange.chunks import ChunkFetcher, Fetcher
+from ..network.network import Network
+from ..settings import DaemonSettings
+from ..storage.atomic_write import write_atomically
+from ..storage.blob_store import BlobStore
+from ..storage.data_dir import SwarmDir
+from ..storage.swarm_store import SwarmStore
+from ..telemetry.telemetry import Telemetry
+from ..training.task_names import require_task
+from .sync import catch_up
+from .version_watch import check_version
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinContext:
+    """The means of a join: the network, the peers to ask, and the stores for their answers."""
+
+    settings: DaemonSettings
+    me: PeerId
+    network: Network
+    introducer: Introducer
+    store: BlobStore
+    fetcher: BlobFetcher
+    directory: SwarmDir
+    telemetry: Telemetry
+    connected: Callable[[], list[PeerId]]
+    """Returns the connected peers that may be asked about the swarm."""
+
+    def downloads(self, fetcher: Fetcher) -> Downloads:
+        """Return downloads that fetch through `fetcher` and report their progress."""
+        chunks = ChunkFetcher(self.network, self.store, fetcher)
+        return Downloads(self.store, fetcher, chunks, self.connected, self.telemetry.report)
+
+
+async def find_manifest(means: JoinContext, *, takes_part: bool = True) -> Manifest:
+    """Return the manifest from the disk, or from any peer that has it. Raises `UserError`, also for a
+    task that a node taking part does not support."""
+    swarm = means.settings.swarm
+    data = await trio.to_thread.run_sync(_manifest_at_hand, means.store, means.directory, swarm)
+    if data is None:
+        report = means.telemetry.report
+        search = ManifestSearch(means.connected, means.introducer, means.fetcher, report)
+        data = await search.manifest(swarm, wait=means.settings.wait)
+    # A manifest with 20,000 tensors takes a third of a second.
+    manifest = await trio.to_thread.run_sync(read_manifest, data, swarm)
+    await trio.to_thread.run_sync(write_atomically, means.directory.manifest, data)
+    if takes_part:
+        require_task(manifest.task)
+        try:
+            await trio.to_thread.run_sync(check_size, manifest)
+        except ValueError as error:
+            raise UserError(
+                ExitCode.MANIFEST,
+                f"nobody can take part in this swarm: {error}",
+                "whoever made the swarm has to create it anew",
+            ) from None
+    return manifest
+
+
+def _manifest_at_hand(store: BlobStore, directory: SwarmDir, swarm: SwarmId) -> bytes | None:
+    """Return the manifest's bytes from either of its two places on this disk, and restore the other."""
+    data = store.get(ContentId(swarm))
+    if data is not None:
+        return data
+    try:
+        with directory.manifest.open("rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+    except OSError:
+        return None
+    if content_id(data) != swarm:
+        _log.warning("the swarm's manifest on this disk is damaged: it is fetched again")
+        return None
+    store.put(data)
+    return data
+
+
+async def fetch_ledger(means: JoinContext, manifest: Manifest, swarm_store: SwarmStore) -> Ledger:
+    """Return the ledger from the disk, extended by what the peers that answer have.
+
+    If no peer answers, a node that has only the manifest waits; the founder starts the swarm instead,
+    and a node that took part before continues from its own disk. Raises `UserError` (`FINAL`) if the
+    link names another chain than the one on the disk.
+
+    The ledger must contain the record that the link names and the one that this node knew to be final
+    before: without them the node waits, even if it is the founder.
+    """
+    linked = means.settings.at
+    known = await trio.to_thread.run_sync(swarm_store.final)
+    ledger = await trio.to_thread.run_sync(_load_ledger, swarm_store, known, linked)
+    if len(ledger):
+        _log.info("on this disk: the ledger up to round %d", len(ledger) - 1)
+    begun = has_begun(ledger, means.me)
+    if not begun or await _has_company(means):
+        while True:
+            report = partial(means.telemetry.report, "fetching the ledger")
+            found = await follow_ledger(means, manifest, ledger, swarm_store, report)
+            if may_start(ledger, begun=begun, found=found):
+                break
+            means.telemetry.report(_waiting_for(ledger.checkpoint), 0, 0)
+            await trio.sleep(AGAIN_SECONDS)
+    for point in (linked, known):
+        _check_point(ledger, point)
+    check_version(ledger)
+    return ledger
+
+
+async def follow_ledger(
+    means: JoinContext,
+    manifest: Manifest,
+    ledger: Ledger,
+    swarm_store: SwarmStore,
+    report: Callable[[int, int], None],
+) -> bool:
+    """Extend a ledger, in memory and on the disk, by what the other peers have; return whether any peer
+    answered whose chain has the ledger's checkpoint. `report` is called with the number of entries so
+    far and in all.
+
+    Raises `UserError` (`VERSION`) if the swarm has changed to a protocol version that this program
+    lacks.
+    """
+    found = await catch_up(
+        means.network,
+        manifest,
+        ledger,
+        keep=swarm_store.keep,
+        keep_instead=swarm_store.keep_instead,
+        written=swarm_store.written,
+        report=report,
+        peers=means.connected,
+    )
+    check_version(ledger)
+    return found
+
+
+def _load_ledger(
+    swarm_store: SwarmStore, known: Checkpoint | None, linked: Checkpoint | None
+) -> Ledger:
+    """Load the ledger from the disk and set the later of two checkpoints. Raises `UserError`
+    (`FINAL`)."""
+    try:
+        ledger = swarm_store.load_ledger(checkpoint=known)
+    except ProtocolError:
+        _log.warning("the ledger on the disk lacks the final record: it is fetched anew")
+        swarm_store.drop_ledger()
+        ledger = swarm_store.load_ledger(checkpoint=known)
+    try:
+        ledger.checkpoint = checkpoint_of(linked, known, ledger)
+    except ProtocolError:
+        assert linked is not None  # the link is what was refused
+        raise _another_chain(linked) from None
+    return ledger
+
+
+def _check_point(ledger: Ledger, point: Checkpoint | None) -> None:
+    """Raise `UserError` (`FINAL`) if the ledger has another record in this one's place."""
+    try:
+        check_point(ledger, point)
+    except ProtocolError:
+        assert point is not None  # only a checkpoint can be contradicted
+        raise _another_chain(point) from None
+
+
+def _another_chain(point: Checkpoint) -> UserError:
+    return UserError(
+        ExitCode.FINAL,
+        f"the link and this node do not mean the same record of round {point.round}",
+        "ask somebody whom you trust for a new link; if that says the same, this node was on a chain "
+        "that the others have left: docs/exit-codes.md says how it forgets that",
+    )
+
+
+def _waiting_for(checkpoint: Checkpoint | None) -> str:
+    if checkpoint is None:
+        return "waiting for a member of the swarm"
+    return f"waiting for a member whose chain has the final record of round {checkpoint.round}"
+
+
+async def fetch_data(means: JoinContext, manifest: Manifest) -> Prefetch:
+    """Fetch the training data that every member needs; the rest is fetched during training."""
+    mirrors = Mirrors(means.settings.mirrors, manifest.data.mirrors)
+    fetcher = MirroredFetcher(means.fetcher, means.store, mirrors)
+    scarce = None
+    if not manifest.data.mirrors:
+        # Without mirrors, a peer that leaves could take the last copy of a blob with it.
+        scarce = Replication(means.network, means.connected).scarce
+    prefetch = Prefetch(
+        data=manifest.data,
+        store=means.store,
+        downloads=means.downloads(fetcher),
+        fetcher=fetcher,
+        providers=means.connected,
+        budget=data_budget(means.settings.max_disk, manifest),
+        scarce=scarce,
+    )
+    await prefetch.begin()
+    return prefetch
+
+
+async def fetch_base(means: JoinContext, manifest: Manifest) -> None:
+    """Fetch the frozen base weights, if the swarm trains adapters and they are not here already.
+
+    Raises `UserError` (`MANIFEST`) for an unusable base model, and `DiskFull`.
+    """
+    adapter = manifest.adapter
+    if adapter is None:
+        return
+    mirrors = Mirrors(means.settings.mirrors, manifest.data.mirrors)
+    downloads = means.downloads(MirroredFetcher(means.fetcher, means.store, mirrors))
+    try:
+        size = 4 * adapter.base_elements
+        await downloads.listed("snapshot", adapter.base, size, "the base model")
+    except ProtocolError as error:
+        raise UserError(
+            ExitCode.MANIFEST,
+            f"the swarm's base model cannot be used: {error}",
+            "whoever made the swarm has to create it anew",
+        ) from None
+
+
+def check_standing(ledger: Ledger, me: PeerId) -> None:
+    """Raise `UserError` (`EXPELLED`) if the swarm has expelled this identity."""
+    expelled = ledger.membership(len(ledger)).expelled
+    if me in expelled:
+        raise UserError(
+            ExitCode.EXPELLED,
+            f"the swarm has expelled this node's identity in round {expelled[me]}: "
+            "it signed two things that contradict each other",
+            "the same identity.key runs on two machines, or was restored from a backup; "
+            "stop the other one, move the key away and join as a new peer",
+        )
+
+
+def check_invitation(manifest: Manifest, ledger: Ledger, me: PeerId, ticket: bytes) -> None:
+    """Raise `UserError` (`NO_TICKET`) if the swarm is by invitation and this node has no valid
+    ticket."""
+    if me in ledger.membership(len(ledger)):
+        return
+    if not invited(me, JoinRequest(len(ledger), ticket), manifest):
+        what = "this link has none" if not ticket else "the one in this link is for somebody else"
+        raise UserError(
+            ExitCode.NO_TICKET,
+            f"the swarm {manifest.name!r} admits only whom its founder has invited, by a ticket in "
+            f"the link, and {what}",
+            "tell the founder your peer id (`distro-node id`), who makes you a link with "
+            "`distro-node invite`",
+        )
+
+
+async def _has_company(means: JoinContext) -> bool:
+    """Wait a moment for the network to find a peer; return whether it did."""
+    deadline = trio.current_time() + COMPANY_SECONDS
+    while trio.current_time() < deadline:
+        if any(peer in means.introducer.peer_records for peer in means.network.connected()):
+            return True
+        await trio.sleep(_POLL_SECONDS)
+    return False

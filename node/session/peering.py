@@ -1,0 +1,116 @@
+"""A node's contact with the peers of one swarm: finding them, being found, and the means to ask them.
+
+Members and observers both have one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from ...crypto.identity import Identity, PeerId
+from ...protocol.wire.introductions import Registry
+from ..control.limits import BandwidthLimits
+from ..network.discovery.introductions import Introducer
+from ..network.discovery.mdns import LocalDiscovery
+from ..network.exchange.blobs import BlobFetcher
+from ..network.exchange.relays import Relays
+from ..network.network import Network
+from ..settings import DaemonSettings
+from ..storage.blob_store import BlobStore
+from ..storage.data_dir import DataDir
+from ..storage.monotonic_counter import MonotonicCounter
+from ..storage.relayed_bytes import RelayedBytes
+from ..telemetry.line_status import line_status
+from ..telemetry.status import LineStatus
+from ..telemetry.telemetry import Telemetry
+from ..util.background import keep_running
+from .join import JoinContext
+from .relay_counter import counted, keep_count
+
+# Time to wait for members in the local network if no other peer answers.
+_LOCAL_SECONDS = 10.0
+
+
+class SwarmPeering:
+    """Contact with one swarm's peers over an open network."""
+
+    def __init__(
+        self,
+        settings: DaemonSettings,
+        data: DataDir,
+        identity: Identity,
+        network: Network,
+        telemetry: Telemetry,
+        relays: Relays | None = None,
+        registry: Registry | None = None,
+    ) -> None:
+        """`relays` are asked for updates first, if given.
+
+        `registry` is the registry of a bootstrap peer that shares its network with this contact and
+        serves introductions itself. Its network also has peers of other swarms, which would count a
+        request about this swarm as an offence: only peers that have announced themselves in this swarm
+        are asked.
+        """
+        directory = data.swarm(settings.swarm)
+        directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # A node that listens on loopback has no local network to search.
+        self._looks_around = settings.mdns and bool(network.listening_ports)
+        self._settings = settings
+        self._network = network
+        self._shared = registry is not None
+        self.numbering = MonotonicCounter(data.starts, clock=time.time())
+        self._carried = RelayedBytes(None if self._shared else data.carried)
+        self.introducer = Introducer(
+            network,
+            identity,
+            settings.swarm,
+            settings.bootstrap,
+            known_path=directory.root / "peers.json",
+            patience=_LOCAL_SECONDS if self._looks_around else 0.0,
+            numbering=self.numbering,
+            registry=registry,
+        )
+        store = BlobStore(data.blobs)
+        self.means = JoinContext(
+            settings=settings,
+            me=identity.peer,
+            network=network,
+            introducer=self.introducer,
+            store=store,
+            fetcher=BlobFetcher(network, store, relays),
+            directory=directory,
+            telemetry=telemetry,
+            connected=self._askable,
+        )
+
+    def keep(self, nursery: trio.Nursery) -> None:
+        """Keep finding peers and being found while the nursery is open."""
+        if self._looks_around:
+            suggest = self.introducer.suggest
+            local = LocalDiscovery(self._network, self._settings.swarm, suggest)
+            nursery.start_soon(keep_running, local.run)
+        nursery.start_soon(keep_running, self.introducer.run)
+        nursery.start_soon(keep_running, partial(keep_count, self._network, self._carried))
+
+    def keep_to(self, limits: BandwidthLimits) -> None:
+        """Apply these bandwidth limits from now on."""
+        traffic = self._network.traffic
+        traffic.upload.limit, traffic.download.limit = limits.upload, limits.download
+
+    def line(self) -> LineStatus:
+        """Return the status of the line."""
+        introduced = self._shared or self.introducer.bootstrap_connected()
+        carried = counted(self._network, self._carried)
+        line = line_status(self._network, carried=carried, bootstrap=introduced)
+        return replace(line, peers=len(self._askable())) if self._shared else line
+
+    def _askable(self) -> list[PeerId]:
+        connected = self._network.connected()
+        if not self._shared:
+            return list(connected)
+        known = {*self.introducer.peer_records, *self.introducer.bootstrap_peers}
+        return [peer for peer in connected if peer in known]

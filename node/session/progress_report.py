@@ -1,0 +1,28 @@
+"""The member's progress, reported to telemetry in terms of the status."""
+
+from __future__ import annotations
+
+from ...protocol.member.member import Member
+from ..telemetry.telemetry import Telemetry
+
+
+def say_state(member: Member, telemetry: Telemetry, last_round: int | None) -> None:
+    """Report the member's state, in a run with this last round."""
+    match member.state:
+        case "loading" | "applying":
+            telemetry.report("replaying rounds", member.applied_round + 1, member.round)
+            telemetry.enter("syncing")
+        case "asking":
+            telemetry.enter("joining")
+        case "recalling" | "collecting" | "agreeing":
+            telemetry.progress = None
+            telemetry.enter("waiting" if member.round == 0 else "training")
+        case "finished":
+            telemetry.progress = None
+            if telemetry.state != "finished":
+                # The rounds after the last one train nothing, so the run's own last round is shown.
+                telemetry.event("finished", last_round or member.applied_round)
+            telemetry.enter("finished")
+        case "leaving" | "left" | "expelled":
+            # Reported when the leave was requested, or by the daemon.
+            pass

@@ -1,0 +1,430 @@
+"""One session of a member: from the first connection to the goodbye.
+
+It finds the swarm, fetches what is missing (`joining`), runs the member, and reports its status at any
+time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from ...crypto.envelope import sign
+from ...crypto.hashing import ContentId
+from ...crypto.identity import Identity, PeerId, peer_text
+from ...protocol.chain.ledger import Ledger
+from ...protocol.member.member import Member
+from ...protocol.util.bounded_dict import BoundedTable
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.messages import TICKET_KIND
+from ..content.prefetch import Prefetch, upcoming_samples
+from ..content.snapshots import HELD, Snapshots
+from ..control.limits import BandwidthLimits
+from ..network.cancel_scopes import open_scope
+from ..network.exchange.blobs import serve_blobs
+from ..network.exchange.chunks import serve_chunks
+from ..network.exchange.relays import Relays
+from ..network.exchange.update_relay import UpdateRelay
+from ..network.nat.reach import Reach
+from ..network.network import Network
+from ..private_data.trainer import PrivateTraining, check_choices, prepare
+from ..settings import DaemonSettings
+from ..storage.data_dir import DataDir
+from ..storage.swarm_store import SwarmStore
+from ..telemetry.families import Follower
+from ..telemetry.messages import WEIGHTS
+from ..telemetry.metrics import Metrics
+from ..telemetry.status import (
+    Awaited,
+    Connection,
+    MemberStatus,
+    ReachStatus,
+    SessionStatus,
+    SwarmStatus,
+)
+from ..telemetry.telemetry import Telemetry
+from ..training.client import TrainerSpec, open_trainer
+from ..training.local_policy import LocalPolicy
+from ..training.reaudit import ReauditWorker
+from ..training.supervisor import OpenTrainer, TrainerSupervisor
+from ..util.background import keep_running
+from .audit_report import AuditMetricsUpdater, checks_status
+from .effect_runner import Runner
+from .join import (
+    check_invitation,
+    check_standing,
+    fetch_base,
+    fetch_data,
+    fetch_ledger,
+    find_manifest,
+)
+from .peering import SwarmPeering
+from .update_exchange import RECENT_UPDATES
+from .version_watch import change_status, check_version
+
+# Time that a polite leave waits for the others to record it.
+_LEAVE_SECONDS = 5.0
+_EVALUATE_ROUNDS = 10
+_METRICS_SECONDS = 1.0
+
+
+class SwarmSession:
+    """One session in the swarm, from the first connection to the goodbye.
+
+    When told to leave, it says goodbye if it is already taking part; before that there is no one to
+    tell.
+    """
+
+    def __init__(
+        self,
+        settings: DaemonSettings,
+        data: DataDir,
+        identity: Identity,
+        network: Network,
+        telemetry: Telemetry,
+        start_trainer: OpenTrainer = open_trainer,
+    ) -> None:
+        self._settings = settings
+        self._data = data
+        self._identity = identity
+        self._network = network
+        self._telemetry = telemetry
+        self._start_trainer = start_trainer
+        self._relays = Relays(network)
+        self._contact = SwarmPeering(settings, data, identity, network, telemetry, self._relays)
+        self._means = self._contact.means
+        self._reach = Reach(network, self._contact.introducer, upnp=settings.upnp)
+        self._told_to_leave = False
+        self._joining = open_scope()
+        # What is known of the swarm so far; the status may be requested at any time.
+        self._manifest: Manifest | None = None
+        self._work: _Work | None = None
+
+    async def run(self, ticket: bytes) -> None:
+        """Join, take part, leave. Raises `UserError`."""
+        async with trio.open_nursery() as nursery:
+            self._keep_in_touch(nursery)
+            with self._joining:
+                work = await self._join(ticket)
+                # From here on there are members to say goodbye to.
+                self._work = work
+                self._network.favours = lambda peer: peer in work.runner.member.members
+            if self._work is not None and not self._told_to_leave:
+                await self._take_part(self._work)
+            nursery.cancel_scope.cancel()
+
+    @property
+    def told_to_leave(self) -> bool:
+        """Whether this session was told to end; otherwise it ended by itself."""
+        return self._told_to_leave
+
+    @property
+    def run_is_over(self) -> bool:
+        """Whether the swarm's run has ended and its result is on this disk."""
+        return self._work is not None and self._work.runner.member.is_finished
+
+    def leave(self) -> None:
+        """Say goodbye and end."""
+        self._told_to_leave = True
+        if self._work is None:
+            self._joining.cancel()
+        else:
+            self._work.runner.leave(_LEAVE_SECONDS)
+
+    def keep_to(self, limits: BandwidthLimits) -> None:
+        """Apply these bandwidth limits from now on."""
+        self._contact.keep_to(limits)
+
+    def status(self) -> SessionStatus:
+        """Return the parts of the status that hold for this session."""
+        return SessionStatus(
+            swarm=self._swarm_status(),
+            line=self._contact.line(),
+            reach=_reach_status(self._reach, self._network),
+        )
+
+    # The phases
+
+    def _keep_in_touch(self, nursery: trio.Nursery) -> None:
+        """Keep finding peers and being found while the nursery is open."""
+        nursery.start_soon(keep_running, self._update_metrics)
+        nursery.start_soon(keep_running, self._relays.run)
+        if self._settings.relay is not None:
+            UpdateRelay(self._network, self._settings.relay)
+        self._contact.keep(nursery)
+        nursery.start_soon(self._reach.run)
+
+    async def _join(self, ticket: bytes) -> _Work:
+        """Find the swarm, fetch what is missing, and build the member."""
+        means, telemetry = self._means, self._telemetry
+        telemetry.enter("connecting")
+        manifest = self._manifest = await find_manifest(means)
+        check_choices(self._settings, manifest)
+        swarm_store = SwarmStore(means.directory, manifest)
+        await trio.to_thread.run_sync(telemetry.keep_history, swarm_store.history)
+        update_ids: BoundedTable[ContentId, None] = BoundedTable(RECENT_UPDATES)
+        # Others may already fetch here what has arrived.
+        serve_blobs(
+            self._network,
+            means.store,
+            kind_of=lambda cid: "update" if cid in update_ids else "blob",
+            asked=self._note_request,
+            relays=self._relays,
+        )
+        serve_chunks(self._network, means.store)
+        telemetry.enter("syncing")
+        if manifest.admission.issuer == means.me:
+            # The issuer of the tickets signs its own.
+            ticket = sign(self._identity, TICKET_KIND, manifest.swarm, means.me).signature
+        ledger = await fetch_ledger(means, manifest, swarm_store)
+        check_standing(ledger, means.me)
+        check_invitation(manifest, ledger, means.me, ticket)
+        telemetry.arrive(len(ledger))
+        prefetch = await fetch_data(means, manifest)
+        own = await self._own_training(manifest, ledger)
+        runner = Runner(
+            manifest=manifest,
+            identity=self._identity,
+            network=self._network,
+            store=means.store,
+            fetcher=means.fetcher,
+            relays=self._relays,
+            swarm_store=swarm_store,
+            ledger=ledger,
+            telemetry=telemetry,
+            start_number=self._contact.numbering.start_number,
+            ticket=ticket,
+            update_ids=update_ids,
+        )
+        snapshots = Snapshots(
+            manifest=manifest,
+            store=means.store,
+            swarm_store=swarm_store,
+            downloads=means.downloads(means.fetcher),
+            ledger=runner.ledger,
+            # A node with a disk limit has no space for others' snapshots.
+            held=HELD if self._settings.max_disk is None else 0,
+        )
+        spec = self._spec(manifest, own)
+        trainer = self._trainer(manifest, spec, snapshots, prefetch, own)
+        if manifest.checks is not None:
+            runner.second_looks = ReauditWorker(
+                manifest=manifest,
+                spec=spec,
+                store=means.store,
+                states=snapshots,
+                momentum=means.directory.momentum,
+                me=means.me,
+                bring=prefetch.bring,
+                start=self._start_trainer,
+            )
+        return _Work(runner, snapshots, prefetch, trainer, own)
+
+    async def _own_training(self, manifest: Manifest, ledger: Ledger) -> PrivateTraining | None:
+        """Prepare this member's own data in a swarm of private data; None in any other."""
+        if manifest.data.private is None:
+            return None
+        means, telemetry = self._means, self._telemetry
+        return await prepare(
+            self._settings,
+            manifest,
+            means.directory,
+            self._data.blobs,
+            len({*ledger.membership(len(ledger)).peers, means.me}),
+            len(ledger),
+            telemetry.report,
+            telemetry.told,
+        )
+
+    def _spec(self, manifest: Manifest, own: PrivateTraining | None) -> TrainerSpec:
+        settings, means = self._settings, self._means
+        return TrainerSpec(
+            manifest=manifest.encode(),
+            blobs=self._data.blobs,
+            device=settings.device,
+            threads=settings.threads,
+            micro_batch=settings.micro_batch,
+            memory=settings.memory,
+            compile=settings.compile,
+            split=settings.split,
+            launched=settings.launched,
+            writable=(means.directory.momentum.parent,),
+            caches=means.directory.caches,
+            confined=settings.sandbox,
+            ways=LocalPolicy(stateless=settings.stateless) if own is None else own.ways,
+        )
+
+    def _trainer(
+        self,
+        manifest: Manifest,
+        spec: TrainerSpec,
+        snapshots: Snapshots,
+        prefetch: Prefetch,
+        own: PrivateTraining | None,
+    ) -> TrainerSupervisor:
+        settings, means = self._settings, self._means
+        return TrainerSupervisor(
+            manifest=manifest,
+            spec=spec,
+            store=means.store,
+            snapshots=snapshots,
+            momentum=means.directory.momentum,
+            telemetry=self._telemetry,
+            evaluate_every=settings.evaluate_every or _EVALUATE_ROUNDS,
+            sample_prompt=settings.sample_prompt,
+            last_round=_earlier(settings.until_round, manifest.last_round),
+            data_ready=prefetch.ready,
+            looked_at=prefetch,
+            base_ready=functools.partial(fetch_base, means, manifest),
+            draw=None if own is None else own.draw,
+            start=self._start_trainer,
+        )
+
+    async def _take_part(self, work: _Work) -> None:
+        """Train until the goodbye. Raises `UserError` if the swarm has expelled this node."""
+        runner, me = work.runner, self._identity.peer
+
+        def upcoming(rounds: int) -> Callable[[], list[int]]:
+            # Truncated copy: the chain grows while this is computed.
+            known = runner.ledger().truncated(len(runner.ledger()))
+            return partial(upcoming_samples, known, me, rounds)
+
+        prefetch = partial(work.prefetch.run, upcoming, lambda: runner.ledger().head)
+        self._network.spawn(keep_running, prefetch)
+        settings = self._settings
+        await runner.run(
+            work.trainer, until_round=settings.until_round, serve_result=settings.serve_result
+        )
+        check_standing(runner.ledger(), me)
+        if work.own is not None:
+            work.own.check()
+        if not self._told_to_leave:
+            check_version(runner.ledger())
+
+    # Status and metrics during the session
+
+    def _note_request(self, peer: PeerId, blob: ContentId) -> None:
+        if self._work is not None and self._work.snapshots.asked(peer, blob):
+            self._work.runner.gave(peer, blob=True)
+
+    def _swarm_status(self) -> SwarmStatus | None:
+        if self._manifest is None:
+            return None
+        member = None if self._work is None else self._work.runner.member
+        return SwarmStatus(
+            name=self._manifest.name,
+            parameters=self._manifest.elements,
+            last_round=self._manifest.last_round,
+            round=None if member is None else member.round,
+            final_round=None if member is None else _final_round(member),
+            members=None if member is None else _members(member, self._network.connected()),
+            awaited=() if member is None else _awaited(member),
+            decided_seconds=self._telemetry.learned_seconds(trio.current_time()),
+            apart=() if self._work is None else _texts(self._work.runner.apart()),
+            version=None if member is None else member.ledger.versions[member.round].now,
+            change=None if member is None else change_status(member.ledger),
+            hosted_round=None,
+            checks=None if member is None else checks_status(member.ledger, member.me),
+        )
+
+    async def _update_metrics(self) -> None:
+        metrics, network = self._telemetry.metrics, self._network
+        sent, received = Follower(metrics.sent), Follower(metrics.received)
+        rejected = Follower(metrics.rejected)
+        checked = AuditMetricsUpdater(metrics.checks, self._identity.peer)
+        while True:
+            sent.update(network.traffic.sent)
+            received.update(network.traffic.received)
+            rejected.update(network.traffic.rejected)
+            if (
+                self._work is not None
+                and (final := _final_round(self._work.runner.member)) is not None
+            ):
+                metrics.final_round.set(final)
+            if self._work is not None:
+                _measure_share(metrics, self._work.runner.member)
+                checked.update(self._work.runner.member.ledger)
+            metrics.peers_connected.set(len(network.connected()))
+            metrics.peers_relayed.set(len(network.relayed()))
+            if self._reach.dialable is not None:
+                metrics.reachable.set(self._reach.dialable)
+            await trio.sleep(_METRICS_SECONDS)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A member with the parts that work for it."""
+
+    runner: Runner
+    snapshots: Snapshots
+    prefetch: Prefetch
+    trainer: TrainerSupervisor
+    own: PrivateTraining | None
+
+
+def _earlier(wanted: int | None, last: int | None) -> int | None:
+    rounds = [each for each in (wanted, last) if each is not None]
+    return min(rounds, default=None)
+
+
+def _final_round(member: Member) -> int | None:
+    bound = member.ledger.bound
+    return None if bound is None else bound.round
+
+
+def _measure_share(metrics: Metrics, member: Member) -> None:
+    shares = member.ledger.dealing.shares(member.round)
+    weight = shares.weights.get(member.me)
+    metrics.share.set(shares.part(member.me) if weight is not None else 0.0)
+    metrics.capacity.set(weight.capacity if weight is not None else 0)
+
+
+def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus, ...]:
+    now = trio.current_time()
+    rows = []
+    shares = member.ledger.dealing.shares(member.round)
+    for peer in member.members:
+        heard, me = member.last_heard(peer), peer == member.me
+        rows.append(
+            MemberStatus(
+                peer=peer_text(peer),
+                me=me,
+                connected=me or peer in connected,
+                heard_seconds=None if me or heard is None else max(0.0, now - heard),
+                share=shares.part(peer),
+                capacity=shares.weights[peer].capacity or None,
+                why=WEIGHTS[shares.weights[peer].why],
+            )
+        )
+    return tuple(rows)
+
+
+def _texts(peers: Iterable[PeerId]) -> tuple[str, ...]:
+    return tuple(sorted(map(peer_text, peers)))
+
+
+def _awaited(member: Member) -> tuple[Awaited, ...]:
+    """Return the members whose update is due and that have been silent for unusually long."""
+    return tuple(
+        Awaited(peer=peer_text(peer), silent_seconds=silent, lease_seconds=member.lease)
+        for peer, silent in member.overdue(trio.current_time())
+    )
+
+
+def _reach_status(reach: Reach, network: Network) -> ReachStatus:
+    relayed = network.relayed()
+    return ReachStatus(
+        verdict=reach.verdict,
+        observed=reach.observed,
+        port=reach.port,
+        mapped=reach.mapped,
+        relays=tuple(peer_text(relay) for relay in reach.relays),
+        connections=tuple(
+            Connection(peer=peer_text(peer), way="relayed" if peer in relayed else "direct")
+            for peer in network.connected()
+        ),
+    )

@@ -1,0 +1,282 @@
+"""The parts of sign votes on this node: all of its own vote, and of others the part for its section.
+
+A part is requested from the vote's author, and from the aggregators of the same section that may have it
+by now. It is kept for some rounds, under the name by which it is requested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from pathlib import Path
+
+import trio
+
+from ...crypto.hashing import ContentId, content_id
+from ...crypto.identity import PeerId, short_peer
+from ...protocol.chain.committees import Place
+from ...protocol.codec.sections import sections
+from ...protocol.codec.sign_vote import cut_sheet, decode_part, part_bytes, step_of
+from ...protocol.codec.sign_vote_tree import open_part, part_name, sheet_id, way_bytes, with_way
+from ...protocol.codec.update import manifest_layout
+from ...protocol.member.effects import FetchUpdate
+from ...protocol.member.member import Member
+from ...protocol.member.update_fetch import FETCH_PAUSE_SECONDS, FETCH_SECONDS
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.work_specs import SpeakersSpec
+from ..network.cancel_scopes import open_scope
+from ..network.exchange.blobs import PART_PROTOCOL, BlobFetcher, FetchFailed, serve_parts
+from ..network.network import Network
+from ..storage.sign_vote_store import PartStore
+from ..telemetry.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+# Committees aggregate in the round after the vote's, and some aggregators lag a little.
+_KEPT_ROUNDS = 3
+_POLL_SECONDS = 0.2
+# An aggregator of the same section may get a part at any moment.
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+class SignVoteExchange:
+    """Makes, fetches, checks, keeps and removes parts of sign votes."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        speakers: SpeakersSpec,
+        member: Member,
+        network: Network,
+        store: PartStore,
+        fetcher: BlobFetcher,
+        telemetry: Telemetry,
+    ) -> None:
+        self._one_of = speakers.one_of
+        self._member = member
+        self._network = network
+        self._store = store
+        self._fetcher = fetcher
+        self._telemetry = telemetry
+        self._layout = manifest_layout(manifest)
+        # Computing the sections of a model with many tensors takes tens of milliseconds, once per vote
+        # without the cache.
+        self._cut_into = lru_cache(2)(partial(sections, self._layout))
+        # Decoding takes memory as well as time.
+        self._one_at_a_time = trio.CapacityLimiter(1)
+        # The first round applied by this process, until older parts have been removed.
+        self._first: int | None = None
+        self._settled = False
+        # By round: the names of parts that are kept or expected. And the parts being fetched.
+        self._names: dict[int, set[ContentId]] = {}
+        self._under_way: Counter[ContentId] = Counter()
+        # By round: the scopes of fetches that may still ask the author, and not the committee alone.
+        self._asking: dict[int, set[trio.CancelScope]] = {}
+        self._closed: set[int] = set()
+
+    async def cut(self, round: int, sheet: bytes) -> ContentId | None:
+        """Wait until the number of sections of `round` is known, store the parts of our own sign vote,
+        and return its id; None if the round is decided first. Raises `DiskFull`."""
+        while not (count := self._sections(round)):
+            if self.is_decided(round):
+                return None
+            await trio.sleep(_POLL_SECONDS)
+        cut = partial(self._store_parts, count, step_of(round), sheet)
+        name, parts = await trio.to_thread.run_sync(cut, limiter=self._one_at_a_time)
+        for part in parts:
+            self._note(round, part)
+        return name
+
+    async def get(self, wanted: FetchUpdate) -> bool:
+        """Try to get the part that this node needs of an announced sign vote; return whether it is here.
+        A node that is in no committee needs none. Raises `DiskFull`."""
+        member = self._member
+        speaking = member.ledger.speaking
+        place = None if speaking is None else speaking.place(wanted.round, member.me)
+        if wanted.peer == member.me:
+            # Made before a restart: the parts are on the disk, and others request them.
+            count = self._sections(wanted.round)
+            for section in range(count):
+                self._note(wanted.round, _named(self._store, wanted.update, (section, count)))
+        return (
+            place is None
+            or await self.part(wanted.round, wanted.peer, wanted.update, place) is not None
+        )
+
+    async def part(
+        self, round: int, author: PeerId, sheet: ContentId, place: Place
+    ) -> bytes | None:
+        """Return this section's part of a sign vote of `round`, or None if it cannot be had for now. A
+        part that does not decode is returned as well: its author made it so. Raises `DiskFull`."""
+        section, count = place
+        own = self._cut_into(count)[section]
+        name = _named(self._store, sheet, place)
+        self._note(round, name)
+        known = name in self._under_way or self._store.has(name)
+        self._under_way[name] += 1
+        data: bytes | None = None
+        try:
+            with self._until_closed(round):
+                data = await self._fetcher.fetch(
+                    name,
+                    max_bytes=part_bytes(own, self._one_of, step_of(round)) + way_bytes(*place),
+                    providers=lambda: self._providers(round, author, section),
+                    kind="update",
+                    timeout=FETCH_SECONDS,
+                    # Its committee aggregates in the following round.
+                    wanted=lambda: not self.is_decided(round + 1),
+                )
+        except FetchFailed as failure:
+            _log.info("part of a sheet of round %d not to be had yet: %s", round, failure.reason)
+        finally:
+            self._under_way[name] -= 1
+            # Drops entries whose count is zero.
+            self._under_way = +self._under_way
+        if data is None:
+            return None
+        part = open_part(sheet, section, count, data)
+        if not known:
+            self._telemetry.received(round, len(data))
+            await self._check(partial(decode_part, own, self._one_of, step_of(round), part), author)
+        return part
+
+    async def wait_for(self, round: int, author: PeerId, sheet: ContentId, place: Place) -> bytes:
+        """Retry `part` until it is here."""
+        while True:
+            closed = round in self._closed
+            part = await self.part(round, author, sheet, place)
+            if part is not None:
+                return part
+            if closed == (round in self._closed):
+                await trio.sleep(FETCH_PAUSE_SECONDS)
+
+    def close(self, round: int) -> None:
+        """From now on request parts of the sign votes of `round` only within the committee: an author
+        that gave its part to a single aggregator at the last moment would make the aggregates differ."""
+        self._closed.add(round)
+        for scope in self._asking.pop(round, ()):
+            scope.cancel()
+
+    def is_decided(self, round: int) -> bool:
+        """Whether a round is decided, so that nothing more can count in it."""
+        return len(self._member.ledger) > round
+
+    async def sweep(self, round: int) -> None:
+        """Remove parts that no one requests any more, now that `round` is applied."""
+        if self._is_settled(round):
+            await trio.to_thread.run_sync(self._store.remove_nameless)
+        self._closed = {closed for closed in self._closed if closed + _KEPT_ROUNDS > round}
+        files = self._store.set_aside(self._missed(round))
+        await trio.to_thread.run_sync(self._store.free, files)
+
+    def _missed(self, round: int) -> set[ContentId]:
+        missed: set[ContentId] = set()
+        for old in [r for r in self._names if r + _KEPT_ROUNDS <= round]:
+            # Parts still being fetched stay known under their names until the next sweep.
+            missed |= self._names[old] - self._under_way.keys()
+            self._names[old] &= self._under_way.keys()
+            if not self._names[old]:
+                del self._names[old]
+        return missed
+
+    def _is_settled(self, round: int) -> bool:
+        """Whether parts kept by earlier processes are of no use any more; true once."""
+        self._first = round if self._first is None else self._first
+        if self._settled or round < self._first + _KEPT_ROUNDS:
+            return False
+        self._settled = True
+        return True
+
+    async def _check(self, decode: partial[object], author: PeerId) -> None:
+        try:
+            await trio.to_thread.run_sync(decode, limiter=self._one_at_a_time)
+        except ProtocolError as problem:
+            self._network.traffic.reject(problem.reason)
+            self._network.penalise(author, problem.reason)
+            _log.debug("from peer %s: a sheet that tells nothing: %s", short_peer(author), problem)
+
+    @contextlib.contextmanager
+    def _until_closed(self, round: int) -> Iterator[None]:
+        """Cancel the body when the sign votes of a round are closed; do nothing if they already are."""
+        scope = open_scope()
+        waiting = set() if round in self._closed else self._asking.setdefault(round, set())
+        waiting.add(scope)
+        try:
+            with scope:
+                yield
+        finally:
+            waiting.discard(scope)
+            if not waiting and self._asking.get(round) is waiting:
+                del self._asking[round]
+
+    def _note(self, round: int, name: ContentId) -> None:
+        self._names.setdefault(round, set()).add(name)
+
+    def _sections(self, round: int) -> int:
+        speaking = self._member.ledger.speaking
+        return 0 if speaking is None else speaking.sections(round)
+
+    def _providers(self, round: int, author: PeerId, section: int) -> list[PeerId]:
+        speaking = self._member.ledger.speaking
+        panel = () if speaking is None else speaking.panel(round, section)
+        others = [peer for peer in panel if peer not in (author, self._member.me)]
+        random.shuffle(others)
+        connected = self._network.connected()
+        asked = others if round in self._closed else [author, *others]
+        return [peer for peer in asked if peer in connected]
+
+    def _store_parts(
+        self, count: int, turn: int, sheet: bytes
+    ) -> tuple[ContentId, list[ContentId]]:
+        """Store the parts of a sign vote; return its id and their names."""
+        (whole,) = sections(self._layout, 1)
+        parts = cut_sheet(whole, self._cut_into(count), self._one_of, turn, sheet)
+        ids = [content_id(part) for part in parts]
+        called = sheet_id(ids)
+        names = [_named(self._store, called, (section, count)) for section in range(count)]
+        for section, name in enumerate(names):
+            self._store.keep(name, with_way(ids, section, parts[section]))
+        return called, names
+
+
+def open_sheets(
+    manifest: Manifest, member: Member, network: Network, directory: Path, telemetry: Telemetry
+) -> SignVoteExchange | None:
+    """Open the parts of sign votes in `directory`, in a swarm with committees, and serve them to peers;
+    None in other swarms."""
+    if manifest.speakers is None:
+        return None
+    store = PartStore(directory)
+    serve_parts(network, store)
+    return SignVoteExchange(
+        manifest=manifest,
+        speakers=manifest.speakers,
+        member=member,
+        network=network,
+        store=store,
+        fetcher=BlobFetcher(
+            network, store, protocol=PART_PROTOCOL, longest_pause=_LONGEST_PAUSE_SECONDS
+        ),
+        telemetry=telemetry,
+    )
+
+
+def _named(store: PartStore, sheet: ContentId, place: Place) -> ContentId:
+    """Return the name of a section's part of a sign vote, and make it known to the store."""
+    name = part_name(sheet, *place)
+    store.name(name, partial(_fits, sheet, place))
+    return name
+
+
+def _fits(sheet: ContentId, place: Place, data: bytes) -> bool:
+    try:
+        open_part(sheet, *place, data)
+    except ProtocolError:
+        return False
+    return True

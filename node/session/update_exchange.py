@@ -1,0 +1,228 @@
+"""The updates of a swarm on this node: fetched when announced, checked, kept, removed.
+
+An update is requested until it is here or its round no longer needs it: from a relay if there is one,
+otherwise from its author or from peers that have it by now. Only updates that the codec accepts are
+reported as held.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+import trio
+
+from ...crypto.envelope import Envelope
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId, short_peer
+from ...protocol.chain.retention import ReceivedUpdates, first_needed, updates_from
+from ...protocol.codec.aggregate import check_said, longest_tally
+from ...protocol.codec.update import UpdateLayout, check_update, manifest_layout
+from ...protocol.member.effects import FetchUpdate, Train
+from ...protocol.member.inputs import Input, Trained, UpdateHeld
+from ...protocol.member.member import Member
+from ...protocol.member.update_fetch import FETCH_PAUSE_SECONDS, FETCH_SECONDS, UpdateDownloads
+from ...protocol.util.bounded_dict import BoundedTable
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.messages import decode_message, round_of
+from ...protocol.wire.relay_requests import RelayRequest, open_relay_request, relay_request
+from ..network.exchange.blobs import BlobFetcher, FetchFailed
+from ..network.exchange.relays import Relays
+from ..network.network import Network
+from ..storage.blob_store import BlobStore
+from ..telemetry.telemetry import Telemetry
+from ..training.client import TrainedUpdate as Made
+from ..util.system_errors import is_shortage, note_shortage
+from .sign_vote_exchange import SignVoteExchange
+
+_log = logging.getLogger(__name__)
+
+RECENT_UPDATES = 16_384
+"""Number of updates whose bytes are counted as update traffic: several rounds of a swarm of any size."""
+
+
+def report_of(what: Train, update: ContentId, made: Made) -> Trained:
+    """Return the report to the member about our own update, which is in the store."""
+    return Trained(
+        what.round,
+        what.dealt,
+        update,
+        len(made.body),
+        made.tokens,
+        made.loss,
+        len(what.samples),
+        made.compute_seconds,
+        made.encode_seconds,
+    )
+
+
+class UpdateExchange:
+    """Fetches the updates that a member asks for, and reports the results to it."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        member: Member,
+        network: Network,
+        store: BlobStore,
+        fetcher: BlobFetcher,
+        relays: Relays,
+        telemetry: Telemetry,
+        ids: BoundedTable[ContentId, None],
+        tell: Callable[[Input], None],
+        sheets: SignVoteExchange | None = None,
+    ) -> None:
+        """`ids` is kept filled with the ids of recent updates; `tell` passes an input to the member.
+        With `sheets`, all other updates are aggregates."""
+        self._manifest = manifest
+        self._member = member
+        self._network = network
+        self._store = store
+        self._fetcher = fetcher
+        self._relays = relays
+        self._telemetry = telemetry
+        self._ids = ids
+        self._tell = tell
+        self._layout = manifest_layout(manifest)
+        self._longest = self._layout.body_bytes
+        self._check_body: Callable[[UpdateLayout, bytes], object] = check_update
+        self._sheets = sheets
+        if sheets is not None:
+            self._longest, self._check_body = longest_tally(self._layout), check_said
+        # Decoding takes memory as well as time.
+        self._one_at_a_time = trio.CapacityLimiter(1)
+        self._fetching = UpdateDownloads()
+        self._kept = ReceivedUpdates()
+
+    async def fetch(self, wanted: FetchUpdate) -> None:
+        """Fetch an update and check it, retrying while its round needs it. Of a sign vote, fetch the
+        part for the section that this member aggregates, if any. Raises `DiskFull`."""
+        if not self._fetching.begin(wanted, stored=self._store.has(wanted.update)):
+            return
+        try:
+            while self._fetching.goes_on(wanted, self._member.applied_round):
+                try:
+                    if await self._try(wanted):
+                        return
+                except OSError as error:
+                    if not is_shortage(error):
+                        raise
+                    note_shortage(error)
+                    await trio.sleep(FETCH_PAUSE_SECONDS)
+        finally:
+            self._fetching.end(wanted)
+
+    async def offer(self, announcement: Envelope) -> None:
+        """Upload our own update to a relay, if other members are there to fetch it. Parts of a sign vote
+        are not relayed: only a few members need each."""
+        round_ = round_of(decode_message(announcement))
+        whole = self._sheets is None or self._manifest.speaks(round_)
+        if whole and len(self._member.members) > 1:
+            sealed = self._manifest.swarm + announcement.encode()
+            await self._relays.offer(open_relay_request(sealed))
+
+    def keep(self, round: int, update: ContentId) -> None:
+        """Note that an update of `round` is in the store."""
+        self._kept.note(round, update)
+        self._ids[update] = None
+
+    async def sweep(self, round: int) -> None:
+        """Remove updates that missed their round, since no one will ever request them."""
+        ledger = self._member.ledger
+        missed = self._kept.missed(round, ledger)
+        if missed:
+            # The same bytes may count in a round that is still to be applied, or may have counted in one
+            # whose updates are still kept for others.
+            first = first_needed(ledger, round)
+            known = ledger.truncated(len(ledger))
+            # Reads up to two hundred entries, most of them from the disk.
+            missed -= await trio.to_thread.run_sync(updates_from, known, first)
+            # Plus entries decided meanwhile, or those of another chain that was switched to.
+            now = self._member.ledger
+            missed -= updates_from(now, len(known) if now is ledger else first)
+            missed -= self._kept.awaited() | self._fetching.under_way
+        if self._sheets is not None:
+            await self._sheets.sweep(round)
+        files = self._store.set_aside(missed)
+        await trio.to_thread.run_sync(self._store.free, files)
+
+    async def _try(self, wanted: FetchUpdate) -> bool:
+        """Try once to get an update, or the part needed of a sign vote; return whether that is settled.
+        Pause if not."""
+        if self._sheets is not None and not self._manifest.speaks(wanted.round):
+            if await self._sheets.get(wanted):
+                self._tell(UpdateHeld(wanted.update))
+                return True
+            await trio.sleep(FETCH_PAUSE_SECONDS)
+            return False
+        body = await self._get(wanted)
+        if body is None:
+            return False
+        if self._fetching.is_new(wanted):
+            self._telemetry.received(wanted.round, len(body))
+        await self._check(wanted, body)
+        return True
+
+    async def _get(self, wanted: FetchUpdate) -> bytes | None:
+        def providers() -> list[PeerId]:
+            connected = list(self._network.connected())
+            random.shuffle(connected)
+            return self._fetching.providers(wanted, self._member.ledger, connected)
+
+        try:
+            return await self._fetcher.fetch(
+                wanted.update,
+                max_bytes=self._longest,
+                providers=providers,
+                kind="update",
+                timeout=FETCH_SECONDS,
+                wanted=lambda: self._is_needed(wanted.round),
+                relay=self._relay_request(wanted),
+            )
+        except FetchFailed as failure:
+            _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
+            member = self._member
+            if wanted.round < member.round:
+                # The round is decided, so this node is behind and replays it.
+                what = f"waiting for a peer that has the updates of round {wanted.round}"
+                self._telemetry.report(what, 0, 0)
+            if failure.is_vain:
+                for report in self._fetching.in_vain(wanted, member.ledger, member.applied_round):
+                    self._tell(report)
+            await trio.sleep(FETCH_PAUSE_SECONDS)
+            return None
+
+    def _is_needed(self, round: int) -> bool:
+        member = self._member
+        return self._fetching.is_needed(round, member.ledger, member.applied_round)
+
+    def _relay_request(self, wanted: FetchUpdate) -> RelayRequest | None:
+        """Return the request to show a relay; None if we have not received the update's announcement."""
+        heard = self._member.announcement(wanted.round, wanted.peer)
+        if heard is None or heard[0].update != wanted.update:
+            return None
+        return relay_request(self._manifest.swarm, wanted.peer, *heard)
+
+    async def _check(self, wanted: FetchUpdate, body: bytes) -> None:
+        problem: ProtocolError | None = None
+        try:
+            # Takes a fifth of a second for a large model; votes and heartbeats must not wait for it.
+            await trio.to_thread.run_sync(
+                self._check_body, self._layout, body, limiter=self._one_at_a_time
+            )
+        except ProtocolError as error:
+            problem = error
+        verdict = self._fetching.arrived(wanted, decodes=problem is None)
+        if problem is None:
+            self.keep(wanted.round, wanted.update)
+        else:
+            self._network.traffic.reject(problem.reason)
+            _log.debug("from peer %s: a bad update: %s", short_peer(wanted.peer), problem)
+        if verdict.culprit is not None and problem is not None:
+            self._network.penalise(verdict.culprit, problem.reason)
+        if verdict.discard:
+            self._store.remove(wanted.update)
+        self._tell(verdict.report)

@@ -1,0 +1,84 @@
+"""Numbers that increase from one start of a peer to the next, even if its clock was wrong.
+
+Peers keep the newest record or heartbeat of a peer and refuse smaller numbers. Numbers from the wall
+clock would lock out a peer whose clock was ahead for a minute, for as long as it was ahead. So the
+number of the last start is on disk, and each start has a larger one. If the disk is lost, the clock is
+the best guess; if that is too small, other peers report the number that they know (`beyond`).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from .atomic_write import write_atomically
+
+log = logging.getLogger(__name__)
+
+# Records and heartbeats of one start have numbers of their own: at one a second, enough for twelve days.
+# Later ones overlap with the next start's numbers, which does no harm during this start.
+_BITS = 20
+# No clock reaches this for some 34,000 years, and all numbers stay below 2^63.
+_LARGEST = 1 << 40
+
+
+class MonotonicCounter:
+    """The numbers of one start. Without a `path` nothing is stored."""
+
+    def __init__(self, path: Path | None = None, *, clock: float = 0.0) -> None:
+        """`clock` is the wall clock, in seconds since 1970."""
+        self._path = path
+        self._kept = 0
+        guess = int(clock) if 0 <= clock < _LARGEST else 0
+        self._begin(min(max(self._stored() + 1, guess), _LARGEST))
+        self.keep()
+
+    @property
+    def start_number(self) -> int:
+        """The number of this start."""
+        return self._start_number
+
+    def next(self) -> int:
+        """Return a number larger than all before."""
+        self._last += 1
+        return self._last
+
+    def beyond(self, number: int) -> bool:
+        """Continue after `number`, which another peer knows as ours. Return whether it was larger than
+        ours."""
+        if number <= self._last:
+            return False
+        self._begin(min((number >> _BITS) + 1, _LARGEST))
+        return True
+
+    def _begin(self, start_number: int) -> None:
+        self._start_number = start_number
+        self._last = start_number << _BITS
+
+    def keep(self) -> None:
+        """Store the number of this start if it has changed. Call it from one thread at a time."""
+        start_number = self._start_number
+        if self._path is None or self._kept == start_number:
+            return
+        try:
+            write_atomically(self._path, b"%d\n" % start_number)
+            self._kept = start_number
+        except OSError as error:
+            # Without the file, the clock and other peers' knowledge have to do.
+            log.warning("the number in %s cannot be kept: %s", self._path, error)
+
+    def _stored(self) -> int:
+        if self._path is None:
+            return 0
+        try:
+            with self._path.open("rb") as file:
+                text = file.read(32).decode("ascii").strip()
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError) as error:
+            log.warning("the number in %s cannot be read: %s", self._path, error)
+            return 0
+        if text.isdecimal() and int(text) <= _LARGEST:
+            return int(text)
+        log.warning("the number in %s is damaged and not used", self._path)
+        return 0

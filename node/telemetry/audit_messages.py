@@ -1,0 +1,89 @@
+"""Texts about audits: whether a node's updates count, its votes, and remedies."""
+
+from __future__ import annotations
+
+from .audit_status import ChecksStatus, OwnChecks, Why
+from .messages import UserMessage, short
+
+_COMPUTES_RIGHT = "check that this computer computes right: distro-node doctor"
+_LEFT_OUT_SHOWN = 4
+
+
+def own_words(own: OwnChecks) -> UserMessage:
+    """Return the reason for this node's audit state, and the remedy."""
+    match own.why:
+        case "turned_away":
+            return UserMessage(
+                "others computed samples of your work again and found something else, and nobody has "
+                "vouched for any of it yet, so the swarm lets this node in no more for now",
+                f"{_COMPUTES_RIGHT}, and whether it runs the program as it was released; the swarm "
+                "forgets it 1,024 rounds after your last update",
+            )
+        case "failed":
+            return UserMessage(
+                "others computed the same samples again and found something else in "
+                f"{_of(own.failed, own.checks)} of your work",
+                f"{_COMPUTES_RIGHT}; checks go on, and after {own.passes_until_back} that pass "
+                "your updates count again",
+            )
+        case "scores":
+            return UserMessage(
+                "checks find less in your updates than in those of others, as if some of your samples "
+                "were not computed",
+                f"{_COMPUTES_RIGHT}; votes come back as checks pass",
+            )
+        case "halves":
+            return UserMessage(
+                "checks find one half of each of your samples in your updates and little of the other, "
+                "as if it was not computed",
+                f"{_COMPUTES_RIGHT}; votes come back as checks pass",
+            )
+        case "word":
+            return UserMessage(
+                "others contradict what this node said of their work",
+                f"{_COMPUTES_RIGHT}; votes come back with time",
+            )
+        case "unvouched":
+            return UserMessage("they come once enough others have checked some of your work")
+        case None:
+            return UserMessage("for work of yours that others have checked")
+
+
+def left_out_words(checks: int, failed: int) -> str:
+    """Return why a member's updates do not count."""
+    return f"{_of(failed, checks)} of its work failed"
+
+
+def left_out_list(checks: ChecksStatus) -> str:
+    """Return the first of the members left out, each with the reason."""
+    shown = [f"{short(each.peer)}: {each.why}" for each in checks.left_out[:_LEFT_OUT_SHOWN]]
+    more = len(checks.left_out) - _LEFT_OUT_SHOWN
+    return "; ".join(shown) + (f"; +{more}" if more > 0 else "")
+
+
+def votes_text(own: OwnChecks, checks: ChecksStatus) -> str:
+    """Return a node's part of all votes."""
+    if not own.votes:
+        return "none yet" if own.why == "unvouched" else "none"
+    return f"{own.votes:,} of {checks.votes:,}, {own.votes / checks.votes:.1%}"
+
+
+def looks_text(looks: int, low: int) -> str:
+    """Return the number of audits, and of those with a low score."""
+    return f"{looks:,}, {low:,} low" if low else f"{looks:,}"
+
+
+def is_trouble(why: Why | None) -> bool:
+    """Whether the owner has to look into it."""
+    return why not in (None, "unvouched")
+
+
+def trouble_sentence(own: OwnChecks) -> str:
+    """Return the consequence of the trouble, and its cause."""
+    what = "your updates count, but give no votes" if own.counts else "your updates do not count"
+    return f"{what}: {own_words(own).meaning}"
+
+
+def _of(failed: int, checks: int) -> str:
+    plural = "" if checks == 1 else "s"
+    return f"{failed} of {checks} check{plural}"

@@ -1,0 +1,64 @@
+"""The audits in a node's status: those of the swarm, and the node's own results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# As in protocol/audit/reputation_events.py.
+Why = Literal["turned_away", "failed", "scores", "halves", "word", "unvouched"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnChecks:
+    """What audits have found about this node."""
+
+    counts: bool
+    """Whether its updates are part of the step."""
+    votes: int
+    """Its votes in this round."""
+    checks: int
+    """How often its work was audited."""
+    low: int
+    """Audits of its work with a low score."""
+    failed: int
+    """Low audits that re-audits confirmed."""
+    looks: int
+    """Audits of others' work by this node, as far as they are in records."""
+    why: Why | None
+    """Why its updates do not count (`turned_away`, `failed`) or it has no votes, or will soon have none:
+    low scores, only one half of each of its samples in its updates (`halves`), audits of its own that
+    others contradict (`word`), or too few members that vouch for its work (`unvouched`); None: it has
+    votes."""
+    passes_until_back: int
+    """Audits in a row that have to pass before its updates count again; 0: they count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A member whose updates are not part of the step."""
+
+    peer: str
+    """Its peer id."""
+    why: str
+    """The reason, for display."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChecksStatus:
+    """The results of the audits according to the chain."""
+
+    looks: int
+    """Audits of members' work in the records since the founding."""
+    low: int
+    """Those of them with a low score."""
+    disputes: int
+    """Low audits that are being re-audited now."""
+    votes: int
+    """Votes of all members in this round."""
+    voters: int
+    """Members with votes."""
+    left_out: tuple[LeftOut, ...]
+    """Members whose updates do not count."""
+    own: OwnChecks | None
+    """None: this node is an observer."""

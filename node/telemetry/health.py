@@ -1,0 +1,112 @@
+"""A node's verdict: one sentence on whether it does what its owner wants, with the cause and remedy if
+not.
+
+It is the first thing a person asks. It is derived from the status alone, in the terms that the screen,
+the page and `distro-node status` share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .audit_messages import is_trouble, own_words, trouble_sentence
+from .messages import STATES, awaited_sentence, reach_words, state_sentence
+from .status import State, Status, is_over
+
+Tone = Literal["good", "busy", "rest", "warn", "bad"]
+
+_TONES: dict[State, Tone] = {
+    "starting": "busy",
+    "connecting": "warn",
+    "syncing": "busy",
+    "joining": "busy",
+    "waiting": "busy",
+    "training": "good",
+    "observing": "good",
+    "finished": "good",
+    "paused": "rest",
+    "leaving": "rest",
+}
+# After this many rounds without a counted update it is not bad luck any more.
+_ROUNDS_MISSED = 5
+# A swarm counts as stalled if nothing was decided for this many rounds' time and at least this long.
+_ROUNDS_OF_SILENCE = 10
+_LONG_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Health:
+    """How a node is doing. `remedy` is empty if nothing has to be done."""
+
+    tone: Tone
+    sentence: str
+    remedy: str = ""
+
+
+def verdict(status: Status) -> Health:
+    """Return the verdict on a node."""
+    if status.state == "observing":
+        return _observed(status)
+    words, sentence = STATES[status.state], state_sentence(status)
+    swarm, training, own = status.swarm, status.training, status.training.own
+    checked = None if swarm is None or swarm.checks is None else swarm.checks.own
+    if status.state == "joining" and checked is not None and checked.why == "turned_away":
+        why = own_words(checked)
+        return Health("bad", why.meaning, why.remedy)
+    if status.state != "training":
+        return Health(_TONES[status.state], sentence, words.remedy)
+    members = (swarm and swarm.members) or ()
+    others = [member for member in members if not member.me]
+    if others and not any(member.connected for member in others):
+        return Health(
+            "bad",
+            "there is no connection to any other member",
+            "check this computer's network; the node goes on looking for them by itself",
+        )
+    if checked is not None and is_trouble(checked.why):
+        tone: Tone = "warn" if checked.counts else "bad"
+        return Health(tone, trouble_sentence(checked), own_words(checked).remedy)
+    if swarm is not None and swarm.awaited:
+        return Health(
+            "warn",
+            awaited_sentence(swarm.awaited),
+            "nothing has to be done: then the others go on without it",
+        )
+    if (
+        own.last_round is not None
+        and training.round is not None
+        and training.round - own.last_round >= _ROUNDS_MISSED
+    ):
+        return Health(
+            "warn",
+            f"no update of yours has counted since round {own.last_round:,}: they come too late",
+            "raise --max-upload, or give the trainer more of the computer (--threads, --device)",
+        )
+    if (
+        status.reach is not None
+        and status.reach.verdict == "unreachable"
+        and not status.reach.relays
+    ):
+        reach = reach_words(status.reach)
+        return Health("warn", f"{sentence}; you are {reach.meaning}", reach.remedy)
+    return Health("good", sentence)
+
+
+def _observed(status: Status) -> Health:
+    """Return the verdict on the swarm, as seen by an observer."""
+    sentence, swarm, training = state_sentence(status), status.swarm, status.training
+    if not status.line.peers:
+        return Health(
+            "bad",
+            "there is no connection to anybody: what stands here is what was heard last",
+            "check this computer's network, and that the bootstrap peers are up",
+        )
+    if swarm is None or swarm.decided_seconds is None or is_over(training, swarm):
+        return Health("good", sentence)
+    patience = max(_LONG_SECONDS, _ROUNDS_OF_SILENCE * (training.round_seconds or 0.0))
+    if swarm.decided_seconds > patience:
+        return Health(
+            "warn", sentence, "the swarm waits for members: more of them have to be there"
+        )
+    return Health("good", sentence)

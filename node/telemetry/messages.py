@@ -1,0 +1,243 @@
+"""Texts for people: every state with its cause and remedy, and every event.
+
+The screen, `distro-node status`, the demo and the log take their sentences from here, so that a thing
+has the same name everywhere. Untrusted text stays unchanged here: the code that displays it sanitizes
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .status import (
+    Awaited,
+    Phase,
+    ReachStatus,
+    ScheduleStatus,
+    State,
+    Status,
+    TrainerStatus,
+    is_over,
+)
+
+
+@dataclass(frozen=True)
+class UserMessage:
+    """A meaning, and a remedy if it persists; an empty remedy means that nothing has to be done."""
+
+    meaning: str
+    remedy: str = ""
+
+
+STATES: dict[State, UserMessage] = {
+    "starting": UserMessage(
+        "the trainer process starts; PyTorch takes some seconds to load",
+        "half a minute is usual; the log says more",
+    ),
+    "connecting": UserMessage(
+        "looking for members of the swarm",
+        "no bootstrap peer can be reached, or no member is up: check the addresses",
+    ),
+    "syncing": UserMessage(
+        "fetching the model as the swarm has it now; training follows",
+        "a large model on a slow line takes its time",
+    ),
+    "joining": UserMessage(
+        "asking the members to be admitted; the next round's record says yes",
+        "too few members are up for a decision",
+    ),
+    "waiting": UserMessage("the swarm starts once enough members are there", "tell your friends"),
+    "training": UserMessage("the swarm trains, and you with it"),
+    "observing": UserMessage("following what the swarm decides, without a part in it"),
+    "finished": UserMessage(
+        "the run is over, and what came out is on this disk",
+        "`distro-node export` writes the model",
+    ),
+    "paused": UserMessage("the line and the computer are yours", "`distro-node resume` goes on"),
+    "leaving": UserMessage(
+        "saying goodbye, so that nobody waits for you", "a second Ctrl-C ends it at once"
+    ),
+}
+
+WEIGHTS: dict[str, str | None] = {
+    "": None,
+    "new": "new: begins with little",
+    "late": "shrunk: came late",
+    "careful": "grows carefully: came late",
+    "growing": "grows step by step",
+}
+"""Why a member's share is smaller than its stated capacity would give."""
+
+_PHASES: dict[Phase, str] = {
+    "idle": "round {round} is about to begin",
+    "compute": "your {device} computes round {round}'s share",
+    "transfer": "round {round}'s updates travel between the members",
+    "agree": "the members agree on which updates of round {round} count",
+    "apply": "round {round}'s step goes into the model",
+}
+
+_EVENTS = {
+    "joined": "{who} joined the swarm",
+    "left": "{who} left politely",
+    "silent": "{who} fell silent and counts as departed",
+    "counted_out": "the others took this node for gone; it rejoins",
+    "expelled": "{who} contradicted itself, which a record now proves: it is expelled for good",
+    "late": "the update of {who} came after round {round} was decided",
+    "refunded": "our update missed round {round}; it goes back into the momentum",
+    "skipped": "{who} led round {round} and was too slow; another member takes over",
+    "incomplete": "{who} led round {round} and proposed a record that leaves out updates which are "
+    "here, or changes what was announced; another member takes over",
+    "mismatch": "different parameters were found: {detail}",
+    "forked": "the swarm followed another chain after a partition; this node rejoins it",
+    "apart": "{who} is on another chain, which parts from ours before the end of round {detail}: "
+    "that is final here, so this node stays on its own",
+    "moved_on": "others were away for so long that records up to round {round} are final without them",
+    "version": "a quorum of the members speaks version {detail} of the protocol: the swarm changes "
+    "over to it in round {round}",
+    "resync": "fetching the swarm's state again: {detail}",
+    "finished": "the run is over: this node has what came out",
+    "trainer": "the trainer process was started again: {detail}",
+    "started": "{detail}",
+    "check_low": "a check of {who} found less in its update of round {detail} than is usual; others "
+    "look at that again",
+    "check_failed": "others computed samples of {who} again: its update of round {detail} does not "
+    "hold what comes out",
+    "contradicted": "{who} found the work of another low in round {detail}; others looked again, and "
+    "it is not",
+    "turned_away": "{who} was turned away: a check of its work failed, and nobody has vouched for any "
+    "of it yet",
+    "left_out": "the updates of {who} no longer count, since checks of its work failed; {detail}",
+    "taken_back": "the updates of {who} count again: enough checks of its work have passed",
+    "scores_low": "checks find less in the work of {who} than in that of others, so it is about to "
+    "lose its votes",
+    "halves_missing": "checks find little but one half of each sample in the work of {who}, so it is "
+    "about to lose its votes",
+    "disbelieved": "others contradict what {who} says of their work, so it looks at nobody for now and "
+    "is about to lose its votes",
+    "votes_gained": "{who} has votes from now on: enough others have checked its work",
+    "votes_lost": "{who} has no votes any more: {detail}",
+    "voters": "from now on {detail} members have votes, for work that others have checked",
+}
+# Events whose detail is an identifier: its text.
+_DETAILS = {
+    "left_out": {
+        "failed": "they count again once enough checks pass",
+        "turned_away": "nobody has vouched for any of it yet, so it is turned away",
+    },
+    "votes_lost": {
+        "turned_away": "it was turned away",
+        "failed": "checks of its work failed",
+        "scores": "checks find less in its work than in that of others",
+        "halves": "checks find little in its work but one half of each sample",
+        "word": "others contradict what it says of their work",
+        "unvouched": "it has done nothing of late that others vouch for",
+    },
+}
+
+
+def state_sentence(status: Status) -> str:
+    """Return a sentence about what the node does now, and what it waits for."""
+    if status.state == "observing":
+        return _observed_sentence(status)
+    if status.state == "paused" and (causes := hold_words(status.shift)):
+        return f"{causes}: {STATES['paused'].meaning}"
+    if status.state != "training":
+        return STATES[status.state].meaning
+    if status.swarm is not None and status.swarm.awaited:
+        return awaited_sentence(status.swarm.awaited)
+    training = status.training
+    device = "processor" if (training.trainer.device or "").startswith("cpu") else "GPU"
+    if training.trainer.device is None:
+        device = "trainer"
+    round_ = 0 if training.round is None else training.round + 1
+    if is_over(training, status.swarm):
+        return "the last round is done; the members sign for what came out"
+    return _PHASES[training.phase].format(device=device, round=round_)
+
+
+def speed_words(trainer: TrainerStatus) -> str:
+    """Return the trainer's speed compared to what its device can do."""
+    if trainer.flops_per_second is None:
+        return "that you train, over all the time of the last rounds"
+    flops = _flops(trainer.flops_per_second)
+    if trainer.utilisation is None:
+        return f"of yours: {flops}"
+    return (
+        f"of yours: {flops}, {trainer.utilisation:.0%} of what the device does in a matrix product"
+    )
+
+
+def _flops(number: float) -> str:
+    for unit in ("", "k", "M", "G", "T"):
+        if number < 999.5:
+            return f"{number:.3g} {unit}FLOP/s"
+        number /= 1000
+    return f"{number:.3g} PFLOP/s"
+
+
+def _observed_sentence(status: Status) -> str:
+    swarm, round_ = status.swarm, status.training.round
+    if swarm is None or round_ is None or swarm.decided_seconds is None:
+        return STATES["observing"].meaning
+    if is_over(status.training, swarm):
+        return "the swarm's run is over"
+    since = duration_words(swarm.decided_seconds)
+    return f"round {round_:,} is the last that was decided, heard of {since} ago"
+
+
+def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:
+    """Return for which member the round waits: the one with the most time left."""
+    last = max(awaited, key=lambda each: each.lease_seconds - each.silent_seconds)
+    others = f" and {len(awaited) - 1} more" if len(awaited) > 1 else ""
+    return (
+        f"waiting for {short(last.peer)}{others}, silent for {last.silent_seconds:.0f} of the "
+        f"{last.lease_seconds:.0f} s after which it counts as gone"
+    )
+
+
+def event_sentence(kind: str, round: int, peer: str | None, me: bool, detail: str) -> str:
+    """Return a sentence about an event in a round, concerning a peer if any; `me`: that peer is this
+    node."""
+    who = "this node" if me else f"peer {short(peer)}" if peer else "a peer"
+    detail = _DETAILS.get(kind, {}).get(detail, detail)
+    return _EVENTS.get(kind, "{detail}").format(who=who, round=round, detail=detail)
+
+
+def reach_words(reach: ReachStatus) -> UserMessage:
+    """Return whether others can reach the node, with the remedy or the cause."""
+    match reach.verdict:
+        case "reachable":
+            return UserMessage("reachable from outside", "you also carry who is not")
+        case "local":
+            return UserMessage("reachable in this network", "nobody outside has tried")
+        case "unknown":
+            return UserMessage("not known yet", "nobody has called back")
+        case "unreachable":
+            port = "its port" if reach.port is None else f"TCP {reach.port}"
+            if reach.relays:
+                return UserMessage("a relay carries you", f"to be called: open {port}")
+            return UserMessage("not reachable from outside", f"open {port}, or --bootstrap")
+
+
+def shift_sentence(shift: ScheduleStatus) -> str:
+    """Return whether the node keeps to its hours."""
+    kept = "you have told it otherwise for now" if shift.by_command else "it keeps to them"
+    return f"when it works; {kept}"
+
+
+def hold_words(shift: ScheduleStatus) -> str:
+    """Return the reasons to pause, other than its hours; empty if there are none."""
+    return "; ".join(hold.text for hold in shift.holds if not hold.waived)
+
+
+def duration_words(seconds: float) -> str:
+    """Return an approximate duration in one unit."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def short(peer: str) -> str:
+    """Return the end of a peer id, which distinguishes peers; the beginning is the same for all."""
+    return peer[-6:]

@@ -1,0 +1,79 @@
+"""Scores of a state of the model measured by lm-eval, bound to the record of that state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from ...protocol.wire.structure import ADDITION, Length, Range, StructureError, from_plain
+
+_Short = Annotated[str, Length(1, 128)]
+
+# The main number of a task: the first of these metrics that it has.
+_MAIN = ("acc_norm", "acc", "exact_match", "f1", "word_perplexity", "perplexity")
+# Published tables give the plain accuracy for these.
+_PLAIN = frozenset({"winogrande"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskScore:
+    """One measured number."""
+
+    task: _Short
+    """The task's name in lm-eval."""
+    metric: _Short
+    """The metric's name in lm-eval."""
+    value: float
+    """The measured value."""
+    error: float | None
+    """Its standard error."""
+    samples: Annotated[int, Range(0, 2**40)] | None
+    """Number of questions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskScores:
+    """Scores of a state of the model at tasks, measured by `distro-node evaluate`."""
+
+    swarm: _Short
+    """The swarm-id."""
+    round: Annotated[int, Range(0, 2**62)]
+    """The round after which the state was measured."""
+    record: Annotated[str, Length(64, 64)]
+    """The id of that round's record, in hex."""
+    fingerprint: Annotated[str, Length(16, 16)]
+    """Fingerprint of the measured parameters, in hex."""
+    time: float
+    """Seconds since 1970."""
+    fewshot: Annotated[int, Range(0, 1024)] | None
+    """Examples before each question; None: each task's default."""
+    limit: Annotated[int, Range(1, 2**40)] | None
+    """Maximum number of questions per task; None: all."""
+    lm_eval: _Short
+    """The version of lm-eval."""
+    tasks: Annotated[tuple[TaskScore, ...], Length(0, 1024)]
+    """All measured numbers."""
+    chat: bool = field(default=False, metadata=ADDITION)
+    """Whether questions were asked through the model's chat template."""
+
+    def main(self) -> dict[str, TaskScore]:
+        """Return the main number of each task."""
+        found: dict[str, TaskScore] = {}
+        for score in self.tasks:
+            known = found.get(score.task)
+            if known is None or _rank(score) < _rank(known):
+                found[score.task] = score
+        return found
+
+
+def _rank(score: TaskScore) -> int:
+    order = ("acc", *_MAIN) if score.task in _PLAIN else _MAIN
+    return order.index(score.metric) if score.metric in order else len(order)
+
+
+def read_scores(plain: Any) -> TaskScores | None:
+    """Decode the output of `to_plain`; None for anything else."""
+    try:
+        return from_plain(TaskScores, plain, named=True)
+    except StructureError:
+        return None

@@ -1,0 +1,90 @@
+"""What a trainer keeps for audits of others' samples, until the audited updates arrive.
+
+The audited sample is computed after the own update, so that nobody waits for it; until then the own
+gradient is kept, with which it is compared. The changes made by the sample, and by its beginning
+alone, are kept until they are judged, for the two latest rounds: with `overlap` the next round is
+computed before this one's updates are in the parameters.
+
+All of it is kept in main memory in 16 bits: two bytes per parameter for the own gradient, and four
+for each of the two rounds. Where main memory is short there are no audits
+(`memory_options.LOOK_ROOM`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .audit_score import Coefficients
+
+KEPT_ROUNDS = 2
+
+
+class SavedGradient:
+    """A gradient in 16 bits in main memory; iteration returns each tensor to its device."""
+
+    def __init__(self, gradients: Sequence[torch.Tensor | None], device: torch.device) -> None:
+        self._kept = [None if each is None else _small(each) for each in gradients]
+        self._device = device
+
+    def __iter__(self) -> Iterator[torch.Tensor | None]:
+        return (None if g is None else g.to(self._device, torch.float32) for g in self._kept)
+
+
+@dataclass(frozen=True)
+class GradientChange:
+    """The changes that a sample makes (`checking.changes`)."""
+
+    whole: Coefficients
+    beginning: Coefficients | None
+    """The changes that its first half makes; None if it has none."""
+
+
+def changed(tables: Iterable[Sequence[torch.Tensor]]) -> GradientChange:
+    """Return the output of `checking.changes` for a sample, and for its beginning if present, in the
+    form to keep."""
+    whole, *beginning = zip(*(map(_small, each) for each in tables), strict=True)
+    return GradientChange(list(whole), list(*beginning) if beginning else None)
+
+
+class AuditCache:
+    """The kept audits of one session. Rounds before the two latest, and judged ones, are dropped."""
+
+    def __init__(self) -> None:
+        self._own: tuple[int, SavedGradient] | None = None
+        self._seen: dict[int, GradientChange] = {}
+
+    def begin(self, round_number: int, own: SavedGradient) -> None:
+        """Keep a copy of the own share's gradient; the original is about to be overwritten."""
+        self._own = round_number, own
+
+    def own(self, round_number: int) -> SavedGradient | None:
+        """Return the own gradient of this round, once; None if there is none (any more). Changes
+        from before the latest round are dropped."""
+        for old in sorted(self._seen)[: -(KEPT_ROUNDS - 1)]:
+            del self._seen[old]
+        kept, self._own = self._own, None
+        return None if kept is None or kept[0] != round_number else kept[1]
+
+    def moved_on(self) -> None:
+        """Drop the own gradient, because the parameters have changed."""
+        self._own = None
+
+    def keep(self, round_number: int, changed: GradientChange) -> None:
+        """Keep the changes of a sample until they are judged."""
+        self._seen[round_number] = changed
+
+    def seen(self, round_number: int) -> GradientChange | None:
+        """Return the kept changes of this round, once; None if there are none."""
+        return self._seen.pop(round_number, None)
+
+    def forget(self) -> None:
+        """Drop everything."""
+        self._own = None
+        self._seen.clear()
+
+
+def _small(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.bfloat16).cpu()

@@ -1,0 +1,127 @@
+"""The computation of an audit: the gradient of an assigned sequence at the coefficients that an
+update sent.
+
+All members hold the same parameters, so any of them can compute the gradient that another member had
+to compute for a sample of its assignment. Here it becomes the coefficients which that gradient alone
+would have added to a momentum; the update's positions select the ones that matter. `protocol/checks`
+scores how well the update's signs agree with them, and draws the conclusions. An auditor uses its
+own second moment: it differs from the audited member's, as rounding differs between devices, and
+neither needs to be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...protocol.audit.sign_score import SignSums, agreement, whole_weights
+from ...protocol.codec.update import DecodedUpdate, UpdateLayout
+from ...protocol.wire.manifest import OptimizerSpec
+from .optimizer.optimizer import LocalOptimizer, root_of, transformed
+
+Coefficients = list[torch.Tensor]
+"""One tensor (blocks, elements) for each tensor of a layout."""
+
+
+@dataclass(frozen=True)
+class AssignedSample:
+    """A sample that was assigned to another member in a round."""
+
+    sample: int
+    share: int
+    """Number of samples that were assigned to that member."""
+
+
+def changes(
+    dealt: Sequence[Iterable[torch.Tensor | None]],
+    own: Iterable[torch.Tensor | None],
+    share: int,
+    layout: UpdateLayout,
+    spec: OptimizerSpec,
+    optimizer: LocalOptimizer,
+) -> Iterator[list[torch.Tensor]]:
+    """Yield how the auditor's coefficients would change if one of `share` sequences were an assigned
+    one: per tensor of the layout, a list of (blocks, elements), one for each entry of `dealt`.
+
+    Each entry of `dealt` is the mean gradient of such a sequence, or of its beginning, on the
+    parameters from which the update was made. `own` is the mean gradient of the auditor's own share
+    on the same parameters, or of any sequences that were not assigned to the audited member. `share`
+    is the number of sequences assigned to that member, above 0. What all gradients of the round have
+    in common is in both and cancels. Nothing that other members sent enters the result, so no member
+    can lower another's score (docs/checks.md). `optimizer` is the auditor's and is not changed; the
+    gradients are left unchanged.
+    """
+    for index, (ours, *theirs) in enumerate(zip(own, *dealt, strict=True)):
+        before = coefficients(index, ours, layout, spec, optimizer)
+        found = []
+        for each in theirs:
+            mixed = None if each is None or ours is None else ours + (each - ours) / share
+            found.append(coefficients(index, mixed, layout, spec, optimizer).sub_(before))
+        yield found
+
+
+def look(update: DecodedUpdate, seen: Iterable[torch.Tensor]) -> SignSums:
+    """Return how well an update agrees with what an assigned sequence changes."""
+    return compared(update, at_positions(update, seen))
+
+
+def compared(update: DecodedUpdate, values: Sequence[npt.NDArray[np.float32]]) -> SignSums:
+    """Return how well the signs of an update agree with the values at its positions."""
+    signs, seen = (
+        np.concatenate([part.reshape(-1) for part in parts]) for parts in (update.signs, values)
+    )
+    return agreement(signs.astype(np.int8), whole_weights(seen.astype(np.float32)))
+
+
+@torch.no_grad()
+def coefficients(
+    index: int,
+    gradient: torch.Tensor | None,
+    layout: UpdateLayout,
+    spec: OptimizerSpec,
+    optimizer: LocalOptimizer,
+) -> torch.Tensor:
+    """Return what the gradient of a layout's tensor would add to the auditor's momentum: (blocks,
+    elements).
+
+    It is divided by the root that the auditor's second moment would have after this gradient, so
+    that an element whose gradient the auditor has never seen differ from zero has a bounded
+    influence. A missing gradient, or a value that is not finite, counts as zero.
+    """
+    tensor = layout.tensors[index]
+    if gradient is None:
+        return torch.zeros(tensor.blocks, tensor.elements)
+    divided = preconditioned(index, gradient, spec, optimizer)
+    parts = [part for _, part in transformed(divided, tensor, spec)]
+    return torch.nan_to_num(torch.cat(parts), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def at_positions(
+    update: DecodedUpdate, seen: Iterable[torch.Tensor]
+) -> list[npt.NDArray[np.float32]]:
+    """Return the coefficients at the positions of an update, in the order of its signs: (blocks, k)
+    per tensor."""
+    found = []
+    for table, positions_BK in zip(seen, update.positions, strict=True):
+        places = torch.from_numpy(positions_BK.astype(np.int64)).to(table.device)
+        found.append(table.gather(1, places).float().cpu().numpy())
+    return found
+
+
+def preconditioned(
+    index: int, gradient: torch.Tensor, spec: OptimizerSpec, optimizer: LocalOptimizer
+) -> torch.Tensor:
+    """Return a parameter's gradient, smoothed and preconditioned as if it were the next one; a
+    contiguous copy."""
+    gradient = gradient.contiguous()
+    if optimizer.smoothed:
+        gradient = (spec.smoothing * optimizer.smoothed[index].whole()).add_(gradient)
+    if not optimizer.squares:
+        return gradient.clone()
+    beta = spec.second_moment
+    second = (beta * optimizer.squares[index].whole()).addcmul_(gradient, gradient, value=1 - beta)
+    return gradient / root_of(second, beta, optimizer.steps + 1)

@@ -1,0 +1,185 @@
+"""The part of a model for which a trainer process keeps the optimizer's state and takes the shared step.
+
+A single process has the whole model (`WholeModelShard`). Where one member has several devices, each of
+their processes has some block rows of the tensors (`rank_part`): a step is local to its blocks, so
+extracting, applying and fingerprinting them needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ....crypto.hashing import ContentId
+from ....protocol.codec.layout import TensorLayout
+from ....protocol.codec.sign_vote import Signs
+from ....protocol.codec.update import DecodedUpdate, UpdateLayout
+from ....protocol.wire.blobs import BlobList
+from ....protocol.wire.manifest import ParameterSpec
+from ...storage.blob_store import BlobStore
+from ..models.probe_parameters import ParameterFill
+from ..models.snapshot import read_snapshot, write_snapshot
+from ..optimizer.exact_step import own_means
+from ..optimizer.fingerprint import fingerprint
+from ..optimizer.optimizer import Taken
+from ..ranks.momentum import MomentumDivision, RankPlace
+
+T = TypeVar("T")
+
+
+class ModelShard(Protocol):
+    """A model shard as a session uses it. With several ranks, all of them call the same methods at
+    the same time."""
+
+    layout: UpdateLayout
+    """How its own tensors are cut into blocks."""
+    parameters: Sequence[torch.Tensor]
+    """Its own parameters, in that order; a step changes them in place."""
+    seat: RankPlace
+    """Its rank and the division of the model among ranks."""
+
+    def deal(self, samples: Sequence[int]) -> Sequence[int]:
+        """Return the samples of a share that are computed here."""
+        ...
+
+    def passes(self, samples: Sequence[int]) -> int:
+        """Return the number of its forward passes: one for each of its samples or, where a forward
+        pass needs all processes at once, as many as the busiest process has."""
+        ...
+
+    def agreed(self, prepare: Callable[[], T]) -> T:
+        """Prepare the inputs of a forward pass. Where a pass needs all processes at once, an error
+        in one of them is raised in all."""
+        ...
+
+    def summed(self, compute: Callable[[], tuple[float, int]]) -> tuple[float, int]:
+        """Compute a loss and its number of terms; return the sums over all processes. An error in
+        one of them is raised in all."""
+        ...
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """Return the gradients of its own parameters, summed over the samples of all processes; they
+        may be overwritten."""
+        ...
+
+    def everywhere(self, here: bool) -> bool:
+        """Whether a condition holds in all processes (all-reduce)."""
+        ...
+
+    def merged(self, taken: Taken) -> Taken | None:
+        """Gather the coefficients taken of the whole model; return None in all processes but one."""
+        ...
+
+    def told(
+        self, signs: Sequence[Signs], heard: Callable[[TensorLayout], int]
+    ) -> Sequence[Signs] | None:
+        """Gather the signs sent for the whole model's tensors, `signs` here, `heard(tensor)` of each
+        block; return None in all processes but one."""
+        ...
+
+    def gathered(
+        self, values: Sequence[npt.NDArray[np.float32]]
+    ) -> Sequence[npt.NDArray[np.float32]] | None:
+        """Gather the values at the positions of an update for the whole model's tensors, `values`
+        here; return None in all processes but one."""
+        ...
+
+    def own(self, update: DecodedUpdate) -> DecodedUpdate:
+        """Return the part of an update that concerns its own parameters."""
+        ...
+
+    def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
+        """Convert sums over its own blocks, one for each of its tensors, into the means over all
+        blocks of the whole tensors."""
+        ...
+
+    def spread(self) -> None:
+        """Send its changed parameters to all processes that compute with them."""
+        ...
+
+    def fingerprint(self) -> int:
+        """Return the whole model's fingerprint (`fingerprint`)."""
+        ...
+
+    def read(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
+        """Replace the whole model by a snapshot (`read_snapshot`)."""
+        ...
+
+    def fill(self, fill: ParameterFill) -> None:
+        """Replace the whole model by the parameters of the probe."""
+        ...
+
+    def write(self, store: BlobStore) -> BlobList:
+        """Store a snapshot's chunks (`write_snapshot`)."""
+        ...
+
+
+class WholeModelShard:
+    """The whole model, in one process."""
+
+    def __init__(
+        self,
+        layout: UpdateLayout,
+        parameters: Sequence[torch.Tensor],
+        table: Sequence[ParameterSpec],
+    ) -> None:
+        self.layout = layout
+        self.parameters = parameters
+        self.seat = RankPlace(MomentumDivision().plan(layout, table))
+
+    def deal(self, samples: Sequence[int]) -> Sequence[int]:
+        return samples
+
+    def passes(self, samples: Sequence[int]) -> int:
+        return len(samples)
+
+    def agreed(self, prepare: Callable[[], T]) -> T:
+        return prepare()
+
+    def summed(self, compute: Callable[[], tuple[float, int]]) -> tuple[float, int]:
+        return compute()
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        return [parameter.grad for parameter in self.parameters]
+
+    def everywhere(self, here: bool) -> bool:
+        return here
+
+    def merged(self, taken: Taken) -> Taken | None:
+        return taken
+
+    def told(
+        self, signs: Sequence[Signs], heard: Callable[[TensorLayout], int]
+    ) -> Sequence[Signs] | None:
+        return signs
+
+    def gathered(
+        self, values: Sequence[npt.NDArray[np.float32]]
+    ) -> Sequence[npt.NDArray[np.float32]] | None:
+        return values
+
+    def own(self, update: DecodedUpdate) -> DecodedUpdate:
+        return update
+
+    def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
+        return own_means(self.layout, sums)
+
+    def spread(self) -> None:
+        pass
+
+    def fingerprint(self) -> int:
+        return fingerprint(self.parameters)
+
+    def read(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
+        read_snapshot(self.parameters, store, chunks)
+
+    def fill(self, fill: ParameterFill) -> None:
+        fill.whole(self.parameters)
+
+    def write(self, store: BlobStore) -> BlobList:
+        return write_snapshot(self.parameters, store)

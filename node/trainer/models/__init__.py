@@ -1,0 +1,1 @@
+"""Models: built from a configuration, read from a checkpoint, exported."""

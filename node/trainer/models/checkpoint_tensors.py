@@ -1,0 +1,111 @@
+"""Check of a checkpoint's tensors against those that its configuration has a place for.
+
+The library that loads a checkpoint drops tensors that it has no place for, and takes integers for
+weights. With quantised weights without their scales, surplus layers or an unmerged adapter, a swarm
+would then start from another model than the checkpoint's. Only the headers of the files are read
+here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from safetensors import safe_open
+
+from ...training.errors import TrainerFailed
+
+INDEX_NAME = "model.safetensors.index.json"
+WEIGHTS_NAME = "model.safetensors"
+
+_MAX_INDEX_BYTES = 64 << 20
+_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+_NAMED = 3
+# Tables that older releases stored although they follow from the configuration, and what BERT
+# learned besides filling gaps: the order of two texts, from one vector for both.
+_WITHOUT_PLACE = re.compile(
+    r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids"
+    r"|pooler\.dense\.(weight|bias)|seq_relationship\.(weight|bias))$"
+)
+_QUANTISED = re.compile(
+    r"(scale(_inv)?|scales|absmax|qweight|qzeros|g_idx|SCB|weight_format|quant_map|zero_point"
+    r"|nested_absmax|quant_state[^.]*|_packed|_shape)$"
+)
+_USE_ORIGINAL = (
+    "it is quantised: take the original weights, or write them out dequantised (transformers: "
+    "model.dequantize(), then save_pretrained)"
+)
+_HINTS = (
+    (_QUANTISED, _USE_ORIGINAL),
+    (re.compile(r"lora_[AB]|lora_embedding|lora_magnitude"), "merge the adapter into it first"),
+    (re.compile(r"^(v_head|score|value_head|classifier)\b"), "take the head of another task out"),
+    (re.compile(r"\blayers?\.\d+\.|\bh\.\d+\."), "mend its config.json, or the file"),
+)
+
+
+def tensor_types(directory: Path) -> dict[str, str]:
+    """Return the types of a checkpoint's tensors in safetensors' spelling ("BF16"), by name.
+
+    Raises `TrainerFailed` (`bad_model`) for files that are missing or not in the safetensors format.
+    """
+    found: dict[str, str] = {}
+    for name in _files(directory):
+        try:
+            with safe_open(directory / name, framework="pt") as opened:
+                for key in opened.keys():  # noqa: SIM118 (it is no dictionary)
+                    found[key] = opened.get_slice(key).get_dtype()
+        except OSError as error:
+            raise _bad(f"{name} cannot be read ({error.strerror or error})") from None
+        # The library has a separate exception for each way in which a file is invalid.
+        except Exception as error:
+            reason = (str(error).splitlines() or [repr(error)])[0][:200]
+            raise _bad(f"{name} cannot be read ({reason})") from None
+    return found
+
+
+def check_tensors(types: Mapping[str, str], unexpected: Collection[str]) -> None:
+    """Raise `TrainerFailed` (`bad_model`) if a checkpoint holds a tensor that is not floating point,
+    or if a tensor is `unexpected`: the library found no place for it."""
+    coded = sorted(name for name, kind in types.items() if kind not in _FLOATS)
+    coded = [name for name in coded if not _WITHOUT_PLACE.search(name)]
+    if coded:
+        kinds = ", ".join(sorted({types[name] for name in coded}))
+        raise _bad(
+            f"the checkpoint's numbers are of the type {kinds} ({_listed(coded)}); {_USE_ORIGINAL}"
+        )
+    strange = sorted(name for name in unexpected if not _WITHOUT_PLACE.search(name))
+    if strange:
+        hints = [hint for pattern, hint in _HINTS if any(map(pattern.search, strange))]
+        remedy = hints[0] if hints else "mend its config.json, or the file"
+        raise _bad(
+            f"its configuration has no place for what the checkpoint holds: {_listed(strange)}; {remedy}"
+        )
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = ", ".join(name[:80] for name in list(names)[:_NAMED])
+    more = len(names) - _NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _files(directory: Path) -> list[str]:
+    index = directory / INDEX_NAME
+    if not index.is_file():
+        return [WEIGHTS_NAME]
+    try:
+        with index.open("rb") as file:
+            written = json.loads(file.read(_MAX_INDEX_BYTES))
+        names = sorted(set(written["weight_map"].values()))
+    except OSError as error:
+        raise _bad(f"{index.name} cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        names = []
+    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise _bad(f"{index.name} is no list of files")
+    return names
+
+
+def _bad(problem: str) -> TrainerFailed:
+    return TrainerFailed("bad_model", problem)

@@ -1,0 +1,150 @@
+"""A language model's loss computed without holding all logits at once.
+
+The logits of 2,048 tokens with a vocabulary of 128,000 take a gigabyte in float32; the loss, its
+softmax and their gradient would take three. Here a few rows at a time go through the head, into the
+loss and into the gradients of hidden states and head, and are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from ...training.memory_options import logit_rows
+
+
+def token_loss(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Any],
+    targets: torch.Tensor,
+    chosen: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the sum of the cross-entropy in nats, as float32.
+
+    `inputs` are the model's; `targets` are the tokens to be predicted, one after the other;
+    `chosen`, bool (samples, length), marks the places to predict, None: all. Other places do not go
+    through the head.
+    """
+    head: Any = model.get_output_embeddings()
+    if type(head) is not torch.nn.Linear:
+        logits = _at(model(**inputs).logits, chosen).float()
+        return functional.cross_entropy(logits, targets, reduction="sum")
+    with _without_head(model, head) as cap:
+        hidden = _at(model(**inputs).logits, chosen)
+    keep = torch.is_grad_enabled()
+    return _HeadLoss.apply(hidden, head.weight, head.bias, targets, cap, keep)
+
+
+def _at(values: torch.Tensor, chosen: torch.Tensor | None) -> torch.Tensor:
+    return values.flatten(0, 1) if chosen is None else values[chosen]
+
+
+@contextmanager
+def _without_head(model: PreTrainedModel, head: torch.nn.Linear) -> Iterator[float | None]:
+    """Make the model return the inputs of its head; yield the bound of its logits, if it has one.
+
+    Whatever else a model does with its logits is linear (Granite divides them) and may as well come
+    before the head; only this bound may not (Gemma 2).
+    """
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    setattr(head, "forward", _as_it_is)  # noqa: B010  (of another name than the class's own)
+    if cap is not None:
+        model.config.final_logit_softcapping = None
+    try:
+        yield cap
+    finally:
+        # This restores the class's own method.
+        del head.forward
+        if cap is not None:
+            model.config.final_logit_softcapping = cap
+
+
+def _as_it_is(hidden: torch.Tensor) -> torch.Tensor:
+    return hidden
+
+
+class _HeadLoss(torch.autograd.Function):
+    """Hidden states (N, H), the head's weight (V, H) and bias (V), targets (N) → the sum of the loss.
+
+    The forward pass also computes the gradients for a loss of one: both need the logits, and
+    computing those twice would cost a third more.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        cap: float | None,
+        keep: bool,
+    ) -> torch.Tensor:
+        kind = hidden.device.type
+        narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        with torch.autocast(kind, enabled=False):
+            return _forward(ctx, hidden, weight, bias, targets, cap, keep, narrow)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (factor,) = gradients
+        # Dropped here: the loss itself, and so this context, may live longer.
+        kept, ctx.gradients = ctx.gradients, ()
+        scaled = [None if each is None else each.mul_(factor) for each in kept]
+        return (*scaled, None, None, None)
+
+
+def _forward(
+    ctx: Any,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    targets: torch.Tensor,
+    cap: float | None,
+    keep: bool,
+    narrow: torch.dtype,
+) -> torch.Tensor:
+    of_hidden, of_weight, of_bias = (keep and need for need in ctx.needs_input_grad[:3])
+    hidden_gradient = torch.empty_like(hidden) if of_hidden else None
+    weight_gradient = torch.zeros_like(weight) if of_weight else None
+    bias_gradient = torch.zeros_like(bias) if of_bias and bias is not None else None
+    total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+    matrix = weight.to(narrow)
+    step = logit_rows(len(weight), hidden.device.type)
+    for start in range(0, len(hidden), step):
+        some = slice(start, start + step)
+        rows, wanted = hidden[some].to(narrow), targets[some]
+        logits = (rows @ matrix.T).float()
+        if bias is not None:
+            logits += bias
+        slope = None
+        if cap is not None:
+            logits.div_(cap).tanh_()
+            slope = 1 - logits.square()
+            logits.mul_(cap)
+        sums = logits.logsumexp(1)
+        total += (sums - logits.gather(1, wanted[:, None])[:, 0]).sum()
+        if not keep:
+            continue
+        # d(loss) / d(logits) is the softmax, minus one at the target.
+        logits.sub_(sums[:, None]).exp_()
+        logits[torch.arange(len(wanted), device=wanted.device), wanted] -= 1
+        if slope is not None:
+            logits.mul_(slope)
+        if bias_gradient is not None:
+            bias_gradient += logits.sum(0)
+        slopes = logits.to(narrow)
+        if hidden_gradient is not None:
+            hidden_gradient[some] = slopes @ matrix
+        if weight_gradient is not None and narrow == weight.dtype:
+            weight_gradient.addmm_(slopes.T, rows)
+        elif weight_gradient is not None:
+            weight_gradient += slopes.T @ rows
+    ctx.gradients = (hidden_gradient, weight_gradient, bias_gradient)
+    return total

@@ -1,0 +1,253 @@
+"""Export of the model as a Hugging Face checkpoint for `AutoModel`, `AutoTokenizer` and `generate`.
+
+Weights and the model's configuration are the swarm's. The tokens that begin and end a text follow
+the tokenizer: a configuration's defaults are the ids of another tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from tokenizers import Encoding, Tokenizer
+from transformers import GenerationConfig, PreTrainedModel
+
+from ....protocol.wire.manifest import AdapterSpec, Manifest
+from ....protocol.wire.structure import StructureError
+from ...errors import UserError
+from ...storage.blob_store import BlobStore
+from ...training.architectures import longest_sequence
+from ...training.chat import BadConversation, BadTemplate, ChatTemplate
+from ...training.errors import TrainerFailed
+from ...training.resource_limits import limited
+from ...training.tokenizer_settings import (
+    CHAT_TEMPLATE_NAME,
+    ROLES,
+    TokenizerSettings,
+    decode_settings,
+    with_usual_names,
+)
+from ..session import TrainingSession
+from ..tasks.image_tasks import Diffusion
+from .adapters import merged_model, peft_config
+from .denoisers import Denoiser, write_denoiser
+from .exported_config import complete_config
+
+# The keys of a manifest's configuration that name special tokens, and the tokens' roles.
+_IDS = {"eos_token_id": "eos_token", "bos_token_id": "bos_token", "pad_token_id": "pad_token"}
+
+
+ADAPTER_CONFIG_NAME = "adapter_config.json"
+ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
+ADAPTER_PREFIX = "base_model.model."
+"""The prefix that peft puts before the names of an adapter's parameters in a file."""
+MERGED_ADAPTER = "adapter"
+"""The folder beside merged weights that contains the adapter merged into them."""
+
+
+def export(
+    session: TrainingSession, store: BlobStore, directory: Path, *, merged: bool = False
+) -> None:
+    """Write weights (safetensors), both configurations and the tokenizer's files into `directory`.
+
+    Adapters are written in the format of `peft`; with `merged`, in a subfolder beside a checkpoint
+    of the base with the adapters merged into it. Models of images are written in the format of
+    `diffusers`.
+
+    Raises `TrainerFailed` with the kind `bad_data` if the tokenizer's blobs are missing, and what a
+    full disk raises.
+    """
+    if isinstance(session.task, Diffusion):
+        assert isinstance(session.model, Denoiser)
+        write_denoiser(session.model, session.task.settings, directory)
+        return
+    definition, tokenizer, settings = open_tokenizer(session.manifest, store)
+    directory.mkdir(parents=True, exist_ok=True)
+    ids: dict[str, Any] = special_ids(tokenizer, settings)
+    several = session.manifest.model.get("eos_token_id")
+    if isinstance(several, list) and ids["eos_token_id"] in several:
+        # Chat models end the assistant's messages and whole texts with different tokens.
+        ids["eos_token_id"] = several
+    turn = turn_end(session.manifest, tokenizer, settings)
+    if turn is not None and ids["eos_token_id"] not in (turn, None):
+        known = (
+            ids["eos_token_id"] if isinstance(ids["eos_token_id"], list) else [ids["eos_token_id"]]
+        )
+        ids["eos_token_id"] = [*known, *({turn} - {*known})]
+    adapter = session.manifest.adapter
+    if adapter is None:
+        _write_checkpoint(session.model, ids, directory)
+    elif merged:
+        whole = merged_model(session.manifest, session.model, session.parameters)
+        _write_checkpoint(whole, ids, directory)
+        (directory / MERGED_ADAPTER).mkdir()
+        _write_adapter(session, adapter, directory / MERGED_ADAPTER)
+    else:
+        _write_adapter(session, adapter, directory)
+    (directory / "tokenizer.json").write_bytes(definition)
+    known = longest_sequence(session.model.config.to_dict())
+    table = tokenizer_table(settings, known or session.manifest.data.sequence_length)
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    if settings.chat_template is not None:
+        (directory / CHAT_TEMPLATE_NAME).write_text(settings.chat_template, encoding="utf-8")
+
+
+def adapter_configuration(adapter: AdapterSpec, model_type: str) -> dict[str, Any]:
+    """Return the contents of `adapter_config.json`."""
+    said = peft_config(adapter, model_type).to_dict()
+    # peft keeps a set, whose order changes from one process to the next.
+    said["target_modules"] = list(adapter.targets)
+    said["inference_mode"] = True
+    return json.loads(json.dumps(said))
+
+
+def _write_adapter(session: TrainingSession, adapter: AdapterSpec, directory: Path) -> None:
+    tensors = {
+        ADAPTER_PREFIX + spec.name: parameter.detach().cpu().contiguous()
+        for spec, parameter in zip(session.manifest.parameters, session.parameters, strict=True)
+    }
+    save_file(tensors, directory / ADAPTER_WEIGHTS_NAME, metadata={"format": "pt"})
+    said = adapter_configuration(adapter, session.manifest.model["model_type"])
+    (directory / ADAPTER_CONFIG_NAME).write_text(
+        json.dumps(said, indent=2) + "\n", encoding="utf-8"
+    )
+
+
+def _write_checkpoint(model: PreTrainedModel, ids: dict[str, Any], directory: Path) -> None:
+    before = {key: getattr(model.config, key, None) for key in ids}
+    # A model that fills gaps has none.
+    generation = getattr(model, "generation_config", None)
+    try:
+        for key, number in ids.items():
+            setattr(model.config, key, number)
+        if generation is not None:
+            model.generation_config = GenerationConfig(**ids)
+        model.save_pretrained(directory, safe_serialization=True)
+        path = directory / "config.json"
+        said = json.loads(path.read_text(encoding="utf-8")) | complete_config(model.config)
+        path.write_text(json.dumps(said, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    finally:
+        for key, number in before.items():
+            setattr(model.config, key, number)
+        if generation is not None:
+            model.generation_config = generation
+
+
+def open_tokenizer(
+    manifest: Manifest, store: BlobStore
+) -> tuple[bytes, Tokenizer, TokenizerSettings]:
+    """Return the swarm's `tokenizer.json`, the tokenizer it describes, and the roles of its special
+    tokens.
+
+    Raises `TrainerFailed` (`bad_data`).
+    """
+    definition = store.get(manifest.data.tokenizer)
+    if definition is None:
+        raise TrainerFailed("bad_data", "the tokenizer's blob is missing")
+    try:
+        with limited("bad_data", "to read the tokenizer"):
+            tokenizer = Tokenizer.from_buffer(definition)
+    except TrainerFailed:
+        raise
+    # The library raises plain Exception for every kind of invalid definition.
+    except Exception as error:
+        raise TrainerFailed("bad_data", f"the tokenizer cannot be read: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    settings = TokenizerSettings()
+    if manifest.data.tokenizer_settings is not None:
+        blob = store.get(manifest.data.tokenizer_settings)
+        if blob is None:
+            raise TrainerFailed("bad_data", "the tokenizer's settings are missing")
+        try:
+            settings = decode_settings(blob)
+        except StructureError as error:
+            raise TrainerFailed("bad_data", f"the tokenizer's settings: {error}") from None
+    # The founder may have given it in the model's configuration instead.
+    said = {
+        role: tokenizer.id_to_token(number)
+        for key, role in _IDS.items()
+        if type(number := manifest.model.get(key)) is int and number >= 0
+    }
+    if manifest.data.end_token is not None:
+        # The token that ends every document also ends a text.
+        said = {"eos_token": tokenizer.id_to_token(manifest.data.end_token)} | said
+    said = {role: spelled for role, spelled in said.items() if getattr(settings, role) is None}
+    special = tokenizer.get_added_tokens_decoder().values()
+    settings = with_usual_names(
+        replace(settings, **said), frozenset(token.content for token in special if token.special)
+    )
+    # Batches in training or evaluation are padded; the padding is never attended to.
+    fallback = settings.pad_token or settings.eos_token or tokenizer.id_to_token(0)
+    settings = replace(settings, pad_token=fallback)
+    for role in ROLES:
+        spelled = getattr(settings, role)
+        if spelled is not None and tokenizer.token_to_id(spelled) is None:
+            raise TrainerFailed("bad_data", f"the tokenizer has no token {spelled!r} ({role})")
+    return definition, tokenizer, settings
+
+
+def cut(tokenizer: Tokenizer, text: str) -> Encoding:
+    """Split a text into tokens. A regular expression in the tokenizer may run for ever, or give up.
+
+    Raises `TrainerFailed` (`bad_data`).
+    """
+    try:
+        with limited("bad_data", "to cut the text into tokens"):
+            return tokenizer.encode(text, add_special_tokens=False)
+    # A panic of the library's Rust code arrives in Python as this type, which has no importable name.
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        problem = (str(error).splitlines() or ["it gave up"])[0][:200]
+        raise TrainerFailed("bad_data", f"the tokenizer cannot cut the text: {problem}") from None
+
+
+def special_ids(tokenizer: Tokenizer, settings: TokenizerSettings) -> dict[str, int | None]:
+    """Return the token ids for a configuration; None where there is no such token."""
+    named = {role: getattr(settings, role) for role in ROLES}
+    return {
+        key: None if (spelled := named[role]) is None else tokenizer.token_to_id(spelled)
+        for key, role in _IDS.items()
+    }
+
+
+def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettings) -> int | None:
+    """Return the special token that ends the assistant's message in a swarm that learns from
+    conversations; None if there is none. It may differ from the tokenizer's end token, which ends
+    texts."""
+    if not manifest.data.marked or settings.chat_template is None:
+        return None
+    asked = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
+    try:
+        with limited("bad_data", "the chat template"):
+            said = ChatTemplate(settings).conversation(asked)
+    except (BadTemplate, BadConversation, UserError):
+        return None
+    special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    encoded = cut(tokenizer, said.text)
+    start, stop = said.spans[-1]
+    ending = [
+        token
+        for token, (_, end) in zip(encoded.ids, encoded.offsets, strict=True)
+        if start < end <= stop and token in special
+    ]
+    return ending[-1] if ending else None
+
+
+def tokenizer_table(settings: TokenizerSettings, longest: int) -> dict[str, Any]:
+    """Return the contents of `tokenizer_config.json`; `longest` is the model's context length in
+    tokens."""
+    named = {role: getattr(settings, role) for role in ROLES}
+    return {
+        # Without it AutoTokenizer would guess a class from the model's type.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": longest,
+        "clean_up_tokenization_spaces": False,
+        **{role: spelled for role, spelled in named.items() if spelled is not None},
+    }

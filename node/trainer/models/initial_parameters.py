@@ -1,0 +1,183 @@
+"""The initial parameters of a swarm: drawn at random, or from an existing checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ....protocol.wire.blobs import BlobList
+from ....protocol.wire.manifest import AdapterSpec, ParameterSpec
+from ...storage.blob_store import BlobStore
+from ...training.errors import TrainerFailed
+from ...training.memory_model import Workload
+from ...training.memory_plan import choose
+from ..device import device_kind, free_room
+from .adapters import adapter_parameters, adapter_table, add_adapters, draw_adapters, target_names
+from .checkpoint_tensors import check_tensors, tensor_types
+from .model import auto_class, model_config, new_model, ordered_parameters, parameter_table
+from .snapshot import write_snapshot
+
+# The smallest normal float32. Some devices flush smaller numbers to zero and others do not, so
+# replicas start without any (`exact` explains why none arises later).
+_SMALLEST_NORMAL = 2.0**-126
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Settings of the adapters to insert into a checkpoint."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] = ()
+    """The last name components of linear layers; empty: all layers but the head."""
+
+
+@dataclass(frozen=True)
+class InitialParameters:
+    """The manifest's parameter table, and the list of the chunks, which are now in the store."""
+
+    table: tuple[ParameterSpec, ...]
+    blobs: BlobList
+    adapter: AdapterSpec | None = None
+    """The manifest's entry for adapters; the base and its list are in the store."""
+
+
+@torch.no_grad()
+def initialise(
+    config: dict[str, Any],
+    seed: int,
+    checkpoint: Path | None,
+    store: BlobStore,
+    device: torch.device,
+    lora: Lora | None = None,
+) -> InitialParameters:
+    """Draw parameters from `seed`, or read them from a Hugging Face checkpoint (safetensors only).
+
+    With `lora` the checkpoint is the base, and its adapters are drawn. It always runs on the CPU, so
+    that a seed gives the same parameters whatever the founder's device; `device` only serves to
+    check whether it could train the model.
+
+    Raises `TrainerFailed`: `bad_model`, `model_too_large`, `disk_full`.
+    """
+    built = model_config(config)
+    skeleton = new_model(built, torch.device("meta"))
+    weights = sum(p.numel() for p in skeleton.parameters())
+    if lora is not None:
+        if checkpoint is None:
+            raise TrainerFailed("bad_model", "adapters need a checkpoint to be put into")
+        targets = tuple(sorted(set(lora.targets))) or target_names(skeleton)
+        trained = adapter_table(skeleton, lora.rank, targets)
+        _check_fits(config, trained, device, frozen=weights)
+        base = read_checkpoint(checkpoint, built)
+        return _with_adapters(
+            base, Lora(rank=lora.rank, alpha=lora.alpha, targets=targets), seed, store
+        )
+    _check_fits(config, parameter_table(skeleton), device)
+    if checkpoint is None:
+        torch.manual_seed(seed)
+        model = new_model(built, torch.device("cpu"))
+    else:
+        model = read_checkpoint(checkpoint, built)
+    table = parameter_table(model)
+    parameters = ordered_parameters(model, table)
+    _check_finite(table, parameters)
+    for parameter in parameters:
+        parameter.masked_fill_(parameter.abs() < _SMALLEST_NORMAL, 0.0)
+    return InitialParameters(table, write_snapshot(parameters, store))
+
+
+def _check_fits(
+    config: dict[str, Any],
+    table: tuple[ParameterSpec, ...],
+    device: torch.device,
+    frozen: int = 0,
+) -> None:
+    """Raise `TrainerFailed` (`model_too_large`) if no memory plan fits the model here."""
+    work = Workload(config=config, parameters=table, sequence_length=1, frozen=frozen)
+    choose(work, device_kind(device), free_room(device))
+
+
+def _with_adapters(
+    base: PreTrainedModel, lora: Lora, seed: int, store: BlobStore
+) -> InitialParameters:
+    base_table = parameter_table(base)
+    frozen = ordered_parameters(base, base_table)
+    _check_finite(base_table, frozen)
+    adapter = AdapterSpec(
+        rank=lora.rank,
+        alpha=lora.alpha,
+        targets=lora.targets,
+        base=store.put(write_snapshot(frozen, store).encode()),
+        base_parameters=base_table,
+    )
+    table = adapter_table(base, lora.rank, lora.targets)
+    add_adapters(base, adapter)
+    named = adapter_parameters(base)
+    parameters = [named[spec.name] for spec in table]
+    draw_adapters(parameters, table, seed)
+    for parameter in parameters:
+        parameter.masked_fill_(parameter.abs() < _SMALLEST_NORMAL, 0.0)
+    return InitialParameters(table, write_snapshot(parameters, store), adapter)
+
+
+def _check_finite(table: tuple[ParameterSpec, ...], parameters: list[torch.nn.Parameter]) -> None:
+    for spec, parameter in zip(table, parameters, strict=True):
+        if not torch.isfinite(parameter).all():
+            raise TrainerFailed("bad_model", f"{spec.name} holds a number that is not finite")
+
+
+def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
+    """Return a model of this configuration with all of a checkpoint's weights (safetensors), in
+    float32. Raises `TrainerFailed` (`bad_model`)."""
+    types = tensor_types(directory)
+    try:
+        loaded: Any = auto_class(config).from_pretrained(
+            directory,
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+            # Otherwise the library's message refers to a report that it printed "above".
+            ignore_mismatched_sizes=True,
+        )
+    except MemoryError:
+        raise
+    # A missing file, a wrong shape and a torn file each raise something else.
+    except Exception as error:
+        reason = (str(error).splitlines() or [repr(error)])[0][:300]
+        raise TrainerFailed("bad_model", f"the checkpoint cannot be read: {reason}") from None
+    model, report = loaded
+    check_tensors(types, report["unexpected_keys"])
+    if report["missing_keys"]:
+        missing = ", ".join(sorted(report["missing_keys"])[:3])
+        raise TrainerFailed("bad_model", f"the checkpoint lacks parameters: {missing} …")
+    for name, has, wanted in report["mismatched_keys"]:
+        raise TrainerFailed(
+            "bad_model",
+            f"the checkpoint's {name} has the shape {tuple(has)}, and its configuration wants "
+            f"{tuple(wanted)}",
+        )
+    _check_tied(model, config)
+    return model.to(torch.float32)
+
+
+def _check_tied(model: PreTrainedModel, config: Any) -> None:
+    """Raise `TrainerFailed` (`bad_model`) if weights that the configuration ties differ in the
+    checkpoint.
+
+    The library unties a head that differs from the embeddings. Members build the model from the
+    configuration alone and do not.
+    """
+    built = {name for name, _ in new_model(config, torch.device("meta")).named_parameters()}
+    loose = sorted(name for name, _ in model.named_parameters() if name not in built)
+    if loose:
+        raise TrainerFailed(
+            "bad_model",
+            f"the checkpoint's {loose[0]} differs from the embeddings, and tie_word_embeddings = true "
+            "says that they are one: say false in its config.json to train both, or take "
+            f"{loose[0]} out of the file",
+        )

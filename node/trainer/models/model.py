@@ -1,0 +1,199 @@
+"""The model, built from the manifest's configuration and checked against its parameter table.
+
+The configuration is a stranger's: it may choose among `architectures`, with the keys and within the
+bounds given there. It cannot name code to download, kernels, or a quantisation.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from ....protocol.wire.manifest import ParameterSpec
+from ....protocol.wire.structure import StructureError
+from ...training.architectures import (
+    check_configuration,
+    longest_sequence,
+    makes_images,
+    sees_both_ways,
+)
+from ...training.errors import TrainerFailed
+from ...training.resource_limits import limited
+from .denoisers import Denoiser, DenoiserConfig, load_library
+
+# Buffers, such as causal masks and rotary frequencies, are at most as large as the parameters; small
+# models are allowed this much.
+_BUFFER_BYTES = 64 << 20
+# Building the largest published models without memory for their parameters takes some seconds, and
+# less memory than this for everything else.
+_BUILD_SECONDS = 120.0
+_BUILD_BYTES = 2 << 30
+
+
+def model_config(config: dict[str, Any]) -> PretrainedConfig:
+    """Return the configuration for a manifest's `model`: the library's own, or a `DenoiserConfig`.
+
+    Raises `TrainerFailed` with the kind `bad_model`.
+    """
+    try:
+        known = check_configuration(config)
+    except StructureError as error:
+        raise _bad(str(error)) from None
+    model_type = known.pop("model_type")
+    if makes_images(model_type):
+        return DenoiserConfig(known)
+    try:
+        # The library modifies the dictionaries that it is given.
+        return AutoConfig.for_model(model_type, **copy.deepcopy(known))
+    # Architectures validate their keys in different ways.
+    except Exception as error:
+        raise _bad(f"the configuration of a {model_type!r} is refused: {error}") from None
+
+
+def new_model(config: PretrainedConfig, device: torch.device) -> PreTrainedModel:
+    """Return a model with random parameters, contiguous and in float32.
+
+    Raises `TrainerFailed` with the kind `bad_model`, or what running out of memory raises.
+    """
+    images = isinstance(config, DenoiserConfig)
+    if images:
+        load_library()
+    try:
+        with device:
+            model: Any = Denoiser(config) if images else auto_class(config).from_config(config)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise _bad(f"a {config.model_type!r} cannot be built: {error}") from None
+    model = model.to(torch.float32)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.contiguous()
+    return model
+
+
+def auto_class(config: PretrainedConfig) -> Any:
+    """Return the library's class that loads a model of this kind with its language head."""
+    return AutoModelForMaskedLM if sees_both_ways(config.model_type) else AutoModelForCausalLM
+
+
+def lay_out(config: dict[str, Any]) -> PreTrainedModel:
+    """Return a model without memory for its parameters. Raises as `new_model` does."""
+    what = "the manifest's model cannot be used: to lay it out"
+    if makes_images(str(config.get("model_type"))):
+        # Loading takes longer than building a model.
+        load_library()
+    with limited("bad_model", what, seconds=_BUILD_SECONDS, memory=_BUILD_BYTES):
+        return new_model(model_config(config), torch.device("meta"))
+
+
+def build_model(
+    config: dict[str, Any], table: Sequence[ParameterSpec], device: torch.device
+) -> PreTrainedModel:
+    """Build a model whose parameters are exactly those of the table.
+
+    It is first built without memory, so that a configuration that does not match its table costs
+    nothing. Raises as `new_model` does.
+    """
+    layers = [config.get(key) for key in ("num_hidden_layers", "n_layer", "n_layers")]
+    if any(type(count) is int and count > len(table) for count in layers):
+        raise _bad("it has more layers than parameter tensors")
+    skeleton = lay_out(config)
+    parameters = ordered_parameters(skeleton, table)
+    buffers = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
+    if buffers > max(_BUFFER_BYTES, 4 * sum(each.numel() for each in parameters)):
+        raise _bad(f"it wants {buffers >> 20} MiB beside its parameters")
+    return new_model(skeleton.config, device)
+
+
+def ordered_parameters(
+    model: PreTrainedModel, table: Sequence[ParameterSpec]
+) -> list[torch.nn.Parameter]:
+    """Return the model's parameters in the table's order; tied weights appear once.
+
+    Raises `TrainerFailed` with the kind `bad_model` unless names and shapes match the table.
+    """
+    found = dict(model.named_parameters())
+    for spec in table:
+        shape = _table_shape(model, found[spec.name]) if spec.name in found else None
+        if shape != spec.shape:
+            there = "is not in the model" if shape is None else f"has the shape {shape} there"
+            raise _bad(f"the manifest's parameter {spec.name} {spec.shape} {there}")
+    names = {spec.name for spec in table}
+    if len(names) != len(table) or names != set(found):
+        raise _bad("the manifest's table does not name every parameter once")
+    return [found[spec.name] for spec in table]
+
+
+def parameter_table(model: PreTrainedModel) -> tuple[ParameterSpec, ...]:
+    """Return the table of a new model, in the order in which torch lists its parameters."""
+    return tuple(
+        ParameterSpec(name=name, shape=_table_shape(model, parameter))
+        for name, parameter in model.named_parameters()
+    )
+
+
+def _table_shape(model: PreTrainedModel, parameter: torch.nn.Parameter) -> tuple[int, ...]:
+    """Return a parameter's shape as a table states it.
+
+    A convolution kernel (outputs, inputs, height, width) is stated as a matrix with a row for each
+    output: that gives the transform large blocks, where the original shape would give blocks as
+    narrow as a kernel. In memory both are the same.
+    """
+    shape = tuple(parameter.shape)
+    if isinstance(model, Denoiser) and len(shape) > 2:
+        return (shape[0], math.prod(shape[1:]))
+    return shape
+
+
+def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """Return the layers that a model stacks; for nested stacks, those of the inner ones."""
+    return [
+        layer
+        for stack in model.modules()
+        if isinstance(stack, torch.nn.ModuleList)
+        for layer in stack
+        if not any(isinstance(part, torch.nn.ModuleList) for part in layer.modules())
+    ]
+
+
+def compute_twice(model: PreTrainedModel) -> bool:
+    """Enable activation checkpointing, so that each layer keeps only its input for the backward pass
+    and recomputes the rest; return False if the model does not support it."""
+    if not model.supports_gradient_checkpointing:
+        return False
+    # The library's newer name for it; the older one warns.
+    newer = getattr(model, "activation_checkpointing_enable", None)
+    enable: Any = newer or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    return True
+
+
+def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) -> None:
+    """Raise `TrainerFailed` (`bad_model`) if the model cannot take the manifest's sequences. The
+    task itself checks images."""
+    if isinstance(model, Denoiser):
+        return
+    embeddings = model.get_input_embeddings()
+    if not isinstance(embeddings, torch.nn.Embedding):
+        raise _bad("its input is no table of token embeddings")
+    known = embeddings.num_embeddings
+    if vocabulary > known:
+        raise _bad(f"the data has {vocabulary} tokens, the model knows {known}")
+    longest = longest_sequence(model.config.to_dict())
+    if longest is not None and sequence_length > longest:
+        raise _bad(f"sequences of {sequence_length} tokens, the model takes {longest}")
+
+
+def _bad(problem: str) -> TrainerFailed:
+    return TrainerFailed("bad_model", f"the manifest's model cannot be used: {problem}"[:500])

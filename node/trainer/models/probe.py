@@ -1,0 +1,193 @@
+"""The probe: losses by which every trainer proves that it computes the swarm's model.
+
+Members check parameters by their hashes, which does not show whether they compute the same function
+of them: another release of a library may interpret a configuration differently, an attention kernel
+may ignore a soft-cap, a device may have a broken kernel. So `create` computes some losses in float32
+and writes them into the manifest, and a trainer computes them again before its first update.
+
+They are not computed with the initial model. A member that joins in a later round does not have it,
+and new parameters attend to all positions alike, so that a wrong rotary base changes their losses by
+no more than bfloat16 does. The probe's parameters are a fixed table of numbers, repeated and scaled
+so that every layer adds about as much as it receives. They are written into the model before a
+snapshot is loaded over them, so that no extra memory is needed, and the layers, sizes and splits are
+those used in training.
+
+docs/protocol.md has the measured differences behind the tolerances.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+from transformers import PreTrainedModel
+
+from ....protocol.wire.manifest import Manifest
+from ....protocol.wire.work_specs import ProbeSpec
+from ...storage.blob_store import BlobStore
+from ...training.architectures import makes_images
+from ...training.errors import TrainerFailed
+from ..device import is_out_of_memory
+from ..memory.model_shard import ModelShard
+from ..tasks.tasks import HasProbe, Task, open_task
+from .adapters import build_trained, frozen_parameters
+from .model import check_inputs
+from .probe_parameters import ParameterFill
+
+# One long sample, for what depends on distance, and short ones: several numbers do not agree by chance.
+_SHORT_SAMPLES = 7
+_SHORTEST, _LONGEST = 16, 4096
+# Multiplications of a forward pass through all samples, approximately: half a minute on two cores.
+_OPERATIONS = 1 << 39
+
+Narrow = Callable[[], contextlib.AbstractContextManager[object]]
+"""Enter a context in which matrices are multiplied at reduced precision."""
+
+
+def fills(manifest: Manifest) -> tuple[ParameterFill, ParameterFill | None]:
+    """Return the fills of the trained parameters, and of the frozen ones if there are any."""
+    adapter = manifest.adapter
+    frozen = None if adapter is None else ParameterFill(adapter.base_parameters, manifest.elements)
+    return ParameterFill(manifest.parameters), frozen
+
+
+def make_probe(manifest: Manifest, store: BlobStore) -> ProbeSpec | None:
+    """Build a manifest's model on the CPU as its members will, and return its probe; the manifest
+    need not have one yet. Return None if the task offers no samples for one.
+
+    Raises `TrainerFailed`: what building a session raises.
+    """
+    model, parameters = build_trained(manifest, store, torch.device("cpu"))
+    check_inputs(model, manifest.data.vocabulary, manifest.data.sequence_length)
+    task = open_task(manifest, model.config)
+    if not isinstance(task, HasProbe):
+        return None
+    trained, frozen = fills(manifest)
+    trained.whole(parameters)
+    if frozen is not None and manifest.adapter is not None:
+        frozen.whole(frozen_parameters(model, manifest.adapter))
+    lengths = _lengths(manifest)
+    try:
+        losses = [round(loss, 4) for loss in probe_losses(task, model, lengths)]
+    except (ValueError, TypeError, LookupError, RuntimeError) as error:
+        # The library notices some omissions of a configuration only when it computes.
+        if is_out_of_memory(error):
+            raise
+        problem = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise TrainerFailed("bad_model", f"the model cannot be computed: {problem}") from None
+    if not all(map(math.isfinite, losses)):
+        raise TrainerFailed("bad_model", "its losses are not finite with parameters of usual size")
+    return ProbeSpec(
+        lengths=lengths, losses=tuple(losses), library=_library(str(manifest.model["model_type"]))
+    )
+
+
+def prove(
+    manifest: Manifest,
+    model: PreTrainedModel,
+    task: Task,
+    part: ModelShard,
+    *,
+    exactly: bool,
+    narrow: Narrow | None,
+) -> None:
+    """Compare the losses of a model in training with the manifest's probe. This overwrites the
+    trained parameters, which are `part`'s, and the frozen ones, too.
+
+    `exactly`: the model can compute in float32; where it is sharded on GPUs its parameters are cast
+    as they are gathered. `narrow`: the context in which the device trains, in bfloat16.
+
+    Raises `TrainerFailed` (`other_model`), at all ranks if one of them computes another function.
+    """
+    probe = manifest.probe
+    if probe is None:
+        return
+    if not isinstance(task, HasProbe):
+        raise TrainerFailed("no_task", f"the task {manifest.task!r} here offers no probe")
+    trained, frozen = fills(manifest)
+    part.fill(trained)
+    if frozen is not None and manifest.adapter is not None:
+        frozen.whole(frozen_parameters(model, manifest.adapter))
+    problem = None
+    if exactly:
+        found = probe_losses(task, model, probe.lengths)
+        problem = _difference(found, probe, probe.tolerance, "float32")
+    if problem is None and narrow is not None:
+        found = probe_losses(task, model, probe.lengths, narrow)
+        problem = _difference(found, probe, probe.narrow_tolerance, "bfloat16")
+    if not part.everywhere(problem is None):
+        if problem is None:
+            raise TrainerFailed("other_model", "another device of this computer does so")
+        here = _library(str(manifest.model["model_type"]))
+        kind = next(model.parameters()).device.type
+        raise TrainerFailed(
+            "other_model",
+            f"{problem}, with {here} and torch {torch.__version__} on {kind}; the founder used "
+            f"{probe.library}",
+        )
+
+
+@torch.no_grad()
+def probe_losses(
+    task: HasProbe,
+    model: PreTrainedModel,
+    lengths: Sequence[int],
+    context: Narrow = contextlib.nullcontext,
+) -> list[float]:
+    """Return the mean loss of each of the probe's samples, `lengths` tokens each, with a model's
+    parameters."""
+    device = next(model.parameters()).device
+    trains = model.training
+    model.eval()
+    losses = []
+    try:
+        for number, length in enumerate(lengths):
+            batch = {name: each.to(device) for name, each in task.probe(number, length).items()}
+            with context(), _exact_convolutions():
+                loss = task.loss(model, batch)
+            losses.append(float(loss.total) / max(1, loss.count))
+    finally:
+        model.train(trains)
+    return losses
+
+
+def _difference(found: Sequence[float], probe: ProbeSpec, allowed: float, kind: str) -> str | None:
+    """Return how the losses computed here are wrong; None if they are not."""
+    off = [abs(a - b) for a, b in zip(found, probe.losses, strict=True)]
+    # Written so that NaN is too far off.
+    if all(each <= allowed for each in off):
+        return None
+    return (
+        f"its test losses differ by up to {max(off):.2g} in {kind}, where {allowed:.2g} is allowed"
+    )
+
+
+def _lengths(manifest: Manifest) -> tuple[int, ...]:
+    """Return the samples' lengths: as long as possible within `_OPERATIONS`."""
+    weights = manifest.elements + manifest.frozen_elements
+    tokens = min(max(_OPERATIONS // weights, 8 * _SHORTEST), _LONGEST)
+    longest = manifest.data.sequence_length
+    long, short = min(longest, tokens // 2), min(longest, max(_SHORTEST, tokens // 16))
+    return (long, *[short] * _SHORT_SAMPLES)
+
+
+def _library(model_type: str) -> str:
+    name = "diffusers" if makes_images(model_type) else "transformers"
+    try:
+        return f"{name} {version(name)}"[:64]
+    except PackageNotFoundError:
+        return name
+
+
+@contextlib.contextmanager
+def _exact_convolutions() -> Iterator[None]:
+    """Compute float32 convolutions in full precision: cuDNN uses TF32 by default."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before

@@ -1,0 +1,1 @@
+"""The optimizer: local update, shared step, fingerprint and differential privacy."""

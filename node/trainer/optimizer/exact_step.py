@@ -1,0 +1,226 @@
+"""The shared step: the one place where replicas must agree to the last bit, and do.
+
+1. Signs are added up per coefficient, each as often as its update counts. The sums are integers,
+   bounded by the sum of all update weights.
+2. The inverse transform uses the protocol's integer basis. All products and partial sums are
+   integers; while they are below 2^24 (float32) or 2^53 (float64) every one of them is exact, so
+   neither the order of summation nor a fused multiply-add can change the result.
+3. A sign step uses the sign of the result. `p ← p · (1 - lr·wd)` and `p ← p - lr · sign` each round
+   once: the factor is one float32 that all members compute in rational arithmetic, and lr · sign is
+   exact, so fusing the second line would not change it either.
+4. In matrices a scaled step uses the result itself, as the nearest float32 (exact below 2^24),
+   times one float32 per matrix, computed in rational arithmetic from the sum of the squares of
+   all votes (`scaling`), an integer. The product and the difference each round once, in two calls
+   that nothing fuses; the product is clipped at twice the learning rate, which is exact.
+
+Only multiplications and a subtraction of float32 numbers are left to IEEE 754. Subnormal numbers,
+which some devices flush to zero, do not arise: initial parameters have none (`initial`), no step is
+smaller than 2^-100, and the difference of two normal numbers this far from 2^-126 is zero or far
+above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+from ....protocol.codec.basis import exact_in_float32
+from ....protocol.codec.scaling import FURTHEST, step_factor
+from ....protocol.codec.schedule import nearest_float32
+from ....protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
+from ....protocol.wire.manifest import Step
+from ..device import copies_while_computing
+from .blocks import Stripe, inverse_transform_rows, stripes, whole_basis
+
+Basis = Callable[[int, torch.dtype, torch.device], torch.Tensor]
+"""Side, float type, device → the matrix of the transform: row = frequency, column = position."""
+Means = Callable[[Sequence[int]], Sequence[Fraction]]
+"""Sums over the blocks present here, one per tensor → the means over all blocks of the whole tensors."""
+
+
+@torch.no_grad()
+def apply_step(
+    parameters: Sequence[torch.Tensor],
+    layout: UpdateLayout,
+    updates: Sequence[DecodedUpdate],
+    learning_rate: float,
+    weight_decay: float,
+    counts: Sequence[int] | None = None,
+    *,
+    step: Step = "sign",
+    means: Means | None = None,
+    basis: Basis = whole_basis,
+) -> None:
+    """Take one step with these updates, in any order; without updates nothing changes.
+
+    `counts` are the update weights, from 1 to 127; by default each counts once. An update of weight
+    2 has the effect of two identical updates. `parameters` are float32 tensors in layout order, of
+    any strides; `learning_rate` is exactly a float32. `means` is needed only for a scaled step on
+    parts of tensors. A `basis` other than the protocol's is for experiments, and promises nothing.
+    """
+    if not updates:
+        return
+    counts = [1] * len(updates) if counts is None else counts
+    decay = nearest_float32(1 - Fraction(learning_rate) * Fraction(weight_decay))
+    device = parameters[0].device if parameters else torch.device("cpu")
+    votes = _Votes(updates, counts, layout, device)
+    factors: list[float | None] = [None] * len(parameters)
+    if step == "scaled":
+        # Called even where no tensor needs it: with several ranks it is a collective, and the others
+        # wait for it.
+        squares = votes.squares()
+        each = own_means(layout, squares) if means is None else means(squares)
+        factors = [
+            step_factor(learning_rate, mean) if scalable(tensor) else None
+            for mean, tensor in zip(each, layout.tensors, strict=True)
+        ]
+    for index, (parameter, tensor) in enumerate(zip(parameters, layout.tensors, strict=True)):
+        in_float32 = exact_in_float32(
+            sum(counts), tensor.top_k, tensor.block_rows, tensor.block_columns
+        )
+        target = parameter.detach()
+        dense = target.contiguous()
+        for stripe, sign_sums in votes.sums(index):
+            rows = dense.view(tensor.rows, tensor.columns)[stripe.rows]
+            direction = inverse_sums(sign_sums, tensor, in_float32=in_float32, basis=basis)
+            if decay != 1.0:
+                rows.mul_(decay)
+            if (factor := factors[index]) is None:
+                rows.sub_(direction.sign_(), alpha=learning_rate)
+            else:
+                furthest = FURTHEST * learning_rate
+                rows.sub_(direction.mul_(factor).clamp_(-furthest, furthest))
+        if not target.is_contiguous():
+            target.copy_(dense)
+
+
+def inverse_sums(
+    sign_sums_RC: torch.Tensor,
+    tensor: TensorLayout,
+    *,
+    in_float32: bool,
+    basis: Basis = whole_basis,
+) -> torch.Tensor:
+    """Return the integer inverse transform of some block rows, each number as the nearest float32.
+
+    `sign_sums_RC`: integers in float32, each block's at the block's place in the tensor; it is
+    overwritten. Devices without float64 (MPS) leave sums beyond float32 to the CPU.
+    """
+    device = sign_sums_RC.device
+    capable = torch.device("cpu") if not in_float32 and device.type == "mps" else device
+    dtype = torch.float32 if in_float32 else torch.float64
+    matrix_a = basis(tensor.block_rows, dtype, capable)
+    matrix_b = basis(tensor.block_columns, dtype, capable)
+    sums = inverse_transform_rows(sign_sums_RC.to(capable).to(dtype), matrix_a, matrix_b)
+    return sums.to(torch.float32).to(device)
+
+
+class _Votes:
+    """The votes of all updates together, on the device."""
+
+    def __init__(
+        self,
+        updates: Sequence[DecodedUpdate],
+        counts: Sequence[int],
+        layout: UpdateLayout,
+        device: torch.device,
+    ) -> None:
+        self._layout = layout
+        self._positions_UC, self._signs_UC = _signed_positions(updates, counts, layout, device)
+
+    def sums(self, index: int) -> Iterator[tuple[Stripe, torch.Tensor]]:
+        """Yield, stripe by stripe of a tensor, the sum of the signs at each coefficient, at its
+        block's place: (rows, columns), integers in float32."""
+        for stripe, sign_sums, _, _ in self._added(index):
+            yield stripe, sign_sums
+
+    def squares(self) -> list[int]:
+        """Return the sum of the squares of these sums, for each matrix; 0 for vectors."""
+        tensors, device = self._layout.tensors, self._signs_UC.device
+        totals = torch.zeros(len(tensors), dtype=torch.int64, device=device)
+        for index, tensor in enumerate(tensors):
+            for _, sign_sums, places, weights in self._added(index) if scalable(tensor) else ():
+                # Each vote times the sum that it is part of, so that only coefficients with votes
+                # are visited. 64-bit integers, exact in any order.
+                met = sign_sums.view(-1).index_select(0, places).to(torch.int64)
+                totals[index] += (met * weights.to(torch.int64)).sum()
+        # Read once, so that the GPU is not waited for in between.
+        return totals.tolist()
+
+    def _added(
+        self, index: int
+    ) -> Iterator[tuple[Stripe, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Yield, stripe by stripe, the sums, and the places and weights of all votes in the stripe."""
+        tensor = self._layout.tensors[index]
+        done = sum(each.coefficients for each in self._layout.tensors[:index])
+        own = slice(done, done + tensor.coefficients)
+        offsets = _offsets(self._positions_UC[:, own], tensor)
+        weights = self._signs_UC[:, own].to(torch.float32).view(offsets.shape)
+        for stripe in stripes(tensor, offsets.device):
+            rows = stripe.rows.stop - stripe.rows.start
+            sign_sums = torch.zeros(rows, tensor.columns, device=offsets.device)
+            places = (offsets[:, stripe.blocks] - stripe.rows.start * tensor.columns).view(-1)
+            here = weights[:, stripe.blocks].reshape(-1)
+            # Integers of at most the sum of the update weights: float32 adds them exactly in any order.
+            sign_sums.view(-1).index_add_(0, places, here)
+            yield stripe, sign_sums, places, here
+
+
+def scalable(tensor: TensorLayout) -> bool:
+    """Whether a scaled step uses the result's values, and not its signs, for this tensor. A vector
+    is often a norm, each element of which scales a whole channel: there no element moves further
+    than the learning rate, and scaled vectors learned no better (docs/research.md)."""
+    return tensor.sides == 2
+
+
+def own_means(layout: UpdateLayout, sums: Sequence[int]) -> list[Fraction]:
+    """Compute `Means` where every tensor is here as a whole."""
+    return [
+        Fraction(total, tensor.blocks) for total, tensor in zip(sums, layout.tensors, strict=True)
+    ]
+
+
+def _signed_positions(
+    updates: Sequence[DecodedUpdate],
+    counts: Sequence[int],
+    layout: UpdateLayout,
+    device: torch.device,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return all updates' positions (int16) and signs times weights (int8), each (members,
+    coefficients), on the device.
+
+    They are copied there together and in their smallest form, three bytes per coefficient, from
+    pinned memory that a GPU reads by itself.
+    """
+    shape = (len(updates), layout.coefficients)
+    pinned = copies_while_computing(device)
+    held = (
+        torch.empty(shape, dtype=torch.int16, pin_memory=pinned),
+        torch.empty(shape, dtype=torch.int8, pin_memory=pinned),
+    )
+    positions, signs = (each.numpy() for each in held)
+    said = enumerate(zip(updates, counts, strict=True)) if layout.tensors else ()
+    for member, (update, count) in said:
+        flat = [positions_BK.reshape(-1) for positions_BK in update.positions]
+        np.concatenate(flat, out=positions[member], casting="same_kind")
+        np.concatenate([sign.reshape(-1) for sign in update.signs], out=signs[member])
+        signs[member] *= np.int8(count)
+    positions_UC, signs_UC = (each.to(device, non_blocking=pinned) for each in held)
+    return positions_UC, signs_UC
+
+
+def _offsets(positions_UC: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
+    """Return the offset of each coefficient in the flattened tensor: (members, blocks, k)."""
+    # 64-bit integers only where needed: they are slow on a GPU, and take twice the memory.
+    number = torch.int32 if tensor.blocks * tensor.elements < 1 << 31 else torch.int64
+    offsets = positions_UC.to(number).view(-1, tensor.blocks, tensor.top_k)
+    # One row down is block_columns positions further in a block, but a whole row further in the tensor.
+    offsets += (offsets // tensor.block_columns) * (tensor.columns - tensor.block_columns)
+    across = tensor.columns // tensor.block_columns
+    block = torch.arange(tensor.blocks, dtype=number, device=offsets.device)
+    corners = (block // across) * (tensor.block_rows * tensor.columns)
+    offsets += (corners + (block % across) * tensor.block_columns)[:, None]
+    return offsets

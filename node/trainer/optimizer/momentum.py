@@ -1,0 +1,113 @@
+"""The optimizer's state on disk, so that a restarted member continues with it.
+
+It is worth keeping but never required: if anything is wrong with the file, the trainer starts with
+an empty momentum instead of failing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from blake3 import blake3
+from safetensors.torch import save_file
+
+from ....protocol.wire.manifest import ParameterSpec
+from ...storage.atomic_write import replacing
+from ..memory.optimizer_state import PARTS, StateTensor, put, values_of
+from .optimizer import LocalOptimizer
+
+_log = logging.getLogger(__name__)
+
+_STEPS = "steps"
+# The hash of all tensors: a bit flipped on disk gives another number, and no error by itself.
+_CHECK = "blake3"
+
+
+def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], path: Path) -> None:
+    """Write all moments as safetensors; the file is replaced whole or not at all.
+
+    Pending updates (sent, not yet counted) are not saved: after a restart it is unknown here whether
+    they were counted, and counting one twice would be worse than losing it.
+    """
+    tensors = {
+        f"{key}{part}": tensor.cpu()
+        for key, state in _states(optimizer, table).items()
+        for part, tensor in state.parts().items()
+    }
+    tensors[_STEPS] = torch.tensor(optimizer.steps)
+    check = blake3()
+    for key in sorted(tensors):
+        _note(check, key, tensors[key])
+    # The library writes to a temporary file first, which remains if the process is killed.
+    for left in path.parent.glob(".tmp*"):
+        left.unlink(missing_ok=True)
+    with replacing(path) as file:
+        save_file(tensors, file, metadata={_CHECK: check.hexdigest()})
+
+
+@torch.no_grad()
+def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], path: Path) -> bool:
+    """Read the state back. Return False, with nothing changed, if the file is missing, corrupt or of
+    another model.
+
+    It may have been written in another precision than the optimizer's. Pending rounds are dropped.
+    """
+    wanted = _states(optimizer, table)
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            there = set(file.keys())
+            known = {f"{key}{part}" for key in wanted for part in PARTS}
+            if not {*wanted, _STEPS} <= there <= known | {_STEPS}:
+                return _refuse(path, "it is of another model")
+            steps = file.get_tensor(_STEPS)
+            if steps.dtype != torch.int64 or steps.shape != () or not 0 <= int(steps) < 1 << 62:
+                return _refuse(path, "its step count is no count")
+            # Checked before anything is changed; a tensor at a time, so memory stays small.
+            check = blake3()
+            for name in sorted(there):
+                _note(check, name, file.get_tensor(name))
+            if (file.metadata() or {}).get(_CHECK) != check.hexdigest():
+                return _refuse(path, "it is not as it was written")
+            for key, state in wanted.items():
+                values_of(_parts(file, there, key), state)
+            for key, state in wanted.items():
+                parts = _parts(file, there, key)
+                put(state, parts, values_of(parts, state))
+    except FileNotFoundError:
+        return False
+    except (OSError, safetensors.SafetensorError) as error:
+        return _refuse(path, str(error))
+    except ValueError as error:
+        return _refuse(path, f"in it there is {error}")
+    optimizer.steps = int(steps)
+    optimizer.forget_all()
+    return True
+
+
+def _states(optimizer: LocalOptimizer, table: Sequence[ParameterSpec]) -> dict[str, StateTensor]:
+    names = [spec.name for spec in table]
+    momentum = zip(names, optimizer.coefficients, strict=True)
+    states = {f"coefficients.{name}": state for name, state in momentum}
+    for kind, some in optimizer.by_rows.items():
+        states |= {f"{kind}.{name}": state for name, state in zip(names, some, strict=True)}
+    return states
+
+
+def _parts(file: Any, there: Collection[str], key: str) -> dict[str, torch.Tensor]:
+    """Return the tensors of the file that make up one state."""
+    return {part: file.get_tensor(f"{key}{part}") for part in PARTS if f"{key}{part}" in there}
+
+
+def _note(check: blake3, key: str, tensor: torch.Tensor) -> None:
+    check.update(key.encode())
+    check.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+def _refuse(path: Path, problem: str) -> bool:
+    _log.warning("the saved momentum %s is not used, a new one begins: %s", path, problem)
+    return False

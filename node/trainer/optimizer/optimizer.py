@@ -1,0 +1,393 @@
+"""A member's private optimizer state: momentum, second moment, and sent coefficients not yet seen
+counted.
+
+The DisTrO/DeMo update (Peng et al., arXiv 2411.19870): gradients accumulate in a momentum; the
+strongest coefficients of its blockwise cosine transform are sent and subtracted; weak ones stay
+until they have grown. Four additions lower the loss at the same bytes, and each member is free to
+choose them, since no optimizer state is ever shared: adding a decayed sum of earlier gradients to a
+gradient, dividing it by the root of a local second moment, making its blocks nearly orthogonal, and
+damping the momentum at coefficients that others have sent. The momentum is kept transformed, so that
+sent coefficients are simply taken out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ....protocol.codec.sign_vote import Signs, heard_in, sign_of_nothing
+from ....protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
+from ....protocol.wire.manifest import OptimizerSpec
+from ...training.memory_options import IN_FLOAT32, StateOptions
+from ..device import narrow_type
+from ..memory.optimizer_state import Noise, StateTensor, new_state
+from .blocks import Stripe, block_view, float_basis, forward_transform, stripes
+
+# Prevents division by zero where a parameter has had no gradient yet. Far below any real root mean
+# square gradient, so it does not determine any parameter's step.
+_EPSILON = 1e-12
+
+# The quintic of Muon (Keller Jordan et al., "Muon: An optimizer for hidden layers in neural
+# networks", 2024): x ← a·x + b·x³ + c·x⁵ on the singular values. Five iterations bring all of them
+# near 1. After three, small ones are still smaller; these are mostly noise, and after a division by
+# the root of the second moment the model learns no worse (docs/research.md).
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+_QUINTIC_ROUNDS = {"orthogonal": 3, "muon": 5}
+
+# Rounds that may be pending at once; overlapping rounds need two.
+_MAX_PENDING = 8
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The coefficients that one round takes out of a momentum: per tensor of the layout, arrays of
+    (blocks, k)."""
+
+    positions: list[npt.NDArray[np.int32]]
+    """Positions in the block, ascending."""
+    values: list[npt.NDArray[np.float32]]
+    """The coefficients there. They are not sent: only their signs are."""
+    signs: list[npt.NDArray[np.int8]]
+    """+1 or -1; where a value is 0 the sign depends on the round."""
+
+
+class LocalOptimizer:
+    """Momentum and second moment for the parameters of a layout.
+
+    Deterministic: the same gradients in the same order give the same updates on one device.
+    """
+
+    def __init__(
+        self,
+        layout: UpdateLayout,
+        parameters: Sequence[torch.Tensor],
+        spec: OptimizerSpec,
+        options: StateOptions = IN_FLOAT32,
+    ) -> None:
+        """`options`: how the state is kept; other members cannot tell."""
+        self._layout = layout
+        self._spec = spec
+        devices = [parameter.device for parameter in parameters]
+        self._noise = {device: Noise(device) for device in devices}
+        self.coefficients = [
+            new_state(
+                (tensor.blocks, tensor.elements),
+                tensor.blocks,
+                device,
+                options,
+                self._noise[device],
+                signed=True,
+            )
+            for tensor, device in zip(layout.tensors, devices, strict=True)
+        ]
+        """The momentum: its coefficients, a row for each block."""
+
+        def shaped_as_parameters(*, signed: bool) -> list[StateTensor]:
+            return [
+                new_state(
+                    parameter.shape,
+                    tensor.rows,
+                    parameter.device,
+                    options,
+                    self._noise[parameter.device],
+                    signed=signed,
+                )
+                for tensor, parameter in zip(layout.tensors, parameters, strict=True)
+            ]
+
+        self.squares = shaped_as_parameters(signed=False) if spec.divides else []
+        """The second moment, in the parameters' shapes."""
+        self.smoothed = shaped_as_parameters(signed=True) if spec.smoothing else []
+        """The smoothed gradient, in the parameters' shapes."""
+        self.steps = 0
+        """Gradients in the second moment, for its bias correction."""
+        self._pending: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    @property
+    def momentum(self) -> list[torch.Tensor]:
+        """The momentum's coefficients in float32, (blocks, elements) for each tensor."""
+        return [state.whole() for state in self.coefficients]
+
+    @property
+    def second_moment(self) -> list[torch.Tensor]:
+        """The second moment in float32, in the parameters' shapes; empty where it is not used."""
+        return [state.whole() for state in self.squares]
+
+    @property
+    def by_rows(self) -> dict[str, list[StateTensor]]:
+        """The states kept in the parameters' shapes, by name; those that the manifest does not use
+        are left out."""
+        kept = {"second_moment": self.squares, "smoothed": self.smoothed}
+        return {name: states for name, states in kept.items() if states}
+
+    @torch.no_grad()
+    def accumulate(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Update the momentum: m ← β·m + DCT(g), with g smoothed and preconditioned as the manifest
+        defines.
+
+        Smoothing, if any: f ← s·f + g, g ← f. `rms`: g ← g / (sqrt(v / (1 - β₂ᵗ)) + ε).
+        `orthogonal`: the same, and then every block of a matrix is replaced by the nearly orthogonal
+        one with the same singular vectors. `muon`: only that replacement, with more iterations. A
+        missing gradient counts as zero. The gradients are overwritten: they serve as work memory.
+        """
+        self.steps += 1
+        for index, gradient in enumerate(gradients):
+            self._gather(index, gradient)
+
+    @torch.no_grad()
+    def decay(self) -> None:
+        """Decay the momentum and the smoothed gradient as with a gradient of zero, for a round
+        without samples."""
+        for index in range(len(self._layout.tensors)):
+            self._gather(index, None)
+
+    @torch.no_grad()
+    def take(self, round_number: int) -> Taken:
+        """Take the strongest coefficients out of the momentum.
+
+        They stay pending until `forget` or `refund`. A second call for a round first refunds the
+        coefficients of the first call.
+        """
+        self.refund(round_number)
+        while len(self._pending) >= _MAX_PENDING:
+            self.refund(min(self._pending))
+        sent = _on_the_cpu([self._take_tensor(i) for i in range(len(self._layout.tensors))])
+        self._pending[round_number] = sent
+        values = [amounts.numpy() for _, amounts in sent]
+        return Taken(
+            positions=[positions.to(torch.int32).numpy() for positions, _ in sent],
+            values=values,
+            signs=[_signs(amounts, round_number) for amounts in values],
+        )
+
+    @torch.no_grad()
+    def tell(self, one_of: int, turn: int) -> list[Signs]:
+        """Return the signs of the coefficients that are due at this step (`codec.sheet`), from what
+        the last gradient has left in the momentum; nothing is taken out. A zero is sent with one
+        sign, and with the other in the next cycle."""
+        at_zero = sign_of_nothing(one_of, turn)
+        told: list[Signs] = []
+        for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):
+            heard = heard_in(tensor.elements, one_of, turn)
+            columns = torch.from_numpy(heard.astype(np.int64)).to(state.device)
+            values = torch.cat(
+                [
+                    state.read(stripe.blocks).index_select(1, columns).cpu()
+                    for stripe in stripes(tensor, state.device)
+                ]
+            ).numpy()
+            told.append(np.where(values == 0, at_zero, np.sign(values)).astype(np.int8))
+        return told
+
+    def sent(self, round_number: int, update: DecodedUpdate) -> bool:
+        """Whether this update is what was taken in a round and is still pending."""
+        pending = self._pending.get(round_number)
+        return pending is not None and all(
+            np.array_equal(own_positions.numpy(), positions)
+            and np.array_equal(_signs(values.numpy(), round_number), signs)
+            for (own_positions, values), positions, signs in zip(
+                pending, update.positions, update.signs, strict=True
+            )
+        )
+
+    @torch.no_grad()
+    def refund(self, round_number: int) -> bool:
+        """Add the coefficients sent in a round back into the momentum; return False if nothing is
+        pending."""
+        sent = self._pending.pop(round_number, None)
+        if sent is None:
+            return False
+        for index, (positions, values) in enumerate(sent):
+            state = self.coefficients[index]
+            for stripe in stripes(self._layout.tensors[index], state.device):
+                momentum = state.read(stripe.blocks)
+                indices = positions[stripe.blocks].to(momentum.device).to(torch.int64)
+                momentum.scatter_add_(1, indices, values[stripe.blocks].to(momentum.device))
+                state.write(stripe.blocks, momentum)
+        return True
+
+    def forget(self, round_number: int) -> bool:
+        """Drop the pending update of a round, because it was counted. Return False if none is
+        pending."""
+        return self._pending.pop(round_number, None) is not None
+
+    @torch.no_grad()
+    def yield_to(self, updates: Sequence[DecodedUpdate]) -> None:
+        """Damp the momentum, m ← (1 - damping)·m, at every coefficient that one of these updates
+        contains.
+
+        What the swarm has just moved needs no second push by members that saw the same gradient
+        there; their next coefficients then complement the others' rather than repeat them.
+        """
+        if not updates or self._spec.damping == 0.0:
+            return
+        for index, tensor in enumerate(self._layout.tensors):
+            state = self.coefficients[index]
+            for stripe in stripes(tensor, state.device):
+                momentum = state.read(stripe.blocks)
+                spoken = [update.positions[index][stripe.blocks] for update in updates]
+                indices = torch.from_numpy(np.concatenate(spoken, axis=1).astype(np.int16))
+                indices = indices.to(momentum.device).to(torch.int64)
+                # Where several updates contain one coefficient, the same number is written several
+                # times.
+                damped = momentum.gather(1, indices).mul_(1 - self._spec.damping)
+                momentum.scatter_(1, indices, damped)
+                state.write(stripe.blocks, momentum)
+
+    def forget_all(self) -> None:
+        """Drop all pending updates."""
+        self._pending.clear()
+
+    @torch.no_grad()
+    def begin_anew(self) -> None:
+        """Reset all moments and pending updates, as if there had been no round before."""
+        self._pending.clear()
+        self.steps = 0
+        by_rows = ((states, "rows") for states in self.by_rows.values())
+        for states, rows_of in ((self.coefficients, "blocks"), *by_rows):
+            for tensor, state in zip(self._layout.tensors, states, strict=True):
+                for stripe in stripes(tensor, state.device):
+                    rows: slice = getattr(stripe, rows_of)
+                    state.write(rows, torch.zeros_like(state.read(rows)))
+
+    def _gather(self, index: int, gradient: torch.Tensor | None) -> None:
+        """Add a tensor's gradient to its momentum; without one, only decay the momentum."""
+        tensor, state = self._layout.tensors[index], self.coefficients[index]
+        if gradient is not None:
+            # A convolution may return its kernel's gradient in another memory order, and a bfloat16
+            # copy in 16 bits.
+            gradient = gradient.to(torch.float32).contiguous().view(tensor.rows, tensor.columns)
+        for stripe in stripes(tensor, state.device):
+            momentum = state.read(stripe.blocks).mul_(self._spec.momentum)
+            self._smooth(index, stripe, None if gradient is None else gradient[stripe.rows])
+            if gradient is not None:
+                self._precondition(index, stripe, gradient[stripe.rows])
+                momentum.add_(transformed_stripe(gradient, tensor, self._spec, stripe))
+            state.write(stripe.blocks, momentum)
+
+    def _smooth(self, index: int, stripe: Stripe, gradient: torch.Tensor | None) -> None:
+        """Add the decayed sum of earlier gradients to some rows of a gradient; without a gradient,
+        only decay the sum."""
+        if not self.smoothed:
+            return
+        state = self.smoothed[index]
+        smoothed = state.read(stripe.rows).mul_(self._spec.smoothing)
+        state.write(stripe.rows, smoothed if gradient is None else gradient.add_(smoothed))
+
+    def _precondition(self, index: int, stripe: Stripe, gradient: torch.Tensor) -> None:
+        """Update the second moment of some rows of a gradient, then divide them by its root."""
+        if not self.squares:
+            return
+        beta = self._spec.second_moment
+        second = self.squares[index].read(stripe.rows).mul_(beta)
+        second.addcmul_(gradient, gradient, value=1 - beta)
+        self.squares[index].write(stripe.rows, second)
+        gradient.div_(root_of(second, beta, self.steps))
+
+    def _take_tensor(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the positions (int16) and values (float32) taken from one tensor, both (blocks, k),
+        on its device."""
+        tensor = self._layout.tensors[index]
+        all_positions, all_values = [], []
+        state = self.coefficients[index]
+        for stripe in stripes(tensor, state.device):
+            momentum = state.read(stripe.blocks)
+            positions = momentum.abs().topk(tensor.top_k, dim=1, sorted=False).indices
+            positions = positions.sort(dim=1).values
+            all_values.append(momentum.gather(1, positions))
+            momentum.scatter_(1, positions, 0.0)
+            state.write(stripe.blocks, momentum)
+            all_positions.append(positions.to(torch.int16))
+        return torch.cat(all_positions), torch.cat(all_values)
+
+
+def _on_the_cpu(
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return pairs of two-dimensional tensors in main memory, copied together per device and type,
+    as every copy waits for the GPU."""
+    moved: list[tuple[torch.Tensor, torch.Tensor]] = list(pairs)
+    by_device: dict[torch.device, list[int]] = {}
+    for index, (positions, _) in enumerate(pairs):
+        if positions.device.type != "cpu":
+            by_device.setdefault(positions.device, []).append(index)
+    for indices in by_device.values():
+        sizes = [pairs[index][0].numel() for index in indices]
+        flat = [
+            torch.cat([pairs[index][kind].reshape(-1) for index in indices]).cpu().split(sizes)
+            for kind in (0, 1)
+        ]
+        for index, positions, values in zip(indices, *flat, strict=True):
+            shape = pairs[index][0].shape
+            # Separate copies: each tensor's may be dropped without the others'.
+            moved[index] = positions.view(shape).clone(), values.view(shape).clone()
+    return moved
+
+
+def root_of(second_moment: torch.Tensor, beta: float, steps: int) -> torch.Tensor:
+    """Return the divisor of a gradient: sqrt(v / (1 - β₂ᵗ)) + ε, after t = `steps` steps."""
+    return (second_moment / (1 - beta**steps)).sqrt_().add_(_EPSILON)
+
+
+def transformed(
+    gradient: torch.Tensor, tensor: TensorLayout, spec: OptimizerSpec
+) -> Iterator[tuple[Stripe, torch.Tensor]]:
+    """Yield `transformed_stripe` for each stripe of a gradient."""
+    for stripe in stripes(tensor, gradient.device):
+        yield stripe, transformed_stripe(gradient, tensor, spec, stripe)
+
+
+def transformed_stripe(
+    gradient: torch.Tensor, tensor: TensorLayout, spec: OptimizerSpec, stripe: Stripe
+) -> torch.Tensor:
+    """Return the coefficients of some blocks of a contiguous gradient: (blocks, elements), made
+    nearly orthogonal where the manifest says so. The gradient is already preconditioned."""
+    matrix_a = float_basis(tensor.block_rows, gradient.device)
+    matrix_b = float_basis(tensor.block_columns, gradient.device)
+    blocks = block_view(gradient, tensor, stripe)
+    blocks = blocks.reshape(stripe.count, tensor.block_rows, tensor.block_columns)
+    coefficients = forward_transform(blocks, matrix_a, matrix_b)
+    rounds = _QUINTIC_ROUNDS.get(spec.preconditioner)
+    if rounds is not None and tensor.sides == 2:
+        # The transform is orthogonal on both sides, so it may as well come first.
+        coefficients = orthogonalised(coefficients, rounds, _quintic_type(gradient.device))
+    return coefficients.view(stripe.count, -1)
+
+
+def _signs(values: npt.NDArray[np.float32], round_number: int) -> npt.NDArray[np.int8]:
+    """Return the signs to send for these values: +1 or -1.
+
+    A block without any momentum (rows of tokens never seen) must send something too. Its sign
+    alternates with the rounds, so that the next round undoes its effect on the parameters.
+    """
+    at_zero = 1 if round_number % 2 == 0 else -1
+    return np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
+
+
+def _quintic_type(device: torch.device) -> torch.dtype:
+    """Return bfloat16 where the device has units for it: the iterations only have to come close to
+    1, Muon's own run in it, and it halves the memory traffic. An update's signs are the member's own
+    choice."""
+    return torch.bfloat16 if narrow_type(device) is torch.bfloat16 else torch.float32
+
+
+def orthogonalised(
+    blocks_NAB: torch.Tensor, rounds: int, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Return U·f(S)·Vᵀ for each block U·S·Vᵀ, f close to 1, scaled so that elements are of size 1,
+    in float32; the iterations are computed in `dtype`."""
+    a, b, c = _QUINTIC
+    wide = blocks_NAB if blocks_NAB.shape[1] <= blocks_NAB.shape[2] else blocks_NAB.mT
+    norms = wide.square().sum(dim=(1, 2), keepdim=True).sqrt_()
+    result = (wide / norms.add_(_EPSILON)).to(dtype)
+    for _ in range(rounds):
+        square = result @ result.mT
+        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        result = torch.baddbmm(result, polynomial, result, beta=a)
+    result = result.to(torch.float32).mul_(math.sqrt(result.shape[2]))
+    return result if wide is blocks_NAB else result.mT.contiguous()

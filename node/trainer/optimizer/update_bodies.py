@@ -1,0 +1,55 @@
+"""Encoding and decoding of the bodies of a round: updates or, in a swarm with committees, sign votes
+and aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....protocol.codec.aggregate import decode_tally, joined
+from ....protocol.codec.sections import sections
+from ....protocol.codec.sign_vote import encode_part, heard_of, step_of
+from ....protocol.codec.update import DecodedUpdate, UpdateLayout, decode_update, encode_update
+from ....protocol.wire.manifest import Manifest
+from ..memory.model_shard import ModelShard
+from .optimizer import LocalOptimizer
+
+
+def make_body(
+    manifest: Manifest,
+    layout: UpdateLayout,
+    part: ModelShard,
+    optimizer: LocalOptimizer,
+    round: int,
+) -> bytes:
+    """Encode the update of a round from the momentum; in a swarm with committees, the sign vote as a
+    single section. Return empty bytes where another process has it."""
+    speakers = manifest.speakers
+    if speakers is None:
+        taken = part.merged(optimizer.take(round))
+        return b"" if taken is None else encode_update(layout, taken.positions, taken.signs)
+    one_of, turn = speakers.one_of, step_of(round)
+    told = part.told(optimizer.tell(one_of, turn), lambda tensor: heard_of(tensor, one_of, turn))
+    return b"" if told is None else encode_part(sections(layout, 1)[0], told)
+
+
+def coefficients_of(manifest: Manifest, layout: UpdateLayout, round: int) -> int:
+    """Return the number of coefficients in a body of a round."""
+    speakers = manifest.speakers
+    if speakers is None:
+        return layout.coefficients
+    turn = step_of(round)
+    return sum(tensor.blocks * heard_of(tensor, speakers.one_of, turn) for tensor in layout.tensors)
+
+
+def read_bodies(
+    manifest: Manifest, layout: UpdateLayout, bodies: Sequence[bytes], counts: Sequence[int]
+) -> tuple[list[DecodedUpdate], list[int]]:
+    """Decode a round's bodies, with their update weights. In a swarm with committees the bodies are
+    aggregates of different sections; together they form one update of weight 1.
+
+    Raises `ProtocolError`.
+    """
+    if manifest.speakers is None:
+        return [decode_update(layout, body) for body in bodies], list(counts)
+    tallies = [decode_tally(layout, body) for body in bodies]
+    return ([joined(layout, tallies)], [1]) if tallies else ([], [])

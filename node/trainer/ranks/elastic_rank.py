@@ -1,0 +1,103 @@
+"""The process of a rank other than the first that torch's elastic launcher has started (`rank_launch`).
+
+    python -m distro_node.node.trainer.ranks.elastic_rank [--split KIND] [--writable FOLDER …]
+    [--unconfined] python -m distro_node.node.trainer.ranks.elastic_rank --over
+
+It takes part in one generation of the trainer after the other. Each runs in a process of its own,
+because a process cannot regain the rights that it gave up, which loading libraries needs. `--over`
+informs such processes that the node has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from ...settings import Split
+from ...telemetry.logs import configure_logging
+from ...training.environment import environment
+from ...training.sandbox import confine
+from ...training.torchrun import NO_STORE, OVER
+
+_PR_SET_PDEATHSIG = 1  # from the kernel's include/uapi/linux/prctl.h
+_PAUSE_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Run as a rank until the node has ended."""
+    parser = argparse.ArgumentParser(prog="python -m distro_node.node.trainer.ranks.elastic_rank")
+    parser.add_argument(
+        "--over", action="store_true", help="tell the ranks that the node has ended"
+    )
+    parser.add_argument("--split", type=Split, choices=[*Split], default=Split.AUTO)
+    parser.add_argument("--writable", type=Path, action="append", default=[], metavar="PATH")
+    parser.add_argument("--unconfined", action="store_true", help="give up nothing (`sandbox`)")
+    parser.add_argument("--after", type=int, default=0, help="the last generation it was in")
+    parser.add_argument("--tell", type=int, help="take part in one, and tell it to this descriptor")
+    parser.add_argument("--patience", type=float, default=600.0, help="seconds, for the others")
+    arguments = parser.parse_args()
+    # The launcher ends its processes by SIGTERM; a Ctrl-C is for the node to handle.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    configure_logging()
+    if arguments.tell is not None:
+        _take_part(arguments)
+    else:
+        try:
+            with tempfile.TemporaryDirectory(prefix="distro-node-rank-") as scratch:
+                code = _follow(scratch)
+        except OSError as error:
+            _log.error("there is no room for temporary files: %s", error)
+            code = NO_STORE
+        sys.exit(code)
+
+
+def _follow(scratch: str) -> int:
+    after = 0
+    program = [sys.executable, "-P", "-m", "distro_node.node.trainer.ranks.elastic_rank"]
+    # A closed connection is reported in one line; the library would print its own stack as well.
+    variables = {**environment(None, scratch), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    while True:
+        reading, writing = os.pipe()
+        words = ["--writable", scratch, "--after", str(after), "--tell", str(writing)]
+        code = subprocess.run(
+            [*program, *sys.argv[1:], *words], env=variables, check=False, pass_fds=[writing]
+        ).returncode
+        os.close(writing)
+        with open(reading, "rb") as told:
+            after = int(told.read() or after)
+        if code in (OVER, NO_STORE):
+            return code
+        # A process that cannot even start does not keep the machine busy.
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _take_part(arguments: argparse.Namespace) -> None:
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        return
+    # Before any thread starts, since a thread would keep its rights, and before any library is loaded.
+    if not arguments.unconfined:
+        confine([], arguments.writable, several=True, apart=False)
+    if arguments.over:
+        from .launch import end_all
+
+        end_all()
+    else:
+        from .following import follow
+
+        follow(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""One generation of a rank other than the first that torch's elastic launcher has started."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import threading
+import time
+from typing import NoReturn
+
+from ...training.torchrun import AGAIN, NO_STORE, OVER, RankAssignment
+from .launch import POLL_SECONDS, Gathering, launch_here, local_device
+from .ranks import RankLost
+from .worker import RankWorker
+
+_log = logging.getLogger(__name__)
+
+
+def follow(arguments: argparse.Namespace) -> NoReturn:
+    """Take part in the next generation until it or this process ends; write its number to the
+    descriptor `arguments.tell`."""
+    launch = launch_here()
+    try:
+        gathering = Gathering(launch)
+        found = gathering.next(arguments.after)
+        if found is None:
+            os._exit(OVER)
+        number, store, asked = found
+        os.write(arguments.tell, str(number).encode())
+        threading.Thread(target=_watch, args=(launch, number), daemon=True).start()
+        worker = RankWorker(_gives_up, arguments.patience, arguments.split, launch)
+        device = local_device(asked["device"], launch)
+        worker.follow(store, launch.rank, launch.size, device, asked)
+    except RankLost as error:
+        _log.info("rank %d begins again: %s", launch.rank, error)
+        os._exit(AGAIN)
+    except RuntimeError as error:
+        # The first machine's launcher is gone, and this machine's launcher will end too.
+        _log.warning("rank %d ends: %s", launch.rank, error)
+        os._exit(NO_STORE)
+
+
+def _gives_up(reason: str, micro_batch: int | None) -> NoReturn:
+    """Raise `RankLost`: only rank 0 has a node to report to."""
+    raise RankLost(reason)
+
+
+def _watch(launch: RankAssignment, number: int) -> None:
+    """End this process once rank 0 has started again, however long it would wait in its own
+    generation."""
+    try:
+        # A separate connection: the other one may be blocked.
+        gathering = Gathering(launch)
+        while gathering.generation == number and not gathering.is_over:
+            time.sleep(POLL_SECONDS)
+        code = OVER if gathering.is_over else AGAIN
+    except (RankLost, RuntimeError) as error:
+        _log.warning("rank %d ends: %s", launch.rank, error)
+        code = NO_STORE
+    os._exit(code)

@@ -1,0 +1,115 @@
+"""Ranks that torch's elastic launcher has started, on one machine or several (`launched`).
+
+The ranks find each other through the launcher's store. Rank 0 is the node's trainer, which may be
+restarted at any time; each start is a *generation*. The others wait for the next generation, carry
+out its requests, and when it is lost start again as new processes: a library that has lost a
+connection cannot be relied upon. Their traffic is neither encrypted nor signed, so it must stay in a
+network whose machines trust each other.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+# Documented, though missing from the library's own list of exports.
+from torch.distributed import TCPStore  # isort: skip # pyright: ignore[reportPrivateImportUsage]
+
+from ...training.errors import TrainerFailed
+from ...training.torchrun import RankAssignment, launch_of
+from .ranks import RankLost, pack, unpack
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+"""How often a rank checks for a new generation."""
+# If the launcher's store does not answer within this time, its machine is gone.
+_STORE_SECONDS = 60.0
+_GENERATION, _OVER = "generation", "over"
+
+
+class Gathering:
+    """The launcher's store, shared by the ranks of one launch."""
+
+    def __init__(self, launch: RankAssignment) -> None:
+        """Connect to the store. Raises `RankLost`."""
+        try:
+            store = TCPStore(
+                launch.host,
+                launch.port,
+                is_master=False,
+                timeout=timedelta(seconds=_STORE_SECONDS),
+            )
+        except RuntimeError as error:
+            raise RankLost(f"the launcher's store cannot be reached: {error}") from None
+        self._store = PrefixStore(f"distro-node/{launch.name}", store)
+
+    def begin(self, opened: Mapping[str, Any]) -> Store:
+        """Start a new generation, in which all ranks `open` with these arguments. Only rank 0 calls
+        this.
+
+        Returns the generation's store.
+        """
+        number = self._store.add(_GENERATION, 1)
+        # The store's interface takes values as text.
+        self._store.set(f"{number}/open", base64.b64encode(pack(dict(opened))).decode())
+        return self._of(number)
+
+    def next(self, after: int) -> tuple[int, Store, dict[str, Any]] | None:
+        """Wait for a generation after this one; return None when the node has ended. All other ranks
+        call this."""
+        while not self.is_over:
+            number = self.generation
+            if number > after:
+                opened = base64.b64decode(self._store.get(f"{number}/open"))
+                return number, self._of(number), unpack(opened)
+            time.sleep(POLL_SECONDS)
+        return None
+
+    @property
+    def generation(self) -> int:
+        """Number of the newest generation; 0 before the first."""
+        return self._store.add(_GENERATION, 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the node has ended."""
+        return self._store.check([_OVER])
+
+    def end(self) -> None:
+        """Announce that the node has ended."""
+        self._store.set(_OVER, "1")
+
+    def _of(self, number: int) -> Store:
+        return PrefixStore(f"{number}", self._store)
+
+
+def launch_here() -> RankAssignment:
+    """Return the launch that this process belongs to. Raises `TrainerFailed`."""
+    launch = launch_of(os.environ)
+    if launch is None:
+        raise TrainerFailed("internal", "torchrun has not started this process")
+    return launch
+
+
+def local_device(name: str, launch: RankAssignment) -> str:
+    """Return the device of this rank, where all ranks are to use a device called `name`."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return "cpu"
+    return f"cuda:{launch.local_rank}"
+
+
+def end_all() -> None:
+    """Announce to all ranks that the node has ended; they may be gone already."""
+    try:
+        Gathering(launch_here()).end()
+    except (RankLost, RuntimeError) as error:
+        _log.info("the other ranks are not told: %s", error)

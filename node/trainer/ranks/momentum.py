@@ -1,0 +1,172 @@
+"""The optimizer's state on disk, independent of the number of devices that wrote it and that read it.
+
+Every rank writes the state of its own bands (`momentum`) to a folder of its own, so nothing is
+gathered; a single process has one file. A start with another number of ranks assembles its bands
+from the pieces that were saved last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ....protocol.codec.update import UpdateLayout
+from ....protocol.wire.manifest import OptimizerSpec, ParameterSpec
+from ...training.bands import Band, BandPlan, plan_bands, torn_tensors
+from ..memory.optimizer_state import StateTensor
+from ..optimizer.momentum import load_momentum, save_momentum
+from ..optimizer.optimizer import LocalOptimizer
+
+_FOLDER = re.compile(r"(copies|shards)-([1-9]\d{0,3})-of-([1-9]\d{0,3})")
+
+
+@dataclass(frozen=True)
+class MomentumDivision:
+    """A division of a model's bands among `size` ranks, with copies or shards of the parameters."""
+
+    size: int = 1
+    shards: bool = False
+
+    def plan(self, layout: UpdateLayout, table: Sequence[ParameterSpec]) -> BandPlan:
+        """Return the bands of each rank."""
+        whole = torn_tensors(layout, table, self.size) if self.shards else ()
+        return plan_bands(layout, table, self.size, whole)
+
+    def path(self, path: Path, rank: int) -> Path:
+        """Return a rank's file, where a single process would use `path`."""
+        if self.size == 1:
+            return path
+        kind = "shards" if self.shards else "copies"
+        # A folder for each rank: saving clears temporary files of a killed process from its folder.
+        return path.parent / f"{kind}-{rank + 1}-of-{self.size}" / path.name
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """A rank's place in a division."""
+
+    plan: BandPlan
+    cut: MomentumDivision = MomentumDivision()
+    rank: int = 0
+
+
+def save_part(optimizer: LocalOptimizer, seat: RankPlace, path: Path) -> None:
+    """Write one rank's state. Raises what `save_momentum` raises."""
+    mine = seat.cut.path(path, seat.rank)
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    save_momentum(optimizer, seat.plan.table_of(seat.rank), mine)
+
+
+def remove_others(cut: MomentumDivision, path: Path) -> None:
+    """Remove what other numbers of ranks have saved: it is outdated once all of this division's
+    files are written."""
+    kept = {cut.path(path, rank) for rank in range(cut.size)}
+    if path not in kept:
+        path.unlink(missing_ok=True)
+    for folder in _folders(path):
+        if folder / path.name not in kept:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(folder)
+
+
+def load_part(optimizer: LocalOptimizer, seat: RankPlace, path: Path, spec: OptimizerSpec) -> bool:
+    """Read one rank's state. Return False, with nothing changed, if there is none or it is invalid.
+
+    When the state was saved with another division, one saved rank's state at a time is in memory, in
+    float32.
+    """
+    plan, cut, rank = seat.plan, seat.cut, seat.rank
+    saved = _newest(path)
+    if saved is None:
+        return False
+    if saved == cut:
+        return load_momentum(optimizer, plan.table_of(rank), cut.path(path, rank))
+    theirs = saved.plan(plan.layout, plan.table)
+
+    def piece(other: int) -> LocalOptimizer | None:
+        names = theirs.table_of(other)
+        shapes = [torch.empty(each.shape) for each in names]
+        read = LocalOptimizer(theirs.layout_of(other), shapes, spec)
+        return read if load_momentum(read, names, saved.path(path, other)) else None
+
+    # All are read before anything is changed.
+    if any(piece(other) is None for other in range(saved.size)):
+        return False
+    for other in range(saved.size):
+        read = piece(other)
+        if read is None:
+            return False
+        for there, origin in enumerate(theirs.of(other)):
+            for here, band in enumerate(plan.of(rank)):
+                first, stop = max(band.first, origin.first), min(band.stop, origin.stop)
+                if band.tensor == origin.tensor and first < stop:
+                    _copy(
+                        (optimizer, here, _Rows(plan.layout, band, first, stop)),
+                        (read, there, _Rows(plan.layout, origin, first, stop)),
+                    )
+        optimizer.steps = read.steps
+    optimizer.forget_all()
+    return True
+
+
+class _Rows:
+    """The place of some rows of a tensor within a band: as rows, and as blocks."""
+
+    def __init__(self, layout: UpdateLayout, band: Band, first: int, stop: int) -> None:
+        tensor = layout.tensors[band.tensor]
+        self.columns = tensor.columns
+        self.rows = slice(first - band.first, stop - band.first)
+        per_row = tensor.across
+        self.blocks = slice(
+            self.rows.start // tensor.block_rows * per_row,
+            self.rows.stop // tensor.block_rows * per_row,
+        )
+
+
+_Place = tuple[LocalOptimizer, int, _Rows]
+
+
+@torch.no_grad()
+def _copy(to: _Place, origin: _Place) -> None:
+    ours, here, target = to
+    theirs, there, source = origin
+    _copy_rows(
+        (ours.coefficients[here], target.blocks), (theirs.coefficients[there], source.blocks)
+    )
+    for kind, states in ours.by_rows.items():
+        origins = theirs.by_rows[kind]
+        _copy_rows((states[here], target.rows), (origins[there], source.rows))
+
+
+def _copy_rows(to: tuple[StateTensor, slice], origin: tuple[StateTensor, slice]) -> None:
+    (ours, target), (theirs, source) = to, origin
+    ours.write(target, theirs.read(source).to(ours.device))
+
+
+def _folders(path: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [each for each in path.parent.iterdir() if _FOLDER.fullmatch(each.name)]
+    return []
+
+
+def _newest(path: Path) -> MomentumDivision | None:
+    """Return the division whose files were written last, among those that are complete."""
+    found: dict[MomentumDivision, list[float]] = {}
+    files = [(MomentumDivision(), path)]
+    for folder in _folders(path):
+        match = _FOLDER.fullmatch(folder.name)
+        assert match is not None
+        kind, rank, size = match[1], int(match[2]), int(match[3])
+        if size > 1 and rank <= size:
+            files.append((MomentumDivision(size, kind == "shards"), folder / path.name))
+    for cut, file in files:
+        with contextlib.suppress(OSError):
+            found.setdefault(cut, []).append(file.stat().st_mtime)
+    whole = {cut: min(times) for cut, times in found.items() if len(times) == cut.size}
+    return max(whole, key=lambda cut: whole[cut], default=None)

@@ -1,0 +1,191 @@
+"""The devices of one member and the communication of their processes: one *rank* per device.
+
+Rank 0 talks to the node; the others carry out the same requests at the same time, in the same order.
+They communicate through `torch.distributed`: NCCL between GPUs, gloo otherwise. Nothing is pickled.
+Every exchange has a time limit except one, the wait for the next request: so a rank that hangs ends
+the trainer, which its supervisor restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import msgpack
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+
+from ...training.errors import TrainerFailed
+from ..device import is_out_of_memory
+from ..error_report import describe
+
+T = TypeVar("T")
+
+# Practically for ever, in milliseconds that the libraries can represent. Between two requests there
+# may be days, when a swarm has stopped.
+_FOR_EVER = timedelta(days=10_000)
+
+
+class RankLost(Exception):
+    """One or more of the other ranks can no longer be reached, or hang."""
+
+
+class RankOutOfMemory(RankLost):
+    """This rank has no memory left for its part of a joint computation."""
+
+
+class AgreedFailure(TrainerFailed):
+    """A failure that is raised at all ranks; they go on with the next request."""
+
+
+class Ranks:
+    """One rank's end of the process group. `group` has the time limit, `waiting` none; both include
+    gloo."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        device: torch.device,
+        group: dist.ProcessGroup,
+        waiting: dist.ProcessGroup,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.device = device
+        self._group = group
+        self._waiting = waiting
+        self._told: object = None
+
+    def tell(self, request: dict[str, Any]) -> None:
+        """Send a request to all other ranks. Only rank 0 calls this."""
+        # Not waited for: a rank that hangs receives it at some time, and is late for the exchange
+        # after it.
+        bell = torch.ones(1, dtype=torch.int64)
+        self._told = bell, self._waiting.broadcast(bell, 0)
+        self._broadcast(pack(request))
+
+    def hear(self) -> dict[str, Any]:
+        """Wait for the next request and return it. All other ranks call this."""
+        self._wait(lambda: self._waiting.broadcast(torch.zeros(1, dtype=torch.int64), 0))
+        return unpack(self._broadcast(b""))
+
+    def exchange(self, value: Any) -> list[Any]:
+        """All-gather a value that MessagePack can encode: return every rank's, by rank."""
+        data = pack(value)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        own = torch.tensor([len(data)], dtype=torch.int64)
+        self._wait(lambda: self._group.allgather([sizes], [own]))
+        longest = max(int(size) for size in sizes)
+        padded = _tensor(data.ljust(longest, b"\0"))
+        received = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+        self._wait(lambda: self._group.allgather([received], [padded]))
+        pairs = zip(received, sizes, strict=True)
+        return [unpack(each[: int(size)].numpy().tobytes()) for each, size in pairs]
+
+    def collect(self, data: bytes) -> list[bytes] | None:
+        """Gather every rank's bytes at rank 0, by rank; return None elsewhere."""
+        sizes = self.exchange(len(data))
+        if self.rank > 0:
+            if data:
+                self.send(_tensor(data), 0)
+            return None
+        parts = [data]
+        for rank in range(1, self.size):
+            part = torch.empty(sizes[rank], dtype=torch.uint8)
+            if sizes[rank]:
+                self.receive(part, rank)
+            parts.append(part.numpy().tobytes())
+        return parts
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        """Send a tensor in main memory; the other rank must `receive` it."""
+        self._wait(lambda: self._group.send([tensor], to, 0))
+
+    def receive(self, tensor: torch.Tensor, origin: int) -> None:
+        """Fill a tensor in main memory with what another rank sends."""
+        self._wait(lambda: self._group.recv([tensor], origin, 0))
+
+    def reduce(self, tensor: torch.Tensor, to: int) -> None:
+        """Sum every rank's tensor at one rank; the others' tensors are overwritten."""
+        options = dist.ReduceOptions()
+        options.rootRank = to
+        self._wait(lambda: self._group.reduce([tensor], options))
+
+    def broadcast(self, tensor: torch.Tensor, origin: int) -> None:
+        """Copy one rank's tensor into every rank's."""
+        self._wait(lambda: self._group.broadcast(tensor, origin))
+
+    def agreed(self, act: Callable[[], T]) -> T:
+        """Run a function that may fail at some ranks; then all of them raise the same `TrainerFailed`.
+
+        `act` may not wait for other ranks: one that has failed does not arrive.
+        """
+        result, failure = None, None
+        try:
+            result = act()
+        except RankLost:
+            raise
+        except Exception as error:
+            failure = describe(error)
+        for found in self.exchange(failure):
+            if found is not None:
+                raise AgreedFailure(*found)
+        return result  # pyright: ignore[reportReturnType] (there was no failure)
+
+    def _broadcast(self, data: bytes) -> bytes:
+        size = torch.tensor([len(data)], dtype=torch.int64)
+        self.broadcast(size, 0)
+        body = _tensor(data) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
+        self.broadcast(body, 0)
+        return data if self.rank == 0 else body.numpy().tobytes()
+
+    def _wait(self, begin: Callable[[], dist.Work]) -> None:
+        try:
+            begin().wait()
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            raise RankLost((str(error).splitlines() or ["no reason"])[0][:300]) from None
+
+
+def open_ranks(store: Store, rank: int, size: int, device: torch.device, patience: float) -> Ranks:
+    """Join the process group through `store`, once in a process. Raises `RankLost`."""
+    gpus = device.type == "cuda"
+    try:
+        if gpus:
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if gpus else "gloo",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=patience),
+        )
+        waiting = dist.new_group(backend="gloo", timeout=_FOR_EVER)
+    except (RuntimeError, ValueError) as error:
+        raise RankLost((str(error).splitlines() or ["no reason"])[0][:300]) from None
+    group = dist.group.WORLD
+    assert group is not None
+    assert isinstance(waiting, dist.ProcessGroup)
+    return Ranks(rank, size, device, group, waiting)
+
+
+def pack(value: Any) -> bytes:
+    """Encode a value that MessagePack can hold for another rank."""
+    return msgpack.packb(value, use_bin_type=True)  # pyright: ignore[reportReturnType]
+
+
+def unpack(data: bytes) -> Any:
+    """Decode a value."""
+    return msgpack.unpackb(data, raw=False, strict_map_key=False)
+
+
+def _tensor(data: bytes) -> torch.Tensor:
+    return (
+        torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        if data
+        else torch.empty(0, dtype=torch.uint8)
+    )

@@ -1,0 +1,219 @@
+"""The requests of a trainer with several devices: rank 0 receives them from the node, the others
+from rank 0.
+
+All ranks run the same code with the same arguments. A failure known to all ranks is reported like
+any other; after a failure that leaves a rank behind, all of them end, with one line for the node.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+import torch
+from torch.distributed.distributed_c10d import Store
+
+from ....protocol.wire.manifest import Manifest
+from ....protocol.wire.structure import from_plain
+from ...settings import Split
+from ...storage.blob_store import BlobStore
+from ...training.errors import FailureKind, TrainerFailed
+from ...training.local_policy import LocalPolicy
+from ...training.memory_plan import FreeMemory
+from ...training.torchrun import RankAssignment
+from ..device import allocated_bytes
+from ..error_report import describe
+from ..session import TrainingSession
+from ..worker import Opening, Worker
+from .launch import Gathering, local_device
+from .momentum import remove_others, save_part
+from .processes import RankProcesses, RankSupervision, devices_of, meet, store_at
+from .ranks import RankLost, RankOutOfMemory, Ranks
+from .session import RankSession, rooms_of
+
+# Requests that need all ranks. The rest is handled by rank 0 alone: it has a whole model.
+_TOGETHER = frozenset(
+    {
+        "load",
+        "train",
+        "train_aside",
+        "look",
+        "judge",
+        "apply",
+        "snapshot",
+        "evaluate",
+        "save_momentum",
+        "load_momentum",
+        "memory",
+    }
+)
+
+
+class RankWorker(Worker):
+    """A `Worker` at one rank. `end` ends rank 0's process after it has sent the node the reason and,
+    if memory ran out, how many sequences at once may be tried next: 0 if it was one."""
+
+    def __init__(
+        self,
+        end: Callable[[str, int | None], NoReturn],
+        patience: float,
+        split: Split,
+        launch: RankAssignment | None = None,
+    ) -> None:
+        """`launch`: the other ranks are not forked here, but were started as it describes."""
+        super().__init__()
+        self._end = end
+        self._patience = patience
+        self._split = split
+        self._launch = launch
+        self._ranks: Ranks | None = None
+        self._rooms: Sequence[FreeMemory] = ()
+        self._others: RankSupervision | None = None
+        self._follows = False
+        # Whether rank 0 is handling a request that it has not sent to the others.
+        self._alone = False
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        if self._ranks is not None and not self._follows and request["method"] in _TOGETHER:
+            mine = self._staged if request["id"] == self._staged_for else []
+            try:
+                self._ranks.tell({**request, "staged": mine})
+            except RankLost as error:
+                self._lost(error)
+        self._alone = request["method"] not in (*_TOGETHER, "open")
+        return super().answer(request)
+
+    def _open(self, **asked: Any) -> dict[str, Any]:
+        device = asked["device"]
+        if self._launch is not None:
+            size = self._launch.size
+            self._others = RankSupervision(self._give_up)
+            try:
+                store = Gathering(self._launch).begin(asked)
+            except RankLost as error:
+                self._others.lost(str(error))
+            opened = self._take_seat(store, 0, size, local_device(device, self._launch), asked)
+        else:
+            devices = devices_of(device)
+            size = len(devices)
+
+            def follow(rank: int, meeting: Path) -> None:
+                self.follow(store_at(meeting, size), rank, size, devices[rank], asked)
+
+            self._others = processes = RankProcesses(devices, self._give_up)
+            meeting = processes.start(follow)
+            opened = self._take_seat(store_at(meeting, size), 0, size, devices[0], asked)
+        opened["device"] = f"{opened['device']} × {size}"
+        if opened["reached_flops"] is not None:
+            opened["reached_flops"] *= size
+        return opened
+
+    def follow(
+        self, store: Store, rank: int, size: int, device: str, asked: Mapping[str, Any]
+    ) -> NoReturn:
+        """Serve as a rank other than the first until one is lost. Raises `RankLost`."""
+        self._follows = True
+        try:
+            self._take_seat(store, rank, size, device, asked)
+        except TrainerFailed:
+            # Rank 0 has the same failure, and reports it. When it ends, so does this process.
+            signal.pause()
+        self._serve()
+
+    def _take_seat(
+        self, store: Store, rank: int, size: int, device: str, asked: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        self._ranks = ranks = meet(store, rank, size, device, self._patience)
+        memory, threads = asked["memory"], asked["threads"]
+        here = size if self._launch is None else self._launch.local_size
+        # Before any of them allocates memory: CPU ranks share it.
+        self._rooms = rooms_of(ranks, memory)
+        if ranks.device.type == "cpu" and threads is None:
+            threads = max(1, (os.cpu_count() or 1) // here)
+        given = {**asked, "device": device, "threads": threads}
+        opened = ranks.agreed(lambda: super(RankWorker, self)._open(**given))
+        # The first ranks are on the first machine, where the node runs.
+        opened["gpus"] = [gpu for gpus in ranks.exchange(opened["gpus"])[:here] for gpu in gpus]
+        return opened
+
+    def _new_session(
+        self, manifest: Manifest, store: BlobStore, device: torch.device, opening: Opening
+    ) -> TrainingSession:
+        assert self._ranks is not None
+        return RankSession(
+            manifest,
+            store,
+            self._ranks,
+            self._rooms,
+            opening.micro_batch,
+            opening.memory,
+            split=self._split,
+            ways=from_plain(LocalPolicy, opening.ways, named=True),
+        )
+
+    def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
+        # A second thread at each rank would make its exchanges in a different order.
+        return self._train(round_number, samples)
+
+    def _serve(self) -> NoReturn:
+        """Carry out rank 0's requests, for ever. All other ranks call this."""
+        assert self._ranks is not None
+        while True:
+            request = self._ranks.hear()
+            self._staged, self._staged_for = request.pop("staged"), request["id"]
+            self.answer(request)
+
+    def _save_momentum(self, path: str) -> None:
+        assert self._ranks is not None
+        session, seat = self._opened, self._opened.part.seat
+        self._ranks.agreed(lambda: save_part(session.optimizer, seat, Path(path)))
+        # Only now: until all are written, the old ones count.
+        if self._ranks.rank == 0:
+            remove_others(seat.cut, Path(path))
+
+    def _load_momentum(self, path: str) -> bool:
+        assert self._ranks is not None
+        # A rank that has lost its part starts with an empty one; the others keep theirs.
+        return any(self._ranks.exchange(super()._load_momentum(path)))
+
+    @property
+    def _opened(self) -> TrainingSession:
+        session = super()._opened
+        if self._alone and isinstance(session, RankSession) and session.in_shards:
+            raise TrainerFailed("bad_data", "the model is in shards: no device has all of it")
+        return session
+
+    def _memory(self) -> dict[str, int]:
+        assert self._ranks is not None
+        process = psutil.Process().memory_info().rss
+        found = self._ranks.exchange([process, allocated_bytes(self._opened.device)])
+        return {
+            "process_bytes": sum(each for each, _ in found),
+            "device_bytes": sum(each for _, each in found),
+        }
+
+    def _failed(self, error: Exception, method: str) -> tuple[FailureKind, str]:
+        if isinstance(error, RankLost):
+            self._lost(error)
+        if isinstance(error, TrainerFailed) or method not in (*_TOGETHER, "open"):
+            return super()._failed(error, method)
+        # The others may have gone on, or wait for a message that will not come.
+        kind, problem = describe(error)
+        return self._lost((RankOutOfMemory if kind == "out_of_memory" else RankLost)(problem))
+
+    def _lost(self, error: RankLost) -> NoReturn:
+        if self._follows or self._others is None:
+            raise error
+        if isinstance(error, RankOutOfMemory):
+            self._others.out_of_memory(str(error))
+        self._others.lost(str(error))
+
+    def _give_up(self, reason: str, out_of_memory: bool) -> NoReturn:
+        # With copies each rank finds the number that fits by itself.
+        session = self._session
+        fitting = None if session is None or not out_of_memory else session.micro_batch // 2
+        self._end(reason, fitting)

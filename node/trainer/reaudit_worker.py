@@ -1,0 +1,61 @@
+"""A re-audit: recomputing a share that another member's audit scored low, some rounds later.
+
+The session holds the parameters from which the update was made, and is used for nothing else. The
+gradient subtracted from a sequence's is that of samples that were not assigned to the audited
+member; the second moment is the auditor's own, as far as it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...protocol.audit.sign_score import SignSums
+from ...protocol.codec.update import decode_update
+from ...protocol.wire.errors import ProtocolError
+from ..training.errors import TrainerFailed
+from .audit_score import at_positions, changes, compared
+from .session import TrainingSession
+
+
+def look_again(
+    session: TrainingSession,
+    round_number: int,
+    body: bytes,
+    samples: Sequence[int],
+    others: Sequence[int],
+    share: int,
+) -> list[SignSums]:
+    """Return how well an update of this round agrees with each of these samples, in order.
+
+    They are some of the `share` samples that were assigned to its author; `others`, at least one,
+    were not. Raises `TrainerFailed`, also for bytes that are not an update.
+    """
+    try:
+        update = decode_update(session.layout, body)
+    except ProtocolError as error:
+        raise TrainerFailed("internal", f"what is looked at does not decode: {error}") from None
+    if not session.optimizer.steps:
+        _learn_sizes(session, round_number, others)
+    session.gradient(round_number, others)
+    own = session.part.gradients()
+    found = []
+    for sample in samples:
+        # This leaves the gradients in `own` as they are: they are no longer the parameters' gradients.
+        session.gradient(round_number, [sample])
+        changed = changes(
+            [session.part.gradients()],
+            own,
+            share,
+            session.part.layout,
+            session.manifest.optimizer,
+            session.optimizer,
+        )
+        found.append(compared(update, at_positions(update, (table for (table,) in changed))))
+    return found
+
+
+def _learn_sizes(session: TrainingSession, round_number: int, others: Sequence[int]) -> None:
+    """Initialise an auditor's empty second moment from these samples, one by one."""
+    for sample in others:
+        session.gradient(round_number, [sample])
+        session.optimizer.accumulate(session.part.gradients())

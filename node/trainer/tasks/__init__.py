@@ -1,0 +1,1 @@
+"""Tasks: samples, batches and losses, and text and images from the model."""

@@ -1,0 +1,135 @@
+"""The built-in task for images: predicting the noise added to an image.
+
+An image x, its values between -1 and 1, is mixed with noise ε of the standard normal distribution,
+√ᾱ(t)·x + √(1 - ᾱ(t))·ε, at a step t of the schedule, and the model predicts ε (Ho et al., arXiv
+2006.11239, algorithm 1). Step and noise follow from the manifest's seed, the round and the sample's
+number, so that every member computes the same gradient for a sample; held-out samples have the same
+step and noise in every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from ....protocol.wire.manifest import Manifest
+from ....protocol.wire.structure import StructureError
+from ...training.errors import TrainerFailed
+from ...training.task_names import ImageSettings, built_in_settings
+from ..models.denoisers import DenoiserConfig, noise_schedule
+from .seeded_random import drawn, normal
+from .task_batches import Batch, Loss, StoredSample
+
+# The middle of a byte's range maps to 0.
+_MIDDLE = 127.5
+
+
+class Diffusion:
+    """Task: learn images by removing noise from them."""
+
+    unit = "squared error of the noise in a value of a pixel"
+    settings: ImageSettings
+
+    def __init__(self, manifest: Manifest, config: PretrainedConfig) -> None:
+        self.manifest = manifest
+        try:
+            settings = built_in_settings(manifest.task, manifest.task_settings)
+        except StructureError as error:
+            raise _bad(str(error)) from None
+        if not isinstance(settings, ImageSettings):
+            raise _bad(f"{manifest.task!r} is not about images")
+        self.settings = settings
+        self._check_model(config)
+        self._check_data()
+        left = noise_schedule(settings).alphas_cumprod.double()
+        self._image_share = left.sqrt().float()
+        self._noise_share = (1 - left).sqrt().float()
+
+    def batch(self, samples: Sequence[StoredSample]) -> Batch:
+        """Return `noisy` and `noise`, float32 (count, channels, size, size), `times`, int64
+        (count,), and with classes `labels`, likewise. Raises `TrainerFailed` (`bad_data`) for a
+        class that does not exist."""
+        settings = self.settings
+        row = (len(samples), self.manifest.data.sequence_length + 1)
+        stored = np.frombuffer(b"".join(sample.data for sample in samples), np.uint8).reshape(row)
+        ahead = settings.label_bytes
+        shape = (len(samples), settings.size, settings.size, settings.channels)
+        # A sample's last byte is the first of the next image.
+        pixels = stored[:, ahead : ahead + settings.values].reshape(shape).transpose(0, 3, 1, 2)
+        images = torch.from_numpy(pixels.astype(np.float32) / _MIDDLE - 1)
+        times, noise = zip(*(self._drawn(sample) for sample in samples), strict=True)
+        steps = torch.tensor(times)
+        noises = torch.from_numpy(np.stack(noise)).reshape(images.shape)
+        image_share, noise_share = (
+            share[steps].view(-1, 1, 1, 1) for share in (self._image_share, self._noise_share)
+        )
+        batch = {
+            "noisy": image_share * images + noise_share * noises,
+            "noise": noises,
+            "times": steps,
+        }
+        if settings.classes:
+            batch["labels"] = torch.from_numpy(self._labels(stored[:, :ahead]))
+        return batch
+
+    def probe(self, number: int, length: int) -> Batch:
+        """See `HasProbe`: an image of random bytes, whose class follows from its number."""
+        settings = self.settings
+        pixels = drawn("probe pixels 1", (number,), settings.values + 1) % 256
+        label = number % max(1, len(settings.classes))
+        stored = label.to_bytes(settings.label_bytes, "little") + bytes(pixels.tolist())
+        return self.batch([StoredSample(stored, number, 0, heldout=True)])
+
+    def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """Return the sum of squared errors over all values of all pixels."""
+        said = model(batch["noisy"], batch["times"], batch.get("labels")).float()
+        return Loss((said - batch["noise"]).square().sum(), said.numel())
+
+    def _drawn(self, sample: StoredSample) -> tuple[int, np.ndarray]:
+        """Return a sample's step and its noise, (values,)."""
+        key = (self.manifest.seed, sample.round, sample.number, int(sample.heldout))
+        # 2³² is so much larger than the number of steps that none is noticeably more frequent.
+        step = int(drawn("diffusion step 1", key, 1)[0]) % self.settings.steps
+        return step, normal("diffusion noise 1", key, self.settings.values)
+
+    def _labels(self, stored: np.ndarray) -> np.ndarray:
+        weights = 256 ** np.arange(stored.shape[1])
+        labels = (stored.astype(np.int64) * weights).sum(1)
+        if labels.size and int(labels.max()) >= len(self.settings.classes):
+            raise TrainerFailed(
+                "bad_data",
+                f"the training data cannot be read: class {int(labels.max())} of "
+                f"{len(self.settings.classes)}",
+            )
+        return labels
+
+    def _check_model(self, config: PretrainedConfig) -> None:
+        if not isinstance(config, DenoiserConfig):
+            raise _bad(f"it does not go with a {config.model_type!r}, which takes no images")
+        settings = self.settings
+        for key, value in (
+            ("sample_size", settings.size),
+            ("in_channels", settings.channels),
+            ("out_channels", settings.channels),
+            ("num_class_embeds", len(settings.classes) or None),
+        ):
+            if config.network.get(key) != value:
+                raise _bad(f"the model's {key} is {config.network.get(key)}, the images' {value}")
+
+    def _check_data(self) -> None:
+        data, settings = self.manifest.data, self.settings
+        plain = not data.marked and data.attention == "sequence" and data.end_token is None
+        if data.token_bytes != 1 or data.vocabulary != 256 or not plain:
+            raise _bad("its data are bytes, without documents and marks")
+        if data.sequence_length != settings.sample_bytes:
+            raise _bad(
+                f"a sample of {data.sequence_length} bytes is no image, which has "
+                f"{settings.sample_bytes}"
+            )
+
+
+def _bad(problem: str) -> TrainerFailed:
+    return TrainerFailed("bad_model", f"the manifest's task cannot be used: {problem}")

@@ -1,0 +1,221 @@
+"""The built-in tasks on tokens: causal language modelling, instruction tuning and masked language
+modelling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from ....protocol.wire.manifest import Manifest
+from ....protocol.wire.structure import StructureError
+from ...training.architectures import makes_images, sees_both_ways
+from ...training.errors import TrainerFailed
+from ...training.task_names import MaskedSettings, built_in_settings
+from ..models.cross_entropy import token_loss
+from .data import Tokens, read_tokens
+from .packing import begins_behind, check_attention, document_inputs
+from .seeded_random import drawn
+from .task_batches import Batch, Loss, StoredSample
+
+# The target of a position without a loss.
+_LEFT_OUT = -100
+# A token to be predicted is masked four times in five; otherwise a random token replaces it, or it
+# stays: so the model learns something at unmasked places, too (Devlin et al., arXiv 1810.04805).
+_HIDDEN, _REPLACED = 0.8, 0.9
+_WHOLE = 1 << 32
+
+
+class CausalLM:
+    """Task: predict each token from those before it."""
+
+    unit = "nats a token"
+    both_ways = False
+
+    def __init__(self, manifest: Manifest, config: PretrainedConfig) -> None:
+        self.manifest = manifest
+        self.config = config
+        try:
+            self.settings = built_in_settings(manifest.task, manifest.task_settings)
+        except StructureError as error:
+            raise _bad(str(error)) from None
+        if makes_images(config.model_type):
+            raise _bad(f"{manifest.task!r} does not go with a {config.model_type!r}, for images")
+        if sees_both_ways(config.model_type) != self.both_ways:
+            what = "sees only" if self.both_ways else "does not see only"
+            raise _bad(
+                f"the task {manifest.task!r} does not go with a {config.model_type!r}, which {what} "
+                "what came before a token"
+            )
+        check_attention(manifest.data, config)
+        self.check_data()
+
+    def check_data(self) -> None:
+        """Raise `TrainerFailed` (`bad_model`) for data of another task's kind."""
+        if self.manifest.data.marked:
+            raise _bad(f"the task {self.manifest.task!r} takes no marked data")
+
+    def batch(self, samples: Sequence[StoredSample]) -> Batch:
+        """Return `tokens`, and `begins` where attention stays within documents: (samples, length +
+        1)."""
+        tokens = self.read(samples)
+        return {"tokens": torch.from_numpy(tokens.ids), **self.borders(tokens)}
+
+    def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """Return the loss summed over all tokens but the first of each sample."""
+        targets = batch["tokens"][:, 1:].reshape(-1)
+        return Loss(token_loss(model, self.inputs(batch), targets), targets.numel())
+
+    def beginning(self, batch: Batch) -> Batch | None:
+        """See `HasBeginnings`: the tokens up to the middle one of the predicted tokens."""
+        places = self.learned(batch).reshape(-1).nonzero().reshape(-1)
+        if len(places) < 2:
+            return None
+        end = int(places[len(places) // 2 - 1]) + 1
+        return {name: tensor[:, :end] for name, tensor in batch.items()}
+
+    def probe(self, number: int, length: int) -> Batch:
+        """See `HasProbe`: random tokens, with the end of a document in the middle."""
+        data = self.manifest.data
+        ids = drawn("probe tokens 1", (number,), data.sequence_length + 1) % data.vocabulary
+        middle = length // 2
+        if data.end_token is not None:
+            ids[middle - 1] = data.end_token
+        if data.marked:
+            top = 8 * data.token_bytes
+            ids |= 1 << top - 2
+            ids[[0, middle]] |= 1 << top - 1
+        stored = ids.astype(f"<u{data.token_bytes}").tobytes()
+        batch = self.batch([StoredSample(stored, number, 0, heldout=True)])
+        return {name: tensor[:, : length + 1] for name, tensor in batch.items()}
+
+    def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return which tokens are predicted: bool, (samples, tokens of a sample)."""
+        learned = torch.ones_like(batch["tokens"], dtype=torch.bool)
+        # It has no predecessor.
+        learned[:, 0] = False
+        return learned
+
+    def read(self, samples: Sequence[StoredSample]) -> Tokens:
+        """Return tokens and marks. Raises `TrainerFailed` (`bad_data`)."""
+        return read_tokens(self.manifest.data, [sample.data for sample in samples])
+
+    def borders(self, tokens: Tokens) -> Batch:
+        """Return where documents begin, if attention depends on it."""
+        data = self.manifest.data
+        if data.attention == "sequence":
+            return {}
+        if tokens.begins is not None:
+            return {"begins": torch.from_numpy(tokens.begins)}
+        assert data.end_token is not None  # or the manifest would have been refused
+        return {"begins": begins_behind(torch.from_numpy(tokens.ids), data.end_token)}
+
+    def within(self, batch: Mapping[str, torch.Tensor], length: int) -> Batch:
+        """Return the inputs that keep attention within documents, for the first `length` tokens."""
+        if "begins" not in batch:
+            return {}
+        begins = batch["begins"][:, :length]
+        return document_inputs(begins, self.config, both_ways=self.both_ways)
+
+    def inputs(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """Return the model's inputs: all tokens but the last of each sample."""
+        tokens = batch["tokens"][:, :-1]
+        return {"input_ids": tokens, "use_cache": False, **self.within(batch, tokens.shape[1])}
+
+
+class InstructionTuning(CausalLM):
+    """Task: as `CausalLM`, over the marked tokens: the assistant's."""
+
+    unit = "nats a token of the assistant's"
+
+    def check_data(self) -> None:
+        """Check as `CausalLM` does."""
+        if not self.manifest.data.marked:
+            raise _bad("the task 'sft' needs data whose tokens are marked")
+
+    def batch(self, samples: Sequence[StoredSample]) -> Batch:
+        """Return `CausalLM`'s batch with `learned`: bool, of the same shape."""
+        tokens = self.read(samples)
+        assert tokens.learned is not None
+        learned = {"learned": torch.from_numpy(tokens.learned)}
+        return {"tokens": torch.from_numpy(tokens.ids), **learned, **self.borders(tokens)}
+
+    def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """Return the loss summed over the marked tokens."""
+        learned = batch["learned"][:, 1:]
+        targets = batch["tokens"][:, 1:][learned]
+        return Loss(token_loss(model, self.inputs(batch), targets, learned), len(targets))
+
+    def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return which tokens are predicted: the marked ones among `CausalLM`'s."""
+        return super().learned(batch) & batch["learned"]
+
+
+class MaskedLM(CausalLM):
+    """Task: predict masked tokens from all tokens around them.
+
+    The masked positions follow from the manifest's seed, the round and the sample's number, so that
+    a sample is the same for every member that computes it; held-out samples have the same masks in
+    every round.
+    """
+
+    unit = "nats a hidden token"
+    both_ways = True
+    settings: MaskedSettings
+
+    def check_data(self) -> None:
+        """Check as `CausalLM` does."""
+        super().check_data()
+        data = self.manifest.data
+        if self.settings.mask_token >= data.vocabulary:
+            raise _bad(f"the mask_token ({self.settings.mask_token}) is not in the vocabulary")
+        if data.end_token == self.settings.mask_token:
+            raise _bad("the mask_token is the end_token as well")
+
+    def batch(self, samples: Sequence[StoredSample]) -> Batch:
+        """Return `tokens` with masks, and `targets` (-100 where there is no loss): (samples, length)."""
+        tokens = self.read(samples)
+        ids = tokens.ids[:, :-1]
+        hidden, targets = np.array(ids), np.full_like(ids, _LEFT_OUT)
+        for row, sample in enumerate(samples):
+            self._hide(hidden[row], targets[row], sample)
+        borders = self.borders(tokens)
+        return {"tokens": torch.from_numpy(hidden), "targets": torch.from_numpy(targets), **borders}
+
+    def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """Return the loss summed over the masked tokens."""
+        tokens, targets = batch["tokens"], batch["targets"]
+        inputs = {"input_ids": tokens, **self.within(batch, tokens.shape[1])}
+        found = self.learned(batch)
+        targets = targets[found]
+        return Loss(token_loss(model, inputs, targets, found), len(targets))
+
+    def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return which tokens are predicted: the masked ones."""
+        return batch["targets"] != _LEFT_OUT
+
+    def _hide(self, ids: np.ndarray, targets: np.ndarray, sample: StoredSample) -> None:
+        """Mask tokens of a sample's ids in place, and record the originals in `targets`."""
+        data, settings = self.manifest.data, self.settings
+        numbers = _drawn(self.manifest.seed, sample, len(ids))
+        wanted = numbers[0] < int(settings.share * _WHOLE)
+        if data.end_token is not None:
+            wanted &= ids != data.end_token
+        targets[wanted] = ids[wanted]
+        ids[wanted & (numbers[1] < int(_HIDDEN * _WHOLE))] = settings.mask_token
+        seen = numbers[1] >= int(_HIDDEN * _WHOLE)
+        others = wanted & seen & (numbers[1] < int(_REPLACED * _WHOLE))
+        ids[others] = numbers[2][others] % data.vocabulary
+
+
+def _drawn(seed: int, sample: StoredSample, length: int) -> np.ndarray:
+    """Return three random numbers of 32 bits for each token: int64 (3, length)."""
+    key = (seed, sample.round, sample.number, int(sample.heldout))
+    return drawn("masked_lm 1", key, 3 * length).reshape(3, length)
+
+
+def _bad(problem: str) -> TrainerFailed:
+    return TrainerFailed("bad_model", f"the manifest's task cannot be used: {problem}")

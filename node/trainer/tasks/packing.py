@@ -1,0 +1,68 @@
+"""Attention that stays within documents, although several of them are packed into one sequence.
+
+A document begins after the manifest's end token, or where the data marks it. With `attention =
+"document"` a position attends back to its document's first token and no further, and is counted from
+there.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import PretrainedConfig, masking_utils
+
+from ....protocol.wire.manifest import DataSpec
+from ...training.errors import TrainerFailed
+
+
+def begins_behind(tokens: torch.Tensor, end_token: int) -> torch.Tensor:
+    """Return where in tokens (batch, length) documents begin if each ends with `end_token`: bool, of
+    the same shape."""
+    # A document's own end token belongs to it, so the next one begins a place later.
+    begins = torch.zeros_like(tokens, dtype=torch.bool)
+    begins[:, 1:] = tokens[:, :-1] == end_token
+    return begins
+
+
+def document_inputs(
+    begins: torch.Tensor, config: PretrainedConfig, *, both_ways: bool = False
+) -> dict[str, torch.Tensor]:
+    """Return a model's inputs beside the tokens, given where documents begin, (batch, length):
+    `position_ids` of the same shape, and an `attention_mask` (batch, 1, length, length) in the form
+    that its attention implementation takes.
+
+    With `both_ways` a token also attends to later tokens of its document.
+    """
+    length = begins.shape[1]
+    positions = torch.arange(length, device=begins.device)
+    document = begins.cumsum(1)
+    first = torch.where(begins, positions, 0).cummax(1).values
+    seen = document[:, :, None] == document[:, None, :]
+    if not both_ways:
+        seen &= positions[:, None] >= positions[None, :]
+    mask = seen[:, None]
+    if config._attn_implementation != "sdpa":
+        # Torch's own attention takes a boolean mask; other implementations add the mask to the scores.
+        lowest = torch.finfo(torch.float32).min
+        mask = torch.where(mask, 0.0, lowest)
+    return {"position_ids": positions - first, "attention_mask": mask}
+
+
+def skip_packing_search() -> None:
+    """Stop the library from searching the positions of every micro-batch for packed documents, for
+    which it waits for the GPU: packed documents have a mask here, and with a mask the library does
+    not search either."""
+    if hasattr(masking_utils, "find_packed_sequence_indices"):
+        masking_utils.find_packed_sequence_indices = lambda position_ids: None
+
+
+def check_attention(data: DataSpec, config: PretrainedConfig) -> None:
+    """Raise `TrainerFailed` (`bad_model`) if the mask would override the model's sliding window."""
+    window = getattr(config, "sliding_window", None)
+    if not isinstance(window, int) or not getattr(config, "use_sliding_window", True):
+        return
+    if data.attention == "document" and window < data.sequence_length:
+        raise TrainerFailed(
+            "bad_model",
+            f'attention = "document" does not go with the model\'s sliding window of {window} tokens '
+            f"on sequences of {data.sequence_length}",
+        )

@@ -1,0 +1,111 @@
+"""The interface of a task, and the lookup of a manifest's task.
+
+A task turns the bytes of samples into a batch, and a batch into a loss. Everything else (the choice
+of samples, how gradients become updates, evaluation over held-out samples) is the same for every
+task. Built in are those of `language_tasks` and `image_tasks`; others come from packages that the
+owner has installed (`task_names`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from ....protocol.wire.manifest import Manifest
+from ...errors import UserError
+from ...training.errors import TrainerFailed
+from ...training.task_names import CAUSAL_LM, DIFFUSION, MASKED_LM, SFT, entry_point
+from .image_tasks import Diffusion
+from .language_tasks import CausalLM, InstructionTuning, MaskedLM
+from .task_batches import Batch, Loss, StoredSample
+
+__all__ = ["Batch", "HasBeginnings", "HasProbe", "Loss", "StoredSample", "Task", "open_task"]
+
+
+class Task(Protocol):
+    """A task, made for one manifest: `Task(manifest, config)`.
+
+    It raises `TrainerFailed` (`bad_model`, `bad_data`) for a manifest or data that it cannot handle.
+    """
+
+    unit: str
+    """The unit of the loss: "nats a token"."""
+
+    def batch(self, samples: Sequence[StoredSample]) -> Batch:
+        """Return tensors on the CPU, by name. The same samples in the same round give the same
+        tensors at every member: all randomness derives from the manifest's seed, the round and the
+        sample's number."""
+        ...
+
+    def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """Return the loss of a batch, which is on the model's device."""
+        ...
+
+
+@runtime_checkable
+class HasBeginnings(Protocol):
+    """A task whose samples can be truncated, so that an auditor can also see whether members compute
+    samples to their ends."""
+
+    def beginning(self, batch: Batch) -> Batch | None:
+        """Return the batch of one sample as if the sample ended in the middle of its targets; None
+        where it has fewer than two."""
+        ...
+
+
+@runtime_checkable
+class HasProbe(Protocol):
+    """A task that can supply the samples with which a model is probed (`probe`). A swarm of any
+    other task accepts members whose libraries may compute another function."""
+
+    def probe(self, number: int, length: int) -> Batch:
+        """Return a sample of the probe, the same at every place and time, as a batch of one; of
+        `length` tokens, where samples consist of tokens."""
+        ...
+
+    def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """Return the loss as `Task` does."""
+        ...
+
+
+_BUILT_IN: dict[str, Callable[[Manifest, PretrainedConfig], Task]] = {
+    CAUSAL_LM: CausalLM,
+    SFT: InstructionTuning,
+    MASKED_LM: MaskedLM,
+    DIFFUSION: Diffusion,
+}
+
+
+def open_task(manifest: Manifest, config: PretrainedConfig) -> Task:
+    """Return the manifest's task. Raises `TrainerFailed`: `no_task` if it is not available,
+    `bad_model` if it does not fit the rest of the manifest."""
+    make = _BUILT_IN.get(manifest.task) or _installed(manifest.task)
+    try:
+        return make(manifest, config)
+    except TrainerFailed:
+        raise
+    # Third-party code, of the owner's choice.
+    except Exception as error:
+        raise TrainerFailed(
+            "bad_model", f"the task {manifest.task!r} refuses the manifest: {error!r:.200}"
+        ) from error
+
+
+def _installed(name: str) -> Callable[[Manifest, PretrainedConfig], Task]:
+    """Load what a package offers under this name."""
+    try:
+        point = entry_point(name)
+        if point is None:
+            raise TrainerFailed("no_task", f"the task {name!r} is not installed here")
+        return point.load()
+    except UserError as error:
+        raise TrainerFailed("no_task", error.problem) from None
+    except TrainerFailed:
+        raise
+    except Exception as error:
+        raise TrainerFailed(
+            "no_task", f"the package that brings the task {name!r} cannot be loaded: {error!r:.200}"
+        ) from error

@@ -1,0 +1,1 @@
+"""The node process's side of training: the trainer's client, supervisor, plans and sandbox."""

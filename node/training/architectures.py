@@ -1,0 +1,461 @@
+"""The models that a swarm may train: architectures, their configuration keys, and a bound for each
+value.
+
+A configuration comes from a stranger's manifest and goes to a library that trusts it: a large number
+of labels or layers makes it allocate for minutes before anything is compared with the parameter
+table. So a configuration is checked against this table first. Every key is listed here and every
+number bounded; other keys are refused. Both processes use it, so nothing here imports torch or
+transformers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...protocol.wire.structure import StructureError
+from .foreign_config_keys import is_inert, is_neutral, nearest, quantised, shown
+
+# The largest published models have 126 layers, 16,384 wide, a vocabulary of 262,144 and contexts of
+# 10 million tokens. The number of layers is also compared with the number of parameter tensors.
+_MOST_LAYERS = 1024
+_WIDEST = 1 << 18
+_MOST_HEADS = 4096
+_LARGEST_VOCABULARY = 1 << 22
+_LONGEST = 1 << 24
+# With learned positions some implementations allocate a causal mask of positions² bytes per layer.
+_MOST_LEARNED_POSITIONS = 1 << 13
+_ACTIVATIONS = frozenset(
+    {"gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "mish", "quick_gelu", "relu", "relu2"}
+    | {"sigmoid", "silu", "swish", "tanh"}
+)
+_LAYER_KINDS = frozenset({"full_attention", "sliding_attention"})
+_ROPE_KINDS = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "llama3"})
+
+Check = Callable[[Any], str | None]
+"""Return what is wrong with a value, worded to follow the key, or None. The value `None` means the
+library's own default and is not checked."""
+
+
+def _whole(low: int, high: int) -> Check:
+    def check(value: Any) -> str | None:
+        if type(value) is not int:
+            return f"expected a whole number, got {shown(value)}"
+        if not low <= value <= high:
+            return f"expected a whole number from {low} to {high}, got {shown(value)}"
+        return None
+
+    return check
+
+
+def _number(value: Any) -> str | None:
+    # Python counts booleans as numbers, and its JSON reader accepts infinities.
+    if type(value) not in (int, float) or not math.isfinite(value) or abs(value) > 1e12:
+        return f"expected a number, got {shown(value)}"
+    return None
+
+
+def _switch(value: Any) -> str | None:
+    return None if type(value) is bool else f"expected true or false, got {shown(value)}"
+
+
+def _off(value: Any) -> str | None:
+    return None if value is False else f"expected false, got {shown(value)}"
+
+
+def _none_at_all(value: Any) -> str | None:
+    return None if type(value) in (int, float) and value == 0 else f"expected 0, got {shown(value)}"
+
+
+def _one_of(words: frozenset[str]) -> Check:
+    def check(value: Any) -> str | None:
+        known = isinstance(value, str) and value in words
+        return None if known else f"expected one of {', '.join(sorted(words))}, got {shown(value)}"
+
+    return check
+
+
+def _list_of(each: Check, most: int) -> Check:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, list) or len(value) > most:
+            return f"expected a list of at most {most}, got {shown(value)}"
+        return next((problem for item in value if (problem := each(item))), None)
+
+    return check
+
+
+_token = _whole(-1, _LARGEST_VOCABULARY)
+
+
+def _tokens(value: Any) -> str | None:
+    return _list_of(_token, 64)(value) if isinstance(value, list) else _token(value)
+
+
+_ROPE: dict[str, Check] = {
+    "rope_type": _one_of(_ROPE_KINDS),
+    "type": _one_of(_ROPE_KINDS),
+    "truncate": _switch,
+    "original_max_position_embeddings": _whole(1, _LONGEST),
+    "short_factor": _list_of(_number, 4096),
+    "long_factor": _list_of(_number, 4096),
+} | dict.fromkeys(
+    (
+        *("rope_theta", "factor", "attention_factor", "partial_rotary_factor", "beta_fast"),
+        *("beta_slow", "low_freq_factor", "high_freq_factor", "mscale", "mscale_all_dim"),
+    ),
+    _number,
+)
+
+
+def _rope(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return f"expected a table, got {shown(value)}"
+    for key, item in value.items():
+        if key not in _ROPE:
+            return f"{shown(key)} is not known here"
+        problem = None if item is None else _ROPE[key](item)
+        if problem:
+            return f"{key}: {problem}"
+    return None
+
+
+def _ropes(value: Any) -> str | None:
+    """Check one table per kind of layer. The library ignores a single table for all kinds and uses
+    its defaults."""
+    if not isinstance(value, dict):
+        return _rope(value)
+    for kind, table in value.items():
+        problem = f"{shown(kind)} is no kind of layer" if kind not in _LAYER_KINDS else _rope(table)
+        if problem:
+            return f"{kind}: {problem}" if kind in _LAYER_KINDS else problem
+    return None
+
+
+_width, _heads, _positions = _whole(1, _WIDEST), _whole(1, _MOST_HEADS), _whole(1, _LONGEST)
+_layers = _whole(1, _MOST_LAYERS)
+_activation = _one_of(_ACTIVATIONS)
+
+_COMMON: dict[str, Check] = {
+    "vocab_size": _whole(1, _LARGEST_VOCABULARY),
+    "initializer_range": _number,
+    "attention_dropout": _number,
+    "tie_word_embeddings": _switch,
+    "bos_token_id": _tokens,
+    "eos_token_id": _tokens,
+    "pad_token_id": _tokens,
+    "use_cache": _switch,
+}
+_DECODER: dict[str, Check] = _COMMON | {
+    "hidden_size": _width,
+    "intermediate_size": _width,
+    "num_hidden_layers": _layers,
+    "num_attention_heads": _heads,
+    "max_position_embeddings": _positions,
+    "hidden_act": _activation,
+    "rope_theta": _number,
+    "rope_scaling": _rope,
+    "rope_parameters": _rope,
+}
+_GROUPED = _DECODER | {"num_key_value_heads": _heads}
+_RMS = _GROUPED | {"rms_norm_eps": _number, "head_dim": _width}
+_SLIDING = {
+    "sliding_window": _positions,
+    "use_sliding_window": _switch,
+    "max_window_layers": _whole(0, _MOST_LAYERS),
+    "layer_types": _list_of(_one_of(_LAYER_KINDS), _MOST_LAYERS),
+}
+_BIAS: dict[str, Check] = {"attention_bias": _switch}
+# The largest published models have 512 experts.
+_experts = _whole(1, 4096)
+_MIXTURE: dict[str, Check] = {
+    "num_experts": _experts,
+    "num_local_experts": _experts,
+    "num_experts_per_tok": _experts,
+    "norm_topk_prob": _switch,
+}
+_SPARSE: dict[str, Check] = _MIXTURE | {
+    "moe_intermediate_size": _width,
+    "decoder_sparse_step": _layers,
+    "mlp_only_layers": _list_of(_whole(0, _MOST_LAYERS), _MOST_LAYERS),
+}
+_LAYER_NORM: dict[str, Check] = {
+    "layer_norm_eps": _number,
+    "partial_rotary_factor": _number,
+    "hidden_dropout": _number,
+    "use_parallel_residual": _switch,
+}
+
+_ENCODER: dict[str, Check] = _COMMON | {
+    "hidden_size": _width,
+    "intermediate_size": _width,
+    "num_hidden_layers": _layers,
+    "num_attention_heads": _heads,
+    "max_position_embeddings": _whole(1, _MOST_LEARNED_POSITIONS),
+    "hidden_act": _activation,
+    "hidden_dropout_prob": _number,
+    "attention_probs_dropout_prob": _number,
+    "classifier_dropout": _number,
+    "layer_norm_eps": _number,
+    "type_vocab_size": _whole(1, 1024),
+    "position_embedding_type": _one_of(frozenset({"absolute"})),
+}
+
+ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
+    "llama": _RMS | _BIAS | {"mlp_bias": _switch, "pretraining_tp": _whole(1, 1)},
+    "mistral": _RMS | {"sliding_window": _positions},
+    "qwen2": _RMS | _SLIDING,
+    "qwen3": _RMS | _SLIDING | _BIAS,
+    "smollm3": _RMS
+    | _SLIDING
+    | _BIAS
+    | {
+        "mlp_bias": _switch,
+        "pretraining_tp": _whole(1, 1),
+        "no_rope_layers": _list_of(_whole(0, 1), _MOST_LAYERS),
+        "no_rope_layer_interval": _layers,
+    },
+    "gemma": _RMS | _BIAS | {"hidden_activation": _activation, "use_bidirectional_attention": _off},
+    "gemma2": _RMS
+    | _BIAS
+    | {
+        "hidden_activation": _activation,
+        "use_bidirectional_attention": _off,
+        "sliding_window": _positions,
+        "layer_types": _SLIDING["layer_types"],
+        "query_pre_attn_scalar": _number,
+        "attn_logit_softcapping": _number,
+        "final_logit_softcapping": _number,
+        "cache_implementation": _one_of(frozenset({"hybrid"})),
+    },
+    "olmo": _GROUPED | _BIAS | {"clip_qkv": _number},
+    "olmo2": _RMS | _BIAS,
+    "granite": _RMS
+    | _BIAS
+    | {"mlp_bias": _switch}
+    | dict.fromkeys(
+        (
+            *("attention_multiplier", "embedding_multiplier"),
+            *("residual_multiplier", "logits_scaling"),
+        ),
+        _number,
+    ),
+    "phi": _GROUPED
+    | _LAYER_NORM
+    | {"qk_layernorm": _switch, "embd_pdrop": _number, "resid_pdrop": _number},
+    "phi3": _RMS
+    | {
+        "sliding_window": _positions,
+        "original_max_position_embeddings": _positions,
+        "partial_rotary_factor": _number,
+        "embd_pdrop": _number,
+        "resid_pdrop": _number,
+    },
+    "stablelm": _GROUPED | _LAYER_NORM | {"qk_layernorm": _switch, "use_qkv_bias": _switch},
+    "gpt_neox": _DECODER
+    | _LAYER_NORM
+    | _BIAS
+    | {"rotary_pct": _number, "rotary_emb_base": _number, "classifier_dropout": _number},
+    "gpt2": _COMMON
+    | {
+        "n_embd": _width,
+        "n_inner": _width,
+        "n_layer": _layers,
+        "n_head": _heads,
+        "n_positions": _whole(1, _MOST_LEARNED_POSITIONS),
+        "n_ctx": _whole(1, _MOST_LEARNED_POSITIONS),
+        "activation_function": _activation,
+        "layer_norm_epsilon": _number,
+        "attn_pdrop": _number,
+        "embd_pdrop": _number,
+        "resid_pdrop": _number,
+        "scale_attn_weights": _switch,
+        "scale_attn_by_inverse_layer_idx": _switch,
+        "reorder_and_upcast_attn": _switch,
+    },
+    "gemma3_text": _RMS
+    | _BIAS
+    | {
+        "hidden_activation": _activation,
+        "use_bidirectional_attention": _off,
+        "sliding_window": _positions,
+        "sliding_window_pattern": _layers,
+        "layer_types": _SLIDING["layer_types"],
+        "query_pre_attn_scalar": _number,
+        "attn_logit_softcapping": _number,
+        "final_logit_softcapping": _number,
+        "cache_implementation": _one_of(frozenset({"hybrid"})),
+        "rope_local_base_freq": _number,
+        "rope_parameters": _ropes,
+    },
+    "mixtral": _RMS
+    | _MIXTURE
+    | {"sliding_window": _positions, "router_jitter_noise": _none_at_all},
+    "qwen2_moe": _RMS
+    | _SLIDING
+    | _SPARSE
+    | {
+        "shared_expert_intermediate_size": _width,
+        "qkv_bias": _switch,
+        # 0 means off.
+        "sliding_window": _whole(0, _LONGEST),
+    },
+    "qwen3_moe": _RMS | _SLIDING | _BIAS | _SPARSE,
+    "olmoe": _RMS | _BIAS | _MIXTURE | {"clip_qkv": _number},
+    "olmo3": _RMS
+    | _BIAS
+    | {
+        "sliding_window": _positions,
+        "layer_types": _SLIDING["layer_types"],
+        "rope_parameters": _ropes,
+    },
+    "bert": _ENCODER,
+    "roberta": _ENCODER,
+}
+"""By model type of Hugging Face transformers: every key that a configuration may contain."""
+
+_BLOCKS_DOWN = ("DownBlock2D", "AttnDownBlock2D")
+_BLOCKS_UP = ("UpBlock2D", "AttnUpBlock2D")
+# Published ones have six levels of up to 896 channels, with two residual blocks each. Eight levels
+# are laid out in a moment.
+_MOST_LEVELS = 8
+_level_widths = _list_of(_whole(1, 4096), _MOST_LEVELS)
+_resampled = _one_of(frozenset({"conv", "resnet"}))
+
+DENOISERS: Mapping[str, Mapping[str, Check]] = {
+    "unet2d": {
+        "sample_size": _whole(4, 512),
+        "in_channels": _whole(1, 3),
+        "out_channels": _whole(1, 3),
+        "num_class_embeds": _whole(1, 4096),
+        "block_out_channels": _level_widths,
+        "down_block_types": _list_of(_one_of(frozenset(_BLOCKS_DOWN)), _MOST_LEVELS),
+        "up_block_types": _list_of(_one_of(frozenset(_BLOCKS_UP)), _MOST_LEVELS),
+        "layers_per_block": _whole(1, 8),
+        "attention_head_dim": _whole(1, 4096),
+        "norm_num_groups": _whole(1, 1024),
+        "norm_eps": _number,
+        "act_fn": _one_of(frozenset({"silu", "swish", "mish", "gelu", "relu"})),
+        "add_attention": _switch,
+        "resnet_time_scale_shift": _one_of(frozenset({"default", "scale_shift"})),
+        "downsample_type": _resampled,
+        "upsample_type": _resampled,
+        "downsample_padding": _whole(0, 1),
+        "mid_block_scale_factor": _number,
+        "time_embedding_type": _one_of(frozenset({"positional"})),
+        "flip_sin_to_cos": _switch,
+        "freq_shift": _whole(0, 1),
+        # All randomness in training follows from seed, round and sample; a model may not add its own.
+        "dropout": _none_at_all,
+        "center_input_sample": _off,
+    },
+}
+"""The same for the models of `diffusers` that predict the noise in images."""
+
+# They also attend to the tokens after a position, so they learn to fill gaps but not to continue a text.
+_BOTH_WAYS = frozenset({"bert", "roberta"})
+
+
+def sees_both_ways(model_type: str) -> bool:
+    """Whether a model attends to the whole sequence rather than to preceding tokens alone."""
+    return model_type in _BOTH_WAYS
+
+
+def makes_images(model_type: str) -> bool:
+    """Whether a model takes noisy images instead of tokens."""
+    return model_type in DENOISERS
+
+
+def longest_sequence(config: Mapping[str, Any]) -> int | None:
+    """Return the greatest number of tokens that a configuration has positions for; None if it states
+    none."""
+    key = "n_positions" if config.get("model_type") == "gpt2" else "max_position_embeddings"
+    positions = config.get(key)
+    if type(positions) is not int:
+        return None
+    return positions - reserved_positions(config)
+
+
+def reserved_positions(config: Mapping[str, Any]) -> int:
+    """Return the number of positions that no token uses: RoBERTa counts from after its padding token."""
+    if config.get("model_type") != "roberta":
+        return 0
+    padding = config.get("pad_token_id")
+    return 2 if type(padding) is not int else max(0, padding) + 1
+
+
+def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a configuration that shape the model, each known and within its bounds.
+
+    Raises `StructureError`; its place is the key in `model`, and its text states what is wrong.
+    """
+    model_type = config.get("model_type")
+    if model_type is None:
+        raise StructureError("model", "the key 'model_type' is missing (for example \"llama\")")
+    known = {**ARCHITECTURES, **DENOISERS}
+    if not isinstance(model_type, str) or model_type not in known:
+        near = nearest(model_type, known) if isinstance(model_type, str) else ""
+        raise StructureError(
+            "model.model_type",
+            f"{shown(model_type)} cannot be trained here{near and f' ({near})'}; these can: "
+            f"{', '.join(known)}",
+        )
+    checks = known[model_type]
+    kept: dict[str, Any] = {"model_type": model_type}
+    for key, value in config.items():
+        if key == "model_type" or is_inert(key):
+            continue
+        if key == "quantization_config" and value is not None:
+            raise StructureError("model.quantization_config", quantised(value))
+        if key not in checks and is_neutral(model_type, key, value):
+            continue
+        if key not in checks:
+            near = difflib.get_close_matches(key[:100], checks, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise StructureError("model", f"{model_type} has no key {shown(key)}{hint}")
+        problem = None if value is None else checks[key](value)
+        if problem:
+            raise StructureError(f"model.{key}", problem)
+        kept[key] = value
+    if model_type in DENOISERS:
+        _check_levels(kept)
+    return kept
+
+
+def _check_levels(config: Mapping[str, Any]) -> None:
+    """Raise `StructureError` unless the levels of a U-Net, all of which must be given, fit each
+    other."""
+    needed = (
+        "sample_size",
+        "in_channels",
+        "out_channels",
+        "block_out_channels",
+        "layers_per_block",
+    )
+    needed += ("down_block_types", "up_block_types", "norm_num_groups", "attention_head_dim")
+    for key in needed:
+        if config.get(key) is None:
+            raise StructureError("model", f"the key {key!r} is missing")
+    widths = config["block_out_channels"]
+    levels, groups, head = len(widths), config["norm_num_groups"], config["attention_head_dim"]
+    for key in ("down_block_types", "up_block_types"):
+        if len(config[key]) != levels or not levels:
+            raise StructureError(
+                f"model.{key}", f"has {len(config[key])} items, and block_out_channels {levels}"
+            )
+    for width in widths:
+        for key, part in (("norm_num_groups", groups), ("attention_head_dim", head)):
+            if width % part:
+                raise StructureError(
+                    f"model.{key}", f"{part} does not divide the {width} of block_out_channels"
+                )
+    if widths[0] % 2:
+        raise StructureError("model.block_out_channels", "begins with an odd number")
+    halved = 1 << levels - 1
+    if config["sample_size"] % halved:
+        raise StructureError(
+            "model.block_out_channels",
+            f"has {levels} levels, which halve images {levels - 1} times, and "
+            f"{config['sample_size']} pixels are no multiple of {halved}",
+        )

@@ -1,0 +1,484 @@
+"""The node process's side of the trainer: it starts the process, calls it, and outlives its failures.
+
+Nothing here imports torch. Calls are answered in order, one at a time. A cancelled call leaves the
+client usable: its answer is dropped on arrival, though the trainer completes the work.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import trio
+
+from ...crypto.hashing import ContentId
+from ...protocol.audit.sign_score import SignSums
+from ...protocol.wire.structure import to_plain
+from ..settings import names_several
+from ..util.sanitize import MOST_CHARACTERS
+from .answers import ExportedParameters, Judgement, SnapshotResult, StepApplied
+from .environment import drop_if_large, environment
+from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
+from .frames import FrameDecoder, FrameError, TrainedUpdate, encode_frame
+from .graphics_cards import make_device_node
+from .trainer_spec import PATIENCE_SECONDS, TrainerSpec
+
+__all__ = [
+    "PATIENCE_SECONDS",
+    "ExportedParameters",
+    "SnapshotResult",
+    "StepApplied",
+    "TrainedUpdate",
+    "TrainerClient",
+    "TrainerDied",
+    "TrainerFailed",
+    "TrainerSpec",
+    "open_trainer",
+]
+
+_log = logging.getLogger(__name__)
+
+_READ_BYTES = 1 << 20
+
+# How long a trainer may take to finish its current work when it is asked to exit.
+_EXIT_SECONDS = 5.0
+# How long a killed trainer may take to die; one that is stuck in a driver does not.
+_DEATH_SECONDS = 5.0
+
+# The probable cause of a trainer's end, by signal (`limits` sets the bound for the second).
+_HINTS: dict[int, str] = {
+    signal.SIGKILL: " (out of memory?)",
+    signal.SIGXCPU: " (the swarm's model or tokenizer kept it busy for longer than it may)",
+    signal.SIGABRT: " (a library gave up: the swarm's model or tokenizer asked for too much memory?)",
+}
+
+
+@asynccontextmanager
+async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
+    """Start a trainer process and wait until its model is built (`load` fills in the parameters later).
+
+    Resources: on leaving, the process is asked to exit, and killed after five seconds; cancellation
+    does not cut that short. It never outlives this process, however this process dies.
+
+    Errors: `TrainerFailed` (`no_device`, `model_too_large`, `bad_model`, …), `TrainerDied`.
+    """
+    kept = () if spec.caches is None else (spec.caches,)
+    if spec.caches is not None:
+        await trio.to_thread.run_sync(drop_if_large, spec.caches)
+    writable = (spec.blobs, *spec.writable, *kept)
+    own = () if spec.ways.blobs is None else (Path(spec.ways.blobs),)
+    async with trainer_process(
+        spec.threads,
+        writable,
+        (*spec.readable, *own),
+        confined=spec.confined,
+        nice=spec.nice,
+        several=_several(spec),
+        caches=spec.caches,
+    ) as client:
+        answer = await client._call(
+            "open",
+            manifest=spec.manifest,
+            blobs=str(spec.blobs),
+            device=spec.device,
+            threads=spec.threads,
+            micro_batch=spec.micro_batch,
+            memory=spec.memory,
+            compile=spec.compile.value,
+            ways=to_plain(spec.ways, named=True),
+        )
+        client.device, client.gpus = answer["device"], tuple(answer["gpus"])
+        client.memory_use = answer["memory"]
+        client.compiled = answer["compiled"]
+        client.sandbox = tuple(answer["sandbox"])
+        client.sequence_flops = answer["sequence_flops"]
+        client.reached_flops = answer["reached_flops"]
+        yield client
+
+
+def _several(spec: TrainerSpec) -> tuple[str, ...]:
+    if not spec.launched and not names_several(spec.device):
+        return ()
+    launched = ("--launched",) if spec.launched else ()
+    return ("--several", *launched, f"--patience={spec.patience}", f"--split={spec.split}")
+
+
+class TrainerClient:
+    """A running trainer. Get one from `open_trainer`.
+
+    Every call raises `TrainerFailed` if the trainer refuses it (the trainer lives on), and
+    `TrainerDied` if the process is gone.
+    """
+
+    device: str
+    gpus: tuple[str, ...]
+    """The UUIDs of the GPUs of this machine on which it computes, where they have one."""
+    memory_use: str  # how much it takes and how the state is kept, for people
+    compiled: str | None  # the result of trying to compile the model, for people; None: not tried
+    sandbox: tuple[str, ...]  # the rights that it has given up (`sandbox.HOLDS`)
+    sequence_flops: int | None  # of one sequence's gradient
+    reached_flops: float | None  # per second, of a large matrix product on the device
+
+    def __init__(self, process: trio.Process, requests: int, answers: int) -> None:
+        self._process = process
+        self._requests = requests
+        self._answers = answers
+        self._decoder = FrameDecoder()
+        self._received: list[Any] = []
+        # The rest of a frame that a cancelled call began to send: it must go out before any other.
+        self._unsent = memoryview(b"")
+        self._lock = trio.Lock()
+        self._next_id = 0
+        self._closed = False
+
+    @property
+    def pid(self) -> int:
+        """The trainer's process id."""
+        return self._process.pid
+
+    async def load(self, chunks: Sequence[ContentId]) -> int:
+        """Replace the parameters by the snapshot in these chunks; return their fingerprint.
+
+        Pending updates are dropped (they can no longer be refunded), the momentum is kept. A bad
+        snapshot leaves the parameters unchanged.
+        """
+        return await self._call("load", chunks=list(chunks))
+
+    async def train(
+        self, round: int, samples: Sequence[int], *, looks: bool = False
+    ) -> TrainedUpdate:
+        """Compute a gradient over these samples, and take the round's update from the momentum.
+
+        Without samples the update comes from the momentum alone, with the loss 0 over 0 tokens. The
+        update stays pending until `apply` settles the round. With `looks`, a call of `look` may
+        follow.
+        """
+        return TrainedUpdate(
+            **await self._call("train", round_number=round, samples=list(samples), looks=looks)
+        )
+
+    async def look(self, round: int, sample: int, share: int) -> float | None:
+        """Compute, for `judge`, the gradient of a sample that was assigned to another member in the
+        round just trained; `share` is the number of samples assigned to that member. Return the
+        seconds it took; None if there was nothing to compare it with, or too little memory."""
+        return await self._call("look", round_number=round, sample=sample, share=share)
+
+    async def judge(self, round: int, body: bytes) -> Judgement | None:
+        """Return how well that member's update agrees with the sample audited in this round, one of
+        the two latest such rounds. The result is given once; None if no sample was audited."""
+        found = await self._call("judge", round_number=round, body=body)
+        return None if found is None else Judgement.read(found)
+
+    async def look_again(
+        self, round: int, body: bytes, samples: Sequence[int], others: Sequence[int], share: int
+    ) -> list[SignSums]:
+        """Return how well an update of this round agrees with each of these samples, which are some
+        of the `share` samples assigned to its author, on the loaded parameters; `others` were not
+        assigned to the author."""
+        found = await self._call(
+            "look_again",
+            round_number=round,
+            body=body,
+            samples=list(samples),
+            others=list(others),
+            share=share,
+        )
+        return [SignSums(**each) for each in found]
+
+    async def train_aside(self, round: int, samples: Sequence[int]) -> TrainedUpdate | None:
+        """Start what `train` does in the background, beside later calls. Called again, return the
+        update if it is done, else None."""
+        found = await self._call("train_aside", round_number=round, samples=list(samples))
+        return None if found is None else TrainedUpdate(**found)
+
+    async def apply(
+        self,
+        round: int,
+        updates: Sequence[bytes],
+        learning_rate: float,
+        own_counted: bool,
+        counts: Sequence[int],
+    ) -> StepApplied:
+        """Take the shared, exact step with these update bodies and their weights (`counts`); their
+        order does not matter.
+
+        A pending own update of this round is forgotten if it was counted; otherwise, or if the
+        outlier filter left it out, it is added back into the momentum. Without updates the
+        parameters do not change.
+        """
+        # One frame each: together they may exceed the longest frame.
+        return StepApplied(
+            **await self._call(
+                "apply",
+                staged=updates,
+                round_number=round,
+                learning_rate=learning_rate,
+                own_counted=own_counted,
+                counts=list(counts),
+            )
+        )
+
+    async def snapshot(self) -> SnapshotResult:
+        """Store the parameters as chunks in the blob store; return their list, which is not stored."""
+        return SnapshotResult(**await self._call("snapshot"))
+
+    async def evaluate(self, sequences: int) -> float:
+        """Return the mean loss over the first held-out samples, nats per token."""
+        return await self._call("evaluate", sequences=sequences)
+
+    async def save_momentum(self, path: Path) -> None:
+        """Write the optimizer's state to a file, whole or not at all."""
+        await self._call("save_momentum", path=str(path))
+
+    async def load_momentum(self, path: Path) -> bool:
+        """Read the state back; return False, with nothing changed, if the file is missing, corrupt
+        or another swarm's."""
+        return await self._call("load_momentum", path=str(path))
+
+    async def export(self, directory: Path, *, merged: bool = False) -> None:
+        """Write a Hugging Face checkpoint with its tokenizer; the adapters alone, unless `merged`."""
+        await self._call("export", directory=str(directory), merged=merged)
+
+    async def begin_text(
+        self, prompt: str, *, seed: int, temperature: float, max_tokens: int
+    ) -> None:
+        """Start to continue `prompt`; `next_text` returns the text. A `temperature` of 0 takes the
+        likeliest token each time."""
+        await self._call(
+            "begin_text",
+            prompt=prompt,
+            seed=seed,
+            temperature=temperature,
+            max_tokens=max_tokens,
+        )
+
+    async def next_text(self) -> str | None:
+        """Return the text of the next token (empty in the middle of a character); None at the end."""
+        return await self._call("next_text")
+
+    async def begin_images(self, count: int, *, seed: int, steps: int) -> None:
+        """Start to draw `count` images in `steps` steps each; `next_image` returns them."""
+        await self._call("begin_images", count=count, seed=seed, steps=steps)
+
+    async def next_image(self) -> bytes | None:
+        """Return the next image, size × size × channels bytes; None after the last one."""
+        return await self._call("next_image")
+
+    async def examine(self, directory: Path) -> ExportedParameters:
+        """Return the parameters of an exported model, by the manifest's table."""
+        return ExportedParameters(**await self._call("examine", directory=str(directory)))
+
+    async def memory(self) -> dict[str, int]:
+        """Return `process_bytes` (resident) and `device_bytes` (0 on the CPU)."""
+        return await self._call("memory")
+
+    async def privacy(self, method: str, **about: Any) -> float:
+        """Call `accountant`: `spent` returns the ε of `spent` rounds at a `delta`, `noise` the least
+        noise within a limit."""
+        return await self._call(f"privacy_{method}", **about)
+
+    async def initialise(self, **about: Any) -> dict[str, Any]:
+        """Call `initial_model.initialise_model`."""
+        return await self._call("initialise", **about)
+
+    async def probe(self, manifest: bytes, blobs: Path) -> dict[str, Any] | None:
+        """Return the probe for a manifest that has none (`ProbeSpec` as plain values); None if its
+        task offers none."""
+        return await self._call("probe", manifest=manifest, blobs=str(blobs))
+
+    async def survey(self, **about: Any) -> dict[str, Any]:
+        """Call `survey.survey`."""
+        return await self._call("survey", **about)
+
+    async def _call(self, method: str, staged: Sequence[bytes] = (), **arguments: Any) -> Any:
+        async with self._lock:
+            if self._closed:
+                raise TrainerDied("the trainer has been closed")
+            identifier = self._next_id
+            self._next_id += 1
+            try:
+                await self._send_rest()
+                for body in staged:
+                    await self._send(identifier, "stage", {"body": body})
+                await self._send(identifier, method, arguments)
+                answer = await self._receive(identifier)
+            except trio.ClosedResourceError:
+                raise TrainerDied("the trainer was closed during a call") from None
+        if "error" in answer:
+            kind = answer["error"]["kind"]
+            raise TrainerFailed(
+                kind if kind in FAILURE_KINDS else "internal", answer["error"]["message"]
+            )
+        return answer["result"]
+
+    async def _send(self, identifier: int, method: str, arguments: dict[str, Any]) -> None:
+        frame = encode_frame({"id": identifier, "method": method, "arguments": arguments})
+        self._unsent = memoryview(frame)
+        await self._send_rest()
+
+    async def _send_rest(self) -> None:
+        while self._unsent:
+            await trio.lowlevel.wait_writable(self._requests)
+            try:
+                self._unsent = self._unsent[os.write(self._requests, self._unsent) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise await self._died() from None
+
+    async def _receive(self, identifier: int) -> dict[str, Any]:
+        while True:
+            while self._received:
+                answer = self._received.pop(0)
+                if "died" in answer:
+                    raise TrainerDied(answer["died"], answer["micro_batch"])
+                # Any other frame answers a cancelled call.
+                if answer["id"] == identifier:
+                    return answer
+            await trio.lowlevel.wait_readable(self._answers)
+            try:
+                data = os.read(self._answers, _READ_BYTES)
+                self._received += self._decoder.feed(data)
+            except BlockingIOError:
+                continue
+            except FrameError as error:
+                self._process.kill()
+                raise TrainerDied(f"the trainer's answers are garbled: {error}") from None
+            if not data:
+                raise await self._died()
+
+    async def _died(self) -> TrainerDied:
+        """Return how the process ended or is about to end."""
+        with trio.move_on_after(_EXIT_SECONDS):
+            await self._process.wait()
+        if (words := self._last_words()) is not None:
+            return TrainerDied(words["died"], words["micro_batch"])
+        code = self._process.returncode
+        if code is None:
+            return TrainerDied("the trainer closed its pipe")
+        if code >= 0:
+            return TrainerDied(f"the trainer ended with exit code {code}")
+        hint = _HINTS.get(-code, "")
+        return TrainerDied(f"the trainer was ended by signal {-code}{hint}")
+
+    def _last_words(self) -> dict[str, Any] | None:
+        """Return the reason that it sent for its end while no call was waiting for an answer."""
+        with suppress(OSError, FrameError):
+            while data := os.read(self._answers, _READ_BYTES):
+                self._received += self._decoder.feed(data)
+        return next((each for each in self._received if "died" in each), None)
+
+    async def _shut_down(self) -> None:
+        """Ask the process to exit, then make sure that it has."""
+        with trio.move_on_after(_EXIT_SECONDS) as patience:
+            patience.shield = True
+            with suppress(TrainerDied):
+                async with self._lock:
+                    await self._send_rest()
+                    await self._send(self._next_id, "exit", {})
+            await self._process.wait()
+        if self._process.returncode is None:
+            self._process.kill()
+        with trio.move_on_after(_DEATH_SECONDS) as patience:
+            patience.shield = True
+            await self._process.wait()
+        # The descriptors' numbers will be reused soon.
+        self._closed = True
+        for descriptor in (self._requests, self._answers):
+            trio.lowlevel.notify_closing(descriptor)
+            os.close(descriptor)
+
+
+@asynccontextmanager
+async def trainer_process(
+    threads: int | None,
+    writable: Sequence[Path],
+    readable: Sequence[Path] = (),
+    *,
+    confined: bool = True,
+    nice: int = 0,
+    several: Sequence[str] = (),
+    caches: Path | None = None,
+) -> AsyncIterator[TrainerClient]:
+    """Start a trainer process without a model. What it compiles is kept in `caches`, if given."""
+    await trio.to_thread.run_sync(make_device_node)
+    for folder in writable:
+        folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="distro-trainer-", ignore_cleanup_errors=True) as scratch:
+        options = [f"--writable={folder.resolve()}" for folder in (*writable, Path(scratch))]
+        options += [f"--readable={folder.resolve()}" for folder in readable]
+        if not confined:
+            options.append("--unconfined")
+        options += several
+        if nice:
+            options.append(f"--nice={nice}")
+        async with _spawned(options, environment(threads, scratch, caches)) as client:
+            yield client
+
+
+@asynccontextmanager
+async def _spawned(
+    arguments: Sequence[str], environment: dict[str, str]
+) -> AsyncIterator[TrainerClient]:
+    requests_out, requests_in = os.pipe()
+    answers_out, answers_in = os.pipe()
+    words_out, words_in = os.pipe()
+    threading.Thread(target=_pass_on, args=(words_out,), daemon=True).start()
+    try:
+        process = await trio.lowlevel.open_process(
+            [
+                sys.executable,
+                # The working directory is the user's; it contains none of our modules.
+                "-P",
+                "-m",
+                "distro_node.node.trainer",
+                f"--requests={requests_out}",
+                f"--answers={answers_in}",
+                *arguments,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=words_in,
+            stderr=words_in,
+            pass_fds=(requests_out, answers_in),
+            # Ctrl-C in a terminal goes to the foreground group: only the daemon shall receive it.
+            start_new_session=True,
+            env=environment,
+        )
+    except BaseException:
+        os.close(requests_in)
+        os.close(answers_out)
+        raise
+    finally:
+        os.close(requests_out)
+        os.close(answers_in)
+        # From now on only the trainer holds the write end, so the thread ends with the trainer.
+        os.close(words_in)
+    os.set_blocking(requests_in, False)
+    os.set_blocking(answers_out, False)
+    client = TrainerClient(process, requests_in, answers_out)
+    try:
+        yield client
+    finally:
+        await client._shut_down()
+
+
+def _pass_on(descriptor: int) -> None:
+    """Log what the trainer and its libraries write, line by line.
+
+    It is a thread because the event loop may be busy, and the writers must not wait for it. Their
+    text may contain names from a stranger's model: unfiltered, none of it may reach a terminal.
+    """
+    with open(descriptor, "rb") as words:
+        while line := words.readline(MOST_CHARACTERS):
+            text = line.decode("utf-8", "replace").rstrip()
+            if text:
+                _log.warning("trainer: %s", text)

@@ -1,0 +1,75 @@
+"""Framing of the pipes between node and trainer: a length of four bytes, then one MessagePack value.
+
+The two ends trust each other's intentions but not their health: lengths are bounded, and anything
+but exactly one value is an error rather than a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgpack
+
+MAX_FRAME_BYTES = 64 << 20
+"""Four times the largest blob: every message carries at most one update, and none is longer."""
+
+_HEADER_BYTES = 4
+
+
+@dataclass(frozen=True)
+class TrainedUpdate:
+    """An update, with its loss and timings."""
+
+    body: bytes
+    loss: float
+    """Mean, nats per token, always finite."""
+    tokens: int
+    coefficients: int
+    compute_seconds: float
+    encode_seconds: float
+
+
+class FrameError(ValueError):
+    """The stream violates the framing; nothing after this point can be decoded."""
+
+
+def encode_frame(value: Any) -> bytes:
+    """Encode one message. Raises `FrameError` if it is longer than `MAX_FRAME_BYTES`."""
+    payload = cast(bytes, msgpack.packb(value, use_bin_type=True))
+    if len(payload) > MAX_FRAME_BYTES:
+        raise FrameError(f"a message of {len(payload)} bytes, at most {MAX_FRAME_BYTES} allowed")
+    return len(payload).to_bytes(_HEADER_BYTES, "big") + payload
+
+
+class FrameDecoder:
+    """Incremental decoder of a byte stream into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Add some bytes and return the messages that they complete.
+
+        Raises `FrameError` as soon as a header announces too great a length, before memory is
+        allocated for it.
+        """
+        self._buffer += data
+        messages = []
+        while len(self._buffer) >= _HEADER_BYTES:
+            length = int.from_bytes(self._buffer[:_HEADER_BYTES], "big")
+            if length > MAX_FRAME_BYTES:
+                raise FrameError(f"a frame of {length} bytes, at most {MAX_FRAME_BYTES} allowed")
+            end = _HEADER_BYTES + length
+            if len(self._buffer) < end:
+                break
+            messages.append(_decode(bytes(self._buffer[_HEADER_BYTES:end])))
+            del self._buffer[:end]
+        return messages
+
+
+def _decode(payload: bytes) -> Any:
+    try:
+        return msgpack.unpackb(payload, raw=False, strict_map_key=True)
+    except (ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise FrameError(f"not MessagePack: {error!r}"[:200]) from None

@@ -1,0 +1,39 @@
+"""A member's local policy: which data it trains on, with what noise, and what state it keeps.
+
+None of it changes the form of an update, and other members cannot tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...protocol.wire.manifest import ShardSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clipping:
+    """DP-SGD (Abadi et al., arXiv 1607.00133) with a sequence as the example."""
+
+    norm: float
+    """The greatest norm of a sequence's gradient; longer ones are scaled down to it."""
+    noise: float
+    """The standard deviation of the Gaussian noise added to the sum of gradients, divided by `norm`."""
+    sequences: int
+    """The expected number of sequences in a sum, by which it is divided: never the actual number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalPolicy:
+    """A member's own choices."""
+
+    blobs: str | None = None
+    """The folder of the store with its own data; None: it trains on its assignment."""
+    shards: tuple[ShardSpec, ...] = ()
+    """The shards in that store."""
+    clipping: Clipping | None = None
+    """None: gradients are used unchanged."""
+    stateless: bool = False
+    """After each update momentum and second moment are reset, and what was not sent is dropped."""
+
+
+USUAL_WAYS = LocalPolicy()

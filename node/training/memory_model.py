@@ -1,0 +1,503 @@
+"""The memory that training a model takes, part by part, by arithmetic alone.
+
+Both processes use this, so nothing here imports torch. What a layer keeps for the backward pass was
+counted for each architecture on its tensors (`benchmarks/memory.py` compares the sum with measured
+peaks); for a GPU, where layers compute in bfloat16, it was counted on the CPU under the same casts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...protocol.codec.aggregator import room_to_speak
+from ...protocol.codec.layout import TensorLayout, UpdateLayout, update_layout
+from ...protocol.wire.manifest import Manifest, OptimizerSpec, ParameterSpec
+from ...protocol.wire.structure import StructureError
+from .architectures import check_configuration, makes_images
+from .bands import plan_bands, torn_tensors
+from .errors import TrainerFailed
+from .memory_options import (
+    CPU_STRIPE,
+    GPU_STRIPE,
+    LOOK_ROOM,
+    NOISE,
+    MemoryOptions,
+    Precision,
+    logit_rows,
+    stored_bytes,
+)
+
+MANY_MEMBERS = 32
+"""Number of updates for which memory is counted by default."""
+
+# Stripe-sized float32 arrays that the optimizer holds at once: for the gradient's transform, its
+# quintic and the state's coding, and for the step's inverse transform.
+_EXTRACTING: Mapping[Precision, int] = {"float32": 7, "bfloat16": 8, "int8": 15}
+_APPLYING = 5
+# Bytes per coefficient of an update: its position (16 bits) and sign on the device; there also its
+# offset (32 bits) and sign (float32) while its tensor is processed; and decoded in main memory, 32
+# and 8 bits.
+_SENT, _PLACED, _DECODED = 3, 8, 5
+# Bytes that the fingerprint holds per element of a piece, and elements of a piece.
+_CHECKED, _CPU_PIECE, _GPU_PIECE = 8, 1 << 16, 1 << 24
+
+# Arrays that each residual block and each attention of a U-Net keeps for the backward pass, in
+# images of the block's width.
+_KEPT_BY_BLOCK = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Bytes that a layer keeps per token and unit of each size; the total is the sum over all sizes."""
+
+    hidden: float
+    inner: float
+    """Of the feed-forward part."""
+    heads: float
+    keys: float = 0.0
+    """Of the keys (or values) of all heads that have their own."""
+    queries: float = 0.0
+    """Of the queries of all heads, where their size differs from the hidden one."""
+
+
+# The names of the states that a member keeps from round to round.
+MOMENTUM, SECOND_MOMENT, SMOOTHED = "momentum", "second moment", "smoothed gradient"
+
+# Heads keep the logarithm of their sums, and share sines and cosines.
+_LLAMA = Kept(hidden=24, inner=16, heads=5, keys=8, queries=8)
+_COUNTED: dict[str, tuple[Kept, Kept]] = {
+    name: (_LLAMA, Kept(hidden=26, inner=8, heads=5, keys=4, queries=4))
+    for name in ("llama", "mistral", "qwen2", "smollm3", "gemma", "granite")
+} | {
+    "gemma2": (
+        Kept(hidden=40, inner=16, heads=2, queries=16),
+        Kept(hidden=42, inner=8, heads=2, queries=8),
+    ),
+    "qwen3": (
+        Kept(hidden=24, inner=16, heads=10.5, keys=16, queries=16),
+        Kept(hidden=26, inner=8, heads=10.5, keys=10, queries=10),
+    ),
+    "olmo": (
+        Kept(hidden=24, inner=16, heads=6.6, keys=8),
+        Kept(hidden=22, inner=8, heads=6.6, keys=4),
+    ),
+    "olmo2": (
+        Kept(hidden=24, inner=16, heads=6, keys=16, queries=16),
+        Kept(hidden=26, inner=8, heads=6, keys=12, queries=12),
+    ),
+    "phi": (
+        Kept(hidden=20, inner=20, heads=5.3, keys=8),
+        Kept(hidden=18, inner=10, heads=5.3, keys=4),
+    ),
+    "phi3": (
+        Kept(hidden=24, inner=16, heads=5, keys=12, queries=16),
+        Kept(hidden=20, inner=8, heads=5, keys=6, queries=8),
+    ),
+    "stablelm": (
+        Kept(hidden=28, inner=16, heads=6.6, keys=8),
+        Kept(hidden=24, inner=8, heads=6.6, keys=4),
+    ),
+    "gpt_neox": (Kept(hidden=40, inner=8, heads=5.4), Kept(hidden=22, inner=4, heads=5.4)),
+    "gpt2": (Kept(hidden=48, inner=20, heads=1.4), Kept(hidden=30, inner=10, heads=1.4)),
+    "bert": (Kept(hidden=40, inner=8, heads=1.4), Kept(hidden=34, inner=4, heads=1.4)),
+    "roberta": (Kept(hidden=40, inner=8, heads=1.4), Kept(hidden=34, inner=4, heads=1.4)),
+}
+KEPT: Mapping[str, tuple[Kept, Kept]] = {
+    **_COUNTED,
+    # Taken from the most similar architecture, not counted on their own tensors; of a mixture, only
+    # the experts that a token goes through.
+    "gemma3_text": _COUNTED["qwen3"],
+    "mixtral": _COUNTED["mistral"],
+    "olmo3": _COUNTED["olmo2"],
+    "olmoe": _COUNTED["olmo2"],
+    "qwen2_moe": _COUNTED["qwen2"],
+    "qwen3_moe": _COUNTED["qwen3"],
+}
+"""By architecture: in float32, and under bfloat16's casts."""
+
+# Bytes of each score (of one head and two tokens) where attention keeps scores: with dropout, and
+# with soft-capping.
+_SCORES_DROPPED, _SCORES_BOUNDED = 12, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryItem:
+    """Memory for one purpose."""
+
+    name: str
+    """For people."""
+    device: int = 0
+    """Bytes on the device; on a CPU, where the device's memory is main memory, everything."""
+    host: int = 0
+    """Bytes of main memory beside a GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """A member's memory needs, and their peak."""
+
+    lasting: tuple[MemoryItem, ...]
+    """Parts that are allocated all the time."""
+    passing: tuple[tuple[MemoryItem, ...], ...]
+    """Temporary parts: one tuple for each phase of a round, of which the largest counts."""
+
+    @property
+    def parts(self) -> tuple[MemoryItem, ...]:
+        """All lasting parts, and those of the phase that takes most."""
+        return (*self.lasting, *max(self.passing, key=_device_bytes))
+
+    @property
+    def device(self) -> int:
+        """Peak of bytes on the device."""
+        return _device_bytes(self.lasting) + max(map(_device_bytes, self.passing))
+
+    @property
+    def host(self) -> int:
+        """Peak of bytes of main memory beside it."""
+        return _host_bytes(self.lasting) + max(map(_host_bytes, self.passing))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is trained, as far as it affects memory."""
+
+    config: Mapping[str, Any]
+    """The model's configuration, as in a manifest."""
+    parameters: tuple[ParameterSpec, ...]
+    """The trained parameters."""
+    sequence_length: int
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    frozen: int = 0
+    """Number of weights that are not trained."""
+    ranks: int = 1
+    """Number of devices that train it as one member."""
+    shards: bool = False
+    """Whether each of several devices has a shard of the parameters, and not a copy of them."""
+    checked: bool = False
+    """Whether members audit each other's work."""
+    spoken: bool = False
+    """Whether committees aggregate sections of the model."""
+
+    @staticmethod
+    def of(manifest: Manifest) -> Workload:
+        """Return the workload of a manifest."""
+        return Workload(
+            config=manifest.model,
+            parameters=manifest.parameters,
+            sequence_length=manifest.data.sequence_length,
+            optimizer=manifest.optimizer,
+            frozen=manifest.frozen_elements,
+            checked=manifest.checks is not None,
+            spoken=manifest.speakers is not None,
+        )
+
+    @property
+    def elements(self) -> int:
+        """Number of trained parameters."""
+        return sum(spec.elements for spec in self.parameters)
+
+    @property
+    def look_room(self) -> int:
+        """Bytes of main memory that must be free for an audit to take place: 0 in a swarm without
+        audits."""
+        return LOOK_ROOM * self.elements if self.checked else 0
+
+    @property
+    def speaker_room(self) -> int:
+        """Bytes of main memory that must be free to aggregate the whole model, as members of the
+        only committee do; with more committees each takes a part of that. 0 without committees."""
+        return room_to_speak(self.elements) if self.spoken else 0
+
+    @property
+    def layout(self) -> UpdateLayout:
+        """The layout of its coefficients."""
+        return update_layout(self.parameters, self.optimizer.chunk, self.optimizer.top_k)
+
+
+def needs(
+    work: Workload,
+    device: str,
+    options: MemoryOptions,
+    micro_batch: int = 1,
+    members: int = MANY_MEMBERS,
+) -> Needs:
+    """Return what `work` takes on a kind of device (cpu, cuda, mps) with `micro_batch` sequences at
+    once and the updates of `members` members.
+
+    For several devices the result has the figure of the device with the most; main memory, which
+    they share, is added up over all of them.
+
+    Raises `TrainerFailed` (`bad_model`) for a configuration that may not be built.
+    """
+    each = [
+        _needs_of(work, portion, device, options, micro_batch, members)
+        for portion in _portions(work)
+    ]
+    return each[0] if len(each) == 1 else _together(each, device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Portion:
+    """The part of one of several devices."""
+
+    layout: UpdateLayout
+    """Blocks whose state it keeps, and whose parameters it steps."""
+    elements: int
+    """Number of parameters that it holds, with their gradients."""
+
+
+def _portions(work: Workload) -> list[_Portion]:
+    layout, ranks = work.layout, work.ranks
+    if ranks == 1:
+        return [_Portion(layout=layout, elements=work.elements)]
+    torn = torn_tensors(layout, work.parameters, ranks) if work.shards else frozenset[int]()
+    plan = plan_bands(layout, work.parameters, ranks, torn)
+    copied = sum(work.parameters[index].elements for index in torn)
+    portions = []
+    for rank in range(ranks):
+        own = sum(band.elements for band in plan.of(rank) if band.tensor not in torn)
+        elements = copied + own if work.shards else work.elements
+        portions.append(_Portion(layout=plan.layout_of(rank), elements=elements))
+    return portions
+
+
+def _together(each: Sequence[Needs], device: str) -> Needs:
+    def merged(parts: Sequence[MemoryItem]) -> MemoryItem:
+        sizes = [part.device for part in parts]
+        return MemoryItem(
+            name=parts[0].name,
+            # CPU processes share one memory.
+            device=sum(sizes) if device == "cpu" else max(sizes),
+            host=sum(part.host for part in parts),
+        )
+
+    passing = zip(*(needs.passing for needs in each), strict=True)
+    return Needs(
+        lasting=tuple(map(merged, zip(*(needs.lasting for needs in each), strict=True))),
+        passing=tuple(tuple(map(merged, zip(*moment, strict=True))) for moment in passing),
+    )
+
+
+def _needs_of(
+    work: Workload,
+    portion: _Portion,
+    device: str,
+    options: MemoryOptions,
+    micro_batch: int,
+    members: int,
+) -> Needs:
+    layout = portion.layout
+    precision = options.state.precision
+    as_parameters = [(tensor.rows, tensor.columns) for tensor in layout.tensors]
+    kept = {MOMENTUM: [(tensor.blocks, tensor.elements) for tensor in layout.tensors]}
+    if work.optimizer.divides:
+        kept[SECOND_MOMENT] = as_parameters
+    if work.optimizer.smoothing:
+        kept[SMOOTHED] = as_parameters
+    sizes = {
+        name: sum(stored_bytes(*shape, precision) for shape in shapes)
+        for name, shapes in kept.items()
+    }
+    aside = options.state.place == "host" and device != "cpu"
+    states = [
+        MemoryItem(name=name, host=size) if aside else MemoryItem(name=name, device=size)
+        for name, size in sizes.items()
+    ]
+    # Sent and not yet counted: a position of 16 bits and a float32 each.
+    pending = _beside(device, 6 * layout.coefficients)
+    parameters = 4 * (portion.elements + work.frozen)
+    lasting = [MemoryItem(name="parameters", device=parameters), *states]
+    lasting.append(MemoryItem(name="own update, until it is counted", **pending))
+    gradient = MemoryItem(name="gradient", device=4 * portion.elements)
+    computing = _activations(work, device, options, micro_batch)
+    decoding = MemoryItem(
+        name=f"update decoding, {members} members",
+        **_beside(device, members * _decoded(work.layout)),
+    )
+    return Needs(
+        lasting=tuple(lasting),
+        passing=(
+            (gradient, MemoryItem(name="activations", device=computing)),
+            (
+                gradient,
+                MemoryItem(
+                    name="the step's working memory",
+                    device=_extracting(layout, device, precision),
+                ),
+            ),
+            (
+                MemoryItem(
+                    name="the step's working memory",
+                    device=_applying(layout, device, members),
+                ),
+                decoding,
+            ),
+        ),
+    )
+
+
+def sequence_bytes(work: Workload, device: str, options: MemoryOptions) -> int:
+    """Return what one more sequence in a micro-batch takes, in bytes."""
+    more = _activations(work, device, options, 2) - _activations(work, device, options, 1)
+    return max(1, more * (work.ranks if device == "cpu" else 1))
+
+
+def image_bytes(config: Mapping[str, Any]) -> int:
+    """Estimate the bytes that one image in a micro-batch needs beside the model. Raises
+    `TrainerFailed` (`bad_model`) for a configuration that may not be built."""
+    try:
+        known = check_configuration(config)
+    except StructureError as error:
+        problem = f"the manifest's model cannot be used: {error}"
+        raise TrainerFailed("bad_model", problem[:500]) from None
+    levels, width = known["block_out_channels"], known["sample_size"]
+    # On the way down; on the way up there is one block more.
+    blocks = 2 * known["layers_per_block"] + 1
+    pixels = (channels * (width >> level) ** 2 for level, channels in enumerate(levels))
+    return 4 * _KEPT_BY_BLOCK * blocks * sum(pixels)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The sizes of a language model, from its configuration."""
+
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    queries: int
+    keys: int
+    vocabulary: int
+    scores: int
+    """Bytes of each score that attention keeps."""
+
+
+def _sizes(config: Mapping[str, Any]) -> _Sizes:
+    """Return the sizes; an unknown kind of model counts as small."""
+    hidden = _whole(config, "hidden_size", "n_embd")
+    heads = _whole(config, "num_attention_heads", "n_head")
+    each = _whole(config, "head_dim", otherwise=max(1, hidden // heads))
+    own = _whole(config, "num_key_value_heads", otherwise=heads)
+    model = config.get("model_type")
+    scores = _SCORES_BOUNDED if model == "gemma2" else 0
+    if model in ("bert", "roberta", "gpt2"):
+        # These apply dropout to a tenth of the scores by default.
+        dropped = config.get("attn_pdrop", config.get("attention_probs_dropout_prob"))
+        scores = 0 if dropped == 0 else _SCORES_DROPPED
+    return _Sizes(
+        layers=_whole(config, "num_hidden_layers", "n_layer"),
+        hidden=hidden,
+        inner=_whole(config, "intermediate_size", "n_inner", otherwise=4 * hidden),
+        heads=heads,
+        queries=heads * each,
+        keys=own * each,
+        vocabulary=_whole(config, "vocab_size"),
+        scores=scores,
+    )
+
+
+def _activations(work: Workload, device: str, options: MemoryOptions, micro_batch: int) -> int:
+    """Return the bytes of the activations of `micro_batch` sequences at their peak, between forward
+    and backward."""
+    if makes_images(str(work.config.get("model_type"))):
+        return micro_batch * image_bytes(work.config)
+    sizes = _sizes(work.config)
+    narrow = device == "cuda"
+    kept = KEPT.get(str(work.config.get("model_type")), KEPT["llama"])[narrow]
+    tokens = micro_batch * work.sequence_length
+    layer = tokens * (
+        kept.hidden * sizes.hidden
+        + kept.inner * sizes.inner
+        + kept.heads * sizes.heads
+        + kept.keys * sizes.keys
+        + kept.queries * sizes.queries
+        + sizes.scores * sizes.heads * work.sequence_length
+    )
+    # The residual stream between the layers stays in float32.
+    stream = 4 * tokens * sizes.hidden
+    head = _head(sizes, tokens, stream, device)
+    # A layer's own gradients during its backward pass, with the gradient of one of its weights.
+    backward = 8 * tokens * (sizes.inner + sizes.hidden) + 4 * sizes.hidden * sizes.inner
+    if work.shards:
+        head += _gathered(work, sizes, device)
+        backward += _gathered(work, sizes, device)
+    if options.checkpointing:
+        casts = _largest_layer(work, sizes) if narrow and not work.shards else 0
+        return int(sizes.layers * stream + max(head, casts + layer + backward))
+    casts = 2 * (work.elements + work.frozen) if narrow else 0
+    return int(sizes.layers * layer + casts + max(head, backward))
+
+
+def _head(sizes: _Sizes, tokens: int, stream: int, device: str) -> int:
+    """Return what the last norm keeps, the head's gradients, and the logits present at once, in
+    bytes."""
+    rows = min(tokens, logit_rows(sizes.vocabulary, device))
+    width = 2 if device == "cuda" else 4
+    logits = rows * sizes.vocabulary * (4 + 4 + (width if width < 4 else 0))
+    weight = (4 + (width if width < 4 else 0)) * sizes.vocabulary * sizes.hidden
+    return 3 * stream + weight + logits
+
+
+def _largest_layer(work: Workload, sizes: _Sizes) -> int:
+    """Return the bytes of one layer's weights cast to bfloat16."""
+    table = sizes.vocabulary * sizes.hidden
+    return 2 * max(0, work.elements + work.frozen - 2 * table) // max(1, sizes.layers)
+
+
+def _gathered(work: Workload, sizes: _Sizes, device: str) -> int:
+    """Return the bytes of a sharded model that are gathered at a time: the weights outside the
+    layers, the layer being computed, and the one being prefetched, with their gradients."""
+    outside = min(work.elements, 2 * sizes.vocabulary * sizes.hidden)
+    layers = min(2, sizes.layers) * (work.elements - outside) // max(1, sizes.layers)
+    return 2 * (2 if device == "cuda" else 4) * (outside + layers)
+
+
+def _extracting(layout: UpdateLayout, device: str, precision: Precision) -> int:
+    limit = CPU_STRIPE if device == "cpu" else GPU_STRIPE
+    largest = max((_stripe(tensor, limit) for tensor in layout.tensors), default=0)
+    noise = 4 * NOISE if device == "cpu" and precision != "float32" else 0
+    return 4 * _EXTRACTING[precision] * largest + noise
+
+
+def _stripe(tensor: TensorLayout, limit: int) -> int:
+    """Return the number of elements of a tensor's largest stripe."""
+    row = tensor.block_rows * tensor.columns
+    return min(tensor.rows * tensor.columns, max(1, limit // row) * row)
+
+
+def _applying(layout: UpdateLayout, device: str, members: int) -> int:
+    limit = CPU_STRIPE if device == "cpu" else GPU_STRIPE
+    piece = _CPU_PIECE if device == "cpu" else _GPU_PIECE
+    step = max(
+        (
+            4 * _APPLYING * _stripe(each, limit) + _PLACED * members * each.coefficients
+            for each in layout.tensors
+        ),
+        default=0,
+    )
+    return max(step + _SENT * members * layout.coefficients, _CHECKED * piece)
+
+
+def _decoded(layout: UpdateLayout) -> int:
+    """Return the bytes of one update: as received, and its positions and signs."""
+    return layout.body_bytes + _DECODED * layout.coefficients
+
+
+def _beside(device: str, size: int) -> dict[str, int]:
+    """Attribute bytes to main memory: the device's own on a CPU."""
+    return {"device": size} if device == "cpu" else {"host": size}
+
+
+def _device_bytes(parts: Sequence[MemoryItem]) -> int:
+    return sum(part.device for part in parts)
+
+
+def _host_bytes(parts: Sequence[MemoryItem]) -> int:
+    return sum(part.host for part in parts)
+
+
+def _whole(config: Mapping[str, Any], *names: str, otherwise: int = 1) -> int:
+    """Return the first of these keys' values that is a whole number."""
+    return next((config[name] for name in names if type(config.get(name)) is int), otherwise)

@@ -1,0 +1,134 @@
+"""Reconstruction of a state of the swarm's model in a trainer, from what this disk has.
+
+It starts from a local snapshot and applies the records after it; each state is compared with the
+fingerprint that the swarm agreed on. The training node's own state is not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from ...protocol.chain.ledger import Ledger
+from ...protocol.chain.step_inputs import needed_for
+from ...protocol.codec.schedule import learning_rate
+from ...protocol.wire.manifest import Manifest
+from ..content.downloads import blob_list_at
+from ..storage.blob_store import BlobStore
+from ..storage.swarm_store import LocalSnapshot, blob_of
+from .client import TrainerClient
+from .step_inputs import counted_bodies
+
+
+class NotKept(Exception):
+    """The snapshot or an update needed for a state is missing, was removed, or is not the swarm's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """A swarm's rounds as far as they are on this disk."""
+
+    manifest: Manifest
+    ledger: Ledger
+    """It is not extended while a state is reconstructed."""
+    store: BlobStore
+
+    def reach(self, start: int, end: int | None = None) -> int:
+        """Return the last round, up to `end`, that can be replayed from the state after round
+        `start` with the updates here."""
+        last = start
+        limit = len(self.ledger) if end is None else min(len(self.ledger), end + 1)
+        closing = self.manifest.schedule.closing_round
+        limit = limit if closing is None else min(limit, closing)
+        for round_ in range(start + 1, limit):
+            needed = needed_for(self.ledger, self.ledger[round_].record)
+            if not all(self.store.has(each.entry.update) for each in needed):
+                break
+            last = round_
+        return last
+
+    def start_for(self, end: int, snapshots: Iterable[LocalSnapshot]) -> LocalSnapshot | None:
+        """Return the latest of these snapshots, sorted from the oldest, from which round `end` can
+        be reached."""
+        for start in reversed([*snapshots]):
+            # A snapshot's own round needs no updates; round 0 changes nothing.
+            if start.round <= end <= max(0, self.reach(start.round, end)):
+                return start
+        return None
+
+
+async def replay(
+    trainer: TrainerClient, past: StoredRun, start: LocalSnapshot, end: int | None
+) -> tuple[int, int]:
+    """Load `start` and apply the records up to `end`; None: as far as the updates are here. Return
+    the last round and the fingerprint after it. Raises `NotKept`, and what a trainer raises."""
+    blobs = await trio.to_thread.run_sync(
+        blob_list_at, past.store, "snapshot", blob_of(start), start.size
+    )
+    if blobs is None:
+        raise NotKept("a snapshot was removed meanwhile")
+    fingerprint = await trainer.load(blobs.chunks)
+    return await _go_on(trainer, past, start.round, fingerprint, end)
+
+
+class ReplayTrainer:
+    """A trainer that holds one past state after another: from its current state it goes on to a
+    later one."""
+
+    def __init__(self, trainer: TrainerClient) -> None:
+        self.trainer = trainer
+        # The round whose state it holds, and the fingerprint; None where unknown.
+        self._at: tuple[int, int] | None = None
+
+    async def go_to(self, past: StoredRun, end: int, snapshots: Sequence[LocalSnapshot]) -> None:
+        """Reconstruct the state after round `end`, from these snapshots, sorted from the oldest, or
+        from the current state. Raises `NotKept`, and what a trainer raises."""
+        start = await trio.to_thread.run_sync(past.start_for, end, snapshots)
+        # Until everything has succeeded, the state is undefined.
+        at, self._at = self._at, None
+        if at is not None and await trio.to_thread.run_sync(_is_nearer, past, at[0], start, end):
+            self._at = await _go_on(self.trainer, past, *at, end)
+        elif start is not None:
+            self._at = await replay(self.trainer, past, start, end)
+        else:
+            raise NotKept("the parameters of then cannot be made again")
+
+
+def _is_nearer(past: StoredRun, at: int, start: LocalSnapshot | None, end: int) -> bool:
+    """Whether the state after round `at` is a better start than the snapshot."""
+    nearest = -1 if start is None else start.round
+    return nearest <= at <= end <= max(0, past.reach(at, end))
+
+
+async def _go_on(
+    trainer: TrainerClient, past: StoredRun, last: int, fingerprint: int, end: int | None
+) -> tuple[int, int]:
+    """Apply the records after round `last`, whose state with this fingerprint the trainer holds."""
+    ledger, store = past.ledger, past.store
+    for round_ in range(last + 1, len(ledger) if end is None else end + 1):
+        record = ledger[round_].record
+        _check(record.fingerprint, fingerprint, round_)
+        counted = await trio.to_thread.run_sync(counted_bodies, store, needed_for(ledger, record))
+        if counted is None:
+            if end is not None:
+                raise NotKept("an update was removed meanwhile")
+            break
+        # The closing record comes without a step: the result is the state of the round before it.
+        if round_ == past.manifest.schedule.closing_round:
+            break
+        rate = learning_rate(past.manifest.schedule, max(1, round_))
+        applied = await trainer.apply(
+            round_, counted.bodies, rate, own_counted=True, counts=counted.counts
+        )
+        fingerprint, last = applied.fingerprint, round_
+    after = max(0, last) + 1
+    if after < len(ledger):
+        _check(ledger[after].record.fingerprint, fingerprint, after)
+    return last, fingerprint
+
+
+def _check(agreed: int, found: int, round_: int) -> None:
+    if agreed != found:
+        raise NotKept(f"the stored parameters before round {round_} are not the swarm's")

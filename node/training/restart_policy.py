@@ -1,0 +1,123 @@
+"""Whether a trainer that failed is restarted, with which settings, and after which pause.
+
+A restart mends a driver reset or a killed process. On a desktop memory comes and goes, too: a
+browser or a game takes the GPU. A trainer that ran out of memory is started with a plan for what is
+free then, repeatedly for some minutes, before the node gives up and reports why.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from ...protocol.util.backoff import BackoffTimer
+from ..errors import ExitCode, UserError
+from .error_messages import explain_trainer
+from .errors import TrainerDied, TrainerFailed
+from .trainer_spec import TrainerSpec
+
+_log = logging.getLogger(__name__)
+
+# Between restarts: doubled while the trainer dies before it has done anything, or has too little memory.
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 60.0
+# Consecutive failures before a trainer has done a single job.
+_MAX_FALSE_STARTS = 5
+# Consecutive shortages of memory in the same kind of job: with the pauses five minutes and more.
+_MAX_SHORTAGES = 10
+
+# Failures that a restart may mend; anything else that a trainer reports is for the user to mend.
+_RESTARTABLE = frozenset({"bad_snapshot", "internal"})
+
+
+class RestartPolicy:
+    """The record of one node's trainer starts, and the decision about the next one."""
+
+    def __init__(self, spec: TrainerSpec) -> None:
+        """`spec`: the owner's settings."""
+        self._wanted = spec
+        self.spec = spec
+        """The settings for the next start."""
+        self.certified_only = False
+        """Whether the next trainer may load only a certified snapshot: the previous one may have
+        loaded a bad one."""
+        self._pause = BackoffTimer(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        self._false_starts = 0
+        self._worked = False
+        # Whether any trainer has had enough memory to complete a job.
+        self._had_memory = False
+        self._shortages = 0
+        # The kind of job that ran out of memory last; None means that no trainer could be started.
+        self._short_in: str | None = None
+        self._job: str | None = None
+
+    def begins(self, job: str) -> None:
+        """Record that the trainer starts a job of this kind."""
+        self._job = job
+
+    def has_done(self, job: str) -> None:
+        """Record that the trainer has completed a job of this kind."""
+        self._worked = self._had_memory = True
+        self._job = None
+        if self._short_in in (None, job):
+            self._shortages = 0
+
+    def after(self, failure: TrainerDied | TrainerFailed) -> str:
+        """Record why the trainer ended, and return the reason for people.
+
+        Raises `UserError` for what a restart cannot mend, or has not mended after several tries.
+        """
+        shortage = self._shortage(failure)
+        self.spec = self._wanted
+        if isinstance(failure, TrainerDied) and failure.micro_batch:
+            _log.warning("out of memory: the micro-batch is now %d", failure.micro_batch)
+            self.spec = replace(self._wanted, micro_batch=failure.micro_batch)
+        reason = self._try_again(failure) if shortage is None else self._try_for_memory(shortage)
+        self._worked, self._job = False, None
+        return reason
+
+    def pause_seconds(self) -> float:
+        """Return the pause before the next start, in seconds."""
+        return self._pause.after_failure()
+
+    def _shortage(self, failure: TrainerDied | TrainerFailed) -> TrainerFailed | None:
+        """Return the failure as a shortage of memory that may pass; None if it is none."""
+        if isinstance(failure, TrainerDied):
+            if failure.micro_batch != 0:
+                return None
+            return TrainerFailed("out_of_memory", f"one sequence does not fit: {failure}")
+        if failure.kind == "out_of_memory":
+            return failure
+        # A model that never fitted is too large; one that did fits again when other programs free
+        # memory.
+        return failure if failure.kind == "model_too_large" and self._had_memory else None
+
+    def _try_for_memory(self, shortage: TrainerFailed) -> str:
+        self._shortages += 1
+        self._short_in = self._job
+        if self._shortages >= _MAX_SHORTAGES:
+            problem = f"{shortage}; tried {self._shortages} times in a row"
+            raise explain_trainer(TrainerFailed(shortage.kind, problem), self._wanted.blobs)
+        if self._worked:
+            self._false_starts, self.certified_only = 0, False
+        return f"{shortage}; starting again with the memory that is free then"
+
+    def _try_again(self, failure: TrainerDied | TrainerFailed) -> str:
+        reason = str(failure)
+        if self._worked:
+            self._pause.reset()
+            self._false_starts, self.certified_only = 0, False
+        if isinstance(failure, TrainerFailed):
+            if failure.kind not in _RESTARTABLE:
+                raise explain_trainer(failure, self._wanted.blobs) from None
+            reason = f"{failure.kind}: {failure}"
+            # Unless it had worked: then the snapshot that it loaded was good.
+            self.certified_only = not self._worked
+        self._false_starts += 1
+        if self._false_starts >= _MAX_FALSE_STARTS:
+            raise UserError(
+                ExitCode.TRAINER,
+                f"the trainer failed {self._false_starts} times in a row: {reason}",
+                "see the log in the data directory; what the node had is safe",
+            )
+        return reason

@@ -1,0 +1,31 @@
+"""The inputs of a step: the bodies that a record counts, read from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...protocol.chain.step_inputs import StepBody
+from ..storage.blob_store import BlobStore
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """Bodies with their update weights."""
+
+    bodies: list[bytes]
+    counts: list[int]
+
+
+def counted_bodies(store: BlobStore, needed: Sequence[StepBody]) -> StepInputs | None:
+    """Return the needed bodies that fit; None if one of them is missing here. They were decoded on
+    arrival, but not compared with what is expected of them: every member leaves the same ones out."""
+    found = StepInputs([], [])
+    for each in needed:
+        body = store.get(each.entry.update)
+        if body is None:
+            return None
+        if each.fits(body):
+            found.bodies.append(body)
+            found.counts.append(each.count)
+    return found

@@ -1,0 +1,467 @@
+"""The supervisor of the trainer process: it queues the process's work, and restarts it.
+
+Jobs run one at a time, in the order they were queued. A trainer that dies is restarted, loaded with
+the newest available snapshot and caught up by replaying rounds. Meanwhile the node stays in the
+swarm; only its own next update waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from ...protocol.codec.schedule import learning_rate
+from ...protocol.member.effects import Apply, ScoreAudit, Train
+from ...protocol.member.inputs import AuditScored
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.messages import SnapshotEntry
+from ..content.snapshots import Snapshots
+from ..errors import ExitCode, UserError
+from ..storage.blob_store import BlobStore
+from ..telemetry.history import MAX_SAMPLE_CHARACTERS
+from ..telemetry.telemetry import OwnUpdate, Telemetry
+from .client import (
+    TrainedUpdate,
+    TrainerClient,
+    TrainerDied,
+    TrainerFailed,
+    TrainerSpec,
+    open_trainer,
+)
+from .restart_policy import RestartPolicy
+from .start_report import report_start
+from .step_inputs import counted_bodies
+from .task_names import DIFFUSION
+
+_log = logging.getLogger(__name__)
+
+# Before lost data is requested once more.
+_DATA_PAUSE_SECONDS = 1.0
+
+_HELDOUT_SEQUENCES = 128
+
+# A few lines on a page; on a CPU some seconds of an otherwise idle trainer.
+_SAMPLE_TOKENS = 64
+_SAMPLE_TEMPERATURE = 0.8
+
+# How often a gradient that takes several rounds is polled for.
+_ASIDE_SECONDS = 0.25
+
+SequenceDraw = Callable[[TrainerClient, int], Awaitable[tuple[int, ...] | None]]
+"""Return which sequences of the node's own data to train, given how many are assigned; None: no
+more, ever."""
+
+
+class AuditData(Protocol):
+    """The source of data for audited samples: `Prefetch`."""
+
+    def wish(self, samples: tuple[int, ...]) -> None:
+        """Fetch these before anything that is not needed immediately."""
+
+    def has(self, samples: tuple[int, ...]) -> bool:
+        """Whether the samples of the last `wish` are here."""
+        ...
+
+
+OpenTrainer = Callable[[TrainerSpec], AbstractAsyncContextManager[TrainerClient]]
+"""The function that starts a trainer, such as `open_trainer`."""
+
+
+class Reports(Protocol):
+    """The receiver of finished work: the runner."""
+
+    def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
+        """Report that the trainer holds the parameters after `round`."""
+
+    async def trained(self, what: Train, made: TrainedUpdate) -> None:
+        """Accept the requested own update."""
+
+    async def applied(
+        self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
+    ) -> None:
+        """Report that a record has been applied to the parameters."""
+
+    def looked(self, what: AuditScored) -> None:
+        """Accept the result of an audit of another member's work."""
+
+    def may_train_no_more(self) -> None:
+        """Report that training ends: the privacy budget of the node's own data is spent."""
+
+
+@dataclass(frozen=True)
+class _Train:
+    effect: Train
+    begun: bool = False
+    """Whether the trainer is computing it beside other work."""
+    drawn: tuple[int, ...] | None = None
+    """The sequences of the node's own data that are trained instead of the assigned ones."""
+
+
+@dataclass(frozen=True)
+class _Evaluate:
+    pass
+
+
+_Job = _Train | Apply | ScoreAudit | _Evaluate
+
+
+class _Reload(Exception):
+    """The parameters must be loaded again."""
+
+
+class TrainerSupervisor:
+    """The owner of one swarm's trainer process."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        spec: TrainerSpec,
+        store: BlobStore,
+        snapshots: Snapshots,
+        momentum: Path,
+        telemetry: Telemetry,
+        evaluate_every: int,
+        sample_prompt: str | None = None,
+        last_round: int | None = None,
+        data_ready: Callable[[tuple[int, ...]], Awaitable[None]] | None = None,
+        base_ready: Callable[[], Awaitable[None]] | None = None,
+        looked_at: AuditData | None = None,
+        draw: SequenceDraw | None = None,
+        start: OpenTrainer = open_trainer,
+    ) -> None:
+        """After each evaluation the model continues `sample_prompt`, if given and the model writes
+        text. `data_ready` returns when the data of these training samples is on disk, `base_ready`
+        when the frozen weights under adapters are. `looked_at` fetches the data of audited samples;
+        without it nothing is audited. `draw` chooses the sequences of the node's own data to train,
+        if it trains any. `start` starts a trainer."""
+        self._manifest = manifest
+        self._start = start
+        self._spec = spec
+        self._restarts = RestartPolicy(spec)
+        self._store = store
+        self._snapshots = snapshots
+        self._momentum = momentum
+        self._telemetry = telemetry
+        self._evaluate_every = evaluate_every
+        self._sample_prompt = None if manifest.task == DIFFUSION else sample_prompt
+        self._last_round = last_round
+        self._data_ready = data_ready
+        self._base_ready = base_ready
+        self._looked_at = looked_at
+        # Seconds by which the last audit delayed other work.
+        self._delayed = 0.0
+        self._draw = draw
+        self._overtaken = trio.Event()
+        self._jobs: deque[_Job] = deque()
+        # The job that the trainer computes beside other work.
+        self._aside: _Train | None = None
+        self._wake = trio.Event()
+        self._reload = False
+        self._applied = -1
+
+    def train(self, effect: Train) -> None:
+        """Queue the computation of an update, with `aside` in the background while other rounds are
+        applied."""
+        self._put(_Train(effect))
+
+    def apply(self, effect: Apply) -> None:
+        """Queue the application of a record."""
+        self._put(effect)
+        self._overtaken.set()
+
+    def judge(self, effect: ScoreAudit) -> None:
+        """Queue the judging of an audit before everything else: it takes only moments, and the data
+        it needs is kept for only a round or two."""
+        self._jobs.appendleft(effect)
+        self._wake.set()
+
+    def reload(self) -> None:
+        """Drop everything queued and load the newest certified snapshot."""
+        self._jobs.clear()
+        self._reload = True
+        self._wake.set()
+        self._overtaken.set()
+
+    async def run(self, reports: Reports) -> None:
+        """Run for ever. Raises `UserError` for what a restart cannot mend."""
+        while True:
+            if self._base_ready is not None:
+                # Before each start: the previous one may have found that the disk lost some of it.
+                await self._base_ready()
+            try:
+                async with self._start(self._restarts.spec) as trainer:
+                    report_start(trainer, self._telemetry)
+                    await self._serve(trainer, reports, self._restarts.certified_only)
+            except (TrainerDied, TrainerFailed) as failure:
+                reason = self._restarts.after(failure)
+                self._telemetry.event("trainer", max(0, self._applied), None, reason)
+            await trio.sleep(self._restarts.pause_seconds())
+
+    async def _serve(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
+        while True:
+            self._reload = False
+            await self._load(trainer, reports, certified_only)
+            try:
+                while True:
+                    await self._do(trainer, reports, await self._next())
+            except _Reload:
+                certified_only = True
+
+    async def _load(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
+        """Load a snapshot and the momentum, and report it."""
+        snapshot = await self._snapshots.best(certified_only=certified_only)
+        # In a thread: a large model's list names tens of thousands of chunks.
+        chunks = await trio.to_thread.run_sync(self._snapshots.chunks, snapshot)
+        fingerprint = await trainer.load(chunks)
+        keeps = not self._spec.ways.stateless
+        if keeps and await trainer.load_momentum(self._momentum):
+            _log.info("took up the momentum where it was saved")
+        # All queued jobs were for other parameters; after the report the member requests its jobs again.
+        self._jobs.clear()
+        self._aside = None
+        self._applied = snapshot.round
+        reports.loaded(snapshot.round, fingerprint, self._snapshots.entry(snapshot))
+
+    async def _do(self, trainer: TrainerClient, reports: Reports, job: _Job) -> None:
+        kind, done = type(job).__name__, True
+        self._restarts.begins(kind)
+        match job:
+            case _Train():
+                done = await self._train(trainer, reports, job)
+            case Apply():
+                await self._apply(trainer, reports, job)
+            case ScoreAudit():
+                await self._judge(trainer, reports, job)
+            case _Evaluate():
+                await self._evaluate(trainer)
+        if done:
+            self._restarts.has_done(kind)
+
+    async def _train(self, trainer: TrainerClient, reports: Reports, job: _Train) -> bool:
+        """Compute the update; return False if the trainer was not called, or its data was lost."""
+        effect = job.effect
+        round_, samples = effect.round, effect.samples
+        if not job.begun and not await self._have_data(samples):
+            self._put_back(job)
+            return False
+        if self._draw is not None:
+            found = await self._draw(trainer, len(samples)) if job.drawn is None else job.drawn
+            if found is None:
+                reports.may_train_no_more()
+                return False
+            samples, job = found, replace(job, drawn=found)
+        looks = self._looked_at is not None and effect.look is not None
+        if self._looked_at is not None and effect.look is not None:
+            self._looked_at.wish((effect.look,))
+        try:
+            if effect.aside:
+                trained = await trainer.train_aside(round_, samples)
+            else:
+                trained = await trainer.train(round_, samples, looks=looks)
+        except TrainerFailed as failure:
+            if failure.kind != "missing_data":
+                raise
+            if self._draw is not None:
+                raise UserError(
+                    ExitCode.DATA_MISSING,
+                    "the disk has lost some of your data, as it was read for training",
+                    "start the same command again: what is missing is read anew",
+                ) from None
+            # The disk has lost some of it since: wait for it once more.
+            _log.warning("%s", failure)
+            await trio.sleep(_DATA_PAUSE_SECONDS)
+            self._jobs.appendleft(replace(job, begun=False))
+            return False
+        if trained is None:
+            self._aside = replace(job, begun=True)
+            return True
+        times = self._telemetry.round_times(round_)
+        times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
+        update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens, len(samples))
+        self._telemetry.trained(round_, update)
+        # The delay by an audit belongs to the update's time, not to the time of its sequences.
+        encoding, self._delayed = trained.encode_seconds + self._delayed, 0.0
+        await reports.trained(effect, replace(trained, encode_seconds=encoding))
+        if looks:
+            await self._look(trainer, effect)
+        return True
+
+    async def _look(self, trainer: TrainerClient, effect: Train) -> None:
+        """Compute another member's sample after the update was handed over, if its data is here and
+        there is time."""
+        sample, looked_at = effect.look, self._looked_at
+        # A node that is behind would fall further behind.
+        late = any(isinstance(j, Apply) and j.record.round >= effect.round for j in self._jobs)
+        if late or self._reload or sample is None or looked_at is None:
+            return
+        if not looked_at.has((sample,)):
+            return
+        try:
+            seconds = await trainer.look(effect.round, sample, effect.look_share)
+        except TrainerFailed as failure:
+            _log.info("no look in round %d: %s", effect.round, failure)
+            return
+        if seconds is not None and self._jobs:
+            self._delayed = seconds
+
+    async def _judge(self, trainer: TrainerClient, reports: Reports, job: ScoreAudit) -> None:
+        body = await trio.to_thread.run_sync(self._store.get, job.update)
+        if body is None:
+            return
+        try:
+            found = await trainer.judge(job.round, body)
+        except TrainerFailed as failure:
+            _log.info("the look in round %d came to nothing: %s", job.round, failure)
+            return
+        if found is not None:
+            reports.looked(found.said_of(job.round))
+
+    async def _evaluate(self, trainer: TrainerClient) -> None:
+        """Evaluate the current parameters; several rounds may have been queued since."""
+        try:
+            loss = await trainer.evaluate(_HELDOUT_SEQUENCES)
+        except TrainerFailed as failure:
+            if failure.kind != "missing_data":
+                raise
+            # Nothing waits for an evaluation; the data is fetched again until the next one.
+            _log.warning("%s", failure)
+        else:
+            # The rounds after the run's last one change nothing: these are still that round's
+            # parameters.
+            run = self._manifest.last_round
+            of = self._applied if run is None else min(run, self._applied)
+            self._telemetry.evaluated(of, loss)
+            if self._sample_prompt is not None:
+                await self._sample(trainer, self._sample_prompt, of)
+
+    async def _sample(self, trainer: TrainerClient, prompt: str, round_: int) -> None:
+        """Let the model write a sample, so that people see its progress; queued work comes first."""
+        text = ""
+        try:
+            # A fixed seed, so that differences come from learning alone.
+            await trainer.begin_text(
+                prompt, seed=0, temperature=_SAMPLE_TEMPERATURE, max_tokens=_SAMPLE_TOKENS
+            )
+            while len(text) < MAX_SAMPLE_CHARACTERS and not self._jobs and not self._reload:
+                piece = await trainer.next_text()
+                if piece is None:
+                    break
+                text += piece
+        except TrainerFailed as failure:
+            if failure.kind != "bad_data":
+                raise
+            _log.warning("the model writes no sample: %s", failure)
+            self._sample_prompt = None
+        except TrainerDied:
+            # A tokenizer may be built to kill its process. It does so only once.
+            _log.warning("the trainer ended over a sample: the model writes none any more")
+            self._sample_prompt = None
+            raise
+        if text:
+            self._telemetry.sampled(round_, text[:MAX_SAMPLE_CHARACTERS])
+
+    async def _have_data(self, samples: tuple[int, ...]) -> bool:
+        """Wait for the data of these samples; return False if a record to apply arrives meanwhile."""
+        ready = self._data_ready
+        if ready is None:
+            return True
+        self._overtaken = trio.Event()
+        if self._reload or any(isinstance(job, Apply) for job in self._jobs):
+            return False
+        complete = False
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            async def fetch() -> None:
+                nonlocal complete
+                await ready(samples)
+                complete = True
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(fetch)
+            await self._overtaken.wait()
+            nursery.cancel_scope.cancel()
+        self._telemetry.idle(trio.current_time() - began)
+        return complete
+
+    def _put_back(self, job: _Train) -> None:
+        """Queue the training again after the record that overtook it, unless that is its own round's
+        record: then it is too late."""
+        waiting = [each.record.round for each in self._jobs if isinstance(each, Apply)]
+        if waiting and waiting[-1] < job.effect.round and not self._reload:
+            # With overlap: the data may be here by then, and there is never more than one record.
+            self._jobs.append(job)
+
+    async def _apply(self, trainer: TrainerClient, reports: Reports, job: Apply) -> None:
+        record = job.record
+        # All at once: 90 MB at 32 members.
+        counted = await trio.to_thread.run_sync(counted_bodies, self._store, job.needed)
+        if counted is None:
+            raise TrainerDied("an update that was held has vanished from the disk")
+        # Round 0 only admits members; learning rates count from 1.
+        rate = learning_rate(self._manifest.schedule, max(1, record.round))
+        applied = await trainer.apply(
+            record.round, counted.bodies, rate, job.own_counted, counted.counts
+        )
+        self._applied = record.round
+        self._telemetry.metrics.updates_left_out.inc(applied.left_out)
+        snapshot = None
+        if job.snapshot_due:
+            snapshot = await self._take_snapshot(trainer, record.round)
+        await self._measure_memory(trainer)
+        last = record.round == self._last_round
+        if last:
+            # The node leaves upon the report, and its owner wants to know the final loss.
+            await self._do(trainer, reports, _Evaluate())
+        await reports.applied(record.round, applied.fingerprint, applied.seconds, snapshot)
+        closing = self._manifest.schedule.closing_round
+        changed = closing is None or record.round < closing
+        if record.round % self._evaluate_every == 0 and changed and not last:
+            # After the training that was just queued: nothing waits for an evaluation.
+            self._put(_Evaluate())
+
+    async def _take_snapshot(self, trainer: TrainerClient, round: int) -> SnapshotEntry:
+        made = await trainer.snapshot()
+        blob = await trio.to_thread.run_sync(self._store.put, made.blob_list)
+        entry = SnapshotEntry(round, blob, made.size)
+        await self._snapshots.keep(entry)
+        if not self._spec.ways.stateless:
+            await trainer.save_momentum(self._momentum)
+        return entry
+
+    async def _measure_memory(self, trainer: TrainerClient) -> None:
+        memory = await trainer.memory()
+        process, device = memory["process_bytes"], memory["device_bytes"]
+        self._telemetry.memory = process, device or None
+        self._telemetry.metrics.memory["trainer"].set(process)
+        self._telemetry.metrics.memory["device"].set(device)
+
+    def _put(self, job: _Job) -> None:
+        self._jobs.append(job)
+        self._wake.set()
+
+    async def _next(self) -> _Job:
+        while True:
+            if self._reload:
+                raise _Reload
+            if self._jobs:
+                return self._jobs.popleft()
+            self._wake = trio.Event()
+            if self._aside is not None:
+                with trio.move_on_after(_ASIDE_SECONDS):
+                    await self._wake.wait()
+                if not self._jobs and not self._reload:
+                    job, self._aside = self._aside, None
+                    return job
+                continue
+            began = trio.current_time()
+            await self._wake.wait()
+            self._telemetry.idle(trio.current_time() - began)

@@ -1,0 +1,1 @@
+"""Helpers that all of node/ shares and that know nothing of swarms."""

@@ -1,0 +1,50 @@
+"""A swarm of another protocol version: what it means to the user, and the remedy.
+
+A swarm-id is the hash of a manifest that names the swarm's initial version, so a program of another
+version learns this from the manifest, before any other exchange. If not even the manifest can be
+fetched, peers are asked which version they use. A later version follows from the swarm's records
+(`outdated`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ... import __version__
+from ...protocol.wire.manifest import PROTOCOL_VERSION, OtherVersion
+from ..errors import ExitCode, UserError
+
+
+def explain_version(error: OtherVersion) -> UserError:
+    """Return the error to show: which of the two is too old, and what to do."""
+    return explain_too_old(error.version, str(error))
+
+
+def explain_spoken(versions: Collection[int]) -> UserError | None:
+    """Return such an error from the versions that peers report, if the swarm was not found; None if the
+    versions are not the reason: a peer uses ours, or none reported one."""
+    if not versions or PROTOCOL_VERSION in versions:
+        return None
+    newest = max(versions)
+    return explain_too_old(
+        newest,
+        f"the peers that could be reached speak protocol version {newest}, this program "
+        f"{PROTOCOL_VERSION}",
+    )
+
+
+def explain_too_old(version: int, problem: str) -> UserError:
+    """Return the remedy for a swarm that uses this version; `problem` describes the mismatch."""
+    if version > PROTOCOL_VERSION:
+        return UserError(
+            ExitCode.VERSION,
+            f"this node is too old: {problem}",
+            f"install a distro-node newer than {__version__} (docs/operations.md, Updating) and run the "
+            "same command again; identity and data stay",
+        )
+    return UserError(
+        ExitCode.VERSION,
+        f"the swarm is too old for this node: {problem}",
+        f"take part with the release that it was made with, older than {__version__}, in an "
+        "environment of its own; or ask its founder to make it anew",
+    )

@@ -1,0 +1,78 @@
+"""Errors of the operating system: disk faults, which the owner has to fix, and temporary shortages.
+
+Strangers can cause a shortage of open files, memory or buffers by opening connections, and networks come
+and go. Such an error ends one attempt, never the node, and the log gets one line a minute instead of a
+traceback each (`services` restarts background work).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable
+
+from ..errors import ExitCode, UserError
+
+_log = logging.getLogger(__name__)
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# A broken disk, cable or file server, or a file system remounted read-only to protect it.
+BROKEN = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ESTALE, errno.EFBIG})
+# Access denied at a path; without a file name in the error, it may be a refused socket as well.
+_DENIED = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENODEV),
+        *(errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+    }
+)
+_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN})
+_LOG_SECONDS = 60.0
+
+
+class Seldom(logging.Filter):
+    """Log filter that lets one record a minute through, without its traceback."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._last = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is logged."""
+        now = self._clock()
+        if now - self._last < _LOG_SECONDS:
+            return False
+        self._last = now
+        record.exc_info = record.exc_text = None
+        return True
+
+
+_log.addFilter(Seldom())
+
+
+def is_broken_disk(error: OSError) -> bool:
+    """Return whether the disk fails or denies access; a full disk is in `FULL` instead."""
+    return error.errno in BROKEN or (error.errno in _DENIED and error.filename is not None)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether an exception means that the system lacks a resource at present."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGE
+
+
+def note_shortage(error: BaseException) -> None:
+    """Log a shortage, at most once a minute."""
+    _log.warning("the system is short of something, and a try is given up: %s", error)
+
+
+def explain_shortage(error: BaseException) -> UserError | None:
+    """Return the error to show for a shortage that prevents all work; None for any other error."""
+    if not is_shortage(error):
+        return None
+    return UserError(
+        ExitCode.SYSTEM_LIMIT,
+        f"the system gives this program no more: {error}",
+        "raise the limit of open files (`ulimit -n 4096`, or LimitNOFILE= of a service), or close "
+        "what else takes memory; then start again",
+    )

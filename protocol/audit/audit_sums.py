@@ -1,0 +1,151 @@
+"""Reputation of a member: the running sums of its audit tests, and how an accused member recovers.
+
+A test of `sequential` decides once and ends. A member goes on, and so do its sums: an accused member's
+sum starts at the bound, and the accusation ends when passed audits have brought it down to zero. No
+member is expelled: a broken fan is no crime, and an expelled member would come back under a new
+identity, which also starts at zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from .sequential_test import Errors, LevelTest, PassTest
+from .verdict import Halves
+
+WORK = PassTest(
+    accused_wrongly=Fraction(1, 10**6),
+    missed=Fraction(1, 100),
+    honest_fails=Fraction(1, 1000),
+    idle_fails=Fraction(1, 5),
+)
+"""Test of a member's work: how often its audits fail. Three failures within a dozen audits accuse it."""
+
+WORD = PassTest(
+    accused_wrongly=Fraction(1, 10**6),
+    missed=Fraction(1, 100),
+    honest_fails=Fraction(1, 20),
+    idle_fails=Fraction(1, 2),
+)
+"""Test of a member's own audits: how often re-audits contradict them. A sequence with little to learn
+gives a low score for honest work, so this happens to honest members, too (`benchmarks/checks.py`: in one
+of forty audits at most)."""
+
+_LEAST_SCATTER = 160
+"""Lower bound of the deviation of halves, in thousandths of the usual score: that of shares of one
+sequence, whose scores scatter least."""
+
+
+def level_test(deviation: int) -> LevelTest:
+    """Return the test that finds members computing only a part: how high their scores are.
+
+    `deviation` is the standard deviation of honest scores, in thousandths of the usual score, measured
+    for each model (`benchmarks/checks.py`).
+
+    A passing score is not re-audited, so byzantine auditors can report a bare pass, half of the usual
+    score, for anyone. Scores below seven tenths therefore count as seven tenths. Byzantine members that
+    make a third of all audits of a member then take its votes with a probability below one in a thousand
+    over a thousand audits, and not within a few hundred (`tests/audit/test_audit_sums.py`).
+    """
+    return LevelTest(
+        accused_wrongly=WORK.accused_wrongly,
+        missed=WORK.missed,
+        usual=950,
+        low=780,
+        deviation=deviation,
+        most=5000,
+        least=700,
+    )
+
+
+def halves_test(deviation: int) -> LevelTest:
+    """Return the test that finds members computing one half of each sequence: how well the other half
+    shows in their updates compared with the whole (`verdict.Halves`).
+
+    `deviation` is that of scores: halves scatter by four fifths of it, and hardly less where scores are
+    close together (`benchmarks/checks.py`). `least` trades what byzantine auditors can claim against how
+    soon a missing half is found (`tests/audit/test_audit_sums.py`).
+    """
+    scatter = max(_LEAST_SCATTER, 4 * deviation // 5)
+    return replace(level_test(deviation), low=600, least=650, deviation=scatter)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSum:
+    """Running sum of one test of one member."""
+
+    sum: int = 0
+    """In thousandths of a natural logarithm."""
+    accused: bool = False
+
+    def after(self, test: Errors, step: int) -> AuditSum:
+        """Return the state after one more step of this test."""
+        moved = self.sum + step
+        if moved >= test.accuse_at:
+            return AuditSum(test.accuse_at, accused=True)
+        if self.accused:
+            return AuditSum(moved, accused=True) if moved > 0 else AuditSum()
+        return AuditSum() if moved <= test.clear_at else AuditSum(moved)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSums:
+    """All test sums of one member."""
+
+    work: AuditSum = AuditSum()
+    """Whether it does the work at all."""
+    level: AuditSum = AuditSum()
+    """Whether it does all of the work."""
+    word: AuditSum = AuditSum()
+    """Whether its audits are true."""
+    first_half: AuditSum = AuditSum()
+    """Whether it computes the first halves of sequences."""
+    second_half: AuditSum = AuditSum()
+    """Whether it computes the second halves of sequences."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether its updates count."""
+        return not self.work.accused
+
+    @property
+    def passes_until_back(self) -> int:
+        """Number of consecutive passed audits after which its updates count again; 0 if they do."""
+        return 0 if self.counts else -(-self.work.sum // -WORK.success)
+
+    @property
+    def whole(self) -> bool:
+        """Whether both halves of sequences are in its updates, as far as is known."""
+        return not (self.first_half.accused or self.second_half.accused)
+
+    @property
+    def credible(self) -> bool:
+        """Whether it may have votes."""
+        accused = self.work.accused or self.level.accused or self.word.accused
+        return self.whole and not accused
+
+    def checked(self, *, failed: bool) -> AuditSums:
+        """Return the reputation after an audit of its work."""
+        step = WORK.failure if failed else WORK.success
+        return replace(self, work=self.work.after(WORK, step))
+
+    def turned_away(self) -> AuditSums:
+        """Return the reputation after the failure of a member with no record: one failure is enough."""
+        return replace(self, work=AuditSum(WORK.accuse_at, accused=True))
+
+    def scored(self, test: LevelTest, level: int) -> AuditSums:
+        """Return the reputation after an audit of its work with this score, in thousandths of the
+        usual."""
+        return replace(self, level=self.level.after(test, test.step(level)))
+
+    def halved(self, test: LevelTest, halves: Halves) -> AuditSums:
+        """Return the reputation after an audit that found the sequence's halves at these levels."""
+        first = self.first_half.after(test, test.step(halves.first))
+        second = self.second_half.after(test, test.step(halves.second))
+        return replace(self, first_half=first, second_half=second)
+
+    def looked(self, *, contradicted: bool) -> AuditSums:
+        """Return the reputation after an audit of its own, contradicted by re-audits or not."""
+        step = WORD.failure if contradicted else WORD.success
+        return replace(self, word=self.word.after(WORD, step))

@@ -1,0 +1,116 @@
+"""Each member's contribution to a swarm since its founding: how much of its work counted, and how much
+of it others have vouched for.
+
+Unlike the audit state that gives votes (`accounts`) this is never forgotten: it outlasts leaving,
+expulsion and the window of votes, and never decreases. Work that is waiting when an audit fails, or that
+waits for too long, is never vouched for, and neither is work that no other member was there to audit.
+
+The value of a round is immutable and shares nearly all of its data with the next, so keeping the values
+of many rounds is cheap, however many identities have passed through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from . import merkle
+
+# Recent changes are kept apart until they exceed one in this many entries of the whole: so the cost of a
+# round follows its changes, and two values differ in no more than that part.
+_APART = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """Counted work of one member."""
+
+    updates: int
+    """Number of its updates that counted."""
+    sequences: int
+    """Number of sequences in these updates."""
+    checked: int
+    """Number of those sequences that another member has vouched for."""
+
+    def leaf(self, peer: PeerId) -> bytes:
+        """Return the bytes of its leaf in the tree."""
+        numbers = (self.updates, self.sequences, self.checked)
+        return peer + b"".join(number.to_bytes(8, "big") for number in numbers)
+
+
+_NOTHING = Contribution(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class InclusionProof:
+    """Inclusion proof of a contribution in a tree (`merkle`)."""
+
+    index: int
+    size: int
+    steps: tuple[ContentId, ...]
+
+
+class Contributions:
+    """Immutable table of all contributions up to some round."""
+
+    def __init__(
+        self,
+        settled: Mapping[PeerId, Contribution] | None = None,
+        fresh: Mapping[PeerId, Contribution] | None = None,
+    ) -> None:
+        """`fresh` overrides `settled`. Neither may be changed: other values share them."""
+        self._settled = settled or {}
+        self._fresh = fresh or {}
+
+    def after(self, counted: Mapping[PeerId, int], checked: Mapping[PeerId, int]) -> Contributions:
+        """Return the table one record later.
+
+        `counted` maps members to the sequences of their counted update, `checked` to the number of their
+        sequences newly vouched for.
+        """
+        if not counted and not checked:
+            return self
+        fresh = dict(self._fresh)
+        for peer, sequences in counted.items():
+            old = self[peer]
+            fresh[peer] = Contribution(old.updates + 1, old.sequences + sequences, old.checked)
+        for peer, sequences in checked.items():
+            old = fresh.get(peer) or self[peer]
+            fresh[peer] = Contribution(old.updates, old.sequences, old.checked + sequences)
+        if _APART * len(fresh) > len(self._settled):
+            return Contributions({**self._settled, **fresh})
+        return Contributions(self._settled, fresh)
+
+    def __len__(self) -> int:
+        return len(self.peers)
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._fresh or peer in self._settled
+
+    def __getitem__(self, peer: PeerId) -> Contribution:
+        """Return a member's contribution, all zeros if it has none."""
+        return self._fresh.get(peer) or self._settled.get(peer, _NOTHING)
+
+    @cached_property
+    def peers(self) -> tuple[PeerId, ...]:
+        """All members whose work ever counted, sorted."""
+        return tuple(sorted(self._settled.keys() | self._fresh.keys()))
+
+    @cached_property
+    def root(self) -> ContentId:
+        """The tree hash of the whole table, which a record certifies."""
+        return merkle.tree_hash(self._leaves())
+
+    def proof(self, peer: PeerId) -> InclusionProof:
+        """Return the inclusion proof of `peer` under `root`. Raises `KeyError` if it has no
+        contribution."""
+        if peer not in self:
+            raise KeyError(peer)
+        index = self.peers.index(peer)
+        return InclusionProof(index, len(self), merkle.path(self._leaves(), index))
+
+    def _leaves(self) -> list[bytes]:
+        return [self[peer].leaf(peer) for peer in self.peers]

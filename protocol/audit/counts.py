@@ -1,0 +1,50 @@
+"""Audit counts, for display only: no rule depends on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+DisputeEnding = Literal["failed", "contradicted", "dropped"]
+"""How a dispute ends: re-audits find the work low, find it fine, or do not settle it in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditCounts:
+    """Counts since the founding."""
+
+    passed: int = 0
+    """Audits that passed."""
+    low: int = 0
+    """Audits with a low score."""
+    again: int = 0
+    """Re-audits."""
+    failed: int = 0
+    contradicted: int = 0
+    dropped: int = 0
+    """Disputes, by their ending."""
+
+    @property
+    def looks(self) -> int:
+        """All audits, re-audits excluded."""
+        return self.passed + self.low
+
+    def looked(self, *, low: bool) -> AuditCounts:
+        """Return the counts after one more audit."""
+        if low:
+            return replace(self, low=self.low + 1)
+        return replace(self, passed=self.passed + 1)
+
+    def looked_again(self) -> AuditCounts:
+        """Return the counts after one more re-audit."""
+        return replace(self, again=self.again + 1)
+
+    def ended(self, ending: DisputeEnding) -> AuditCounts:
+        """Return the counts after one more ended dispute."""
+        match ending:
+            case "failed":
+                return replace(self, failed=self.failed + 1)
+            case "contradicted":
+                return replace(self, contradicted=self.contradicted + 1)
+            case "dropped":
+                return replace(self, dropped=self.dropped + 1)

@@ -1,0 +1,96 @@
+"""Audit lottery: whom a member audits, and on which sequence, unpredictable and without choice.
+
+With each announcement a member commits to a secret. Some rounds later the secret and the beacon
+(`chain/beacon`) together determine whether it audits in the next round, whom, and which sequence of
+their share. The audited member cannot know in advance, since the secret is revealed only with the
+verdict; the auditor cannot choose, since it committed before the beacon was known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ...crypto.hashing import ContentId, content_id
+from ...crypto.identity import PeerId
+
+SECRET_BYTES = 16
+"""Enough to rule out brute force."""
+
+# Numbers come from a range so large that the modulo bias is negligible.
+_DRAWN_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTarget:
+    """One sequence of one member's share, counted from 0."""
+
+    peer: PeerId
+    sequence: int
+
+
+def commitment(secret: bytes) -> ContentId:
+    """Return the commitment to a secret. Raises `ValueError` unless it has `SECRET_BYTES`."""
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    return content_id(b"distro-node check secret\0" + secret)
+
+
+def drawn_look(
+    secret: bytes,
+    lot: bytes,
+    checker: PeerId,
+    shares: Mapping[PeerId, int],
+    counts: Mapping[PeerId, int],
+    voters: Container[PeerId],
+    chance: Fraction,
+) -> AuditTarget | None:
+    """Return what the `checker` audits in the round after the one whose beacon is the `lot`, if
+    anything.
+
+    `shares`: the members with an assignment there, and the number of sequences in it; `counts`: the
+    weight of each one's update; `chance`: the probability of an audit.
+
+    Half of all audits go to members without votes, if there are any: they wait for an audit, and nothing
+    is known about them. Within either group, audits are proportional to weight in the step: a member
+    that does little has no more unaudited weight than one that does much, and a crowd is audited in
+    proportion to its weight.
+    """
+    if not _happens(secret, lot, b"whether", chance):
+        return None
+    groups: tuple[list[PeerId], list[PeerId]] = ([], [])
+    for peer, sequences in sorted(shares.items()):
+        if peer != checker and sequences > 0:
+            groups[peer in voters].append(peer)
+    known = bool(groups[True]) and (
+        not groups[False] or _happens(secret, lot, b"known", Fraction(1, 2))
+    )
+    group = groups[known]
+    total = sum(counts[peer] for peer in group)
+    if not total:
+        return None
+    drawn = _number(secret, lot, b"which") % total
+    for peer in group:
+        if drawn < counts[peer]:
+            return AuditTarget(peer, _number(secret, lot, b"sequence") % shares[peer])
+        drawn -= counts[peer]
+    raise AssertionError("a number below the sum lies in one of its parts")
+
+
+def drawn_sequences(name: bytes, share: int, most: int) -> tuple[int, ...]:
+    """Return the sequences, sorted, that a re-audit with this name covers: the whole share, or `most` of
+    it."""
+    ranked = sorted(range(share), key=lambda number: _number(b"", name, b"of %d" % number))
+    return tuple(sorted(ranked[:most]))
+
+
+def _happens(secret: bytes, about: bytes, what: bytes, chance: Fraction) -> bool:
+    drawn = _number(secret, about, what)
+    return drawn * chance.denominator < chance.numerator << (8 * _DRAWN_BYTES)
+
+
+def _number(secret: bytes, about: bytes, what: bytes) -> int:
+    """Draw a number, uniform below 2^128."""
+    text = b"distro-node check draw\0" + what + b"\0" + secret + about
+    return int.from_bytes(content_id(text)[:_DRAWN_BYTES], "big")

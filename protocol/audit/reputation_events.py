@@ -1,0 +1,131 @@
+"""Reputation events: which members a record leaves out, gives votes or takes votes from, and why.
+
+A `ReputationSnapshot` from before the record is compared with the accounts after it. Both hold frozen
+values, so a picture is one table of references, and an unchanged member costs one comparison: a swarm of
+a thousand members takes a fraction of a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ...crypto.identity import PeerId
+from .audit_sums import AuditSums
+from .reputation import ReputationTable
+
+NoVotesReason = Literal["turned_away", "failed", "scores", "halves", "word", "unvouched"]
+"""Why a member has no votes: an audit failed before it had any, or audits have failed since (in both
+cases its updates do not count, either), its scores are too low, one half of each sequence is missing
+from its updates, its audits are contradicted, or too few members vouch for its work, or for none of its
+recent work."""
+
+ReputationEventKind = Literal[
+    "check_low",
+    "check_failed",
+    "contradicted",
+    "left_out",
+    "taken_back",
+    "scores_low",
+    "halves_missing",
+    "disbelieved",
+    "votes_gained",
+    "votes_lost",
+]
+
+_UNKNOWN = AuditSums()
+
+
+@dataclass(frozen=True, slots=True)
+class ReputationEvent:
+    """Reputation event of one member. `detail` is the audited round, or a `NoVotesReason`."""
+
+    kind: ReputationEventKind
+    peer: PeerId
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReputationSnapshot:
+    """Everyone's reputation and votes at one time."""
+
+    standings: Mapping[PeerId, AuditSums]
+    earned: Mapping[PeerId, int]
+
+
+def picture(accounts: ReputationTable) -> ReputationSnapshot:
+    """Return the current picture."""
+    # Votes are a new mapping in each epoch, and never modified.
+    return ReputationSnapshot(accounts.standings(), accounts.earned)
+
+
+def why_no_votes(accounts: ReputationTable, peer: PeerId) -> NoVotesReason | None:
+    """Return why a member has no votes, or will have none from the next epoch on; None if it has
+    some."""
+    standings = accounts[peer].standings
+    if not standings.counts:
+        return _why_left_out(accounts, peer)
+    if standings.level.accused:
+        return "scores"
+    if not standings.whole:
+        return "halves"
+    if standings.word.accused:
+        return "word"
+    return None if peer in accounts.votes else "unvouched"
+
+
+def changes(
+    before: ReputationSnapshot, accounts: ReputationTable, round: int
+) -> list[ReputationEvent]:
+    """Return the events since `before` that the record of `round`, already in the accounts, has
+    caused."""
+    found = [
+        ReputationEvent("check_low", first.peer, str(first.round))
+        for first, dispute in accounts.disputes.items()
+        if dispute.since == round
+    ]
+    for first, ending in accounts.ended:
+        of = str(first.round)
+        # A member that is already left out needs no further report.
+        if ending == "failed" and accounts.counts(first.peer):
+            found.append(ReputationEvent("check_failed", first.peer, of))
+        if ending == "contradicted":
+            found.append(ReputationEvent("contradicted", first.checker, of))
+    for peer, now in accounts.standings().items():
+        was = before.standings.get(peer, _UNKNOWN)
+        if now is not was:
+            found += _of_standings(peer, was, now, accounts)
+    return found + _of_votes(before.earned, accounts)
+
+
+def _why_left_out(accounts: ReputationTable, peer: PeerId) -> NoVotesReason:
+    return "turned_away" if accounts[peer].turned_away else "failed"
+
+
+def _of_standings(
+    peer: PeerId, was: AuditSums, now: AuditSums, accounts: ReputationTable
+) -> list[ReputationEvent]:
+    found: list[ReputationEvent] = []
+    if was.counts and not now.counts:
+        found.append(ReputationEvent("left_out", peer, _why_left_out(accounts, peer)))
+    if now.counts and not was.counts:
+        found.append(ReputationEvent("taken_back", peer))
+    if now.level.accused and not was.level.accused:
+        found.append(ReputationEvent("scores_low", peer))
+    if was.whole and not now.whole:
+        found.append(ReputationEvent("halves_missing", peer))
+    if now.word.accused and not was.word.accused:
+        found.append(ReputationEvent("disbelieved", peer))
+    return found
+
+
+def _of_votes(before: Mapping[PeerId, int], accounts: ReputationTable) -> list[ReputationEvent]:
+    now = accounts.earned
+    if now is before:
+        return []
+    gained = [ReputationEvent("votes_gained", peer) for peer in sorted(now.keys() - before.keys())]
+    return gained + [
+        ReputationEvent("votes_lost", peer, why_no_votes(accounts, peer) or "unvouched")
+        for peer in sorted(before.keys() - now.keys())
+    ]

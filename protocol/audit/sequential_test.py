@@ -1,0 +1,236 @@
+"""Wald's sequential probability ratio test over a member's audits, in integer arithmetic.
+
+An audit passes or fails, and has a score. Honest work fails now and then (a sequence with little to
+learn moves little), so one failure proves nothing; a member that does not do the work fails often, and
+one that does half of it scores lower. A test sums the log likelihood ratios of the results under the
+dishonest and the honest hypothesis (A. Wald, "Sequential Tests of Statistical Hypotheses", Annals of
+Mathematical Statistics 16, 1945), and decides as soon as the sum leaves an interval; no test with the
+same error rates needs fewer audits on average. A cleared member restarts at zero, so that a long honest
+record cannot be saved up and spent on cheating (E. S. Page, "Continuous Inspection Schemes", Biometrika
+41, 1954). Spot checks whose results follow a worker into its credibility are L. Sarmenta's
+("Sabotage-Tolerance Mechanisms for Volunteer Computing Systems", 2002).
+
+Logarithms are rounded to thousandths and sums are integers, so two members that know the same results
+compute the same reputation. The resulting error rates are counted exactly, not approximated
+(`SumDistribution`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+Decision = Literal["open", "cleared", "accused"]
+
+# Thousandths of a natural logarithm.
+_UNIT = 1000
+# More audits of one member than ever happen, and more sums than a useful test has (8 MiB of them).
+_MOST_CHECKS = 1 << 20
+_MOST_SUMS = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """Error rates of a test, and the bounds of the sum that follow from them.
+
+    Both are probabilities above 0 and below 1 whose sum is below 1; other values raise `ValueError`.
+    """
+
+    accused_wrongly: Fraction
+    """Rate at which honest members are accused before they are cleared."""
+    missed: Fraction
+    """Rate at which dishonest members are cleared once before they are accused."""
+
+    def __post_init__(self) -> None:
+        _check_probabilities(accused_wrongly=self.accused_wrongly, missed=self.missed)
+        if self.accused_wrongly + self.missed >= 1:
+            raise ValueError("accused_wrongly and missed must be below 1 together")
+
+    @cached_property
+    def accuse_at(self) -> int:
+        """The sum at which a member is accused: Wald's upper bound, in thousandths."""
+        return _logarithm((1 - self.missed) / self.accused_wrongly)
+
+    @cached_property
+    def clear_at(self) -> int:
+        """The sum at which a member is cleared: Wald's lower bound, in thousandths."""
+        return _logarithm(self.missed / (1 - self.accused_wrongly))
+
+    def moved(self, standing: int, step: int) -> tuple[int, Decision]:
+        """Return the sum after one more step, and the decision. A cleared member's sum returns to 0.
+
+        Raises `ValueError` for a sum outside the open interval.
+        """
+        if not self.clear_at < standing < self.accuse_at:
+            raise ValueError(f"a standing of {standing} is decided already")
+        standing += step
+        if standing >= self.accuse_at:
+            return self.accuse_at, "accused"
+        if standing <= self.clear_at:
+            return 0, "cleared"
+        return standing, "open"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassTest(Errors):
+    """Test for members that do not do the work, or not always: how many audits fail.
+
+    Raises `ValueError` unless honest members fail less often than the others.
+    """
+
+    honest_fails: Fraction
+    """Upper bound on the rate at which audits of honest work fail."""
+    idle_fails: Fraction
+    """Lower bound on the rate at which audits of idle members fail."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_probabilities(honest_fails=self.honest_fails, idle_fails=self.idle_fails)
+        if self.honest_fails >= self.idle_fails:
+            raise ValueError("honest_fails must be below idle_fails")
+        if self.failure <= 0 or self.success >= 0:
+            raise ValueError("honest_fails and idle_fails are too near each other")
+
+    @cached_property
+    def failure(self) -> int:
+        """What a failed audit adds to the sum, in thousandths: above 0."""
+        return _logarithm(self.idle_fails / self.honest_fails)
+
+    @cached_property
+    def success(self) -> int:
+        """What a passed audit adds: below 0."""
+        return _logarithm((1 - self.idle_fails) / (1 - self.honest_fails))
+
+    def after(self, standing: int, *, failed: bool) -> tuple[int, Decision]:
+        """Return the sum after one more audit, and the decision."""
+        return self.moved(standing, self.failure if failed else self.success)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelTest(Errors):
+    """Test for members that do a part of the work: how high scores are, in thousandths of the usual
+    score.
+
+    Wald's test of a normal distribution's mean. Steps are bounded, so that no single score decides.
+    Raises `ValueError` unless 0 < low < usual, `deviation` and `most` are above 0, and `least` is below
+    the midpoint of low and usual.
+    """
+
+    usual: int
+    """Lower bound on the mean of honest scores."""
+    low: int
+    """Upper bound on the mean score of members that the test must find."""
+    deviation: int
+    """The standard deviation of honest scores."""
+    most: int
+    """The largest step in either direction, in thousandths."""
+    least: int = 0
+    """Floor for scores, which limits how much one score can count against a member."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.low < self.usual:
+            raise ValueError("low must be above 0 and below usual")
+        if 2 * self.least >= self.low + self.usual:
+            raise ValueError("least must be below the middle of low and usual")
+        if self.deviation <= 0 or self.most <= 0:
+            raise ValueError("deviation and most must be above 0")
+
+    def step(self, level: int) -> int:
+        """Return what a score adds to the sum: the log likelihood ratio, in thousandths and bounded.
+
+        For deviation σ it is (low - usual) / σ² · (level - (low + usual) / 2).
+        """
+        level = max(level, self.least)
+        whole = _UNIT * (self.low - self.usual) * (2 * level - self.low - self.usual)
+        # Rounded to the nearest, in integers.
+        step = (whole + self.deviation**2) // (2 * self.deviation**2)
+        return max(-self.most, min(self.most, step))
+
+    def after(self, standing: int, level: int) -> tuple[int, Decision]:
+        """Return the sum after one more audit, and the decision."""
+        return self.moved(standing, self.step(level))
+
+
+class DistributionSums:
+    """Distribution of a test's sum after some independent, identically distributed steps.
+
+    It carries the probability of every reachable sum, so floating point is the only approximation.
+    Accusation is absorbing.
+    """
+
+    def __init__(self, accuse_at: int, clear_at: int, odds: Mapping[int, float]) -> None:
+        """The bounds are those of `Errors`; `odds` maps each step to its probability, and they sum to 1.
+
+        Raises `ValueError` for more than 2^20 open sums.
+        """
+        if accuse_at - clear_at > _MOST_SUMS:
+            raise ValueError(f"more than {_MOST_SUMS} sums")
+        self._odds = odds
+        # Probabilities of the sums strictly between the bounds.
+        self._open = np.zeros(accuse_at - clear_at - 1)
+        self._zero = -clear_at - 1
+        self._open[self._zero] = 1.0
+        self.accused = 0.0
+        """The probability of having been accused by now."""
+        self.checks = 0
+
+    def check(self, times: int = 1) -> float:
+        """Advance by `times` steps, 2^20 at most in total, and return the probability of accusation.
+
+        Raises `ValueError` for more.
+        """
+        if not 0 <= times <= _MOST_CHECKS - self.checks:
+            raise ValueError(f"at most {_MOST_CHECKS} checks")
+        for _ in range(times):
+            after = np.zeros_like(self._open)
+            for step, odds in self._odds.items():
+                far = min(abs(step), len(after))
+                if step > 0:
+                    after[far:] += odds * self._open[: len(after) - far]
+                    self.accused += odds * float(self._open[len(after) - far :].sum())
+                else:
+                    after[: len(after) - far] += odds * self._open[far:]
+                    after[self._zero] += odds * float(self._open[:far].sum())
+            self._open = after
+            self.checks += 1
+        return self.accused
+
+
+class SumDistribution(DistributionSums):
+    """Distribution of a member's sum when each audit fails with one fixed probability."""
+
+    def __init__(self, test: PassTest, fails: float) -> None:
+        """Raises `ValueError` unless 0 ≤ `fails` ≤ 1, and for a test with more than 2^20 open sums."""
+        if not 0 <= fails <= 1:
+            raise ValueError("fails must be a probability")
+        odds = {test.failure: fails, test.success: 1 - fails}
+        super().__init__(test.accuse_at, test.clear_at, odds)
+
+
+def checks_until(test: PassTest, fails: float, share: float, most: int) -> int | None:
+    """Return the number of audits after which a fraction `share` of the members that fail at rate
+    `fails` is accused; None if more than `most`."""
+    standings = SumDistribution(test, fails)
+    for _ in range(most):
+        if standings.check() >= share:
+            return standings.checks
+    return None
+
+
+def _check_probabilities(**named: Fraction) -> None:
+    for name, value in named.items():
+        if not 0 < value < 1:
+            raise ValueError(f"{name} must be above 0 and below 1")
+
+
+def _logarithm(ratio: Fraction) -> int:
+    """Return the natural logarithm in thousandths, rounded to the nearest."""
+    # Separately for both parts: a fraction may be smaller than any float.
+    return round(_UNIT * (math.log(ratio.numerator) - math.log(ratio.denominator)))

@@ -1,0 +1,177 @@
+"""When an audit fails: below half of the usual score, confirmed by a re-audit.
+
+The level of honest scores depends on the model, the share and the progress of the run, and only honest
+members show it. So the bound follows from members' recent scores, first of all from those with a share
+of similar size (`ScoreBaseline`). A low score alone is no failure. Another member re-audits the whole
+share, and if only one of its sequences is low, there was little to learn in that one. All scores are in
+thousandths of a standard deviation of chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+LEAST = 3000
+"""No score below this passes: one coin in 741 does better (upper tail of a normal distribution)."""
+_LARGEST = 1 << 40
+ALIKE = 3
+"""Number of members with a share of similar size that set the baseline for it, and number of members
+that set the usual ratio of a sequence's first half to the whole."""
+SAID = 4
+"""Number of recent audits of a member after which it contributes to the baseline. The baseline is held
+against everyone for an epoch, and where one member has most of the votes, it is that member's median
+alone. A single score is too often far too high for that, since a member without votes is turned away
+after one failure (`benchmarks/usual.py`)."""
+TOLD = 6
+"""Number of audits with a first-half score after which a member contributes to the first-half ratio:
+each tells less about it than about how high scores are."""
+
+
+class BaselineSample(NamedTuple):
+    """One audit as a sample for the baseline."""
+
+    score: int
+    share: int
+    """Number of sequences in the share, of which one was audited."""
+    beginning: int | None = None
+    """The score of the sequence's first half alone; None if it has none."""
+
+    @property
+    def part(self) -> int | None:
+        """The first half's score in thousandths of the whole's; None if it cannot be determined."""
+        if self.beginning is None or self.score < LEAST:
+            return None
+        return 1000 * self.beginning // self.score
+
+
+class Halves(NamedTuple):
+    """How well each half of a sequence shows in an update, in thousandths of the usual, for a
+    `LevelTest`."""
+
+    first: int
+    second: int
+
+
+class ScoreBaseline:
+    """Baseline: the usual score for a share of each size.
+
+    The more sequences an update is made of, the less each of them shows in it. So a score is compared
+    with those of members whose share has as many binary digits, if there are `ALIKE` of them. Their
+    baseline is clamped to between half and twice of what all scores give, since three liars with a share
+    of a rare size could otherwise set it. For rarer sizes, scores are assumed to fall with the square
+    root of the share, and half of that is usual: the lower end of the clamp.
+    """
+
+    def __init__(self, seen: Iterable[tuple[Sequence[BaselineSample], int]] = ()) -> None:
+        """`seen` holds, per member, its recent audits and its votes.
+
+        A member with too few audits counts with a score of 0: the baseline stays 0 until members with
+        half of all votes have enough, so that a few of them cannot set it.
+        """
+        scaled: list[tuple[list[int], int]] = []
+        alike: dict[int, list[tuple[list[int], int]]] = {}
+        parts: list[tuple[list[int], int]] = []
+        for looks, votes in seen:
+            own = [look.part for look in looks if look.part is not None]
+            if len(own) >= TOLD:
+                parts.append((own, votes))
+            everywhere = [_times_root(look.score, look.share) for look in looks]
+            scaled.append((everywhere if len(looks) >= SAID else [0], votes))
+            for size in sorted({look.share.bit_length() for look in looks}):
+                own = [look.score for look in looks if look.share.bit_length() == size]
+                if len(own) >= SAID:
+                    alike.setdefault(size, []).append((own, votes))
+        # For a share of one sequence, as if all scores fell with the square root.
+        self._one = _usual_of(scaled)
+        self._alike = {
+            size: _usual_of(scores) for size, scores in alike.items() if len(scores) >= ALIKE
+        }
+        # Ratio of the first half's score to the whole's, for any share: 0 until enough members show it.
+        self._part = _usual_of(parts) if len(parts) >= ALIKE else 0
+
+    def knows(self, share: int) -> bool:
+        """Whether `ALIKE` members set the baseline for shares of about this size."""
+        return share.bit_length() in self._alike
+
+    def of(self, share: int) -> int:
+        """Return the usual score for a share of this many sequences, at least one; 0 before any
+        audit."""
+        anywhere = self._one * 1000 // math.isqrt(1_000_000 * share)
+        found = self._alike.get(share.bit_length())
+        if found is None:
+            return anywhere // 2
+        return max(anywhere // 2, min(2 * anywhere, found))
+
+    def halves(self, look: BaselineSample) -> Halves | None:
+        """Return how well both halves of a sequence show in an update; None while that is undetermined.
+
+        The update of a member that computes only first halves agrees better with the first half than
+        with the whole; if it computes only second halves, it hardly agrees with the first. With p the
+        ratio of the first half's score to the whole's, the first half is at p / usual p and the second
+        one at 2 - p / usual p, which is 1 on average for honest members.
+        """
+        part = look.part
+        if part is None or self._part <= 0:
+            return None
+        first = max(500, min(1500, 1000 * part // self._part))
+        return Halves(first, 2000 - first)
+
+
+def usual(scores: Sequence[Sequence[int]], votes: Sequence[int] | None = None) -> int:
+    """Return the usual score from each member's recent ones: the median of the members' medians.
+
+    Each member's median is weighted by its `votes`, or equally without them, however often it was
+    audited. While liars have less than half of the weight, the result lies between honest members'
+    medians. 0 without any scores.
+    """
+    said = [
+        (_median(own), weight)
+        for own, weight in zip(scores, votes or [1] * len(scores), strict=True)
+        if own and weight > 0
+    ]
+    behind = -(-sum(weight for _, weight in said) // 2)
+    for score, weight in sorted(said):
+        behind -= weight
+        if behind <= 0:
+            return score
+    return 0
+
+
+def _usual_of(scores: Sequence[tuple[Sequence[int], int]]) -> int:
+    return usual([own for own, _ in scores], [votes for _, votes in scores])
+
+
+def _times_root(score: int, share: int) -> int:
+    """Return the score that a share of one sequence would have had."""
+    return score * math.isqrt(1_000_000 * share) // 1000
+
+
+def passing(usual_score: int) -> int:
+    """Return the lowest passing score for this usual score."""
+    return max(LEAST, usual_score // 2)
+
+
+def level(score: int, usual_score: int) -> int:
+    """Return a score in thousandths of the usual one, for `LevelTest`; 1,000 if the usual one is 0."""
+    if usual_score <= 0:
+        return 1000
+    return max(-_LARGEST, min(_LARGEST, 1000 * score // usual_score))
+
+
+def failed(first: int, share: Sequence[int], bound: int) -> bool:
+    """Whether an audit has failed, given the audit's score, another member's scores of all sequences of
+    the share (empty before a re-audit) and the lowest passing score.
+
+    At least a quarter of the share's sequences must be low, and at least two if there are two.
+    """
+    if first >= bound or not share:
+        return False
+    needed = max(min(2, len(share)), -(-len(share) // 4))
+    return sum(score < bound for score in share) >= needed
+
+
+def _median(values: Sequence[int]) -> int:
+    """Return the lower median."""
+    return sorted(values)[(len(values) - 1) // 2] if values else 0

@@ -1,0 +1,319 @@
+"""Audits on the chain: the members' reputation after each record, and their votes in each round
+(`checks/accounts`).
+
+The reputation after the last record is kept at hand. For earlier rounds some states are kept, at even
+distances, from which the others are recomputed on request: for a chain that diverges from this one. The
+votes do not change within an epoch, so it is cheap to keep those of all rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ...crypto.identity import PeerId
+from ..audit.audit_sums import level_test
+from ..audit.contributions import Contributions
+from ..audit.disputes import LAG, MOST_SEQUENCES
+from ..audit.lottery import AuditTarget, commitment, drawn_look, drawn_sequences
+from ..audit.reputation import (
+    TERM,
+    Audit,
+    Reaudit,
+    RecordedWork,
+    ReputationTable,
+    chance_to_look,
+    held,
+)
+from ..audit.sign_score import SignSums
+from ..audit.verdict import failed
+from ..sampling.update_weights import of_checked
+from ..wire.errors import ProtocolError
+from ..wire.manifest import ChecksSpec, Manifest
+from ..wire.messages import (
+    AuditEntry,
+    AuditScore,
+    ReauditEntry,
+    Record,
+    RecordId,
+    SnapshotEntry,
+)
+from .assignments import SampleAssignments
+from .beacon import Beacon
+from .memberships import MembershipHistory
+
+# Distance between kept states of older rounds, and how many recent rounds keep all of theirs.
+_APART = 512
+_LATEST = 8 * TERM
+
+
+class AuditLedger:
+    """Reputation of a ledger's members by their audits, extended record by record."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        spec: ChecksSpec,
+        dealing: SampleAssignments,
+        memberships: MembershipHistory,
+        records: Callable[[int], Record],
+        beacon: Beacon,
+    ) -> None:
+        """All arguments but `manifest` and `spec` belong to the ledger, and are extended before this."""
+        self.spec = spec
+        self._swarm = manifest.swarm
+        self.accounts = ReputationTable(manifest.founder, level_test(spec.deviation))
+        """Reputation after the last record."""
+        # Rounds from the beacon that draws an audit to the audited round.
+        self._ahead = 1 + manifest.rounds.overlap
+        self._dealing = dealing
+        self._memberships = memberships
+        self._records = records
+        self._beacon = beacon
+        self._length = 0
+        self._kept = {0: self.accounts.copy()}
+        # Votes by epoch, and by round the members whose updates do not count.
+        self._earned: list[Mapping[PeerId, int]] = [self.accounts.earned]
+        self._left_out: list[frozenset[PeerId]] = [frozenset()]
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def contributions(self) -> Contributions:
+        """Contributions of all members since the first round, after the last record."""
+        return self.accounts.contributions
+
+    def earned(self, round: int) -> Mapping[PeerId, int]:
+        """Return the votes of every peer that has any in a round, present or not; the round is at most
+        the next one."""
+        return self._earned[round // TERM]
+
+    def votes(self, round: int) -> Mapping[PeerId, int]:
+        """Return the votes of each member in a round, at most the next one."""
+        if round == self._length:
+            return self.accounts.votes
+        return held(self.earned(round), self._memberships[round].since.keys())
+
+    def follow(self, record: Record) -> None:
+        """Process the last `record`, which must have been checked."""
+        self.accounts.close(self._facts(record), self._memberships[record.round + 1].peers)
+        self._length += 1
+        out = self.accounts.left_out()
+        self._left_out.append(self._left_out[-1] if out == self._left_out[-1] else out)
+        if self._length % TERM:
+            return
+        earned = self.accounts.earned
+        self._earned.append(self._earned[-1] if earned == self._earned[-1] else earned)
+        self._kept[self._length] = self.accounts.copy()
+        old = self._length - _LATEST
+        if old % _APART:
+            self._kept.pop(old, None)
+
+    def before(
+        self,
+        length: int,
+        dealing: SampleAssignments,
+        memberships: MembershipHistory,
+        records: Callable[[int], Record],
+        beacon: Beacon,
+    ) -> AuditLedger:
+        """Return the state after the first `length` records, in a ledger with these parts."""
+        copy = AuditLedger.__new__(AuditLedger)
+        vars(copy).update(vars(self))
+        copy._dealing, copy._memberships, copy._records = dealing, memberships, records
+        copy._beacon = beacon
+        # Copied in one step: another thread may extend it.
+        kept = list(self._kept.items())
+        copy._kept = {round_: accounts for round_, accounts in kept if round_ <= length}
+        start = max(copy._kept)
+        copy._earned = self._earned[: start // TERM + 1]
+        copy._left_out = self._left_out[: start + 1]
+        copy._length, copy.accounts = start, copy._kept[start].copy()
+        if length == self._length:
+            copy._length, copy.accounts = length, self.accounts.copy()
+            copy._earned, copy._left_out = list(self._earned), list(self._left_out)
+        for round_ in range(copy._length, length):
+            copy.follow(records(round_))
+        return copy
+
+    def counts(self, record: Record, counts: Mapping[PeerId, int]) -> dict[PeerId, int]:
+        """Return the update weights of a record under audits. `counts`: the weights without audits.
+        Updates that cannot be audited have weight 0. The record is the next one at most."""
+        round_ = record.round
+        seen = self.dealt(round_)
+        out = {peer for peer in counts if peer in self._left_out[round_] or peer not in seen}
+        voters = self.votes(round_).keys()
+        return of_checked(counts, voters, out, self._beacon[round_ - 1])
+
+    # Audits
+
+    def bound_in(self, round: int) -> int:
+        """Return the round in which auditors committed to the secrets that draw their audits in
+        `round`; below 1 there is none."""
+        return round - self._ahead - LAG
+
+    def drawn(self, checker: PeerId, secret: bytes, round: int) -> AuditTarget | None:
+        """Return the audit that a member's secret draws in a round; None if it draws none, or if the
+        member had not committed to this secret. The record that draws it must be decided."""
+        base, drawing = self.bound_in(round), round - self._ahead
+        if base < 1 or not self._bound_to(checker, secret, base):
+            return None
+        dealt, votes = self.dealt(round), self.votes(drawing + 1)
+        return drawn_look(
+            secret,
+            self._beacon[drawing],
+            checker,
+            dealt,
+            self._dealing.say(dealt),
+            votes,
+            chance_to_look(votes, checker, self.spec.every),
+        )
+
+    def dealt(self, round: int) -> dict[PeerId, int]:
+        """Return how many sequences a round assigns to each member whose update is due in it. An update
+        computed over several rounds used other parameters and cannot be audited."""
+        runs = self._dealing.assignment(round).runs
+        return {peer: sum(map(len, lanes)) for peer, lanes in runs.items()}
+
+    def first_look(self, entry: AuditEntry, now: int) -> Audit:
+        """Return the audit that a record's entry reports. Raises `ProtocolError` (`look`) if the record
+        of round `now` may not hold it."""
+        if not entry.round < now:
+            raise ProtocolError("look", f"a look at round {entry.round} in round {now}")
+        look = self.drawn(entry.checker, entry.secret, entry.round)
+        if look is None:
+            raise ProtocolError("look", "a look that was not drawn")
+        if self._records(entry.round).update_by(look.peer) is None:
+            raise ProtocolError("look", "a look at an update that does not count")
+        if not self.accounts.takes_look(entry.checker, look.peer, entry.round, now):
+            raise ProtocolError("look", "a look that is too old, was recorded, or has no say")
+        share = self.dealt(entry.round)[look.peer]
+        score = SignSums(entry.total, entry.squares).thousandths
+        beginning = None if entry.beginning is None else thousandths(entry.beginning)
+        return Audit(entry.checker, look.peer, entry.round, share, score, beginning)
+
+    # Re-audits
+
+    def dispute(self, checker: PeerId, round: int) -> Audit | None:
+        """Return the open dispute about a member's audit in a round."""
+        return next(
+            (
+                first
+                for first in self.accounts.disputes
+                if (first.checker, first.round) == (checker, round)
+            ),
+            None,
+        )
+
+    def sequences_again(self, looker: PeerId, first: Audit) -> tuple[int, ...] | None:
+        """Return the sequences of the share that a member has to re-audit; None if it is not called, or
+        has done so."""
+        if looker not in self.accounts.waits_for(first):
+            return None
+        lot = self._beacon[self.accounts.disputes[first].since + LAG]
+        return drawn_sequences(first.name + lot + looker, first.share, MOST_SEQUENCES)
+
+    def second_look(self, entry: ReauditEntry) -> Reaudit:
+        """Return the re-audit that an entry reports. Raises `ProtocolError` (`look`) if the next record
+        may not hold it."""
+        first = self.dispute(entry.checker, entry.round)
+        if first is None:
+            raise ProtocolError("look", "a second look where there is no dispute")
+        if not self.accounts.may_look_again(entry.looker, first):
+            raise ProtocolError(
+                "look", "a second look of somebody who is not called, or has no say"
+            )
+        sequences = self.sequences_again(entry.looker, first)
+        if sequences is None or len(sequences) != len(entry.scores):
+            raise ProtocolError("look", "a second look at other sequences than were drawn")
+        bound = self.accounts.disputes[first].bound
+        low = failed(first.score, [thousandths(score) for score in entry.scores], bound)
+        return Reaudit(entry.looker, first, low)
+
+    # Private
+
+    def _bound_to(self, peer: PeerId, secret: bytes, round: int) -> bool:
+        if not 0 < round < self._length:
+            return False
+        entry = self._records(round).update_by(peer)
+        return entry is not None and entry.commitment == commitment(secret)
+
+    def _facts(self, record: Record) -> RecordedWork:
+        sizes = self.dealt(record.round) if record.updates else {}
+        return RecordedWork(
+            record.round,
+            {entry.peer: sizes[entry.peer] for entry in record.updates if entry.peer in sizes},
+            tuple(self.first_look(entry, record.round) for entry in record.looks),
+            tuple(self.second_look(entry) for entry in record.looks_again),
+            self._beacon[record.round],
+        )
+
+
+def checked_work(
+    manifest: Manifest,
+    dealing: SampleAssignments,
+    memberships: MembershipHistory,
+    records: Callable[[int], Record],
+    beacon: Beacon | None,
+) -> AuditLedger | None:
+    """Return the audit state of a new ledger; None where work is not audited."""
+    spec = manifest.checks
+    if spec is None or beacon is None:
+        return None
+    return AuditLedger(manifest, spec, dealing, memberships, records, beacon)
+
+
+def turned_away(peer: PeerId, work: AuditLedger | None) -> bool:
+    """Whether a peer loses its place from the next round on because its work failed an audit."""
+    return work is not None and work.accounts[peer].turned_away
+
+
+def thousandths(score: AuditScore) -> int:
+    """Return a score in thousandths of a standard deviation of chance."""
+    return SignSums(score.total, score.squares).thousandths
+
+
+def check_looks(
+    record: Record,
+    work: AuditLedger | None,
+    parent: Callable[[int], RecordId],
+    signed: Callable[[str, PeerId, object, bytes], bool],
+) -> None:
+    """Check the audits and re-audits of the next record. Raises `ProtocolError` (`record`, `look`).
+
+    `parent` returns the id of the record before a round; `signed` tells whether a signature holds.
+    """
+    if work is None:
+        if record.looks or record.looks_again:
+            raise ProtocolError("look", "looks where no work is checked")
+        return
+    firsts = [(entry.checker, entry.round) for entry in record.looks]
+    if firsts != sorted(set(firsts)):
+        raise ProtocolError("record", "looks are not sorted, each once")
+    again = [(entry.looker, entry.checker, entry.round) for entry in record.looks_again]
+    if again != sorted(set(again)):
+        raise ProtocolError("record", "second looks are not sorted, each once")
+    for look in record.looks:
+        work.first_look(look, record.round)
+        if not signed("check", look.checker, look.said(parent(look.round)), look.signature):
+            raise ProtocolError("record", "a look that its member did not sign")
+    for entry in record.looks_again:
+        work.second_look(entry)
+        if not signed("recheck", entry.looker, entry.said(parent(entry.round)), entry.signature):
+            raise ProtocolError("record", "a second look that its member did not sign")
+
+
+def root_due(work: AuditLedger | None, snapshot: SnapshotEntry | None) -> bytes:
+    """Return the root of all contributions that the next record must contain; empty unless it certifies
+    a `snapshot` and work is audited."""
+    return b"" if work is None or snapshot is None else work.contributions.root
+
+
+def check_root(record: Record, work: AuditLedger | None) -> None:
+    """Check the contributions root of the next record. Raises `ProtocolError` (`record`)."""
+    due = root_due(work, record.snapshot)
+    if record.contributions and not due:
+        raise ProtocolError("record", "an account of all contributions where none is due")
+    if record.contributions != due:
+        said = "another" if record.contributions else "no"
+        raise ProtocolError("record", f"{said} account of all contributions beside a snapshot")

@@ -1,0 +1,98 @@
+"""Committees: the draw, which aggregates count, and penalties for deviating aggregators.
+
+With committees, all updates of a section of the model pass through its *committee*: three or more
+aggregators that receive the same sign votes and so compute the same aggregate, bit for bit. An
+aggregate counts if at least two aggregators announce it (one, if it is alone in the swarm) and none
+announces another. So a single byzantine aggregator can suppress its committee's aggregate for a step
+but cannot forge one: this takes two byzantine aggregators and no honest announcement, because the
+committee has no honest member or a leader leaves it out (`member/completeness`). If one aggregator of a
+committee is left in the swarm, honest or not, its section stays unchanged until the next epoch.
+
+Committees are drawn for each *epoch* of a fixed number of steps, by the randomness beacon. An
+aggregator that deviated from the majority of its committee is *penalised*: it is not drawn for two
+epochs, the next time for four, and so on. Two byzantine aggregators beside an honest one get the honest
+one penalised; but where most members are honest, byzantine members are penalised many times as often,
+and soon hardly ever drawn. Each epoch served without a penalty removes one.
+
+All of this follows from the records, so all members know the same committees.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from ...crypto.hashing import ContentId, content_id
+from ...crypto.identity import PeerId
+from ..codec.sections import panel_count
+
+Panel = tuple[PeerId, ...]
+"""The committee of one section."""
+
+# A new member is not drawn for this many whole epochs.
+_NEW_TERMS = 4
+# A member is excluded for at most 2 to this power epochs.
+_MOST_STRIKES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatorStanding:
+    """Penalties of a member, and the epoch from which it may be drawn."""
+
+    strikes: int = 0
+    back: int = 0
+    """The first epoch in which it may be drawn again."""
+
+    def struck(self, term: int) -> AggregatorStanding:
+        """Return the state after an epoch in which it deviated from the majority of its committee."""
+        strikes = min(self.strikes + 1, _MOST_STRIKES)
+        return AggregatorStanding(strikes, term + 1 + (1 << strikes))
+
+    def newly_admitted(self, term: int) -> AggregatorStanding:
+        """Return the state after an admission in an epoch, the first or a later one. New members wait,
+        because identities cost nothing: a penalised member must not return sooner under another one."""
+        return AggregatorStanding(self.strikes, max(self.back, term + 1 + _NEW_TERMS))
+
+    def served(self) -> AggregatorStanding:
+        """Return the state after an epoch in which it aggregated without a penalty."""
+        return AggregatorStanding(max(0, self.strikes - 1), self.back)
+
+
+def draw_panels(
+    members: Iterable[PeerId], *, size: int, most: int, seed: bytes
+) -> tuple[Panel, ...]:
+    """Return the committees of an epoch: as many as the members allow at `size` each, from one to
+    `most`. Remaining members join one of them; the sizes differ by at most one."""
+    order = sorted(members, key=lambda peer: content_id(seed + peer))
+    count = panel_count(len(order), size, most)
+    return tuple(tuple(order[first::count]) for first in range(count))
+
+
+def may_speak(
+    members: Collection[PeerId], standings: Mapping[PeerId, AggregatorStanding], term: int
+) -> list[PeerId]:
+    """Return the members that may be drawn for an epoch: all, if fewer than half are not excluded."""
+    able = [peer for peer in members if standings.get(peer, AggregatorStanding()).back <= term]
+    return able if 2 * len(able) >= len(members) else list(members)
+
+
+def agreed_tally(
+    panel: Panel, said: Mapping[PeerId, ContentId], present: Collection[PeerId]
+) -> ContentId | None:
+    """Return the aggregate of a committee that counts; None if none does. `said`: the aggregate of each
+    member that the record names; `present`: the members of the round."""
+    told = [said[peer] for peer in panel if peer in said]
+    needed = min(2, len(present))
+    return told[0] if told and len(told) >= needed and len({*told}) == 1 else None
+
+
+def against_most(panel: Panel, said: Mapping[PeerId, ContentId]) -> frozenset[PeerId]:
+    """Return the members of a committee that deviated from its most frequent aggregate; all announcers,
+    if they differ and no aggregate is the most frequent."""
+    told = {peer: said[peer] for peer in panel if peer in said}
+    ranked = Counter(told.values()).most_common(2)
+    if len(ranked) < 2:
+        return frozenset()
+    (first, most), (_, next_most) = ranked
+    return frozenset(peer for peer, tally in told.items() if tally != first or most == next_most)

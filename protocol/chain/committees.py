@@ -1,0 +1,260 @@
+"""Committees of a chain: the aggregators of each round, and the aggregates of a record that count.
+
+A step takes two rounds (`SpeakersSpec`): members send their sign votes in an odd round, and committees
+aggregate in the even round after it. Committees are drawn for an epoch of steps, when its first round
+begins, by the beacon of the round before. Penalties follow from the records of the epochs before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ..codec.aggregate import SAID_NOTHING
+from ..codec.layout import manifest_layout
+from ..codec.sections import most_sections
+from ..codec.sign_vote import step_of
+from ..wire.manifest import Manifest, SpeakersSpec
+from ..wire.membership import Membership
+from ..wire.messages import Record
+from .beacon import Beacon
+from .committee_draw import (
+    AggregatorStanding,
+    Panel,
+    against_most,
+    agreed_tally,
+    draw_panels,
+    may_speak,
+)
+
+Place = tuple[int, int]
+"""A section's number, and the number of sections."""
+
+
+@dataclass(frozen=True)
+class CommitteeEpoch:
+    """The committees of one epoch."""
+
+    panels: tuple[Panel, ...]
+    """Committees by section."""
+    standings: Mapping[PeerId, AggregatorStanding]
+    """Penalties at the time of the draw; a member without an entry was neither penalised nor new."""
+
+    def section_of(self, peer: PeerId) -> int | None:
+        """Return the section that a member aggregates; None if none."""
+        found = (number for number, panel in enumerate(self.panels) if peer in panel)
+        return next(found, None)
+
+
+class CommitteeChain:
+    """Committees of a ledger, extended record by record."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        spec: SpeakersSpec,
+        memberships: Sequence[Membership],
+        beacon: Beacon,
+    ) -> None:
+        """`memberships` and `beacon` are the ledger's, and are extended before this."""
+        self._manifest = manifest
+        self._spec = spec
+        self._memberships = memberships
+        self._beacon = beacon
+        self._most = most_sections(manifest_layout(manifest))
+        # Epochs that have begun.
+        self._terms: list[CommitteeEpoch] = []
+        # Number of processed records.
+        self._length = 0
+        self._begin_notes()
+
+    def term(self, round: int) -> CommitteeEpoch:
+        """Return the epoch of a round in which members train or committees aggregate, at most the next
+        one."""
+        return self._terms[self._number(round)]
+
+    def place(self, round: int, peer: PeerId) -> Place | None:
+        """Return the section that a member aggregates in the step of a round, and the number of
+        sections; None if it aggregates none, or if that round's committees are not drawn."""
+        term = self._known(round)
+        section = None if term is None else term.section_of(peer)
+        return None if term is None or section is None else (section, len(term.panels))
+
+    def sections(self, round: int) -> int:
+        """Return the number of sections in the step of a round; 0 if its committees are not drawn."""
+        term = self._known(round)
+        return 0 if term is None else len(term.panels)
+
+    def panel(self, round: int, section: int) -> Panel:
+        """Return the committee of a section in the step of a round; empty if that round's committees
+        are not drawn."""
+        term = self._known(round)
+        panels = () if term is None else term.panels
+        return panels[section] if section < len(panels) else ()
+
+    def agreed(self, section: int) -> tuple[ContentId, ...]:
+        """Return the aggregates of a section that counted in the latest epoch, since the last step
+        without one. The state of the section's aggregators follows from these alone."""
+        return tuple(self._agreed.get(section, ()))
+
+    def due(self, round: int) -> frozenset[PeerId]:
+        """Return the members whose aggregate is due in a round: none unless committees aggregate
+        in it."""
+        if not self._manifest.speaks(round):
+            return frozenset()
+        return frozenset(peer for panel in self.term(round).panels for peer in panel)
+
+    def tallies(self, record: Record) -> tuple[ContentId | None, ...]:
+        """Return by section the aggregate that counts in a round in which committees aggregate; None
+        where none counts."""
+        said = _said(record)
+        present = self._memberships[record.round].peers
+        panels = self.term(record.round).panels
+        return tuple(agreed_tally(panel, said, present) for panel in panels)
+
+    def counts(self, record: Record) -> dict[PeerId, int]:
+        """Return the update weights of a record in the step: 1 for the first announcement of each
+        aggregate that counts, 0 for the others and for sign votes."""
+        found = {entry.peer: 0 for entry in record.updates}
+        if not self._manifest.speaks(record.round):
+            return found
+        counted = self.tallies(record)
+        for panel, tally in zip(self.term(record.round).panels, counted, strict=True):
+            said = (e.peer for e in record.updates if e.peer in panel and e.update == tally)
+            if (first := next(said, None)) is not None:
+                found[first] = 1
+        return found
+
+    def counted(self, record: Record) -> set[PeerId]:
+        """Return the members whose updates are needed to apply a record: one for each aggregate that
+        counts. Only aggregators need sign votes."""
+        return {peer for peer, count in self.counts(record).items() if count}
+
+    def places(self, record: Record) -> dict[PeerId, Place]:
+        """Return, by the member that announces it, the section of each aggregate that counts and the
+        number of sections."""
+        places = ((peer, self.place(record.round, peer)) for peer in self.counted(record))
+        return {peer: place for peer, place in places if place is not None}
+
+    def follow(self, record: Record) -> None:
+        """Process the last `record`, which must have been checked."""
+        self._note(record)
+        following = self._length = record.round + 1
+        if not self._manifest.schedule.trains(following) or self._manifest.speaks(following):
+            return
+        if self._number(following) == len(self._terms):
+            self._terms.append(self._drawn(following))
+            self._begin_notes()
+
+    def before(
+        self,
+        length: int,
+        memberships: Sequence[Membership],
+        beacon: Beacon,
+        records: Callable[[int], Record],
+    ) -> CommitteeChain:
+        """Return the committees of the first `length` records, in a ledger with these parts."""
+        copy = CommitteeChain.__new__(CommitteeChain)
+        vars(copy).update(vars(self))
+        copy._memberships, copy._beacon = memberships, beacon
+        # The epoch of the next round has begun if that is its first round; the epoch's own records are
+        # read again.
+        begun = 0 if length == 0 else min(self._number(length) + 1, len(self._terms))
+        copy._terms = self._terms[:begun]
+        if length == self._length:
+            copy._copy_notes(self)
+            return copy
+        copy._begin_notes()
+        copy._length = length
+        for round_ in range(2 * self._spec.term * max(0, begun - 1) + 1, length):
+            copy._note(records(round_))
+        return copy
+
+    def _known(self, round: int) -> CommitteeEpoch | None:
+        """Return the epoch of a round, if its committees are drawn."""
+        number = self._number(round)
+        return self._terms[number] if 0 <= number < len(self._terms) else None
+
+    def _number(self, round: int) -> int:
+        return step_of(round) // self._spec.term
+
+    def _begin_notes(self) -> None:
+        # For the latest epoch: the aggregates that counted, and the members that announced one, were
+        # penalised, or were admitted.
+        self._agreed: dict[int, list[ContentId]] = {}
+        self._spoke: set[PeerId] = set()
+        self._struck: set[PeerId] = set()
+        self._admitted: set[PeerId] = set()
+
+    def _copy_notes(self, other: CommitteeChain) -> None:
+        self._agreed = {section: [*said] for section, said in other._agreed.items()}
+        self._spoke, self._struck = {*other._spoke}, {*other._struck}
+        self._admitted = {*other._admitted}
+
+    def _note(self, record: Record) -> None:
+        # Members that are admitted before training begins are not new.
+        if record.round > 0:
+            self._admitted |= {entry.peer for entry in record.admitted}
+        if not self._manifest.speaks(record.round):
+            return
+        said = _said(record)
+        for panel in self.term(record.round).panels:
+            self._struck |= against_most(panel, said)
+        self._spoke |= said.keys()
+        for section, tally in enumerate(self.tallies(record)):
+            so_far = self._agreed.get(section, [])
+            self._agreed[section] = [] if tally is None else [*so_far, tally]
+
+    def _drawn(self, round: int) -> CommitteeEpoch:
+        """Return the epoch that begins with a round."""
+        number, members = len(self._terms), self._memberships[round].peers
+        standings = self._standings()
+        panels = draw_panels(
+            may_speak(members, standings, number),
+            size=self._spec.panel,
+            most=self._most,
+            seed=self._beacon[round - 1],
+        )
+        return CommitteeEpoch(panels, standings)
+
+    def _standings(self) -> Mapping[PeerId, AggregatorStanding]:
+        """Return the members' penalties at the end of the latest epoch."""
+        if not self._terms:
+            return {}
+        last = len(self._terms) - 1
+        known = self._terms[last].standings
+        after = dict(known)
+        for peer in self._spoke | self._admitted:
+            standing = after.get(peer, AggregatorStanding())
+            if peer in self._struck:
+                standing = standing.struck(last)
+            elif peer in self._spoke:
+                standing = standing.served()
+            if peer in self._admitted:
+                standing = standing.newly_admitted(last)
+            after[peer] = standing
+        # Drop members with a clean record: identities are free, so the table would grow without bound.
+        after = {
+            peer: standing
+            for peer, standing in after.items()
+            if standing.strikes or standing.back > last + 1
+        }
+        return known if after == known else after
+
+
+def _said(record: Record) -> dict[PeerId, ContentId]:
+    """Return the aggregates of a record by the member that announces them."""
+    said = ((entry.peer, entry.update) for entry in record.updates)
+    return {peer: tally for peer, tally in said if tally != SAID_NOTHING}
+
+
+def speaking_of(
+    manifest: Manifest, memberships: Sequence[Membership], beacon: Beacon | None
+) -> CommitteeChain | None:
+    """Return the committees of a new ledger; None where every member sends complete updates."""
+    spec = manifest.speakers
+    if spec is None or beacon is None:
+        return None
+    return CommitteeChain(manifest, spec, memberships, beacon)

@@ -1,0 +1,334 @@
+"""Initial sync before a node takes part: which peers to ask, how far to follow them, and when to stop.
+
+A single byzantine peer can sign thousands of rounds in a second, without end. So a node syncs to a
+fixed *goal*: a height that at least half of several peers report, with the records there that most of
+them report. It goes further only if a last certificate bears the signatures of more known members than
+may be byzantine together. A node with a checkpoint follows no chain that lacks it; if an entry on the
+way does not fit, all entries are fetched again from other peers. docs/protocol.md has the rules, under
+"Sync".
+
+`questions` returns the requests to send now, `answered` processes an answer, and `drain` returns the
+entries that were checked and added to the ledger, to be written to disk together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...crypto.identity import PeerId
+from ..wire.errors import ProtocolError
+from ..wire.membership import most_liars
+from ..wire.messages import Decided, RecordId
+from .certificates import check_signatures
+from .chain_comparison import PATIENCE_SECONDS, PeerFault
+from .ledger import Ledger
+from .request_failover import DAWDLE_SECONDS
+from .sync import SyncAnswer, SyncQuery
+
+ENOUGH = 5
+"""Peers that are asked for the chain's height. A peer that is behind is not byzantine, but a newcomer
+should not rely on it alone."""
+
+# Limit that applies while a member of our own chain is reachable.
+_MOST_STRANGERS = 2
+# A peer further behind than this is not merely delayed as nodes ordinarily are.
+_STALE_ROUNDS = 8
+# Weeks of rounds. A running member syncs anything beyond that later.
+_MOST_ROUNDS = 1 << 16
+# Reasons to refuse an entry that would be valid on another chain.
+_OTHER_CHAIN = ("checkpoint", "wrong_parent")
+# Entries per request. Answers are bounded in bytes as well.
+_PORTION = 1024
+
+
+@dataclass
+class ChainReport:
+    """A peer's report about its chain."""
+
+    height: int
+    same: bool
+    """Whether our last record is on its chain."""
+    goal: RecordId | None = None
+    """Id of its record at the goal."""
+    asked_goal: int = -1
+
+
+class InitialSync:
+    """Initial sync of one node. Times are in seconds of any steady clock."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        """`ledger` is extended in place."""
+        self._ledger = ledger
+        self._began = len(ledger)
+        self._tip = len(ledger) - 1
+        # Open requests by peer, with the time at which each was sent.
+        self._asked: dict[PeerId, tuple[SyncQuery, float]] = {}
+        self._offers: dict[PeerId, ChainReport] = {}
+        # Peers that do not answer or are no longer useful.
+        self._out: set[PeerId] = set()
+        self._goal: int | None = None
+        self._heads: set[PeerId] = set()
+        self._head_asked: SyncQuery | None = None
+        self._vouched = False
+        self._fresh: list[Decided] = []
+        self._sources: set[PeerId] = set()
+        self._rewound = False
+        self.done = False
+        """Whether there is no further request."""
+
+    @property
+    def found(self) -> bool:
+        """Whether any asked peer has a chain."""
+        return bool(self._offers)
+
+    @property
+    def height(self) -> int:
+        """The height to sync to, as far as it is known."""
+        return max(self._goal or 0, len(self._ledger))
+
+    @property
+    def stale(self) -> int:
+        """How many of the asked peers are behind this ledger."""
+        return sum(
+            offer.height < len(self._ledger) - _STALE_ROUNDS for offer in self._offers.values()
+        )
+
+    def rewound(self) -> bool:
+        """Whether the ledger was restarted from round 0 since the last call: the entries on disk are
+        void."""
+        rewound, self._rewound = self._rewound, False
+        return rewound
+
+    def drain(self) -> list[Decided]:
+        """Return the entries that were added to the ledger since the last call."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def deadline(self, now: float) -> float:
+        """Return the latest time for the next call of `questions`."""
+        asked = [at for _, at in self._asked.values()] or [now]
+        until = min(asked) + PATIENCE_SECONDS
+        if self._goal is None and self._offers:
+            # Counted from the last request: nothing is decided until that peer is slow, too.
+            until = min(until, max(asked) + DAWDLE_SECONDS)
+        return max(now, until)
+
+    def questions(self, connected: Iterable[PeerId], now: float) -> list[SyncQuery]:
+        """Return the requests to send now, to the peers that are `connected`, in random order."""
+        for peer, (_, at) in list(self._asked.items()):
+            if now >= at + PATIENCE_SECONDS:
+                del self._asked[peer]
+                self._out.add(peer)
+        connected = [peer for peer in connected if peer not in self._out]
+        asked = self._offers_wanted(connected) if self._goal is None else []
+        if not asked and self._goal is None and self._all_offered(now):
+            self._choose_goal()
+        if self._goal is not None and not self.done:
+            # Later rounds use a protocol version that this program does not support.
+            asked = [] if self._ledger.versions.outdated else self._on_the_way()
+        for question in asked:
+            self._asked[question.peer] = (question, now)
+        if not self._asked and not asked:
+            self.done = True
+        return asked
+
+    def answered(self, peer: PeerId, answer: SyncAnswer | None, now: float) -> PeerFault | None:
+        """Process the answer of `peer`; None if it gave none. Returns the fault to charge it with, if
+        any."""
+        question, _ = self._asked.pop(peer, (None, 0.0))
+        if question is None or self.done:
+            return None
+        if answer is None:
+            self._out.add(peer)
+            return None
+        try:
+            self._take(peer, question, answer)
+        except ProtocolError as error:
+            return self._refused(peer, error)
+        return None
+
+    def _refused(self, peer: PeerId, error: ProtocolError) -> PeerFault | None:
+        other_chain = error.reason == "wrong_parent"
+        if not self._ledger.anchored and self._sources and error.reason in _OTHER_CHAIN:
+            # Either an earlier source of entries is byzantine or this peer is. The checkpoint will
+            # tell; in both cases there is one peer fewer to ask.
+            others = self._sources - {peer}
+            self._out |= others if other_chain and others else {peer}
+            self._rewind()
+        else:
+            self._out.add(peer)
+        # This may be another chain: once the member runs, fork choice examines it.
+        return None if other_chain else PeerFault(peer, error.reason, str(error))
+
+    def _rewind(self) -> None:
+        """Restart with an empty ledger."""
+        self._ledger.cut(0)
+        self._fresh.clear()
+        self._sources.clear()
+        self._began, self._tip, self._rewound = 0, -1, True
+        for offer in self._offers.values():
+            offer.same = True
+
+    # Offers
+
+    def _offers_wanted(self, connected: list[PeerId]) -> list[SyncQuery]:
+        known = [peer for peer in connected if self._is_known(peer)]
+        strangers = [peer for peer in connected if not self._is_known(peer)]
+        if known:
+            # Identities are free, but a single known member may be the byzantine one. Peers that were
+            # asked stay in.
+            asked = [p for p in strangers if p in self._asked or p in self._offers]
+            strangers = [*asked, *(p for p in strangers if p not in asked)]
+            strangers = strangers[: max(_MOST_STRANGERS, len(known))]
+        waiting = [
+            peer
+            for peer in (*known, *strangers)
+            if peer not in self._asked and peer not in self._offers
+        ]
+        room = ENOUGH - len(self._offers) - len(self._asked)
+        at = self._ledger.checkpoint
+        known = {at.round} if at is not None and not self._ledger.anchored else set[int]()
+        probes = tuple(sorted({self._tip, *known} - {-1}))
+        return [
+            SyncQuery(peer, len(self._ledger), probes=probes, most=0)
+            for peer in waiting[: max(0, room)]
+        ]
+
+    def _is_known(self, peer: PeerId) -> bool:
+        """Whether our chain shows `peer` as a present or former member. A chain without rounds does not
+        count: it knows only the founder, who was alone once."""
+        return len(self._ledger) > 0 and self._ledger.has_been_member(peer)
+
+    def _all_offered(self, now: float) -> bool:
+        dawdling = all(now >= at + DAWDLE_SECONDS for _, at in self._asked.values())
+        return bool(self._offers) and dawdling
+
+    def _choose_goal(self) -> None:
+        """Set the goal to the height that at least half of the peers on our chain report."""
+        heights = sorted((o.height for o in self._offers.values() if o.same), reverse=True)
+        # Of two heights this is the lesser: only one peer reports the greater.
+        goal = heights[len(heights) // 2] if heights else 0
+        self._goal = min(max(goal, len(self._ledger)), self._began + _MOST_ROUNDS)
+        # Do not wait for peers that have not answered yet.
+        self._asked.clear()
+
+    # Towards the goal
+
+    def _on_the_way(self) -> list[SyncQuery]:
+        assert self._goal is not None  # `questions` ensures it
+        if len(self._ledger) >= self._goal:
+            return self._further()
+        able = [p for p in self._offers if p not in self._out and self._reaches(p)]
+        unsure = [
+            peer
+            for peer in able
+            if self._offers[peer].asked_goal != self._goal and peer not in self._asked
+        ]
+        for peer in unsure:
+            self._offers[peer].asked_goal = self._goal
+        if unsure:
+            # Ask for their records at the goal: the majority decides.
+            probes = (self._goal - 1,)
+            return [SyncQuery(p, self._goal, probes=probes, most=0) for p in unsure]
+        if self._asked:
+            return []
+        namers = [(p, goal) for p in able if (goal := self._offers[p].goal) is not None]
+        if not namers:
+            self.done = True
+            return []
+        named = Counter(goal for _, goal in namers)
+        by_known = Counter(goal for peer, goal in namers if self._is_known(peer))
+        chosen = min(named, key=lambda goal: (-named[goal], -by_known[goal], goal))
+        source = next(peer for peer in able if self._offers[peer].goal == chosen)
+        missing = self._goal - len(self._ledger)
+        return [SyncQuery(source, len(self._ledger), most=min(_PORTION, missing))]
+
+    def _reaches(self, peer: PeerId) -> bool:
+        offer = self._offers[peer]
+        return offer.same and offer.height >= (self._goal or 0)
+
+    def _further(self) -> list[SyncQuery]:
+        """Ask the peers that are beyond the goal for their last certificates."""
+        if self._asked:
+            return []
+        ahead = [
+            peer
+            for peer, offer in self._offers.items()
+            if offer.same
+            and offer.height > len(self._ledger)
+            and peer not in self._out
+            and peer not in self._heads
+        ]
+        if self._vouched or not ahead:
+            self.done = True
+            return []
+        # The most advanced peer that proves its height sets the goal; ask one after another, as most
+        # prove nothing.
+        peer = max(ahead, key=lambda one: self._offers[one].height)
+        self._heads.add(peer)
+        height = min(self._offers[peer].height, self._began + _MOST_ROUNDS)
+        if height <= len(self._ledger):
+            return self._further()
+        self._head_asked = SyncQuery(peer, height - 1, most=1)
+        return [self._head_asked]
+
+    # Answers
+
+    def _take(self, peer: PeerId, question: SyncQuery, answer: SyncAnswer) -> None:
+        if self._goal is None:
+            self._take_offer(peer, answer.height, answer.ids_of(question.probes))
+        elif question.probes:
+            self._offers[peer].goal = answer.ids_of(question.probes).get(question.probes[0])
+        elif question is self._head_asked:
+            self._judge_head(peer, question, answer)
+        else:
+            self._append(peer, answer)
+
+    def _take_offer(self, peer: PeerId, height: int, ids: dict[int, RecordId]) -> None:
+        at = self._ledger.checkpoint
+        same = self._tip < 0 or ids.get(self._tip) in (None, self._ledger.head)
+        if at is not None and not self._ledger.anchored:
+            if at.round not in ids:
+                # The peer has not reached the checkpoint.
+                self._out.add(peer)
+                return
+            if ids[at.round] != at.record:
+                raise ProtocolError(
+                    "checkpoint", f"its record of round {at.round} is not the final one"
+                )
+            if not same:
+                # Our last records are on another chain.
+                self._rewind()
+                same = True
+        self._offers[peer] = ChainReport(height, same)
+
+    def _judge_head(self, peer: PeerId, question: SyncQuery, answer: SyncAnswer) -> None:
+        head = next(iter(answer.entries()), None)
+        if head is None:
+            raise ProtocolError("invalid", "a height without the rounds that make it")
+        if head.record.round != question.round or head.certificate.block != head.record.id:
+            raise ProtocolError("invalid", "another record than was asked for")
+        votes = self._ledger.votes(len(self._ledger))
+        signers = check_signatures(head.certificate, self._ledger.swarm, self._ledger.verify)
+        if votes.among(signers) > most_liars(self._ledger.manifest.fault_model, votes.total):
+            # At least one signer is honest.
+            self._goal = question.round + 1
+            for offer in self._offers.values():
+                offer.goal = None
+            self._offers[peer].goal = head.record.id
+            self._offers[peer].asked_goal = self._goal
+            self._vouched = True
+
+    def _append(self, peer: PeerId, answer: SyncAnswer) -> None:
+        before = len(self._ledger)
+        assert self._goal is not None  # otherwise no entries were requested
+        for decided in answer.entries():
+            if len(self._ledger) >= self._goal or self._ledger.versions.outdated:
+                break
+            self._ledger.append(decided)
+            self._fresh.append(decided)
+            self._sources.add(peer)
+        if len(self._ledger) == before:
+            raise ProtocolError("invalid", "a height without the rounds that make it")

@@ -1,0 +1,175 @@
+"""Retention of snapshots and updates: what a node keeps, and what it may delete.
+
+A node keeps its two newest snapshots and the updates since the older of them: enough to restart without
+the network and to serve newcomers. It keeps an older snapshot while a peer downloads it and is better
+off with it than with a newer one; it keeps older updates while they total no more than a snapshot, for
+members that were away. An update that did not count is deleted with its round.
+
+Under audits, a share may be re-audited some rounds later, on exactly the parameters on which it was
+trained. So the node always has an earlier state and the updates since: where snapshots are frequent, it
+keeps one or two older ones for this.
+
+Snapshots of an abandoned chain stay until there is one of the chain that is followed: the swarm may
+return to the first chain, and no other node may have them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from ...crypto.hashing import ContentId
+from ..audit.disputes import OPEN
+from ..audit.reputation import FRESH
+from ..wire.manifest import Manifest
+from .ledger import Ledger
+from .replay_start import KEPT_ROUNDS
+
+KEPT_SNAPSHOTS = 2
+# An audit is recorded within `FRESH` rounds of the audited one and may be disputed for `OPEN` more.
+# With `overlap` an update was computed on the parameters of two rounds earlier; the rest is time to
+# rebuild them.
+_LOOKED_BACK = FRESH + OPEN + 8
+
+
+class Snapshot(Protocol):
+    """The state after a round."""
+
+    @property
+    def round(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+S = TypeVar("S", bound=Snapshot)
+
+
+def looked_back(manifest: Manifest) -> int:
+    """Return how many rounds back a state may have to be rebuilt for an audit; 0 where work is not
+    audited."""
+    return 0 if manifest.checks is None else _LOOKED_BACK
+
+
+def most_kept(manifest: Manifest) -> int:
+    """Return how many snapshots are kept at most, not counting downloads by peers."""
+    # One snapshot as old as audits reach back, and the next one that will be.
+    frequent = manifest.rounds.snapshot_interval < looked_back(manifest)
+    return KEPT_SNAPSHOTS + 2 * frequent
+
+
+def kept_with(
+    kept: Sequence[S], new: S, *, held: Callable[[S], bool], most_held: int, back: int = 0
+) -> list[S]:
+    """Return the snapshots to keep once there is a `new` one, the oldest first. `kept`: those kept
+    until now, in that order; `held`: whether a peer still downloads one; `most_held`: how many more may
+    be kept for that; `back`: how far back states may have to be rebuilt (`looked_back`)."""
+    older = [old for old in kept if old.round < new.round]
+    spare, recent = older[: 1 - KEPT_SNAPSHOTS], older[1 - KEPT_SNAPSHOTS :]
+    # The oldest first: the peer that downloads it is closest to finishing.
+    waiting = [old for old in spare if held(old)][:most_held]
+    needed = _for_looks(older, new.round, back) if back else []
+    return [*(old for old in spare if old in waiting or old in needed), *recent, new]
+
+
+def _for_looks(older: Sequence[S], newest: int, back: int) -> list[S]:
+    """Return the older snapshots needed to rebuild every state of the last `back` rounds: one from
+    before them, and the next that will be as old when it is needed."""
+    found = [old for old in older if old.round <= newest - back][-1:]
+    for old in older:
+        if not found or old.round - found[-1].round >= back:
+            found.append(old)
+    return found
+
+
+def worth_holding(ledger: Ledger, snapshot: Snapshot) -> bool:
+    """Whether a peer that downloads this snapshot is better off with it than with the newest one;
+    otherwise members take a newer one (`replaying`). It bounds what is kept for others: a line too slow
+    for the updates never catches up."""
+    since = min(snapshot.round + 1, len(ledger))
+    return ledger.update_bytes(since, len(ledger)) <= snapshot.size
+
+
+def last_dispensable(ledger: Ledger, kept: Sequence[Snapshot], height: int) -> int:
+    """Return the last round whose updates are no longer needed once `height` rounds are decided;
+    `kept`: the available snapshots, the oldest first."""
+    oldest, size = kept[0].round, kept[-1].size
+    end, back = min(height, len(ledger)), looked_back(ledger.manifest)
+    if back and height - back < min(oldest, ledger.manifest.rounds.snapshot_interval):
+        # Re-audits rebuild states from the initial one.
+        return -1
+    rounds = range(max(-1, oldest - KEPT_ROUNDS), min(oldest, end - 1))
+    # A node at a round replays the rounds after it while their updates total less than a snapshot
+    # (`replaying`).
+    return rounds.start + bisect_left(
+        rounds, True, key=lambda round_: ledger.update_bytes(round_ + 1, end) <= size
+    )
+
+
+def updates_from(ledger: Ledger, first: int) -> set[ContentId]:
+    """Return the updates that count in round `first` or later."""
+    return {
+        entry.update
+        for round_ in range(max(0, first), len(ledger))
+        for entry in ledger[round_].record.updates
+    }
+
+
+def dispensable_updates(ledger: Ledger, swept: int, last: int) -> list[ContentId]:
+    """Return the updates of the rounds after `swept` up to `last` that count in no later round. An
+    update can count again: that of a member without momentum may repeat, or be replayed."""
+    needed = updates_from(ledger, last + 1)
+    rounds = range(max(0, swept + 1), min(last + 1, len(ledger)))
+    counted = (entry for round_ in rounds for entry in ledger[round_].record.updates)
+    return [entry.update for entry in counted if entry.update not in needed]
+
+
+def first_needed(ledger: Ledger, applied: int) -> int:
+    """Return the first round whose updates are needed: by other members, as far as the ledger shows, or
+    here, where the parameters contain no round after `applied`."""
+    newest = ledger.snapshot.round if ledger.snapshot is not None else 0
+    needed = min(newest - ledger.manifest.rounds.snapshot_interval, applied + 1)
+    back = looked_back(ledger.manifest)
+    return min(needed, applied - back) if back else needed
+
+
+class ReceivedUpdates:
+    """Updates received, by the round for which they were announced, until that round is applied."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[int, set[ContentId]] = {}
+
+    def of(self, round: int) -> frozenset[ContentId]:
+        """Return the updates received for `round`."""
+        return frozenset(self._rounds.get(round, ()))
+
+    def note(self, round: int, update: ContentId) -> None:
+        """Record that an update of `round` is in the store."""
+        self._rounds.setdefault(round, set()).add(update)
+
+    def missed(self, round: int, ledger: Ledger) -> set[ContentId]:
+        """Return the updates of rounds up to `round`, which is applied, that did not count there. They
+        may be deleted unless they count in one of the rounds from `first_needed` on."""
+        missed: set[ContentId] = set()
+        for old in [r for r in self._rounds if r <= round]:
+            missed |= self._rounds.pop(old)
+            missed -= {entry.update for entry in ledger[old].record.updates}
+        return missed
+
+    def awaited(self) -> set[ContentId]:
+        """Return the updates of rounds not applied yet."""
+        return set().union(*self._rounds.values())
+
+
+def put_aside(
+    kept: Sequence[S], left: Sequence[S], listed: Sequence[S], certified: Callable[[S], bool]
+) -> tuple[list[S], list[S], list[S]]:
+    """Sort snapshots after a change of chain: those to start from, those set aside, those to delete.
+    `kept` were to start from, `left` belong to the chain left before that; `listed` belong to the chain
+    that is followed now, which has `certified` some."""
+    # Snapshots that the chain has certified are usable again if the member returns to that chain.
+    gone = [old for old in left if not certified(old)]
+    aside = [own for own in kept if own not in listed]
+    aside += [old for old in left if old not in gone]
+    return [own for own in kept if own in listed], aside, gone

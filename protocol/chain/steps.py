@@ -1,0 +1,45 @@
+"""Steps of a swarm: each begins with an assignment of samples. They count from 1; in step 0 members
+gather.
+
+Without committees every round is a step. With committees a step takes two rounds: samples are assigned
+for the first, and committees aggregate in the second. No step begins after the last round that trains.
+"""
+
+from __future__ import annotations
+
+from ..wire.manifest import Manifest
+
+
+class StepSchedule:
+    """Mapping between the rounds and steps of a swarm."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._two = manifest.speakers is not None
+        last = manifest.last_round
+        # Where every round is a step, the closing rounds are steps as well, in which nothing is
+        # assigned.
+        self._end = last // 2 + 1 if self._two and last is not None else None
+
+    def turn(self, round: int) -> int:
+        """Return the step that a round belongs to."""
+        if not self._two:
+            return round
+        turn = (round + 1) // 2
+        return turn if self._end is None else min(turn, self._end)
+
+    def round_of(self, turn: int) -> int:
+        """Return the first round of a step."""
+        return 2 * turn - 1 if self._two and turn else turn
+
+    def deals(self, round: int) -> bool:
+        """Whether a round is the first of its step."""
+        return self.round_of(self.turn(round)) == round
+
+    def ends(self, round: int) -> bool:
+        """Whether a round is the last of its step."""
+        return self.turn(round + 1) > self.turn(round)
+
+    def trains(self, turn: int) -> bool:
+        """Whether members train in a step."""
+        return self._manifest.schedule.trains(self.round_of(turn))

@@ -1,0 +1,213 @@
+"""Aggregates: the result that the committee of a section computes from all sign votes, and its bytes.
+
+An aggregator keeps a momentum of the sums of signs, in whole numbers. In each step it decays by a
+thirty-second, the sums of the new signs are added, and the strongest coefficients of each block are
+taken out of it; their signs are the aggregate. Nothing is rounded and nothing depends on an order, so
+aggregators that count the same sign votes make the same bytes, and a different aggregate shows that one
+of them counted otherwise.
+
+    byte 0          4, the format
+    bytes 1 - 2     the number of the section, from 0
+    bytes 3 - 4     the number of sections
+    bytes 5 - 6     the number of sign votes that the round's record names
+    mask            a bit for each of them in the order of the record, from the highest bit of a byte
+                    down: 1 if it was counted; zero bits up to a whole byte
+    the rest        positions and signs, as the body of an update of this section (`update`)
+
+Numbers of several bytes begin with the most significant.
+
+An aggregator that cannot aggregate sends the byte 5 (`SILENCE`) to abstain, so that nobody waits for
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...crypto.hashing import content_id
+from ..wire.errors import ProtocolError
+from ..wire.manifest import MAX_MEMBERS
+from .layout import UpdateLayout
+from .sections import Section, most_sections, sections
+from .sign_vote import Signs, heard_in, heard_of
+from .update import DecodedUpdate, check_update, decode_update, encode_update
+
+FORMAT = 4
+SILENCE = bytes([5])
+SAID_NOTHING = content_id(SILENCE)
+"""The content id that an abstaining aggregator announces."""
+
+_HEADER_BYTES = 7
+
+# Worth of a sign in the momentum, which decays in whole numbers. With 1,024 members of weight 2 the
+# momentum of a coefficient on which all agree approaches 2^24.
+_WORTH_BITS = 8
+_FADES_BITS = 5
+
+_BLOCKS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """A decoded aggregate."""
+
+    section: int
+    sections: int
+    counted: tuple[bool, ...]
+    """Whether each sign vote that the record names was counted, in its order."""
+    said: DecodedUpdate
+    """Positions and signs, for each run of the section."""
+
+
+class Momentum:
+    """Momentum of a section: the coefficients of each run, int32 (blocks, elements)."""
+
+    def __init__(self, section: Section) -> None:
+        """Start at zero."""
+        self._section = section
+        self._runs = [
+            np.zeros((run.blocks, run.elements), np.int32) for run in section.layout.tensors
+        ]
+
+    def copy(self) -> Momentum:
+        """Return an independent copy."""
+        made = Momentum.__new__(Momentum)
+        made._section, made._runs = self._section, [run.copy() for run in self._runs]
+        return made
+
+    def hear(self, sums: Sequence[npt.NDArray[np.int32]], one_of: int, turn: int) -> None:
+        """Decay, and add the sums of the signs received for each run, (blocks, heard)."""
+        for momentum, told in zip(self._runs, sums, strict=True):
+            momentum -= momentum >> _FADES_BITS
+            momentum[:, heard_in(momentum.shape[1], one_of, turn)] += told << _WORTH_BITS
+
+    def speak(self, turn: int) -> DecodedUpdate:
+        """Take the strongest coefficients of each block out; of equals, the first in the block."""
+        tensors = self._section.layout.tensors
+        found = [
+            _strongest(momentum, tensor.top_k, turn)
+            for momentum, tensor in zip(self._runs, tensors, strict=True)
+        ]
+        return DecodedUpdate([positions for positions, _ in found], [signs for _, signs in found])
+
+
+def summed(
+    section: Section, one_of: int, turn: int, sheets: Iterable[tuple[Sequence[Signs], int]]
+) -> list[npt.NDArray[np.int32]]:
+    """Return the sums of the signs in these sign votes of a step for each run of a section, int32
+    (blocks, heard). `sheets`: sign votes with their update weights."""
+    tensors = section.layout.tensors
+    sums = [np.zeros((each.blocks, heard_of(each, one_of, turn)), np.int32) for each in tensors]
+    for told, often in sheets:
+        for total, signs in zip(sums, told, strict=True):
+            total += signs if often == 1 else signs.astype(np.int32) * np.int32(often)
+    return sums
+
+
+def encode_tally(section: Section, tally: Aggregate) -> bytes:
+    """Return the bytes of an aggregate of this section."""
+    numbers = (tally.section, tally.sections, len(tally.counted))
+    header = bytes([FORMAT]) + b"".join(number.to_bytes(2, "big") for number in numbers)
+    mask = np.packbits(np.array(tally.counted, np.uint8)).tobytes()
+    said = encode_update(section.layout, tally.said.positions, tally.said.signs)
+    return header + mask + said
+
+
+def decode_tally(layout: UpdateLayout, body: bytes) -> Aggregate:
+    """Decode an aggregate of any section of a layout; memory and time are bounded by the layout.
+
+    Raises `ProtocolError`: `malformed`, or as `decode_update` does.
+    """
+    number, count, counted, section, said = _opened(layout, body)
+    return Aggregate(number, count, counted, decode_update(section.layout, said))
+
+
+def _opened(layout: UpdateLayout, body: bytes) -> tuple[int, int, tuple[bool, ...], Section, bytes]:
+    """Return the header fields of an aggregate, its section, and the body of its update, which is not
+    checked yet."""
+    if len(body) < _HEADER_BYTES or body[0] != FORMAT:
+        raise ProtocolError("malformed", "these bytes are no tally")
+    numbers = (int.from_bytes(body[start : start + 2], "big") for start in (1, 3, 5))
+    number, count, sheets = numbers
+    most = min(most_sections(layout), MAX_MEMBERS)
+    if not number < count <= most or sheets > MAX_MEMBERS:
+        raise ProtocolError("malformed", f"section {number} of {count}, with {sheets} sheets")
+    mask = np.frombuffer(body, np.uint8, offset=_HEADER_BYTES)[: -(-sheets // 8)]
+    bits = np.unpackbits(mask)
+    if len(bits) < sheets or bits[sheets:].any():
+        raise ProtocolError("malformed", "a mask that is no mask of these sheets")
+    section = sections(layout, count)[number]
+    counted = tuple(bits[:sheets].astype(bool).tolist())
+    return number, count, counted, section, body[_HEADER_BYTES + len(mask) :]
+
+
+def check_said(layout: UpdateLayout, body: bytes) -> None:
+    """Check an aggregator's body: an aggregate of any section, or an abstention. Raises as
+    `decode_tally` does."""
+    if body != SILENCE:
+        *_, section, said = _opened(layout, body)
+        check_update(section.layout, said)
+
+
+def joined(layout: UpdateLayout, tallies: Sequence[Aggregate]) -> DecodedUpdate:
+    """Return aggregates of different sections as one update. Blocks without an aggregate have signs of
+    0."""
+    tensors = layout.tensors
+    positions = [np.tile(np.arange(t.top_k, dtype=np.int32), (t.blocks, 1)) for t in tensors]
+    signs = [np.zeros((tensor.blocks, tensor.top_k), np.int8) for tensor in tensors]
+    for tally in tallies:
+        section = sections(layout, tally.sections)[tally.section]
+        for index, run in enumerate(section.runs):
+            own = slice(run.first, run.first + run.blocks)
+            positions[run.tensor][own] = tally.said.positions[index]
+            signs[run.tensor][own] = tally.said.signs[index]
+    return DecodedUpdate(positions, signs)
+
+
+def tally_bytes(section: Section, sheets: int) -> int:
+    """Return the length of an aggregate of a section over `sheets` sign votes."""
+    return _HEADER_BYTES + -(-sheets // 8) + section.layout.body_bytes
+
+
+def longest_tally(layout: UpdateLayout) -> int:
+    """Return the largest length of an aggregate of any section."""
+    return _HEADER_BYTES + -(-MAX_MEMBERS // 8) + layout.body_bytes
+
+
+def place_of(body: bytes) -> tuple[int, int]:
+    """Return the section of an aggregate, which decodes, and the number of sections."""
+    return int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
+
+
+def _strongest(
+    momentum: npt.NDArray[np.int32], top_k: int, turn: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
+    """Take the strongest coefficients out. Returns their positions and signs, (blocks, top_k)."""
+    # In slices of blocks: the search takes four times the memory of the momentum.
+    found = [
+        _strongest_of(momentum[first : first + _BLOCKS_AT_ONCE], top_k, turn)
+        for first in range(0, len(momentum), _BLOCKS_AT_ONCE)
+    ]
+    positions, signs = zip(*found, strict=True)
+    return np.concatenate(positions), np.concatenate(signs)
+
+
+def _strongest_of(
+    momentum: npt.NDArray[np.int32], top_k: int, turn: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
+    elements = momentum.shape[1]
+    # Strength and position in one number, distinct for all coefficients, so no sorting order matters.
+    order = np.abs(momentum).astype(np.int64) * elements
+    order += np.arange(elements - 1, -1, -1)
+    positions = np.argpartition(order, elements - top_k, axis=1)[:, elements - top_k :]
+    positions = np.sort(positions, axis=1).astype(np.int32)
+    values = np.take_along_axis(momentum, positions, axis=1)
+    np.put_along_axis(momentum, positions, 0, axis=1)
+    # A block without any signs yet has an aggregate as well: the next step undoes its effect.
+    at_zero = 1 if turn % 2 == 0 else -1
+    signs = np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
+    return positions, signs

@@ -1,0 +1,135 @@
+"""Sign votes: the signs that a member sends to the aggregators, and their bytes.
+
+Of each block a member sends the signs of a few coefficients of its gradient. The step selects them, not
+the member: the coefficients of a block rotate, one part of them after the other (`heard_in`), and all
+members send the same ones. So a sign vote has no positions, and the aggregators' sums are spread over
+all coefficients and all members.
+
+A sign vote is cut into parts, one for each section of the layout, which only the aggregators of that
+section need. A part is a blob of its own:
+
+    byte 0          1, the format
+    bits            run after run of the section, block after block: one bit a coefficient, 1 for minus,
+                    positions ascending
+                    zero bits up to a whole byte
+
+Its encoding is unique, and its length follows from section and step. The id of a sign vote follows from
+all of its parts (`sheet_tree`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from ..wire.errors import ProtocolError
+from .layout import TensorLayout
+from .permutation import permutation_keys, permute
+from .sections import BlockRun, Section
+
+PART_FORMAT = 1
+
+Signs = npt.NDArray[np.int8]
+"""(blocks, heard): +1 or -1, of the coefficients selected in the step, positions ascending."""
+
+_DOMAIN = b"distro-node turns of coefficients"
+
+
+def step_of(round: int) -> int:
+    """Return the step, from 0, that a round belongs to; its sign votes have that number as their
+    `turn`. A step has two rounds, and the first step begins with round 1."""
+    return (round - 1) // 2
+
+
+def heard_in(elements: int, one_of: int, turn: int) -> npt.NDArray[np.int32]:
+    """Return the positions selected in a step, ascending, of a block with this many elements: in any
+    `one_of` consecutive steps each position is selected once. Read-only."""
+    return _heard_in(elements, one_of, turn % one_of)
+
+
+def heard_of(tensor: TensorLayout, one_of: int, turn: int) -> int:
+    """Return the number of coefficients selected in each block of a tensor."""
+    return len(heard_in(tensor.elements, one_of, turn))
+
+
+def sign_of_nothing(one_of: int, turn: int) -> int:
+    """Return the sign that is sent for a coefficient of 0; it alternates from one rotation to the
+    next."""
+    return 1 if turn // one_of % 2 == 0 else -1
+
+
+def part_bytes(section: Section, one_of: int, turn: int) -> int:
+    """Return the length of a section's part."""
+    tensors = section.layout.tensors
+    return 1 + -(-sum(each.blocks * heard_of(each, one_of, turn) for each in tensors) // 8)
+
+
+def encode_part(section: Section, signs: Sequence[Signs]) -> bytes:
+    """Return a section's part of a sign vote, from the signs of each of its runs."""
+    return _packed([(each.ravel() < 0).view(np.uint8) for each in signs])
+
+
+def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[Signs]:
+    """Return the signs that a part contains for each run of its section. Memory and time are bounded by
+    the section.
+
+    Raises `ProtocolError`: `malformed` if these bytes are no part of this section in this step.
+    """
+    size = part_bytes(section, one_of, turn)
+    if len(part) != size:
+        raise ProtocolError("malformed", f"{len(part)} bytes instead of {size}")
+    if part[0] != PART_FORMAT:
+        raise ProtocolError("malformed", f"sheet format {part[0]}, known is {PART_FORMAT}")
+    bits = np.unpackbits(np.frombuffer(part, np.uint8, offset=1))
+    signs = []
+    for tensor in section.layout.tensors:
+        heard = heard_of(tensor, one_of, turn)
+        own, bits = np.split(bits, [tensor.blocks * heard])
+        signs.append((1 - 2 * own.astype(np.int8)).reshape(tensor.blocks, heard))
+    if bits.any():
+        raise ProtocolError("malformed", "padding is not zero")
+    return signs
+
+
+def cut_sheet(
+    whole: Section, cut: Sequence[Section], one_of: int, turn: int, part: bytes
+) -> list[bytes]:
+    """Cut the part of a layout as one section into the parts of the sections `cut`. Their content is
+    not checked.
+
+    Raises `ProtocolError`: `malformed` if the length of `part` is wrong.
+    """
+    size = part_bytes(whole, one_of, turn)
+    if len(part) != size:
+        raise ProtocolError("malformed", f"{len(part)} bytes instead of {size}")
+    tensors = whole.layout.tensors
+    heard = [heard_of(tensor, one_of, turn) for tensor in tensors]
+    begins = [0, *accumulate(t.blocks * each for t, each in zip(tensors, heard, strict=True))]
+    data = np.frombuffer(part, np.uint8, offset=1)
+
+    def told(run: BlockRun) -> npt.NDArray[np.uint8]:
+        first = begins[run.tensor] + run.first * heard[run.tensor]
+        end = first + run.blocks * heard[run.tensor]
+        # Only the bytes with these bits: unpacking the whole sign vote would take eight times its size.
+        bits = np.unpackbits(data[first // 8 : -(-end // 8)])
+        return bits[first % 8 :][: end - first]
+
+    return [_packed([told(run) for run in section.runs]) for section in cut]
+
+
+def _packed(bits: Sequence[npt.NDArray[np.uint8]]) -> bytes:
+    return bytes([PART_FORMAT]) + np.packbits(np.concatenate(bits)).tobytes()
+
+
+@cache
+def _heard_in(elements: int, one_of: int, turn: int) -> npt.NDArray[np.int32]:
+    ranks = np.arange(turn * elements // one_of, (turn + 1) * elements // one_of, dtype=np.uint64)
+    # Neighbouring coefficients are correlated, so those selected together are not neighbours.
+    keys = permutation_keys(_DOMAIN + elements.to_bytes(4, "little"))[:, np.newaxis]
+    positions = np.sort(permute(ranks, elements, keys)).astype(np.int32)
+    positions.flags.writeable = False
+    return positions

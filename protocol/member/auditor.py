@@ -1,0 +1,242 @@
+"""Auditor of one member: which audits it makes, and which audits of others it has received.
+
+With each announcement a member commits to a secret, which it derives from its key: no peer without the
+key can foresee it, and a restarted member derives the same one. A few rounds later the secret draws
+whether the member audits another one (`chain/checked`), and when the member leads a round it reveals one
+(`chain/beacon`). The audited sequence is computed beside the own share; when the other's update is
+decided and there, it is scored, and the member announces the result. If others found a member's work
+low, this one may be called to re-audit it.
+
+Announced results wait until a leader puts them into a record. Everything that is kept is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from ...crypto.envelope import Envelope
+from ...crypto.hashing import content_id
+from ...crypto.identity import PeerId
+from ..audit.disputes import LAG, OPEN
+from ..audit.lottery import SECRET_BYTES, AuditTarget, commitment
+from ..audit.reputation import FRESH, Audit
+from ..chain.beacon import REVEALED_AFTER
+from ..chain.ledger import Ledger
+from ..wire.encoding import encode
+from ..wire.errors import ProtocolError
+from ..wire.messages import (
+    MAX_LOOKS,
+    MAX_LOOKS_AGAIN,
+    AuditEntry,
+    AuditMessage,
+    AuditScore,
+    Message,
+    ReauditEntry,
+    ReauditMessage,
+    RecordId,
+)
+from .effects import Effect, RunReaudit, ScoreAudit, Train
+from .inputs import AuditScored, ReauditDone
+
+# Number of results that wait for a record; more than honest members send while they are fresh.
+_MAX_WAITING = 4 * MAX_LOOKS
+
+Sign = Callable[[str, bytes], Envelope]
+
+
+class Auditor:
+    """Audits of one member. In a swarm without audits it has secrets, and does nothing else."""
+
+    def __init__(self, me: PeerId, sign: Sign) -> None:
+        self._me = me
+        self._sign = sign
+        # Audits that the trainer computes, by the round that assigns the sequence, until they are
+        # scored.
+        self._drawn: dict[int, AuditTarget] = {}
+        # Re-audits that are done but not announced yet, with their scores.
+        self._again: dict[Audit, tuple[AuditScore, ...]] = {}
+        # Received results that no record holds yet.
+        self._firsts: dict[tuple[PeerId, int], AuditEntry] = {}
+        self._seconds: dict[tuple[PeerId, PeerId, int], ReauditEntry] = {}
+
+    def commitment(self, round: int, parent: RecordId) -> bytes:
+        """Return the commitment to announce in a round after the record `parent`."""
+        return commitment(self._secret(round, parent))
+
+    def reveal(self, ledger: Ledger) -> bytes:
+        """Return the secret for the next record if this member leads its slot; empty if none is due."""
+        round_ = len(ledger)
+        if ledger.beacon is None or not ledger.beacon.bound(self._me, round_):
+            return b""
+        base = round_ - REVEALED_AFTER
+        return self._secret(base, ledger.parent(base))
+
+    # What to do
+
+    def beside(self, effect: Train, ledger: Ledger) -> Train:
+        """Return the training effect with the drawn audit added, if there is one."""
+        work = ledger.work
+        if work is None or effect.aside or not effect.samples:
+            return effect
+        base = work.bound_in(effect.round)
+        if base < 1:
+            return effect
+        look = work.drawn(self._me, self._secret(base, ledger.parent(base)), effect.round)
+        dealt = None if look is None else ledger.share(effect.round, look.peer)
+        if look is None or dealt is None:
+            return effect
+        self._drawn[effect.round] = look
+        return replace(effect, look=dealt[look.sequence], look_share=len(dealt))
+
+    def applied(self, round: int, ledger: Ledger) -> list[Effect]:
+        """Return the audits to score now that the record is applied, so that its updates are here."""
+        for old in [number for number in self._drawn if number <= round - FRESH]:
+            del self._drawn[old]
+        look = self._drawn.get(round)
+        if look is None or ledger.work is None:
+            return []
+        entry = ledger[round].record.update_by(look.peer)
+        if entry is not None:
+            return [ScoreAudit(round, entry.update)]
+        del self._drawn[round]
+        return []
+
+    def judged(self, what: AuditScored, ledger: Ledger) -> list[tuple[str, Message]]:
+        """Return the message that announces a scored audit, if there is anything to announce."""
+        look = self._drawn.pop(what.round, None)
+        if look is None or ledger.work is None or what.squares == 0 or what.round >= len(ledger):
+            return []
+        base = ledger.work.bound_in(what.round)
+        secret = self._secret(base, ledger.parent(base))
+        parent = ledger.parent(what.round)
+        said = AuditMessage(what.round, parent, secret, what.total, what.squares, what.beginning)
+        return [("check", said)]
+
+    def called(self, ledger: Ledger) -> list[Effect]:
+        """Return the re-audits to which the beacon of the last record calls this member."""
+        work, now = ledger.work, len(ledger)
+        if work is None:
+            return []
+        disputes = work.accounts.disputes
+        self._again = {first: scores for first, scores in self._again.items() if first in disputes}
+        effects: list[Effect] = []
+        for first, dispute in disputes.items():
+            if dispute.since + LAG != now - 1 or not work.accounts.may_look_again(self._me, first):
+                continue
+            numbers = work.sequences_again(self._me, first)
+            dealt = ledger.share(first.round, first.peer)
+            entry = ledger[first.round].record.update_by(first.peer)
+            if numbers is None or dealt is None or entry is None:
+                continue
+            samples = tuple(dealt[number] for number in numbers)
+            effects.append(RunReaudit(first, entry.update, samples, len(dealt)))
+        return effects
+
+    def looked_again(self, what: ReauditDone, ledger: Ledger) -> None:
+        """Note the scores of a finished re-audit."""
+        work = ledger.work
+        if work is not None and what.first in work.accounts.disputes and what.scores:
+            self._again[what.first] = what.scores
+
+    def to_tell(self, ledger: Ledger) -> list[tuple[str, Message]]:
+        """Return the finished re-audits to announce, once each."""
+        said: list[tuple[str, Message]] = []
+        for first, scores in self._again.items():
+            parent = ledger.parent(first.round)
+            said.append(("recheck", ReauditMessage(first.round, parent, first.checker, scores)))
+        self._again.clear()
+        return said
+
+    # Audits of others
+
+    def screen(
+        self, sender: PeerId, message: AuditMessage | ReauditMessage, ledger: Ledger
+    ) -> None:
+        """Check an audit before it is forwarded. Raises `ProtocolError`."""
+        work, now = ledger.work, len(ledger)
+        if work is None:
+            raise ProtocolError("look", "a look where no work is checked")
+        # A dispute may begin with an audit that is just fresh enough, and goes on from there.
+        lasts = FRESH if isinstance(message, AuditMessage) else FRESH + OPEN
+        if not now - lasts < message.round < now:
+            raise ProtocolError("other_round", f"a look at round {message.round} in {now}")
+        if message.parent != ledger.parent(message.round):
+            raise ProtocolError("wrong_parent", "a look on another chain")
+        if isinstance(message, AuditMessage):
+            entry = _first_entry(sender, message, bytes(64))
+            work.first_look(entry, now)
+            known = self._firsts.get((sender, message.round))
+        else:
+            entry = _second_entry(sender, message, bytes(64))
+            work.second_look(entry)
+            known = self._seconds.get((sender, message.checker, message.round))
+        if known is not None and replace(known, signature=entry.signature) != entry:
+            # Otherwise one secret would allow as many messages to every peer as there are numbers.
+            raise ProtocolError("equivocation", "another word about the same look")
+
+    def put(self, sender: PeerId, message: AuditMessage | ReauditMessage, signature: bytes) -> None:
+        """Keep a screened audit, the first of its kind."""
+        if isinstance(message, AuditMessage):
+            if len(self._firsts) < _MAX_WAITING:
+                first = _first_entry(sender, message, signature)
+                self._firsts.setdefault((sender, message.round), first)
+        elif len(self._seconds) < _MAX_WAITING:
+            key = sender, message.checker, message.round
+            self._seconds.setdefault(key, _second_entry(sender, message, signature))
+
+    def entries(self, ledger: Ledger) -> tuple[tuple[AuditEntry, ...], tuple[ReauditEntry, ...]]:
+        """Return audits for the next record, the oldest first if they are too many."""
+        self.forget(ledger)
+        firsts = sorted(self._firsts.values(), key=lambda e: (e.round, e.checker))[:MAX_LOOKS]
+        seconds = sorted(self._seconds.values(), key=lambda e: (e.round, e.looker, e.checker))
+        return (
+            tuple(sorted(firsts, key=lambda e: (e.checker, e.round))),
+            tuple(sorted(seconds[:MAX_LOOKS_AGAIN], key=lambda e: (e.looker, e.checker, e.round))),
+        )
+
+    def forget(self, ledger: Ledger) -> None:
+        """Drop audits that are recorded, or cannot be recorded on this chain any more."""
+        work, now = ledger.work, len(ledger)
+        if work is None:
+            return
+        self._firsts = {
+            key: entry
+            for key, entry in self._firsts.items()
+            if _holds(partial(work.first_look, entry, now))
+        }
+        self._seconds = {
+            key: entry
+            for key, entry in self._seconds.items()
+            if _holds(partial(work.second_look, entry))
+        }
+
+    def start_over(self) -> None:
+        """Drop everything: the chain is another one, and audits are signed for theirs."""
+        self._drawn.clear()
+        self._again.clear()
+        self._firsts.clear()
+        self._seconds.clear()
+
+    def _secret(self, round: int, parent: RecordId) -> bytes:
+        """Derive a secret that only this key can make, the same each time."""
+        made = self._sign("secret", encode([round, parent]))
+        return content_id(made.signature)[:SECRET_BYTES]
+
+
+def _first_entry(checker: PeerId, said: AuditMessage, signature: bytes) -> AuditEntry:
+    score = said.total, said.squares
+    return AuditEntry(checker, said.round, said.secret, *score, signature, said.beginning)
+
+
+def _second_entry(looker: PeerId, said: ReauditMessage, signature: bytes) -> ReauditEntry:
+    return ReauditEntry(looker, said.round, said.checker, said.scores, signature)
+
+
+def _holds(look: Callable[[], object]) -> bool:
+    try:
+        look()
+    except ProtocolError:
+        return False
+    return True

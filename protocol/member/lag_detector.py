@@ -1,0 +1,102 @@
+"""Lag detector: notices rounds that others have decided, and chains other than ours.
+
+Gossip shows it in passing: a message names a round that we have not reached, or builds on a record that
+we do not have. Only a request shows which it is; this module decides when to send one, and how often.
+"""
+
+from __future__ import annotations
+
+from ...crypto.identity import PeerId
+from ..chain.ledger import Ledger
+from ..wire.errors import ProtocolError
+from ..wire.messages import Heartbeat, Message, parent_of, round_of
+from .effects import AskSync, CompareChains, Effect
+from .message_store import FUTURE_ROUNDS
+
+_SYNC_SECONDS = 2.0
+# After a message of a later round: some peer has the records in between.
+_SYNC_BEHIND_SECONDS = 0.5
+# A member that sees one decision after another may still fall behind, if the decisions get older and
+# older: gossip queues, and does not show how far the others are. So it asks occasionally in any case.
+_TIP_SECONDS = 10.0
+# Comparing chains takes several requests to every peer, and a liar can trigger it.
+_COMPARE_SECONDS = 10.0
+# Without any decision for this long, chains are compared even without a sign: members of the other chain
+# may be behind, and then send only heartbeats, which name no record. While updates are awaited, this
+# multiple of the usual wait applies instead.
+_STALLED_SECONDS = 60.0
+_STALLED_PATIENCE = 16
+
+
+class LagDetector:
+    """Signs that others are ahead of this member, or on another chain. Times are in seconds."""
+
+    def __init__(self, now: float) -> None:
+        self._behind = False
+        self._parted = False
+        self._last_sync = self._began = now
+        self._last_comparison = float("-inf")
+
+    def behind(self) -> None:
+        """Note that some peer seems to have a record that we lack."""
+        self._behind = True
+
+    def stray(self, sender: PeerId, message: Message, ledger: Ledger) -> None:
+        """Handle a message that does not fit our chain's current rounds.
+
+        If a present or former member sent it, there may be another chain: the message builds on a record
+        other than ours, or a peer that is no member here acts as one. (Only a member can be ahead of us;
+        and where no slot can end, members send only heartbeats.)
+        """
+        if not ledger.has_been_member(sender):
+            return
+        round_, parent = round_of(message), parent_of(message)
+        if round_ > len(ledger) or isinstance(message, Heartbeat):
+            self._parted |= sender not in ledger.membership(len(ledger))
+        else:
+            self._parted |= parent is not None and parent != ledger.parent(round_)
+
+    def parted(self) -> None:
+        """Note that the others may be on another chain."""
+        self._parted = True
+
+    def screen(self, sender: PeerId, message: Message, ledger: Ledger, asks: bool) -> None:
+        """Raise `ProtocolError` for a message that does not fit the rounds around ours.
+
+        `asks` is whether the sender has asked for admission, and so may be a member by a record that we
+        have not seen.
+        """
+        round_, ours = round_of(message), len(ledger)
+        if not ours - 1 <= round_ <= ours + FUTURE_ROUNDS:
+            # Not a fault by itself: one side is behind.
+            self.stray(sender, message, ledger)
+            self._behind |= round_ > ours
+            raise ProtocolError("other_round", f"round {round_} while at {ours}")
+        past = round_ < ours and sender in ledger.membership(ours - 1)
+        if not asks and not past and sender not in ledger.membership(ours):
+            self.stray(sender, message, ledger)
+            raise ProtocolError("not_member", "a message from somebody who is no member")
+
+    def questions(
+        self, ledger: Ledger, *, last: float, patience: float, follows: bool, now: float
+    ) -> list[Effect]:
+        """Return the requests to send now.
+
+        The `last` news came at that time. Without news we ask after `patience` seconds, or the usual
+        time if that is longer. A node that `follows` only, so that no peer waits for it, asks equally
+        often whatever the news.
+        """
+        effects: list[Effect] = []
+        wait = _SYNC_BEHIND_SECONDS if self._behind else max(_SYNC_SECONDS, patience)
+        anyway = _SYNC_SECONDS if follows else max(_TIP_SECONDS, patience)
+        asked = now - self._last_sync
+        if asked >= anyway or min(asked, now - last) >= wait:
+            self._last_sync, self._behind = now, False
+            effects.append(AskSync(len(ledger)))
+        compared = self._last_comparison
+        still = now - max(last, compared, self._began)
+        stalled = still >= max(_STALLED_SECONDS, _STALLED_PATIENCE * patience)
+        if stalled or (self._parted and now - compared >= _COMPARE_SECONDS):
+            self._last_comparison, self._parted = now, False
+            effects.append(CompareChains(max(0, len(ledger) - 1)))
+        return effects

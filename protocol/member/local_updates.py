@@ -1,0 +1,140 @@
+"""Which updates this member has computed, and which of them wait for their round.
+
+A member at the tip has one update computed, for the round at the tip. With `overlap` it then has the
+next round's computed as well, on the current parameters, while this round's updates are exchanged and
+agreed on. Such an update is announced as soon as its round has come, so it names the previous record
+like any other. If none waits (the first round after a join, a restart or a resync, or for a member that
+fell behind), the member computes the round at the tip first. If that comes too late (in rounds so short
+that all others have computed their updates in advance), it computes the next one instead, or it would
+always be late.
+
+A member that needs several rounds for one sequence starts as soon as the sequence is assigned, on the
+parameters of that time, and announces the update in the round in which it is due. Meanwhile it applies
+records and votes as usual. If it drops out of the swarm, the sequence is assigned to another member; if
+it is back before the update would have been due, that update is worthless: its new assignment counts.
+"""
+
+from __future__ import annotations
+
+from ...crypto.identity import PeerId
+from ..chain.ledger import Ledger
+from ..wire.messages import Announcement
+from .capacity import Capacity
+from .effects import MakeAggregate, Train
+from .inputs import Trained
+
+_NOTHING = -1, -1
+
+
+def announcement_of(
+    made: Trained, ledger: Ledger, fingerprint: int, capacity: int, commitment: bytes
+) -> Announcement:
+    """Return the announcement of an own update.
+
+    The member's parameters, at the tip of `ledger`, have this fingerprint, and it has this capacity;
+    `commitment` is empty in a swarm without a beacon.
+    """
+    return Announcement(
+        round=made.round,
+        parent=ledger.head,
+        update=made.update,
+        size=made.size,
+        tokens=made.tokens,
+        loss=made.loss,
+        fingerprint=fingerprint,
+        capacity=capacity,
+        speaks=ledger.versions.speaks,
+        commitment=commitment,
+    )
+
+
+class Training:
+    """Work given to one member's trainer, and the update that is ahead of its round."""
+
+    def __init__(self, me: PeerId, *, overlap: bool) -> None:
+        self._me = me
+        self._overlap = overlap
+        self.capacity = Capacity()
+        """Measured capacity of the trainer."""
+        # The last update that the trainer was asked for: the round it is due in, and the one that
+        # assigns it.
+        self._told = _NOTHING
+        # The last round whose aggregate was requested. It may be made while an update is ahead.
+        self._asked = -1
+        # The last update begun only when its round had come, and whether that was too late.
+        self._begun_at_tip = -1
+        self._too_slow = False
+        self._ahead: Trained | None = None
+
+    def forget(self) -> None:
+        """Reset after parameters were loaded: updates computed on other ones are worthless."""
+        self._told, self._asked, self._begun_at_tip = _NOTHING, -1, -1
+        self._too_slow, self._ahead = False, None
+
+    def keep(self, made: Trained, tip: int) -> None:
+        """Keep an update that cannot be announced now until its round comes.
+
+        One that is too late is refunded when the record that does not count it is applied.
+        """
+        if (made.round, made.dealt) == self._told and made.round >= tip:
+            self._ahead = made
+        elif self._overlap and made.round == made.dealt == self._begun_at_tip:
+            self._too_slow = True
+
+    def due(self, ledger: Ledger) -> Trained | None:
+        """Return the update that waited for the round at the tip, if any; it is returned once."""
+        made, tip = self._ahead, len(ledger)
+        if made is None or made.round > tip:
+            return None
+        self._ahead = None
+        return made if made.round == tip and self.owes(made.round, made.dealt, ledger) else None
+
+    def owes(self, due: int, dealt: int, ledger: Ledger) -> bool:
+        """Whether the swarm waits for this member's work that is assigned in one round and due in
+        another; an aggregate is assigned by the round in which it is due."""
+        if ledger.manifest.speaks(due):
+            return due == dealt == len(ledger) and self._me in ledger.dealing.due(due)
+        works = ledger.dealing.works(self._me)
+        return any((due, dealt) == (work_due, work_dealt) for work_due, work_dealt, _ in works)
+
+    def next_tally(
+        self, ledger: Ledger, *, announced: bool, patience: float
+    ) -> list[MakeAggregate]:
+        """Return the aggregate to make for the round at the tip, once the record of the round before is
+        applied; empty unless this member is an aggregator there. It waits `patience` seconds for missing
+        sign votes."""
+        tip, speaking = len(ledger), ledger.speaking
+        asked = announced or self._asked == tip
+        if speaking is None or asked or not self.owes(tip, tip, ledger):
+            return []
+        place, told = speaking.place(tip, self._me), ledger[tip - 1].record
+        assert place is not None  # or nothing would be due
+        self._asked = tip
+        found = ledger.dealing.counts(told)
+        counts = tuple(found[entry.peer] for entry in told.updates)
+        return [MakeAggregate(tip, *place, told, counts, speaking.agreed(place[0]), patience)]
+
+    def next_work(self, ledger: Ledger, *, announced: bool) -> list[Train]:
+        """Return what to compute next, as a member of the round at the tip of `ledger`.
+
+        `announced` says whether the own update for that round is announced.
+        """
+        tip = len(ledger)
+        if announced:
+            self._too_slow = False
+        told, _ = self._told
+        if told >= tip and not self.owes(*self._told, ledger):
+            # It dropped out of the swarm meanwhile and is back.
+            self._told, self._ahead, told = _NOTHING, None, -1
+        if told > tip or (told == tip and not announced):
+            return []
+        for due, dealt, samples in ledger.dealing.works(self._me):
+            if not ledger.manifest.schedule.trains(due):
+                continue
+            if due == tip:
+                if announced or self._too_slow:
+                    continue
+                self._begun_at_tip = tip
+            self._told = due, dealt
+            return [Train(due, ledger.head, samples(), dealt)]
+        return []

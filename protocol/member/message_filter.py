@@ -1,0 +1,128 @@
+"""Message filter: which messages are accepted and forwarded, and which are kept for later.
+
+A message is screened before it is forwarded, by what can be known at that time: its encoding, its round,
+whether its sender may speak there. The round then decides whether it has a use for it.
+"""
+
+from __future__ import annotations
+
+from ...crypto.envelope import Envelope
+from ...crypto.identity import PeerId
+from ..chain.admissions import invited
+from ..chain.ledger import Ledger
+from ..util.bounded_dict import BoundedTable
+from ..wire.errors import ProtocolError
+from ..wire.manifest import Manifest
+from ..wire.messages import (
+    AuditMessage,
+    Evidence,
+    JoinRequest,
+    Message,
+    ReauditMessage,
+    decode_message,
+    round_of,
+)
+from .auditor import Auditor
+from .lag_detector import LagDetector
+from .liveness import Liveness
+from .message_store import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES, MessageStore
+from .proposal import Accusations, JoinRequests
+
+# More than any message needs, except proposals and evidence, which only members may send.
+_STRANGER_BYTES = 4096
+# Enough for dozens of rounds. A member that returns to a chain after more finds its rounds decided.
+_OWN_WORDS = 512
+
+
+class MessageFilter:
+    """One member's filter and store of received messages, bounded in every part."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        presence: Liveness,
+        divergence: LagDetector,
+        joins: JoinRequests,
+        accusations: Accusations,
+        looking: Auditor,
+    ) -> None:
+        """The other arguments are the member's own parts: they know who is present, on another chain,
+        asks for admission, is accused or was audited."""
+        self._mailbox = MessageStore()
+        self._own: BoundedTable[Envelope, None] = BoundedTable(_OWN_WORDS)
+        self._joins = joins
+        self._accusations = accusations
+        self._looking = looking
+        self._divergence = divergence
+        self._manifest = manifest
+        self._presence = presence
+
+    def screen(self, envelope: Envelope, ledger: Ledger, now: float) -> Message:
+        """Decode a message and check that it fits the current rounds. Raises `ProtocolError`."""
+        sender = envelope.sender
+        if len(envelope.body) > _STRANGER_BYTES and not self._may_say_much(sender, ledger):
+            # Decoding it takes longer than sending it.
+            raise ProtocolError("not_member", "a long message from somebody who is no member")
+        message = decode_message(envelope)
+        if isinstance(message, JoinRequest):
+            self._screen_request(sender, message, ledger)
+        elif isinstance(message, Evidence):
+            self._screen_evidence(sender, message, ledger)
+        elif isinstance(message, (AuditMessage, ReauditMessage)):
+            self._looking.screen(sender, message, ledger)
+        else:
+            if round_of(message) > len(ledger) + FUTURE_ROUNDS:
+                # We are far behind, but the sender is certainly alive.
+                self._presence.heard(sender, now)
+            self._divergence.screen(sender, message, ledger, self._joins.has(sender))
+        return message
+
+    def has(self, envelope: Envelope, round: int) -> bool:
+        """Whether this very message about `round` is stored."""
+        return self._mailbox.has(round, envelope)
+
+    def keep(self, envelope: Envelope, round: int, *, member: bool) -> None:
+        """Store a message about `round`, within the bound for its sender, a `member` or not."""
+        self._mailbox.put(round, envelope, MEMBER_BYTES if member else NEWCOMER_BYTES)
+
+    def enter(self, round: int) -> list[Envelope]:
+        """Enter `round`: return the messages received for it so far and drop those of earlier rounds."""
+        self._mailbox.forget_before(round)
+        return self._mailbox.of_round(round)
+
+    def stand_by(self, envelope: Envelope, me: PeerId) -> None:
+        """Remember an own message: `me` may leave the chain that it belongs to, and come back."""
+        if envelope.sender == me and envelope not in self._own:
+            self._own[envelope] = None
+
+    def start_over(self) -> list[Envelope]:
+        """Drop all messages of the abandoned chain, and return this member's own."""
+        self._mailbox = MessageStore()
+        return list(self._own)
+
+    def messages(self, round: int, ledger: Ledger) -> list[Envelope]:
+        """Return the round's signed messages, for a peer that asks what it missed."""
+        said = self._mailbox.of_round(round)
+        return [*self._accusations.envelopes(), *said] if round == len(ledger) else said
+
+    def _may_say_much(self, sender: PeerId, ledger: Ledger) -> bool:
+        """Whether a long message of this peer may be useful. A peer that asks for admission may be a
+        member by a record that we have not seen."""
+        return ledger.has_been_member(sender) or self._joins.has(sender)
+
+    def _screen_request(self, sender: PeerId, request: JoinRequest, ledger: Ledger) -> None:
+        if not invited(sender, request, self._manifest, ledger.verify):
+            raise ProtocolError("not_member", "asks for admission without an invitation")
+        if sender in ledger.membership(len(ledger)).expelled:
+            raise ProtocolError("not_member", "asks for admission and was expelled")
+
+    def _screen_evidence(self, sender: PeerId, evidence: Evidence, ledger: Ledger) -> None:
+        current = ledger.membership(len(ledger))
+        if sender not in current and sender not in ledger.membership(max(0, len(ledger) - 1)):
+            raise ProtocolError("not_member", "an accusation by somebody who is no member")
+        if evidence.round > len(ledger):
+            self._divergence.behind()
+            raise ProtocolError("other_round", f"evidence of {evidence.round} at {len(ledger)}")
+        # One proof is enough, and checking one takes time.
+        if self._accusations.wants(evidence.peer) and evidence.peer not in current.expelled:
+            ledger.check_evidence(evidence)

@@ -1,0 +1,61 @@
+"""Round peers: which other members work on a round, or have gone on from it.
+
+A member judges by this what to believe: a decision that only a few have signed is doubtful while the
+other members are seen working on the same round.
+"""
+
+from __future__ import annotations
+
+from ...crypto.identity import PeerId
+from ..wire.membership import Membership
+from ..wire.messages import JoinRequest, Message, RecordId, parent_of, round_of
+
+
+class RoundPeers:
+    """Other members' positions around one round. Times are seconds of any steady clock."""
+
+    def __init__(self, round: int, parent: RecordId, now: float) -> None:
+        """`parent` is the record of the previous round."""
+        self._round = round
+        self._parent = parent
+        self._created = now
+        # When each last worked on this very round; or on the next one, and on which record that builds.
+        self._here: dict[PeerId, float] = {}
+        self._ahead: dict[PeerId, tuple[RecordId | None, float]] = {}
+
+    def meet(self, sender: PeerId, message: Message, now: float) -> None:
+        """Note whether the sender is in this round, or has gone on, and from which record.
+
+        Messages from further ahead do not show the record, since they name later ones.
+        """
+        ahead, parent = round_of(message) - self._round, parent_of(message)
+        if isinstance(message, JoinRequest):
+            # A peer that asks to be admitted works on no round.
+            self._here.pop(sender, None)
+        elif ahead == 0 and parent in (None, self._parent):
+            self._here[sender] = now
+        elif ahead == 1 and parent is not None:
+            self._here.pop(sender, None)
+            self._ahead[sender] = parent, now
+        elif ahead > 1:
+            base, _ = self._ahead.get(sender, (None, now))
+            self._ahead[sender] = base, now
+
+    def within(self, seconds: float, now: float, *, instead_of: RecordId | None) -> set[PeerId]:
+        """Return the members seen working on this very round within the last `seconds`.
+
+        With `instead_of`, a decision for this round, members that went on from another record count,
+        too.
+        """
+        here = {peer for peer, at in self._here.items() if now - at <= seconds}
+        if instead_of is not None:
+            here |= {
+                peer
+                for peer, (base, at) in self._ahead.items()
+                if base != instead_of and now - at <= seconds
+            }
+        return here
+
+    def last(self, membership: Membership) -> float:
+        """Return when a member was last seen working on this very round; its start if none was."""
+        return max([self._created, *(at for peer, at in self._here.items() if peer in membership)])

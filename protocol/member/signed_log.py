@@ -1,0 +1,47 @@
+"""Signed log: which of a node's signed messages its disk still has to hold.
+
+A restart must not make a node contradict itself, so its messages stay until the round in which they were
+signed is decided: then the ledger replaces them, and messages of that round no longer count. Rewriting
+the rest in every round would be expensive, so that happens only occasionally.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+W = TypeVar("W")
+
+FORGET_ROUNDS = 64
+"""Rounds between two rewrites."""
+
+FORGET_BYTES = 1 << 20
+"""Size of the log in bytes that also triggers a rewrite: proposals of large swarms are long."""
+
+
+class SignedLog(Generic[W]):
+    """Logged messages, by the round in which they were signed."""
+
+    def __init__(self, every: int = FORGET_ROUNDS) -> None:
+        self._every = every
+        self._rounds: dict[int, list[W]] = {}
+        self._sizes: dict[int, int] = {}
+
+    def note(self, round: int, word: W, size: int) -> None:
+        """Note a message of `size` bytes, logged during `round` now or before a restart."""
+        self._rounds.setdefault(round, []).append(word)
+        self._sizes[round] = self._sizes.get(round, 0) + size
+
+    def forget(self, round: int) -> list[W]:
+        """Return the messages that may go now that `round` is decided. Those of that very round stay, as
+        others may still ask for them."""
+        if round % self._every and sum(self._sizes.values()) <= FORGET_BYTES:
+            return []
+        gone: list[W] = []
+        for old in [r for r in self._rounds if r < round]:
+            gone += self._rounds.pop(old)
+            del self._sizes[old]
+        return gone
+
+    def kept(self) -> list[W]:
+        """Return the remaining messages."""
+        return [word for said in self._rounds.values() for word in said]

@@ -1,0 +1,51 @@
+"""Solo quorum guard: listening before deciding alone, for a member whose votes are a quorum by
+themselves.
+
+While such a member is away, the others may go on as heirs (`chain/certificates`): they declare all
+members with votes silent. When it comes back, it could at once decide the very round that they have
+decided. So it casts no ballot before it has listened for a lease, and learns meanwhile how they went on.
+It is *in touch* from its first decision after that until it is away again, or learns a decision from
+others.
+
+If all members have one vote each, this does not matter: none can decide without the others before it has
+missed them for a lease.
+"""
+
+from __future__ import annotations
+
+
+class SoloQuorumGuard:
+    """When one member began to listen, and what it has heard. Times are seconds of any steady clock."""
+
+    def __init__(self, now: float) -> None:
+        self._since: float | None = now
+        self._deaf = False
+
+    @property
+    def in_touch(self) -> bool:
+        """Whether it knows that the others did not go on without it."""
+        return self._since is None
+
+    def goes_on(self, seconds: float, now: float) -> bool:
+        """Whether it has listened for at most `seconds`."""
+        return self._since is not None and now - self._since <= seconds
+
+    def begin(self, now: float) -> None:
+        """Begin to listen, after an absence: what this member knows may be outdated."""
+        self._since = now
+
+    def decided(self, *, beyond_doubt: bool, listens: bool, now: float) -> None:
+        """Note that a round is decided; `beyond_doubt` if that happened in this member's presence and
+        without doubt. If it still `listens`, it had decided the round before a restart."""
+        self._deaf = False
+        if not beyond_doubt:
+            self._since = now
+        elif not listens:
+            self._since = None
+
+    def hears(self, somebody: bool, now: float) -> None:
+        """Note whether any other member was heard lately. Members heard again may have gone on
+        meanwhile; a member that hears no other goes on alone."""
+        if somebody and self._deaf:
+            self._since = now
+        self._deaf = not somebody

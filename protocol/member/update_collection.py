@@ -1,0 +1,252 @@
+"""Announced updates of a round: which are announced by whom, which are held, and which were requested.
+
+An update is *held* when its bytes are in the store and have passed the codec's checks; only held
+updates are proposed and voted for, so everything that is agreed on is available.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ..chain.evidence import accuse_of_announcements
+from ..chain.ledger import Ledger
+from ..wire.membership import Votes
+from ..wire.messages import Announcement, Evidence, Record, SignedAnnouncement, UpdateEntry
+from .effects import Effect, FetchUpdate
+
+
+class RoundUpdates:
+    """One round's announcements by member, and when each update was held."""
+
+    def __init__(self, others: Votes, *, shared: bool = False) -> None:
+        """`others`: the votes of the other members. `shared`: several members may announce the same
+        update, and each announcement counts."""
+        self._others = others
+        self._shared = shared
+        self._announced: dict[PeerId, SignedAnnouncement] = {}
+        # Members by update: in a swarm of a thousand, an update becomes held every few milliseconds.
+        self._makers: dict[ContentId, list[PeerId]] = {}
+        self._fingerprints: Counter[int] = Counter()
+        self._arrivals: dict[PeerId, float] = {}
+        self._failed: set[PeerId] = set()
+        self.last_announced: float | None = None
+        """Time of the latest announcement."""
+        self.contradictions: dict[PeerId, Evidence] = {}
+        """Proofs against members that announced two updates. Some members received the one, some the
+        other, so no leader names either, and no voter requires one."""
+
+    def announce(
+        self, peer: PeerId, announcement: Announcement, signature: bytes, now: float = 0.0
+    ) -> bool:
+        """Add an announcement whose signature was checked.
+
+        A member's first one counts; if another one differs, a proof of the contradiction is kept.
+        Returns False if it differs.
+        """
+        said, known = SignedAnnouncement(announcement, signature), self._announced.get(peer)
+        if known is not None:
+            if said != known and peer not in self.contradictions:
+                self.contradictions[peer] = accuse_of_announcements(peer, known, said)
+                if peer not in self._arrivals:
+                    self._failed.add(peer)
+            return said == known
+        self._announced[peer] = said
+        self.last_announced = now
+        self._makers.setdefault(announcement.update, []).append(peer)
+        self._fingerprints[announcement.fingerprint] += self._others[peer]
+        return True
+
+    def announced(self, peer: PeerId) -> bool:
+        """Whether the member has announced its update."""
+        return peer in self._announced
+
+    def said(self, peer: PeerId) -> tuple[Announcement, bytes] | None:
+        """Return the member's announcement and its signature."""
+        said = self._announced.get(peer)
+        return None if said is None else (said.announcement, said.signature)
+
+    def announcements(self) -> list[tuple[PeerId, Announcement]]:
+        """Return all announcements, each with its member."""
+        return [(peer, said.announcement) for peer, said in self._announced.items()]
+
+    def take_in(self, record: Record, now: float) -> None:
+        """Add the announcements that a record names, whose signatures were checked."""
+        for entry in record.updates:
+            self.announce(entry.peer, record.announcement(entry), entry.signature, now)
+
+    def contradicted_by(self, record: Record) -> set[PeerId]:
+        """Return the members for which a record names an announcement other than the one held here."""
+        return {
+            entry.peer
+            for entry in record.updates
+            if self._announced.get(entry.peer)
+            != SignedAnnouncement(record.announcement(entry), entry.signature)
+        }
+
+    def contradicts(self, fingerprint: int) -> bool:
+        """Whether most other members, by votes, share one fingerprint that differs from this one.
+
+        Weighted by votes, since a crowd without votes could otherwise make an honest member reload its
+        parameters every round.
+        """
+        return any(
+            other != fingerprint and 2 * votes > self._others.total
+            for other, votes in self._fingerprints.items()
+        )
+
+    def held(self, update: ContentId, now: float) -> None:
+        """Note that the update with this id is in the store and valid."""
+        for peer in self._makers.get(update, ()):
+            self._arrivals.setdefault(peer, now)
+
+    def bad(self, update: ContentId) -> set[PeerId]:
+        """Mark the update with this id as invalid, stop waiting for it, and return its announcers."""
+        culprits = set(self._makers.get(update, ()))
+        self._failed |= culprits
+        return culprits
+
+    def outstanding(self, expected: set[PeerId]) -> set[PeerId]:
+        """Return the `expected` members whose update has not arrived."""
+        return expected - self._arrivals.keys() - self._failed
+
+    @property
+    def settled(self) -> int:
+        """Number of members that owe nothing more: their update is held or invalid."""
+        return len(self._arrivals) + len(self._failed)
+
+    def arrivals(self, start: float) -> list[float]:
+        """Return how long after `start` each update was held, in seconds."""
+        return [max(0.0, at - start) for at in self._arrivals.values()]
+
+    def held_by(self, until: float) -> set[PeerId]:
+        """Return the members whose update was held at that time."""
+        return {peer for peer, at in self._arrivals.items() if at <= until}
+
+    def missed_by(self, record: Record, until: float) -> set[PeerId]:
+        """Return the members whose update was held at that time, was trained from the record's
+        parameters, and is missing from the record. Members that the record expels or declares silent do
+        not count, nor do copies of an update."""
+        named = {entry.peer: entry.update for entry in record.updates}
+        ids = {*named.values()}
+        gone = {entry.peer for entry in record.departed if entry.reason == "silent"}
+        gone |= {proof.peer for proof in record.evidence if proof.announcements}
+        return {
+            peer
+            for peer in self.held_by(until) - gone - self.contradictions.keys()
+            for said in (self._announced[peer].announcement,)
+            if said.fingerprint == record.fingerprint
+            and named.get(peer) != said.update
+            and (self._shared or said.update not in ids)
+        }
+
+    def awaited(self) -> set[PeerId]:
+        """Return the members whose update was announced but has not arrived."""
+        return self.outstanding({*self._announced})
+
+    @property
+    def updates(self) -> set[ContentId]:
+        """The ids of all announced updates."""
+        return {said.announcement.update for said in self._announced.values()}
+
+    @property
+    def last_arrival(self) -> float | None:
+        """Time when the latest held update arrived."""
+        # The dictionary is in order of arrival.
+        return next(reversed(self._arrivals.values()), None)
+
+    def entries(self, fingerprint: int) -> list[UpdateEntry]:
+        """Return record entries, sorted by peer, of all held updates trained from these parameters.
+
+        An update counts once, for the member that announced it first, since a copy comes later; except
+        where the aggregators of a section all announce the aggregate that they agree on.
+        """
+        first: dict[ContentId, PeerId] = {}
+        for peer, announcement in self.announcements():
+            if announcement.fingerprint == fingerprint and peer not in self.contradictions:
+                first.setdefault(announcement.update, peer)
+        return [
+            UpdateEntry(
+                peer=peer,
+                update=announcement.update,
+                size=announcement.size,
+                tokens=announcement.tokens,
+                loss=announcement.loss,
+                signature=said.signature,
+                capacity=announcement.capacity,
+                speaks=announcement.speaks,
+                commitment=announcement.commitment,
+            )
+            for peer, said in sorted(self._announced.items(), key=lambda item: item[0])
+            for announcement in (said.announcement,)
+            if peer in self._arrivals
+            and peer not in self.contradictions
+            and announcement.fingerprint == fingerprint
+            and (self._shared or first[announcement.update] == peer)
+        ]
+
+
+class HeldUpdates:
+    """Updates that this member holds or has requested."""
+
+    def __init__(self) -> None:
+        self.held: set[ContentId] = set()
+        self._asked: set[tuple[int, ContentId]] = set()
+
+    def fetch(self, round: int, peer: PeerId, update: ContentId, size: int) -> list[Effect]:
+        """Request an update of `peer`, unless it is held or already requested."""
+        if update in self.held or (round, update) in self._asked:
+            return []
+        self._asked.add((round, update))
+        return [FetchUpdate(round, peer, update, size)]
+
+    def fetch_all(self, round: int, entries: Iterable[UpdateEntry]) -> list[Effect]:
+        """Request each of these updates that is neither held nor requested."""
+        return [
+            effect
+            for entry in entries
+            for effect in self.fetch(round, entry.peer, entry.update, entry.size)
+        ]
+
+    def arrived(self, update: ContentId, ledger: Ledger, applied_round: int) -> None:
+        """Note an update's arrival. It is held if it is still wanted: its round may be over by now."""
+        rounds = range(applied_round + 1, len(ledger) + 1)
+        if any((round_, update) in self._asked for round_ in rounds):
+            self.held.add(update)
+
+    def loaded(self, announced: set[ContentId], ledger: Ledger, applied_round: int) -> None:
+        """Reset after new parameters were loaded: what they lack can be requested again, what they
+        already contain is dropped."""
+        self._asked.clear()
+        needed = set(announced)
+        for round_ in range(applied_round + 1, len(ledger)):
+            needed |= {entry.update for entry in ledger[round_].record.updates}
+        self.held &= needed
+
+    def decided(self, ledger: Ledger, applied_round: int) -> None:
+        """Drop the updates that did not count in the round just decided, however they were learned of,
+        since the disk drops them, too (`chain/keeping.py`). One that comes up again is requested again.
+
+        Updates that count stay until they are applied, and so do those of earlier rounds that are not
+        applied yet: some member may have announced such an update again.
+        """
+        over = len(ledger) - 1
+        counted = {entry.update for entry in ledger[over].record.updates}
+        self._asked = {
+            (round_, update)
+            for round_, update in self._asked
+            if round_ > applied_round and (round_ != over or update in counted)
+        }
+        missed = self.held - {update for _, update in self._asked}
+        for round_ in range(over, applied_round, -1):
+            if not missed:
+                break
+            missed -= {entry.update for entry in ledger[round_].record.updates}
+        self.held -= missed
+
+    def applied(self, round: int, updates: set[ContentId]) -> None:
+        """Drop this round's updates, now applied, unless a later round names them again."""
+        self._asked = {(round_, update) for round_, update in self._asked if round_ > round}
+        self.held -= updates - {update for _, update in self._asked}

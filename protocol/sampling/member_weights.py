@@ -1,0 +1,142 @@
+"""Member weights, which determine shares: they follow the stated capacities and the updates that
+counted.
+
+A member states its capacity with each update: how many sequences it could train in a day. Its weight
+follows this slowly upwards and at once downwards, and is halved whenever an update that was due does
+not count; but not the first time, where a third of the round's updates are missing at once. So weights
+are a function of the chain: all members compute the same ones without messages, and a claim that a
+member cannot meet makes its share smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ...crypto.identity import PeerId
+from ..wire.messages import Record
+
+# Growth with each update that counts, up to the stated capacity: a share sixteen times as large takes
+# seven of them. A device that was asleep is back soon, and a false claim makes a round at most half as
+# long again.
+_GROWTH = 2
+# Growth above half of the weight at which an update was last late: by a sixteenth. An excessive claim
+# then costs one late update in a dozen, rather than one in three.
+_CAREFUL_GROWTH = 16
+# Late updates shrink a weight to no less than one stream in this many rounds, among members at the
+# median: with that stream a member shows that it is back, and its capacity.
+_FLOOR_ROUNDS = 64
+# No weight grows beyond this many times the sum that all would have at the median. A member's streams
+# are bounded anyway, but a claim that grew for ever would have to be halved for as long before it took
+# effect.
+_MOST = 2
+# A newcomer begins with this fraction of the median: it has no history.
+_MODEST = 4
+
+Why = Literal["", "new", "late", "careful", "growing"]
+"""Why a weight is below the stated capacity: no update has counted yet; the last update that was due
+did not count; one did not a while ago; the weight still grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberWeight:
+    """Weight of one member, in the unit of capacities. 0: no capacity was stated yet by any member."""
+
+    value: int = 0
+    capacity: int = 0
+    """Capacity stated in the last update that counted; 0 if none was."""
+    limit: int = 0
+    """Half of the weight at which an update was late; above it growth is slow. 0 if none was late."""
+    missed: int = 0
+    """Consecutive updates that were due and did not count."""
+    spared: bool = False
+    """Whether the last update that was due did not count in a thin round (`is_thin`)."""
+
+    @property
+    def why(self) -> Why:
+        """Why the weight is below the capacity."""
+        if self.missed:
+            return "late"
+        if self.value >= self.capacity > 0:
+            return ""
+        if self.capacity == 0:
+            return "new"
+        return "careful" if self.limit and self.value >= self.limit else "growing"
+
+    def counted(self, capacity: int, most: int) -> MemberWeight:
+        """Return the weight after an update that counts, with the capacity that it stated; 0 states
+        none. `most` is an upper bound."""
+        if capacity == 0:
+            return MemberWeight(self.value, self.capacity, self.limit)
+        value = self.value
+        if self.limit and value >= self.limit:
+            grown = value + max(1, value // _CAREFUL_GROWTH)
+        else:
+            grown = value + max(1, value // _GROWTH)
+            grown = min(grown, self.limit) if self.limit else grown
+        return MemberWeight(min(capacity, grown, most), capacity, self.limit)
+
+    def late(self, floor: int) -> MemberWeight:
+        """Return the weight after an update that was due and did not count."""
+        value = max(min(self.value, floor), self.value // 2)
+        # Only the first of a row: the later ones do not show which weight is too much.
+        limit = self.limit if self.missed else self.value // 2
+        return MemberWeight(value, self.capacity, limit, self.missed + 1)
+
+    def missed_in_thin_round(self, floor: int) -> MemberWeight:
+        """Return the weight after an update that was due and did not count in a thin round: the first
+        time this is hardly the member's fault."""
+        if self.spared or self.missed:
+            return self.late(floor)
+        return replace(self, spared=True)
+
+
+def is_thin(due: Collection[PeerId], counted: Collection[PeerId]) -> bool:
+    """Whether at least a third of the updates that were due, and more than one, do not count: then the
+    network is the cause, or a leader that left them out."""
+    missing = sum(peer not in counted for peer in due)
+    return missing > 1 and 3 * missing >= len(due)
+
+
+def next_weights(
+    weights: Mapping[PeerId, MemberWeight],
+    due: Collection[PeerId],
+    record: Record,
+    members: Iterable[PeerId],
+    lanes: int,
+) -> Mapping[PeerId, MemberWeight]:
+    """Return the weights after a record in whose round updates of these members were `due`. `members`:
+    those of the next round, which has `lanes` streams."""
+    stated = {entry.peer: entry.capacity for entry in record.updates}
+    if not any(weight.value for weight in weights.values()):
+        # The first stated capacities set the scale for all members.
+        first = _lower_median([capacity for capacity in stated.values() if capacity])
+        weights = dict.fromkeys(weights, MemberWeight(first))
+    median = _lower_median([weight.value for weight in weights.values()])
+    together = median * len(weights)
+    floor, most = max(1, together // (_FLOOR_ROUNDS * lanes)), _MOST * together
+    after: dict[PeerId, MemberWeight] = {}
+    thin = is_thin(due, stated)
+    for peer in members:
+        weight = weights.get(peer)
+        if weight is None:
+            after[peer] = modest_weight(weights)
+        elif peer in stated:
+            after[peer] = weight.counted(stated[peer], most)
+        elif peer in due and median:
+            after[peer] = weight.missed_in_thin_round(floor) if thin else weight.late(floor)
+        else:
+            after[peer] = weight
+    return weights if after == weights else after
+
+
+def modest_weight(weights: Mapping[PeerId, MemberWeight]) -> MemberWeight:
+    """Return the initial weight of a newcomer."""
+    median = _lower_median([weight.value for weight in weights.values()])
+    return MemberWeight(max(1, median // _MODEST) if median else 0)
+
+
+def _lower_median(values: list[int]) -> int:
+    """Return the lower median, which fewer than half of the values cannot raise; 0 of none."""
+    return sorted(values)[(len(values) - 1) // 2] if values else 0

@@ -1,0 +1,1 @@
+"""Small pure data structures that the rest of protocol/ shares: limits, pauses, bounded tables."""

@@ -1,0 +1,39 @@
+"""Bounded table for what other peers make us remember.
+
+Identities are free, so any attacker can fill the memory with a table by peer that only grows. Here a new
+entry evicts the one that was set longest ago: a crowd evicts its own entries, and active peers stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BoundedTable(MutableMapping[K, V]):
+    """At most `most` entries, in the order in which they were last set."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._entries: dict[K, V] = {}
+
+    def __getitem__(self, key: K) -> V:
+        return self._entries[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._entries.pop(key, None)
+        self._entries[key] = value
+        if len(self._entries) > self.most:
+            del self._entries[next(iter(self._entries))]
+
+    def __delitem__(self, key: K) -> None:
+        del self._entries[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

@@ -1,0 +1,103 @@
+"""A low audit is settled by all members called, weighted by votes; a third of these is too little."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from fractions import Fraction
+from math import comb
+
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.audit.disputes import SEATS, Jury, call, outcome
+
+PEERS = [PeerId(content_id(b"%d" % number)) for number in range(60)]
+CHECKED = PEERS[0]
+
+
+def lots(count: int) -> list[bytes]:
+    return [random.Random(number).randbytes(32) for number in range(count)]
+
+
+def called(*votes: int) -> Jury:
+    return call(dict(zip(PEERS, votes, strict=False)), b"lot")
+
+
+def told(*low: bool) -> dict[PeerId, bool]:
+    """Return re-audits by members other than the checked one, which is the first."""
+    return dict(zip(PEERS[1:], low, strict=False))
+
+
+def test_what_most_of_all_votes_say_is_so() -> None:
+    all_ = called(3, 1, 1, 4)
+    assert not all_.drawn
+    assert outcome(all_, {}, CHECKED) == "open"
+    # Five of nine votes are needed.
+    assert outcome(all_, told(True, True), CHECKED) == "open"
+    assert outcome(all_, told(True, False, True), CHECKED) == "failed"
+    assert outcome(all_, told(False), CHECKED) == "open"
+    assert outcome(all_, told(False, False), CHECKED) == "contradicted"
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(1, 6))))
+def test_the_order_is_of_no_account(order: tuple[int, ...]) -> None:
+    low = {1: True, 2: False, 3: True, 4: True, 5: False}
+    said = {PEERS[number]: low[number] for number in order}
+    assert outcome(called(1, 1, 1, 2, 2, 1), said, CHECKED) == "failed"
+
+
+def test_the_checked_member_says_nothing_alone_whatever_its_votes() -> None:
+    most = called(8, 1, 1)
+    assert outcome(most, {}, CHECKED) == "open"
+    assert outcome(most, told(True, True), CHECKED) == "open"
+    assert outcome(most, told(False), CHECKED) == "contradicted"
+
+
+def test_who_has_no_votes_or_is_not_called_counts_for_nothing() -> None:
+    stranger = {PEERS[40]: True, PEERS[41]: True}
+    assert outcome(called(1, 1, 1), {**told(True), **stranger}, CHECKED) == "open"
+
+
+@pytest.mark.parametrize("count", range(3, SEATS + 1))
+def test_up_to_sixteen_a_third_settles_nothing_and_two_thirds_all(count: int) -> None:
+    """The auditor is a liar and the audited member honest, or the other way round."""
+    liars = (count - 1) // 3
+    all_ = called(*[1] * count)
+    honest_checked = told(*[False] * (count - liars - 1), *[True] * liars)
+    assert outcome(all_, honest_checked, CHECKED) == "contradicted"
+    only_liars = dict(itertools.islice(reversed(honest_checked.items()), liars))
+    assert outcome(all_, only_liars, CHECKED) == "open"
+    if liars:
+        idle_checked = told(*[True] * (count - liars), *[False] * (liars - 1))
+        assert outcome(all_, idle_checked, CHECKED) == "failed"
+
+
+def test_where_many_have_votes_seats_are_drawn_in_proportion() -> None:
+    votes = dict(zip(PEERS[:30], [1] * 29 + [31], strict=True))
+    seats = [call(votes, lot) for lot in lots(600)]
+    assert all(each.drawn and sum(each.weights.values()) == SEATS for each in seats)
+    assert all(each.needed == 11 for each in seats)
+    # Half of the votes give half of the seats, to within one.
+    assert {each.weights[PEERS[29]] for each in seats} <= {8, 9}
+    often = sum(each.weights.get(PEERS[3], 0) for each in seats) / 600
+    # 16 of 60, with a standard deviation of 0.018.
+    assert abs(often - 16 / 60) < 0.08
+    assert len({tuple(sorted(each.weights)) for each in seats}) == 600
+
+
+def test_how_often_liars_with_a_third_have_two_thirds_of_the_seats() -> None:
+    many = sum(
+        comb(SEATS, n) * Fraction(1, 3) ** n * Fraction(2, 3) ** (SEATS - n)
+        for n in range(11, SEATS + 1)
+    )
+    assert 240 < 1 / many < 260
+    forty = Fraction(sum(comb(13, n) * comb(27, SEATS - n) for n in range(11, 14)), comb(40, 16))
+    assert 9600 < 1 / forty < 9650
+    votes = dict.fromkeys(PEERS[:40], 1)
+    liars = set(PEERS[:13])
+    won = sum(
+        sum(seat for peer, seat in call(votes, lot).weights.items() if peer in liars) >= 11
+        for lot in lots(3000)
+    )
+    assert won <= 3

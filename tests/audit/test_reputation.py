@@ -1,0 +1,449 @@
+"""Votes follow from vouched work; members that cheat, in their work or in audits, lose them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from fractions import Fraction
+
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.audit.audit_sums import level_test
+from distro_node.protocol.audit.disputes import LAG, LASTS
+from distro_node.protocol.audit.reputation import (
+    FRESH,
+    TERM,
+    VOUCHERS,
+    WINDOW,
+    Audit,
+    Reaudit,
+    RecordedWork,
+    ReputationTable,
+)
+from distro_node.protocol.audit.verdict import SAID
+
+GOOD, LOW = 15_000, 500
+LEVELS = level_test(250)
+PEERS = [PeerId(content_id(b"member %d" % number)) for number in range(12)]
+FOUNDER, ANN, BEN, NEW = PEERS[0], PEERS[1], PEERS[2], PEERS[11]
+SHARE = 4
+
+
+class Run:
+    """Consecutive rounds of a swarm."""
+
+    def __init__(self, shares: Mapping[PeerId, int]) -> None:
+        self.accounts = ReputationTable(FOUNDER, LEVELS)
+        self.away: Collection[PeerId] = ()
+        self.shares = shares
+        # Round 0 has no training, and what counts in round 1 is audited from then on.
+        self.accounts.close(RecordedWork(0, {}), PEERS)
+        self.round = 1
+        self.close()
+
+    def close(self, *looks: Audit, again: tuple[Reaudit, ...] = ()) -> None:
+        shares = {peer: share for peer, share in self.shares.items() if peer not in self.away}
+        facts = RecordedWork(self.round, shares, looks, again)
+        self.accounts.close(facts, [peer for peer in PEERS if peer not in self.away])
+        self.round += 1
+
+    def look(self, checker: PeerId, peer: PeerId, score: int = GOOD) -> Audit:
+        """Return an audit of the last round."""
+        return Audit(checker, peer, self.round - 1, self.shares.get(peer, SHARE), score)
+
+    def looks(self, checker: PeerId, *peers: PeerId, score: int = GOOD) -> None:
+        """Record each audit in a round of its own."""
+        for peer in peers:
+            self.close(self.look(checker, peer, score))
+
+    def to_term(self) -> None:
+        """Advance to the beginning of the next epoch."""
+        self.close()
+        while self.round % TERM:
+            self.close()
+
+    def settle(self, first: Audit, low: bool) -> None:
+        """Record the audit, and then every re-audit."""
+        self.call(first)
+        lookers = sorted(self.accounts.waits_for(first))
+        self.close(again=tuple(Reaudit(peer, first, low) for peer in lookers))
+
+    def call(self, *firsts: Audit) -> None:
+        """Record the audits, and then the rounds until re-auditors are called."""
+        self.close(*firsts)
+        for _ in range(LAG):
+            self.close()
+
+
+@pytest.fixture
+def run() -> Run:
+    """Return a swarm of eight members with votes, in their second epoch with any."""
+    run = Run(dict.fromkeys(PEERS[:8], SHARE))
+    run.looks(FOUNDER, *PEERS[1:8])
+    run.to_term()
+    assert set(run.accounts.votes) == set(PEERS[:8])
+    for number, peer in enumerate(PEERS[:8]):
+        run.looks(peer, *(PEERS[(number + step) % 8] for step in range(1, VOUCHERS + 1)))
+    run.to_term()
+    return run
+
+
+def test_the_founder_is_alone_until_it_has_vouched_for_somebody() -> None:
+    run = Run({FOUNDER: 4, ANN: 2, BEN: 1})
+    run.to_term()
+    run.to_term()
+    assert dict(run.accounts.votes) == {FOUNDER: 4 * (2 * TERM - 1)}
+    run.looks(FOUNDER, ANN)
+    # Not before the next epoch, and for all her work up to the audited round.
+    assert set(run.accounts.votes) == {FOUNDER}
+    run.to_term()
+    assert run.accounts.votes == {FOUNDER: 4 * (3 * TERM - 1), ANN: 2 * (2 * TERM - 1)}
+
+
+def test_votes_are_the_work_that_is_vouched_for(run: Run) -> None:
+    before = dict(run.accounts.votes)
+    run.looks(ANN, BEN)
+    run.to_term()
+    after = run.accounts.votes
+    assert after[BEN] > before[BEN]
+    assert {peer for peer in after if after[peer] != before[peer]} == {BEN}
+
+
+def test_as_one_member_or_as_many_the_votes_are_the_same() -> None:
+    def hostile_votes(identities: int) -> Fraction:
+        crowd = PEERS[:0:-1][:identities]
+        run = Run({FOUNDER: 90, **dict.fromkeys(crowd, 22 // identities)})
+        for _ in range(2):
+            at = run.round
+            # All audits in one round.
+            run.close()
+            for peer in crowd:
+                run.close(run.look(FOUNDER, peer))
+            while run.round < at + 4 * TERM:
+                run.close()
+        run.looks(FOUNDER, *crowd)
+        votes = run.accounts.votes
+        run.to_term()
+        votes = run.accounts.votes
+        return Fraction(sum(votes.get(peer, 0) for peer in crowd), sum(votes.values()))
+
+    # Except for the rounds in which each is last audited.
+    assert hostile_votes(11) <= hostile_votes(1) * Fraction(11, 10)
+
+
+@pytest.mark.parametrize("behind", range(-1, FRESH + 2))
+def test_a_look_is_recorded_in_the_records_behind_its_round(run: Run, behind: int) -> None:
+    allowed = run.accounts.takes_look(ANN, BEN, run.round - behind, run.round)
+    assert allowed == (1 <= behind < FRESH)
+
+
+def test_nothing_is_looked_at_in_round_0() -> None:
+    accounts = Run({FOUNDER: SHARE, ANN: SHARE}).accounts
+    assert not accounts.takes_look(FOUNDER, ANN, 0, 2)
+    assert accounts.takes_look(FOUNDER, ANN, 1, 2)
+
+
+@pytest.mark.parametrize("why", ["of itself", "no votes", "nobody", "old", "to come", "twice"])
+def test_looks_that_may_not_be_change_nothing(run: Run, why: str) -> None:
+    now = run.round
+    if why == "twice":
+        run.close(Audit(ANN, FOUNDER, now - 1, SHARE, GOOD))
+    look = {
+        "of itself": Audit(ANN, ANN, now - 1, SHARE, GOOD),
+        "no votes": Audit(NEW, ANN, now - 1, SHARE, GOOD),
+        "nobody": Audit(ANN, NEW, now - 1, SHARE, GOOD),
+        "old": Audit(ANN, BEN, now - FRESH, SHARE, GOOD),
+        "to come": Audit(ANN, BEN, now, SHARE, GOOD),
+        "twice": Audit(ANN, BEN, now - 1, SHARE, GOOD),
+    }[why]
+    peer = look.peer
+    before = (
+        run.accounts[peer].work,
+        run.accounts[peer].standings,
+        list(run.accounts[peer].scores),
+    )
+    run.close(look)
+    account = run.accounts[peer]
+    assert (account.work, account.standings, list(account.scores)) == before
+
+
+def test_a_failure_takes_what_waits_and_three_take_the_votes(run: Run) -> None:
+    votes = dict(run.accounts.votes)
+    for _ in range(2):
+        run.settle(run.look(ANN, BEN, LOW), low=True)
+        assert run.accounts.counts(BEN)
+    assert run.accounts[BEN].work == votes[BEN]
+    # Except for the round that recorded it.
+    assert len(run.accounts[BEN].waiting) <= 1
+    run.settle(run.look(FOUNDER, BEN, LOW), low=True)
+    assert not run.accounts.counts(BEN)
+    run.to_term()
+    assert BEN not in run.accounts.votes
+    # Its later work is never vouched for.
+    run.looks(ANN, BEN)
+    assert run.accounts[BEN].work == 0
+
+
+def test_of_a_stranger_one_failure_is_enough(run: Run) -> None:
+    run.shares = {**run.shares, NEW: 4}
+    run.close()
+    assert run.accounts.counts(NEW)
+    run.settle(run.look(ANN, NEW, LOW), low=True)
+    assert not run.accounts.counts(NEW)
+
+
+def test_whoever_accuses_the_honest_is_not_heard_any_more(run: Run) -> None:
+    accused = [peer for peer in PEERS[:8] if peer != ANN] * 3
+    for peer in accused:
+        run.settle(run.look(ANN, peer, LOW), low=False)
+    assert all(run.accounts[peer].standings.credible for peer in accused)
+    assert not run.accounts[ANN].standings.credible
+    assert run.accounts.counts(ANN)
+    run.to_term()
+    assert ANN not in run.accounts.votes
+    # It may not audit, so only time restores its credibility.
+    for _ in range(30):
+        run.to_term()
+    assert run.accounts[ANN].standings.credible
+    assert ANN in run.accounts.votes
+
+
+def test_liars_with_a_third_settle_nothing(run: Run) -> None:
+    first = run.look(ANN, BEN, LOW)
+    run.call(first)
+    liars = [ANN, *sorted(run.accounts.votes.keys() - {ANN, BEN})[:1]]
+    again = tuple(Reaudit(peer, first, True) for peer in liars)
+    # Duplicates count once, and the audited member itself has no part in it.
+    run.close(again=(*again, *again, Reaudit(BEN, first, False)))
+    assert list(run.accounts.disputes) == [first]
+    for _ in range(LASTS):
+        run.close()
+    assert not list(run.accounts.disputes)
+    assert run.accounts[BEN].standings.work.sum <= 0
+
+
+def test_nobody_looks_again_before_it_is_drawn_who_does(run: Run) -> None:
+    first = run.look(ANN, BEN, LOW)
+    run.close(first)
+    for _ in range(LAG):
+        assert not any(run.accounts.may_look_again(peer, first) for peer in PEERS)
+        run.close()
+    assert run.accounts.waits_for(first) == run.accounts.votes.keys() - {BEN}
+
+
+def test_a_dispute_is_settled_when_all_say_so_at_any_time(run: Run) -> None:
+    """Whichever leader leaves re-audits out can do so only while it leads."""
+    first = run.look(ANN, BEN, LOW)
+    run.call(first)
+    for _ in range(LASTS - 1):
+        run.close()
+    lookers = sorted(run.accounts.waits_for(first))
+    run.close(again=tuple(Reaudit(peer, first, low=False) for peer in lookers))
+    assert [ending for _, ending in run.accounts.ended] == ["contradicted"]
+
+
+def test_whose_word_is_not_believed_is_not_called(run: Run) -> None:
+    for peer in [peer for peer in PEERS[:8] if peer != ANN]:
+        run.settle(run.look(ANN, peer, LOW), low=False)
+    assert run.accounts[ANN].standings.word.accused
+    first = run.look(FOUNDER, BEN, LOW)
+    run.call(first)
+    assert ANN not in run.accounts.waits_for(first)
+
+
+def test_whoever_is_away_has_no_votes_and_has_them_again(run: Run) -> None:
+    before = dict(run.accounts.votes)
+    run.away = {BEN}
+    run.close()
+    assert run.accounts.votes == {peer: votes for peer, votes in before.items() if peer != BEN}
+    assert run.accounts.chance_to_look(BEN, 1) == 0
+    assert not run.accounts.takes_look(BEN, ANN, run.round - 1, run.round)
+    run.to_term()
+    run.to_term()
+    assert BEN not in run.accounts.votes
+    run.away = ()
+    run.close()
+    assert run.accounts.votes[BEN] == before[BEN]
+    assert run.accounts.takes_look(BEN, ANN, run.round - 1, run.round)
+
+
+def test_whoever_was_accused_comes_back_accused(run: Run) -> None:
+    for checker in (ANN, FOUNDER, PEERS[3]):
+        run.settle(run.look(checker, BEN, LOW), low=True)
+    assert not run.accounts.counts(BEN)
+    run.away = {BEN}
+    for _ in range(3):
+        run.to_term()
+    run.away = ()
+    run.to_term()
+    assert not run.accounts.counts(BEN)
+    assert BEN not in run.accounts.votes
+
+
+def test_a_dispute_about_whoever_goes_is_settled(run: Run) -> None:
+    """Leaving does not end the dispute, and the audit of a member that leaves still counts."""
+    about, of = run.look(ANN, BEN, LOW), run.look(BEN, ANN, LOW)
+    run.close(about, of)
+    run.away = {BEN}
+    for _ in range(LAG):
+        run.close()
+    run.close(
+        again=tuple(
+            Reaudit(peer, first, first is about)
+            for first in (about, of)
+            for peer in sorted(run.accounts.waits_for(first))
+        )
+    )
+    assert not run.accounts.disputes
+    assert run.accounts[BEN].standings.work.sum > 0
+    assert run.accounts[BEN].standings.word.sum > 0
+
+
+def test_where_nobody_is_left_who_has_votes_all_count_alike_until_somebody_has(run: Run) -> None:
+    voters, strangers = dict(run.accounts.votes), PEERS[8:]
+    run.shares = dict.fromkeys(PEERS, SHARE)
+    run.away = set(voters)
+    run.close()
+    assert run.accounts.votes == dict.fromkeys(strangers, 1)
+    run.to_term()
+    # No member has vouched for another yet.
+    assert run.accounts.votes == dict.fromkeys(strangers, 1)
+    for step in range(1, len(strangers)):
+        run.close(
+            *(
+                run.look(peer, strangers[(number + step) % len(strangers)])
+                for number, peer in enumerate(strangers)
+            )
+        )
+    run.to_term()
+    earned = dict(run.accounts.votes)
+    assert earned.keys() == set(strangers)
+    assert min(earned.values()) > SHARE
+    # They keep their votes beside the members that come back.
+    run.away = ()
+    run.close()
+    assert run.accounts.votes == voters | earned
+
+
+def test_one_who_alone_is_left_cannot_vouch_for_itself(run: Run) -> None:
+    run.shares = dict.fromkeys(PEERS, SHARE)
+    run.away = set(PEERS) - {NEW}
+    for _ in range(3):
+        run.to_term()
+    assert run.accounts.votes == {NEW: 1}
+    run.away = ()
+    run.close()
+    assert NEW not in run.accounts.votes
+
+
+def test_scores_are_held_to_those_of_shares_as_large() -> None:
+    """A fifth of the score is no fault if a member has sixteen times as much to do."""
+    large, small = PEERS[5:8], PEERS[:5]
+    run = Run({**dict.fromkeys(small, 1), **dict.fromkeys(large, 16)})
+    high, deep = 60_000, 12_000
+    for _ in range(SAID):
+        run.looks(FOUNDER, *small[1:], score=high)
+        run.looks(FOUNDER, *large, score=deep)
+    run.to_term()
+    for _ in range(SAID):
+        run.looks(ANN, FOUNDER, score=high)
+    run.to_term()
+    assert (run.accounts.usual(1), run.accounts.usual(16)) == (high, deep)
+    assert (run.accounts.bound(1), run.accounts.bound(16)) == (high // 2, deep // 2)
+    # No member has a share of four: scores fall with the square root of the share, at the level of most
+    # votes, and half of that is usual.
+    assert run.accounts.usual(4) == deep
+    run.looks(ANN, large[0], score=deep)
+    assert not run.accounts.disputes
+    run.looks(ANN, small[2], score=deep)
+    assert [first.peer for first in run.accounts.disputes] == [small[2]]
+
+
+def test_a_copy_grows_in_another_way(run: Run) -> None:
+    def state(accounts: ReputationTable) -> object:
+        of_each = [accounts[peer].copy() for peer in PEERS]
+        disputes = {first: dict(known.again) for first, known in accounts.disputes.items()}
+        return (
+            of_each,
+            disputes,
+            dict(accounts.votes),
+            [accounts.usual(share) for share in (1, 4, 64)],
+        )
+
+    first = run.look(ANN, BEN, LOW)
+    run.close(first, run.look(BEN, FOUNDER))
+    ours, before = run.accounts, state(run.accounts)
+    theirs, at = ours.copy(), run.round
+    assert state(theirs) == before
+
+    def grow() -> None:
+        run.close(run.look(PEERS[3], PEERS[4]), again=(Reaudit(PEERS[5], first, True),))
+        run.away = {BEN}
+        run.to_term()
+
+    grow()
+    grown = state(ours)
+    assert (state(theirs), grown == before) == (before, False)
+    run.accounts, run.round, run.away = theirs, at, ()
+    grow()
+    assert state(theirs) == grown
+
+
+def test_the_founder_alone_looks_again_itself() -> None:
+    run = Run({FOUNDER: 4, ANN: 4})
+    first = run.look(FOUNDER, ANN, LOW)
+    run.call(first)
+    run.close(again=(Reaudit(ANN, first, False),))
+    assert run.accounts.counts(ANN)
+    run.close(again=(Reaudit(FOUNDER, first, True),))
+    assert not run.accounts.counts(ANN)
+
+
+def test_a_look_vouches_once_and_by_one_voter(run: Run) -> None:
+    """In a large swarm one voter is not enough for votes, however often it audits."""
+    run.shares = {**run.shares, NEW: 4}
+    run.close()
+    for _ in range(5):
+        run.looks(ANN, NEW)
+    run.to_term()
+    assert run.accounts[NEW].work > 0
+    assert NEW not in run.accounts.votes
+    run.looks(BEN, NEW)
+    run.looks(FOUNDER, NEW)
+    run.to_term()
+    assert NEW in run.accounts.votes
+
+
+def test_old_work_gives_no_votes(run: Run) -> None:
+    voters = dict.fromkeys(PEERS[:8], 4)
+    run.shares = {peer: share for peer, share in voters.items() if peer != BEN}
+    while run.round <= WINDOW:
+        run.looks(ANN, FOUNDER, *PEERS[3:8])
+        run.looks(FOUNDER, ANN, *PEERS[3:8])
+        run.looks(PEERS[3], FOUNDER, ANN, *PEERS[4:8])
+        run.looks(PEERS[4], PEERS[3])
+    run.to_term()
+    for _ in range(4):
+        run.to_term()
+    assert BEN not in run.accounts.votes
+    # Its account is dropped.
+    assert run.accounts[BEN].last == 0
+    assert all(len(run.accounts[peer].vouched) <= WINDOW // TERM + 1 for peer in voters)
+
+
+def test_where_nobody_has_earned_votes_those_who_had_them_keep_them(run: Run) -> None:
+    voters = dict(run.accounts.votes)
+    run.shares = {}
+    for _ in range(WINDOW // TERM + 2):
+        run.to_term()
+    assert run.accounts.votes
+    assert set(run.accounts.votes) <= set(voters)
+
+
+def test_looks_are_in_proportion_to_votes(run: Run) -> None:
+    accounts = run.accounts
+    assert accounts.chance_to_look(NEW, 5) == 0
+    chances = [accounts.chance_to_look(peer, 5) for peer in accounts.votes]
+    assert sum(chances) == Fraction(len(chances), 5)
+    accounts.votes = {FOUNDER: 10, ANN: 1}
+    assert accounts.chance_to_look(FOUNDER, 1) == 1

@@ -1,0 +1,437 @@
+"""Rules of accounts: what earns votes, what takes them, and how disputed audits end."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.audit import reputation, verdict
+from distro_node.protocol.audit.audit_sums import level_test
+from distro_node.protocol.audit.disputes import LAG, OPEN
+from distro_node.protocol.audit.reputation import (
+    FRESH,
+    TERM,
+    WINDOW,
+    Audit,
+    Reaudit,
+    RecordedWork,
+    ReputationTable,
+)
+from distro_node.protocol.audit.verdict import SAID, TOLD, BaselineSample, ScoreBaseline
+
+# Private here: `_accounts`, `_looked`: what is kept is counted.
+
+GOOD, LOW = 15_000, 500
+PEERS = [PeerId(content_id(b"member %d" % number)) for number in range(12)]
+FOUNDER, ANN, BEN, CAT = PEERS[:4]
+
+
+class _Run:
+    """Consecutive rounds in which all members do their share."""
+
+    def __init__(self, count: int = 4, deviation: int = 250) -> None:
+        self.accounts = ReputationTable(FOUNDER, level_test(deviation))
+        self.members = PEERS[:count]
+        self.shares = dict.fromkeys(self.members, 4)
+        self.round = 0
+        # Round 0 has nothing to audit.
+        self.close()
+
+    def close(self, *looks: Audit, again: tuple[Reaudit, ...] = ()) -> None:
+        self.accounts.close(RecordedWork(self.round, self.shares, looks, again), self.members)
+        self.round += 1
+
+    def look(
+        self, checker: PeerId, peer: PeerId, score: int = GOOD, beginning: int | None = None
+    ) -> Audit:
+        """Return an audit of the last round."""
+        return Audit(checker, peer, self.round - 1, 4, score, beginning)
+
+    def to_term(self) -> None:
+        """Advance to the beginning of the next epoch."""
+        self.close()
+        while self.round % TERM:
+            self.close()
+
+    def quiet(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.close()
+
+    def settled(self) -> _Run:
+        """Advance until all members have votes."""
+        self.close()
+        for peer in self.members[1:]:
+            self.close(self.look(FOUNDER, peer))
+        self.to_term()
+        for checker in self.members:
+            for peer in self.members:
+                if peer != checker:
+                    self.close(self.look(checker, peer))
+        self.to_term()
+        assert set(self.accounts.votes) == set(self.members)
+        return self
+
+    def dispute(self, checker: PeerId, peer: PeerId, *, low: bool) -> None:
+        """Record a low audit and the re-audits of all others."""
+        first = self.look(checker, peer, LOW)
+        self.close(first)
+        self.quiet(LAG)
+        others = sorted(self.accounts.waits_for(first))
+        self.close(again=tuple(Reaudit(other, first, low) for other in others))
+
+    def votes(self, peer: PeerId) -> int:
+        return self.accounts.votes.get(peer, 0)
+
+
+def test_work_without_looks_gives_no_votes() -> None:
+    run = _Run()
+    run.to_term()
+    run.to_term()
+    assert set(run.accounts.votes) == {FOUNDER}
+
+
+def test_a_look_vouches_for_what_was_done_until_then() -> None:
+    run = _Run()
+    run.quiet(3)
+    run.close(run.look(FOUNDER, ANN))
+    run.to_term()
+    assert run.votes(ANN) == 4 * 4
+
+
+def test_a_failed_check_takes_what_waits() -> None:
+    run = _Run().settled()
+    run.dispute(ANN, BEN, low=True)
+    assert not run.accounts[BEN].waiting
+
+
+def test_votes_stay_for_a_term() -> None:
+    run = _Run()
+    run.close()
+    run.close(run.look(FOUNDER, ANN))
+    assert set(run.accounts.votes) == {FOUNDER}
+
+
+def test_old_work_gives_no_votes() -> None:
+    run = _Run().settled()
+    del run.shares[ANN]
+    run.quiet(WINDOW)
+    run.close(run.look(FOUNDER, BEN))
+    run.to_term()
+    assert run.votes(ANN) == 0 < run.votes(BEN)
+
+
+def test_three_vouch_for_first_votes() -> None:
+    run = _Run().settled()
+    newcomer = PEERS[5]
+    run.members = [*run.members, newcomer]
+    run.shares[newcomer] = 4
+    run.close()
+    run.close(run.look(FOUNDER, newcomer), run.look(ANN, newcomer))
+    run.to_term()
+    assert run.votes(newcomer) == 0
+
+
+def test_once_is_enough() -> None:
+    """The founder vouched for all while it was alone, and no member has since."""
+    run = _Run(8)
+    run.close()
+    for peer in run.members[1:]:
+        run.close(run.look(FOUNDER, peer))
+    run.to_term()
+    run.to_term()
+    assert len(run.accounts.votes) == 8
+
+
+def test_a_look_is_fresh() -> None:
+    run = _Run()
+    run.quiet(FRESH + 2)
+    assert not run.accounts.takes_look(FOUNDER, ANN, 1, run.round)
+
+
+def test_one_look_a_round() -> None:
+    run = _Run()
+    run.close()
+    run.close(run.look(FOUNDER, ANN))
+    assert not run.accounts.takes_look(FOUNDER, BEN, run.round - 2, run.round)
+
+
+def test_looks_that_are_recorded_are_forgotten() -> None:
+    run = _Run().settled()
+    for _ in range(4 * TERM):
+        run.close(run.look(ANN, BEN))
+    assert len(run.accounts._looked) <= TERM + FRESH
+
+
+def test_who_has_no_votes_looks_at_nobody() -> None:
+    run = _Run()
+    run.close()
+    run.close(run.look(ANN, BEN))
+    assert run.accounts[BEN].checks == 0
+
+
+def test_nobody_looks_at_itself() -> None:
+    run = _Run()
+    run.close()
+    run.close(run.look(FOUNDER, FOUNDER))
+    assert run.accounts[FOUNDER].checks == 0
+
+
+def test_who_is_not_believed_looks_at_nobody() -> None:
+    run = _Run().settled()
+    account = run.accounts[CAT]
+    for _ in range(12):
+        account.standings = account.standings.looked(contradicted=True)
+    before = run.accounts[ANN].checks
+    run.close()
+    run.close(run.look(CAT, ANN))
+    assert run.accounts[ANN].checks == before
+
+
+def test_time_clears_a_word() -> None:
+    run = _Run().settled()
+    for _ in range(12):
+        run.dispute(CAT, BEN, low=False)
+    accused = run.accounts[CAT].standings.word.accused
+    for _ in range(40):
+        run.to_term()
+    assert accused
+    assert not run.accounts[CAT].standings.word.accused
+
+
+def test_who_is_not_believed_has_no_votes() -> None:
+    run = _Run().settled()
+    for _ in range(12):
+        run.dispute(CAT, BEN, low=False)
+    run.to_term()
+    assert run.votes(CAT) == 0 < run.votes(BEN)
+
+
+def test_a_low_look_accuses_nobody() -> None:
+    run = _Run().settled()
+    before = run.accounts[BEN].standings.work
+    run.close(run.look(ANN, BEN, LOW))
+    assert run.accounts[BEN].standings.work == before
+
+
+def test_looks_that_others_contradict_count_for_no_level() -> None:
+    """Several liars, each until it is found out, would otherwise take a member's votes."""
+    run = _Run().settled()
+    before = run.accounts[BEN].standings.level.sum
+    run.dispute(CAT, BEN, low=False)
+    assert run.accounts[BEN].standings.level.sum <= before
+
+
+def test_what_others_confirm_counts_for_the_level() -> None:
+    run = _Run().settled()
+    before = run.accounts[BEN].standings.level.sum
+    run.dispute(CAT, BEN, low=True)
+    assert run.accounts[BEN].standings.level.sum > before
+
+
+def test_a_dispute_is_dropped() -> None:
+    run = _Run().settled()
+    run.close(run.look(ANN, BEN, LOW))
+    run.quiet(OPEN)
+    assert not run.accounts.disputes
+
+
+def test_the_checked_member_does_not_look_again() -> None:
+    run = _Run().settled()
+    first = run.look(ANN, BEN, LOW)
+    run.close(first)
+    run.quiet(LAG)
+    assert run.accounts.waits_for(first) == {FOUNDER, ANN, CAT}
+
+
+def test_where_nobody_else_votes_the_first_looks_again() -> None:
+    run = _Run()
+    run.close()
+    first = run.look(FOUNDER, ANN, LOW)
+    run.close(first)
+    run.quiet(LAG)
+    assert run.accounts.may_look_again(FOUNDER, first)
+
+
+def test_each_looks_again_once() -> None:
+    run = _Run(6).settled()
+    first = run.look(ANN, BEN, LOW)
+    run.close(first)
+    run.quiet(LAG)
+    for _ in range(5):
+        run.close(again=(Reaudit(CAT, first, True),))
+    assert len(run.accounts.disputes) == 1
+    assert run.accounts[BEN].failed == 0
+
+
+def test_who_fails_without_votes_is_turned_away() -> None:
+    run = _Run()
+    run.close()
+    run.dispute(FOUNDER, ANN, low=True)
+    assert run.accounts[ANN].turned_away
+    assert not run.accounts.counts(ANN)
+
+
+def test_who_has_votes_may_fail_once() -> None:
+    run = _Run().settled()
+    run.dispute(FOUNDER, ANN, low=True)
+    assert run.accounts.counts(ANN)
+    assert not run.accounts[ANN].turned_away
+
+
+def test_who_is_out_has_no_votes_when_it_is_back() -> None:
+    run = _Run().settled()
+    for _ in range(4):
+        run.dispute(FOUNDER, ANN, low=True)
+    assert not run.accounts.counts(ANN)
+    assert run.accounts[ANN].work == 0
+
+
+def test_what_does_not_count_does_not_wait() -> None:
+    run = _Run()
+    run.close()
+    run.dispute(FOUNDER, ANN, low=True)
+    run.quiet(3)
+    assert not run.accounts[ANN].waiting
+
+
+def test_a_contradicted_look_is_held_against_its_maker() -> None:
+    run = _Run().settled()
+    run.dispute(CAT, BEN, low=False)
+    assert run.accounts[CAT].standings.word.sum > 0
+
+
+def test_who_is_alone_vouches_for_itself() -> None:
+    run = _Run(1)
+    run.to_term()
+    run.to_term()
+    assert run.votes(FOUNDER) == 2 * TERM * 4
+
+
+def test_who_is_away_has_no_votes() -> None:
+    run = _Run().settled()
+    run.members = run.members[:3]
+    run.close()
+    away = run.votes(CAT)
+    run.members = PEERS[:4]
+    run.close()
+    assert away == 0 < run.votes(CAT)
+
+
+def test_where_nobody_has_any_all_have_one() -> None:
+    assert reputation.held({FOUNDER: 9}, [ANN, BEN]) == {ANN: 1, BEN: 1}
+
+
+def test_who_had_votes_keeps_them_where_nobody_earns_any() -> None:
+    fresh = ReputationTable(FOUNDER, level_test(250))
+    for round_ in range(TERM):
+        fresh.close(RecordedWork(round_, {}), [FOUNDER])
+    assert fresh.earned == {FOUNDER: 1}
+
+
+def test_an_account_is_forgotten() -> None:
+    """A crowd comes and goes without working."""
+    run = _Run()
+    run.shares = dict.fromkeys(PEERS, 4)
+    run.close()
+    run.shares = {FOUNDER: 4}
+    run.quiet(WINDOW)
+    run.to_term()
+    assert set(run.accounts._accounts) == {FOUNDER}
+
+
+def test_looks_are_in_proportion_to_votes() -> None:
+    votes = {FOUNDER: 98, ANN: 1, BEN: 1}
+    assert reputation.chance_to_look(votes, ANN, 1) == Fraction(3, 100)
+
+
+def test_what_is_usual_is_what_was_of_late() -> None:
+    run = _Run().settled()
+    for score in (*[GOOD] * 40, *[9_000] * 20):
+        run.close(*(run.look(FOUNDER, peer, score) for peer in (ANN,)))
+    assert {seen.score for seen in run.accounts[ANN].scores} == {9_000}
+
+
+def test_no_score_is_so_low_that_it_passes() -> None:
+    assert verdict.passing(2000) == 3000
+
+
+def test_three_say_what_is_usual_for_a_size() -> None:
+    """Two with a share of a rare size are compared with all the others."""
+    many = [([BaselineSample(10_000, 4)] * SAID, 1)] * 9
+    rare = [([BaselineSample(9_000, 64)] * SAID, 1)] * 2
+    assert ScoreBaseline(many + rare).of(64) == 1250
+
+
+def test_of_a_rare_size_no_more_is_believed_than_is_safe() -> None:
+    """How scores fall with the share differs between models."""
+    assert ScoreBaseline([([BaselineSample(10_000, 4)] * SAID, 1)] * 9).of(16) == 2500
+
+
+def test_a_few_looks_say_nothing() -> None:
+    """Neither for shares of a rare size, when all others have another size."""
+    few = [([BaselineSample(10_000, 4)] * (SAID - 1), 1)] * 9
+    rare = [([BaselineSample(10_000, 4)] * SAID + [BaselineSample(10_000, 64)] * (SAID - 1), 1)] * 9
+    assert ScoreBaseline(few).of(4) == 0
+    assert not ScoreBaseline(rare).knows(64)
+
+
+def test_whoever_is_looked_at_first_does_not_say_what_is_usual() -> None:
+    first = [([BaselineSample(1 << 40, 4)] * SAID, 1)] * 4
+    assert ScoreBaseline([*first, *[([BaselineSample(10_000, 4)], 1)] * 5]).of(4) == 0
+
+
+def _looked_at_in_halves(beginning: int, score: int = GOOD) -> _Run:
+    """All first halves score eight tenths of the whole, except BEN's for a while."""
+    run = _Run().settled()
+    for peer in run.members[1:] * TOLD:
+        run.close(run.look(FOUNDER, peer, beginning=GOOD * 8 // 10))
+    run.to_term()
+    for _ in range(20):
+        run.close(run.look(FOUNDER, BEN, score, beginning))
+    return run
+
+
+def test_who_computes_beginnings_alone_has_no_votes() -> None:
+    assert not _looked_at_in_halves(GOOD * 13 // 10).accounts[BEN].standings.credible
+
+
+def test_who_computes_ends_alone_has_no_votes() -> None:
+    assert not _looked_at_in_halves(GOOD * 2 // 10).accounts[BEN].standings.credible
+
+
+def test_a_missing_half_takes_no_updates() -> None:
+    assert _looked_at_in_halves(GOOD * 13 // 10).accounts.counts(BEN)
+
+
+def test_one_half_is_as_well_known_as_is_usual() -> None:
+    assert _looked_at_in_halves(GOOD * 8 // 10).accounts[BEN].standings.credible
+
+
+def test_a_few_lies_about_a_half_take_nobodys_votes() -> None:
+    run = _looked_at_in_halves(GOOD * 8 // 10)
+    for _ in range(4):
+        run.close(run.look(CAT, BEN, beginning=1 << 60))
+    assert run.accounts[BEN].standings.credible
+
+
+def test_scores_that_just_pass_take_nobodys_votes() -> None:
+    """Liars may report them for any member, since they are not re-audited."""
+    run = _Run().settled()
+    for _ in range(20):
+        run.close(run.look(CAT, BEN, GOOD * 55 // 100))
+    assert run.accounts[BEN].standings.credible
+
+
+def test_three_say_what_a_half_is() -> None:
+    two = [([BaselineSample(10_000, 4, 8_000)] * TOLD, 1)] * 2
+    assert ScoreBaseline(two).halves(BaselineSample(10_000, 4, 8_000)) is None
+
+
+def test_some_looks_say_what_a_half_is() -> None:
+    few = [([BaselineSample(10_000, 4, 8_000)] * (TOLD - 1), 1)] * 9
+    assert ScoreBaseline(few).halves(BaselineSample(10_000, 4, 8_000)) is None
+
+
+def test_levels_have_a_bound() -> None:
+    assert verdict.level(1 << 80, 1) == 1 << 40

@@ -1,0 +1,226 @@
+"""Reputation events are reported once, when a record causes them, with the reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.audit.audit_sums import WORK, level_test
+from distro_node.protocol.audit.counts import AuditCounts
+from distro_node.protocol.audit.disputes import LAG, OPEN
+from distro_node.protocol.audit.reputation import (
+    TERM,
+    VOUCHERS,
+    Audit,
+    Reaudit,
+    RecordedWork,
+    ReputationTable,
+)
+from distro_node.protocol.audit.reputation_events import (
+    ReputationEvent,
+    changes,
+    picture,
+    why_no_votes,
+)
+from distro_node.protocol.audit.verdict import TOLD
+
+GOOD, LOW, SHARE = 15_000, 500, 4
+LEVELS = level_test(250)
+PEERS = [PeerId(content_id(b"member %d" % number)) for number in range(9)]
+FOUNDER, ANN, BEN, NEW = PEERS[0], PEERS[1], PEERS[2], PEERS[8]
+
+
+class Run:
+    """Consecutive records of a swarm, and the events of each."""
+
+    def __init__(self, peers: Iterable[PeerId]) -> None:
+        self.accounts = ReputationTable(FOUNDER, LEVELS)
+        self.peers = list(peers)
+        self.told: list[ReputationEvent] = []
+        self.round = 0
+
+    def close(self, *looks: Audit, again: tuple[Reaudit, ...] = ()) -> None:
+        before = picture(self.accounts)
+        shares = dict.fromkeys(self.peers, SHARE)
+        self.accounts.close(RecordedWork(self.round, shares, looks, again), self.peers)
+        self.told += changes(before, self.accounts, self.round)
+        self.round += 1
+
+    def looks(self, checker: PeerId, *peers: PeerId, score: int = GOOD) -> None:
+        """Record each audit, of the round before, in a record of its own."""
+        for peer in peers:
+            self.close(Audit(checker, peer, self.round - 1, SHARE, score))
+
+    def to_term(self) -> None:
+        """Advance to the beginning of the next epoch."""
+        self.close()
+        while self.round % TERM:
+            self.close()
+
+    def settle(self, first: Audit, low: bool) -> None:
+        """Record the audit, and then every re-audit."""
+        self.close(first)
+        for _ in range(LAG):
+            self.close()
+        others = sorted(self.accounts.waits_for(first))
+        self.close(again=tuple(Reaudit(peer, first, low) for peer in others))
+
+
+@pytest.fixture
+def run() -> Run:
+    """Return a swarm of eight members, all with votes."""
+    run = Run(PEERS[:8])
+    run.close()
+    run.looks(FOUNDER, *PEERS[1:8])
+    run.to_term()
+    for number, peer in enumerate(PEERS[:8]):
+        run.looks(peer, *(PEERS[(number + step) % 8] for step in range(1, VOUCHERS + 1)))
+    run.to_term()
+    assert set(run.accounts.votes) == set(PEERS[:8])
+    return run
+
+
+def told(run: Run, act: Callable[[], None]) -> list[ReputationEvent]:
+    """Return all events during an action."""
+    run.told.clear()
+    act()
+    return list(run.told)
+
+
+def fail(run: Run, peer: PeerId, low: bool = True) -> None:
+    run.settle(Audit(FOUNDER if peer != FOUNDER else ANN, peer, run.round - 1, SHARE, LOW), low)
+
+
+def test_a_quiet_record_changes_nothing(run: Run) -> None:
+    assert told(run, run.close) == []
+    assert told(run, lambda: run.looks(ANN, BEN)) == []
+
+
+def test_who_is_left_out_is_told_of_each_step(run: Run) -> None:
+    looked = run.round - 1
+    assert told(run, lambda: fail(run, BEN)) == [
+        ReputationEvent("check_low", BEN, str(looked)),
+        ReputationEvent("check_failed", BEN, str(looked)),
+    ]
+    found = []
+    while run.accounts.counts(BEN):
+        found += told(run, lambda: fail(run, BEN))
+    assert found[-1] == ReputationEvent("left_out", BEN, "failed")
+    assert why_no_votes(run.accounts, BEN) == "failed"
+    assert told(run, run.to_term)[-1] == ReputationEvent("votes_lost", BEN, "failed")
+    assert BEN not in run.accounts.votes
+    # It fails again: no new event, except that it is re-audited.
+    assert {change.kind for change in told(run, lambda: fail(run, BEN))} == {"check_low"}
+
+
+def test_who_passes_so_many_checks_as_was_said_counts_again(run: Run) -> None:
+    while run.accounts.counts(BEN):
+        fail(run, BEN)
+    needed = run.accounts[BEN].standings.passes_until_back
+    assert needed == -(-WORK.accuse_at // -WORK.success)
+    found = told(run, lambda: run.looks(FOUNDER, *[BEN] * (needed - 1)))
+    assert "taken_back" not in {change.kind for change in found}
+    assert run.accounts[BEN].standings.passes_until_back == 1
+    assert told(run, lambda: run.looks(FOUNDER, BEN))[0] == ReputationEvent("taken_back", BEN)
+    assert run.accounts[BEN].standings.passes_until_back == 0
+
+
+def test_a_look_that_is_contradicted_is_told_of_whoever_looked(run: Run) -> None:
+    found = told(run, lambda: fail(run, BEN, low=False))
+    assert ReputationEvent("contradicted", FOUNDER, str(run.round - 3 - LAG)) in found
+    assert "check_failed" not in {change.kind for change in found}
+    while not run.accounts[FOUNDER].standings.word.accused:
+        found = told(run, lambda: fail(run, BEN, low=False))
+    assert ReputationEvent("disbelieved", FOUNDER) in found
+    assert why_no_votes(run.accounts, FOUNDER) == "word"
+
+
+def test_votes_are_told_when_a_term_begins(run: Run) -> None:
+    run.peers.append(NEW)
+    run.close()
+    assert why_no_votes(run.accounts, NEW) == "unvouched"
+    assert why_no_votes(run.accounts, BEN) is None
+    for checker in PEERS[:VOUCHERS]:
+        assert told(run, lambda checker=checker: run.looks(checker, NEW)) == []
+    assert told(run, run.to_term) == [ReputationEvent("votes_gained", NEW)]
+
+
+def test_scores_that_are_too_low_are_told(run: Run) -> None:
+    # Most have too few audits to set a baseline.
+    run.looks(FOUNDER, *PEERS[1:8])
+    run.to_term()
+    usual = run.accounts.usual(SHARE)
+    found: list[ReputationEvent] = []
+    for _ in range(60):
+        found += told(run, lambda: run.looks(ANN, BEN, score=usual * 6 // 10))
+        if run.accounts[BEN].standings.level.accused:
+            break
+    assert ReputationEvent("scores_low", BEN) in found
+    assert why_no_votes(run.accounts, BEN) == "scores"
+
+
+def test_a_half_that_is_missing_is_told(run: Run) -> None:
+    def look(peer: PeerId, beginning: int) -> None:
+        run.close(Audit(ANN, peer, run.round - 1, SHARE, GOOD, beginning))
+
+    for peer in PEERS[3:6] * TOLD:
+        look(peer, GOOD * 8 // 10)
+    run.to_term()
+    found: list[ReputationEvent] = []
+    for _ in range(30):
+        found += told(run, lambda: look(BEN, GOOD * 13 // 10))
+        if not run.accounts[BEN].standings.whole:
+            break
+    assert found[-1] == ReputationEvent("halves_missing", BEN)
+    assert why_no_votes(run.accounts, BEN) == "halves"
+    assert told(run, run.to_term)[-1] == ReputationEvent("votes_lost", BEN, "halves")
+
+
+def test_the_tally_counts_looks_and_disputes(run: Run) -> None:
+    before = run.accounts.tally
+    assert before.low == 0
+    fail(run, BEN)
+    fail(run, ANN, low=False)
+    run.close(Audit(BEN, ANN, run.round - 1, SHARE, LOW))
+    for _ in range(OPEN):
+        run.close()
+    after = run.accounts.tally
+    assert (after.low, after.passed) == (3, before.passed)
+    assert (after.failed, after.contradicted, after.dropped) == (1, 1, 1)
+    # Each is settled once a majority of all votes has answered.
+    assert 6 <= after.again - before.again <= 10
+    account = run.accounts[BEN]
+    assert (account.low, account.failed) == (1, 1)
+    assert account.looks == VOUCHERS + 1
+
+
+def test_what_grows_in_another_way_is_counted_for_itself(run: Run) -> None:
+    other = run.accounts.copy()
+    tally, looks = other.tally, other[ANN].looks
+    run.looks(ANN, BEN)
+    assert (other.tally, other[ANN].looks) == (tally, looks)
+    assert isinstance(tally, AuditCounts)
+    assert run.accounts.tally.looks == tally.looks + 1
+
+
+@pytest.mark.parametrize("members", [1000])
+def test_a_thousand_members_are_compared_at_once(members: int) -> None:
+    crowd = [PeerId(content_id(b"crowd %d" % number)) for number in range(members)]
+    accounts = ReputationTable(FOUNDER, LEVELS)
+    for round_ in range(TERM):
+        accounts.close(RecordedWork(round_, dict.fromkeys(crowd, SHARE)), crowd)
+    times = []
+    for round_ in range(TERM, 2 * TERM):
+        begun = time.process_time()
+        before = picture(accounts)
+        times.append(time.process_time() - begun)
+        accounts.close(RecordedWork(round_, dict.fromkeys(crowd, SHARE)), crowd)
+        begun = time.process_time()
+        assert changes(before, accounts, round_) == []
+        times[-1] += time.process_time() - begun
+    # It takes about a tenth of a millisecond; the bound allows for slow machines, and catches quadratic
+    # time.
+    assert sorted(times)[len(times) // 2] < 0.02

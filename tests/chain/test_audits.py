@@ -1,0 +1,381 @@
+"""Audits in records: only those that were drawn, each once; and the reputation that follows at any
+length."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.audit.disputes import LAG, OPEN, SEATS
+from distro_node.protocol.audit.reputation import FRESH, TERM, Audit
+from distro_node.protocol.chain import audits
+from distro_node.protocol.chain.audits import AuditLedger
+from distro_node.protocol.chain.ledger import check_record
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import AuditEntry, ReauditEntry, Record
+from simulation.chain import Chain
+from simulation.checked_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
+from simulation.swarm import identity
+
+SINCE_ALL_VOTE = 3 * TERM
+
+
+@cache
+def _grown() -> CheckedChain:
+    chain = CheckedChain().check(SINCE_ALL_VOTE + 2)
+    assert chain.work.accounts.votes.keys() == set(chain.membership.peers)
+    return chain
+
+
+@pytest.fixture
+def chain() -> CheckedChain:
+    """Four members with votes."""
+    grown = _grown()
+    chain = copy.copy(grown)
+    chain.ledger = grown.ledger.truncated(len(grown.ledger))
+    return chain
+
+
+def refused(chain: Chain, record: Record) -> str:
+    with pytest.raises(ProtocolError) as caught:
+        check_record(record, chain.ledger)
+    assert caught.value.reason in ("look", "record")
+    return str(caught.value)
+
+
+def refused_look(chain: CheckedChain, *looks: AuditEntry) -> str:
+    return refused(chain, chain.record(looks=looks))
+
+
+def refused_again(chain: CheckedChain, *looks: ReauditEntry) -> str:
+    return refused(chain, chain.record(looks_again=looks))
+
+
+# Audits
+
+
+def test_a_look_is_recorded_and_vouches() -> None:
+    """Of all members only the founder has votes, and so it audits alone."""
+    chain = CheckedChain().grow_until(FIRST_DRAWN + 1)
+    (entry,) = chain.looks()
+    assert entry.checker == chain.manifest.founder
+    look = chain.drawn(entry.checker, FIRST_DRAWN)
+    assert look is not None
+    chain.grow(looks=(entry,))
+    account = chain.work.accounts[look.peer]
+    assert account.checks == 1
+    (seen,) = account.scores
+    dealt = [chain.work.dealt(round_)[look.peer] for round_ in range(1, FIRST_DRAWN + 1)]
+    assert (seen.score, seen.share) == (1000 * GOOD, dealt[-1])
+    # All work up to the audited round.
+    assert account.work == sum(dealt)
+
+
+def test_whoever_was_vouched_for_votes_and_looks(chain: CheckedChain) -> None:
+    votes = chain.work.accounts.votes
+    assert len(chain.looks()) == sum(
+        chain.drawn(peer, chain.round - 1) is not None for peer in votes
+    )
+    assert min(votes.values()) > 1
+    chain.grow(looks=chain.looks())
+
+
+def _secret(chain: CheckedChain, who: PeerId) -> AuditEntry:
+    return chain.look(who, secret=bytes(16))
+
+
+def _secret_of_another_round(chain: CheckedChain, who: PeerId) -> AuditEntry:
+    return chain.look(who, secret=chain.secret(who, chain.round - 3 - LAG))
+
+
+def _too_old(chain: CheckedChain, who: PeerId) -> AuditEntry:
+    while not (chain.round > SINCE_ALL_VOTE + FRESH and chain.drawn(who, chain.round - FRESH)):
+        chain.grow()
+    return chain.look(who, chain.round - FRESH)
+
+
+def _to_come(chain: CheckedChain, who: PeerId) -> AuditEntry:
+    return chain.look(who, chain.round)
+
+
+def _twice(chain: CheckedChain, who: PeerId) -> AuditEntry:
+    entry = chain.look(who)
+    chain.grow(looks=(entry,))
+    return entry
+
+
+def _of_an_update_that_does_not_count(chain: CheckedChain, who: PeerId) -> AuditEntry:
+    while (look := chain.drawn(who, chain.round)) is None:
+        chain.grow()
+    chain.grow(updates=[chain.update(peer) for peer in chain.membership.peers if peer != look.peer])
+    return chain.look(who)
+
+
+def _of_somebody_who_went(chain: CheckedChain, who: PeerId) -> AuditEntry:
+    chain.grow(departed=[chain.leave(who)])
+    return chain.look(who, chain.round - 2)
+
+
+def _unsigned(chain: CheckedChain, who: PeerId) -> AuditEntry:
+    return dataclasses.replace(chain.look(who), signature=bytes(64))
+
+
+def _another_score(chain: CheckedChain, who: PeerId) -> AuditEntry:
+    return dataclasses.replace(chain.look(who), total=GOOD + 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (_secret, "was not drawn"),
+        (_secret_of_another_round, "was not drawn"),
+        (_too_old, "too old"),
+        (_to_come, "a look at round"),
+        (_twice, "was recorded"),
+        (_of_an_update_that_does_not_count, "does not count"),
+        (_of_somebody_who_went, "has no say"),
+        (_unsigned, "did not sign"),
+        (_another_score, "did not sign"),
+    ],
+)
+def test_a_record_holds_no_other_look(
+    chain: CheckedChain, made: Callable[[CheckedChain, PeerId], AuditEntry], words: str
+) -> None:
+    entry = made(chain, chain.looks()[0].checker)
+    assert words in refused_look(chain, entry)
+
+
+def test_a_look_that_its_secret_does_not_draw_is_refused() -> None:
+    """The founder has the only vote and audits once in ten thousand rounds."""
+    chain = CheckedChain(every=10_000).grow_until(FIRST_DRAWN + 1)
+    assert chain.drawn(chain.manifest.founder, FIRST_DRAWN) is None
+    assert "was not drawn" in refused_look(chain, chain.look(chain.manifest.founder))
+
+
+def test_whoever_has_no_votes_looks_at_nobody() -> None:
+    chain = CheckedChain().grow_until(FIRST_DRAWN + 2)
+    for peer in chain.membership.peers:
+        if peer != chain.manifest.founder:
+            assert "was not drawn" in refused_look(chain, chain.look(peer))
+
+
+def test_looks_are_sorted_and_each_once(chain: CheckedChain) -> None:
+    first, second, *_ = chain.looks()
+    assert "not sorted" in refused_look(chain, second, first)
+    assert "not sorted" in refused_look(chain, first, first)
+    check_record(chain.record(looks=(first, second)), chain.ledger)
+
+
+def test_every_update_binds_its_author_to_a_secret(chain: CheckedChain) -> None:
+    peers = chain.membership.peers
+    for bound in (b"", bytes(31)):
+        updates = [chain.update(peers[0], commitment=bound), *map(chain.update, peers[1:])]
+        assert "binds its author" in refused(chain, chain.record(updates=updates))
+
+
+# Re-audits
+
+
+def lookers(chain: CheckedChain, first: Audit) -> list[PeerId]:
+    return sorted(chain.work.accounts.waits_for(first))
+
+
+def test_second_looks_settle_a_dispute(chain: CheckedChain) -> None:
+    first = chain.disputed()
+    again = tuple(chain.again(who, first) for who in lookers(chain, first))
+    # All but the audited member.
+    assert len(again) == 3
+    chain.grow(looks_again=again)
+    assert not chain.work.accounts.disputes
+    assert chain.work.accounts[first.peer].standings.work.sum > 0
+
+
+def test_second_looks_contradict_a_liar(chain: CheckedChain) -> None:
+    before = chain.work.accounts.copy()
+    first = chain.disputed()
+    fine = [GOOD] * 8
+    others = [peer for peer in lookers(chain, first) if peer != first.checker]
+    chain.grow(looks_again=tuple(chain.again(who, first, fine) for who in others))
+    assert not chain.work.accounts.disputes
+    word = chain.work.accounts[first.checker].standings.word
+    assert word.sum > before[first.checker].standings.word.sum
+    assert chain.work.accounts[first.peer].standings.work.sum <= 0
+
+
+def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: CheckedChain) -> None:
+    """The leader decides what its record holds, and does not know that beacon."""
+    chain.grow(looks=chain.looks(LOW)[:1])
+    (first,) = chain.work.accounts.disputes
+    peers = [peer for peer in chain.membership.peers if peer not in (first.checker, first.peer)]
+    for _ in range(LAG):
+        assert lookers(chain, first) == []
+        assert "not called" in refused_again(chain, chain.again(peers[0], first))
+        chain.grow()
+    check_record(chain.record(looks_again=(chain.again(peers[0], first),)), chain.ledger)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"scores": [LOW] * 7}, "other sequences"),
+        ({"scores": [LOW] * 1}, "other sequences"),
+        ({"round": 3}, "no dispute"),
+    ],
+)
+def test_a_second_look_is_what_was_drawn(
+    chain: CheckedChain, changes: dict[str, object], words: str
+) -> None:
+    first = chain.disputed()
+    assert first.share >= 8
+    entry = chain.again(lookers(chain, first)[0], first, **changes)  # type: ignore[arg-type]
+    assert words in refused_again(chain, entry)
+
+
+def test_whose_second_looks_have_no_say(chain: CheckedChain) -> None:
+    first = chain.disputed()
+    who, other, _ = lookers(chain, first)
+    assert "has no say" in refused_again(chain, chain.again(first.peer, first))
+    unsigned = dataclasses.replace(chain.again(who, first), signature=bytes(64))
+    assert "did not sign" in refused_again(chain, unsigned)
+    assert "not sorted" in refused_again(chain, chain.again(other, first), chain.again(who, first))
+    said = chain.again(who, first)
+    chain.grow(looks_again=(said,))
+    assert "has no say" in refused_again(chain, said)
+
+
+def test_where_votes_are_many_sixteen_seats_are_drawn() -> None:
+    chain = CheckedChain(30).grow_until(FIRST_DRAWN + 1)
+    chain.work.accounts.earned = dict.fromkeys(chain.membership.peers, 1)
+    # Earned votes are reported by epoch; the first one is not over.
+    chain.work._earned[0] = chain.work.accounts.votes = chain.work.accounts.earned
+    first = chain.disputed()
+    called = lookers(chain, first)
+    assert SEATS - 1 <= len(called) <= SEATS
+    for who in set(chain.membership.peers) - set(called):
+        assert "not called" in refused_again(chain, chain.again(who, first))
+
+
+def test_who_looks_again_at_what_does_not_hang_on_what_a_leader_may_vary(
+    chain: CheckedChain,
+) -> None:
+    """The draw depends neither on the record that holds the audit nor on any later one, whatever its
+    leader states about itself."""
+    (look, *_) = chain.looks(LOW)
+    other = copy.copy(chain)
+    other.ledger = chain.ledger.truncated(len(chain.ledger))
+    found = []
+    for number, each in enumerate((chain, other)):
+        for looks in ((look,), *[()] * LAG):
+            updates = [
+                each.update(peer, tokens=500 + number * (peer == each.leaders[0]))
+                for peer in each.membership.peers
+            ]
+            each.grow(looks=looks, updates=updates)
+        (first,) = each.work.accounts.disputes
+        who = lookers(each, first)
+        found.append([each.work.sequences_again(peer, first) for peer in who])
+    assert chain.ledger.head != other.ledger.head
+    assert found[0] == found[1]
+
+
+def test_a_dispute_ends(chain: CheckedChain) -> None:
+    first = chain.disputed()
+    since = chain.work.accounts.disputes[first].since
+    chain.grow_until(since + OPEN)
+    # The last record that may hold one.
+    said = chain.again(lookers(chain, first)[0], first)
+    check_record(chain.record(looks_again=(said,)), chain.ledger)
+    chain.grow()
+    assert "no dispute" in refused_again(chain, said)
+
+
+# Updates that cannot be audited
+
+
+def test_what_nobody_can_look_at_does_not_count_and_earns_nothing() -> None:
+    """A member that states that it needs several rounds for a sequence."""
+    chain = CheckedChain(4)
+    slow = next(peer for peer in chain.membership.peers if peer != chain.manifest.founder)
+    little = 4_000_000 // (3 * chain.manifest.rounds.sequences)
+    seen = 0
+    while chain.round < 60:
+        due = chain.ledger.dealing.due(chain.round).intersection(chain.membership.peers)
+        stated = {peer: little if peer == slow else 1_000_000 for peer in due}
+        updates = [chain.update(peer, capacity=stated[peer]) for peer in due]
+        record = chain.record(updates=updates, looks=chain.looks())
+        counts = dict(
+            zip((e.peer for e in record.updates), chain.ledger.counts(record), strict=True)
+        )
+        if slow in counts and slow not in chain.work.dealt(chain.round):
+            seen += 1
+            assert counts[slow] == 0
+            # And it is hardly ever lent a stream.
+            assert len(chain.ledger.dealing.shares(chain.round).works) <= 2
+        before = chain.work.contributions[slow]
+        chain.ledger.append(chain.decide(record))
+        if counts.get(slow) == 0:
+            assert chain.work.contributions[slow] == before
+    assert seen
+
+
+# At any length
+
+
+def known(work: AuditLedger | None) -> object:
+    """Return the whole reputation state, to be compared later."""
+    assert work is not None
+    accounts = work.accounts.copy()
+    peers = sorted(identity(number).peer for number in range(4))
+    disputes = {first: dict(dispute.again) for first, dispute in accounts.disputes.items()}
+    scores = [accounts.usual(share) for share in (1, 16, 64)]
+    return [accounts[peer] for peer in peers], disputes, dict(accounts.votes), scores
+
+
+def test_what_is_known_at_any_length_is_what_was_known_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A chain as long as the real bound takes minutes.
+    monkeypatch.setattr(audits, "_APART", 2 * TERM)
+    monkeypatch.setattr(audits, "_LATEST", TERM)
+    chain = CheckedChain()
+    then, votes = [known(chain.work)], [dict(chain.work.votes(1))]
+    while chain.round < 5 * TERM + 3:
+        gone = [chain.leave(3)] if chain.round == 40 else []
+        back = [chain.admission(3)] if chain.round == 45 else []
+        looks = chain.looks(LOW if chain.round % 20 == 19 else GOOD)
+        chain.grow(looks=looks, departed=gone, admitted=back)
+        then.append(known(chain.work))
+        votes.append(dict(chain.work.votes(chain.round)))
+    assert len({str(sorted(each.items())) for each in votes}) > 4
+    for length in range(1, chain.round + 1):
+        shorter = chain.ledger.truncated(length)
+        assert known(shorter.work) == then[length - 1]
+        assert shorter.work is not None
+        for round_ in range(1, length + 1):
+            assert dict(shorter.work.votes(round_)) == votes[round_ - 1]
+    # And it continues like the other one.
+    shorter = chain.ledger.truncated(2 * TERM + 5)
+    for round_ in range(2 * TERM + 5, chain.round):
+        shorter.append(chain.ledger[round_])
+        assert known(shorter.work) == then[round_]
+    assert known(chain.work) == then[-1]
+
+
+# Without audits
+
+
+def test_where_no_work_is_checked_there_are_no_looks(chain: CheckedChain) -> None:
+    without = Chain().grow_until(3)
+    assert without.ledger.work is None
+    assert without.ledger.beacon is None
+    assert "no work is checked" in refused(without, without.record(looks=chain.looks()))
+    first = chain.disputed()
+    again = chain.again(lookers(chain, first)[0], first)
+    assert "no work is checked" in refused(without, without.record(looks_again=(again,)))
+    peers = without.membership.peers
+    bound = [without.update(peers[0], commitment=bytes(32)), *map(without.update, peers[1:])]
+    assert "binds its author" in refused(without, without.record(updates=bound))

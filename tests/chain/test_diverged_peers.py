@@ -1,0 +1,84 @@
+"""Chains that diverge before our last final record: noticed, reported once, and never followed."""
+
+from __future__ import annotations
+
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.protocol.chain.chain_comparison import ChainComparison, FetchBackoff
+from distro_node.protocol.chain.diverged_peers import DivergedPeers
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.wire.messages import RecordId
+from simulation.chain import Chain, answers
+from simulation.keys import identity
+
+FIRST, SECOND = (RecordId(content_id(word)) for word in (b"first", b"second"))
+A, B, C = (identity(number).peer for number in range(3))
+
+
+@pytest.fixture(scope="module")
+def chains() -> tuple[Chain, Chain]:
+    """Two chains that diverge in round 1, both with final records since."""
+    ours = Chain(4)
+    theirs = ours.fork()
+    for _ in range(5):
+        ours.grow()
+        theirs.grow(updates=[])
+    assert ours.ledger.final_round > 1
+    return ours, theirs
+
+
+def look(ours: Ledger, theirs: Ledger, who: int) -> ChainComparison:
+    """Compare with one peer."""
+    ours.binding = True
+    comparison = ChainComparison(ours, [identity(who).peer], FetchBackoff(), me=A, abandoned=False)
+    answering = answers(theirs)
+    while not comparison.done:
+        for question in comparison.questions(0.0):
+            assert comparison.answered(question.peer, answering(question), 0.0) is None
+    return comparison
+
+
+def test_a_member_on_such_a_chain_is_named_and_not_followed(chains: tuple[Chain, Chain]) -> None:
+    ours, theirs = chains
+    comparison = look(ours.ledger, theirs.ledger, 1)
+    assert comparison.named == {B: theirs.ledger.parent(ours.ledger.final_round + 1)}
+    assert comparison.better is None
+
+
+def test_who_has_our_final_record_is_named_as_such(chains: tuple[Chain, Chain]) -> None:
+    ours, _ = chains
+    assert look(ours.ledger, ours.ledger.truncated(len(ours.ledger)), 1).named == {B: None}
+
+
+def test_a_strangers_word_is_not_taken_down(chains: tuple[Chain, Chain]) -> None:
+    ours, theirs = chains
+    assert look(ours.ledger, theirs.ledger, 40).named == {}
+
+
+def test_who_has_nothing_of_that_round_is_not_named(chains: tuple[Chain, Chain]) -> None:
+    ours, theirs = chains
+    assert look(ours.ledger, theirs.ledger.truncated(1), 1).named == {}
+
+
+def test_a_chain_is_told_of_once() -> None:
+    apart = DivergedPeers()
+    assert apart.seen({A: FIRST, B: FIRST}) == [A]
+    assert apart.seen({C: FIRST}) == []
+    # Later, by the record of another round: the peer is still on that chain.
+    assert apart.seen({B: SECOND}) == []
+    assert apart.peers == {A, B, C}
+
+
+def test_another_chain_is_told_of_as_well() -> None:
+    apart = DivergedPeers()
+    assert apart.seen({A: FIRST, B: SECOND}) == [A, B]
+
+
+def test_a_liar_is_told_of_once_whatever_it_says() -> None:
+    apart = DivergedPeers()
+    told = []
+    for number in range(100):
+        told += apart.seen({A: RecordId(content_id(bytes([number]))), B: None})
+        told += apart.seen({A: None})
+        assert not apart.peers
+    assert told == [A]

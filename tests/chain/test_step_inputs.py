@@ -1,0 +1,65 @@
+"""Inputs of a record's step: all updates, or one for each aggregate that counts."""
+
+from __future__ import annotations
+
+from chain.spoken import Spoken
+from distro_node.protocol.chain.step_inputs import StepBody, needed_for
+from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_tally
+from distro_node.protocol.codec.sections import sections
+from distro_node.protocol.codec.update import update_layout
+from simulation.chain import Chain
+
+
+def test_without_speakers_all_updates_are_needed() -> None:
+    chain = Chain(3)
+    record = chain.grow().record
+    needed = needed_for(chain.ledger, record)
+    assert [each.entry for each in needed] == list(record.updates)
+    assert [each.count for each in needed] == list(chain.ledger.counts(record))
+    assert all(each.fits(b"anything that decodes") for each in needed)
+
+
+def test_nobody_needs_a_sheet_to_take_the_step() -> None:
+    chain = Spoken()
+    record = chain.grow().record
+    assert len(record.updates) == 6
+    assert needed_for(chain.ledger, record) == ()
+
+
+def test_one_of_each_tally_is_needed() -> None:
+    chain = Spoken()
+    chain.grow()
+    record = chain.grow().record
+    needed = needed_for(chain.ledger, record)
+    assert [each.count for each in needed] == [1, 1]
+    assert {each.place for each in needed} == {(0, 2), (1, 2)}
+    assert {each.entry.update for each in needed} == {*chain.speaking.tallies(record)}
+    for each in needed:
+        assert each.place is not None
+        panel = chain.speaking.panel(record.round, each.place[0])
+        assert each.entry.peer in panel
+
+
+def test_a_tally_that_does_not_count_is_not_needed() -> None:
+    chain = Spoken()
+    chain.grow()
+    liar = chain.speaking.panel(2, 1)[0]
+    chain.lying = {liar}
+    record = chain.grow().record
+    assert [each.place for each in needed_for(chain.ledger, record)] == [(0, 2)]
+
+
+def test_a_panel_speaks_for_its_own_section_alone() -> None:
+    """Otherwise two byzantine members in one committee could undo another's aggregate."""
+    chain = Spoken()
+    optimizer = chain.manifest.optimizer
+    layout = update_layout(chain.manifest.parameters, optimizer.chunk, optimizer.top_k)
+    cut = sections(layout, 2)
+    bodies = [
+        encode_tally(own, Aggregate(number, 2, (), Momentum(own).speak(0)))
+        for number, own in enumerate(cut)
+    ]
+    entry = chain.update(chain.membership.peers[0])
+    for place, fits in (((0, 2), True), ((1, 2), False), ((0, 3), False)):
+        assert StepBody(entry, 1, place).fits(bodies[0]) is fits
+    assert StepBody(entry, 1, (1, 2)).fits(bodies[1])

@@ -1,0 +1,106 @@
+"""Sign votes: every coefficient is selected in rotation, decoding inverts encoding, other bytes are
+refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from distro_node.protocol.codec.sections import Section, sections
+from distro_node.protocol.codec.sign_vote import (
+    cut_sheet,
+    decode_part,
+    encode_part,
+    heard_in,
+    heard_of,
+    part_bytes,
+)
+from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import ParameterSpec
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def section_of(*shapes: tuple[int, ...], count: int = 1, number: int = 0) -> Section:
+    parameters = [ParameterSpec(name=f"p{i}", shape=shape) for i, shape in enumerate(shapes)]
+    return sections(update_layout(parameters, 64, 64), count)[number]
+
+
+def random_signs(section: Section, one_of: int, turn: int, seed: int = 0) -> list[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return [
+        (1 - 2 * generator.integers(0, 2, (each.blocks, heard_of(each, one_of, turn)))).astype(
+            np.int8
+        )
+        for each in section.layout.tensors
+    ]
+
+
+@given(st.integers(1, 4096), st.integers(1, 64), st.integers(0, 1000))
+def test_every_coefficient_has_its_turn_once_in_a_cycle(elements, one_of, first):
+    heard = [heard_in(elements, one_of, first + turn) for turn in range(one_of)]
+
+    assert np.array_equal(np.sort(np.concatenate(heard)), np.arange(elements))
+    assert all((np.diff(each) > 0).all() for each in heard)
+    assert max(map(len, heard)) - min(map(len, heard)) <= 1
+
+
+def test_turns_do_not_change():
+    # Members of two versions must select the same coefficients.
+    assert heard_in(4096, 4, 6)[:8].tolist() == heard_in(4096, 4, 2)[:8].tolist()
+    assert heard_in(16, 4, 0).tolist() == [0, 3, 12, 15]
+    assert int(heard_in(4096, 8, 3).sum()) == 1009009
+
+
+@given(st.integers(1, 9), st.integers(0, 20), st.integers(0, 2))
+def test_a_part_comes_back(one_of, turn, number):
+    section = section_of((128, 192), (70,), (3, 5), count=3, number=number)
+    signs = random_signs(section, one_of, turn, seed=turn)
+
+    part = encode_part(section, signs)
+
+    assert len(part) == part_bytes(section, one_of, turn)
+    for told, found in zip(signs, decode_part(section, one_of, turn, part), strict=True):
+        assert np.array_equal(told, found)
+
+
+@given(st.binary(max_size=80))
+def test_whatever_the_bytes_a_part_has_one_spelling(data):
+    section = section_of((5, 7), (9,))
+
+    try:
+        signs = decode_part(section, 3, 1, data)
+    except ProtocolError:
+        return
+    assert encode_part(section, signs) == data
+
+
+def test_a_part_with_another_format_or_padding_is_refused():
+    section = section_of((5, 7))
+    part = encode_part(section, random_signs(section, 3, 1))
+
+    for wrong in (b"\2" + part[1:], part[:-1] + bytes([part[-1] | 1]), part + b"\0", part[:-1]):
+        with pytest.raises(ProtocolError):
+            decode_part(section, 3, 1, wrong)
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_parts_of_all_sections_tell_what_one_part_of_the_whole_tells(turn):
+    shapes = ((128, 192), (70,))
+    whole, three = section_of(*shapes), [section_of(*shapes, count=3, number=n) for n in range(3)]
+    signs = random_signs(whole, 5, turn)
+
+    parts = cut_sheet(whole, three, 5, turn, encode_part(whole, signs))
+
+    for section, part in zip(three, parts, strict=True):
+        told = [signs[run.tensor][run.first : run.first + run.blocks] for run in section.runs]
+        assert part == encode_part(section, told)
+
+
+def test_a_sheet_of_another_length_is_not_cut():
+    whole = section_of((128, 192))
+    sheet = encode_part(whole, random_signs(whole, 4, 1))
+
+    for wrong in (sheet + b"\0", sheet[:-1], b""):
+        with pytest.raises(ProtocolError):
+            cut_sheet(whole, [whole], 4, 1, wrong)

@@ -1,0 +1,418 @@
+"""One member's audits: what it computes, what it announces, and what it accepts from others."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+from collections.abc import Iterable
+from functools import cache
+from typing import TypeVar
+
+import msgpack
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.audit.disputes import LAG, OPEN
+from distro_node.protocol.audit.lottery import commitment
+from distro_node.protocol.audit.reputation import FRESH, TERM, Audit
+from distro_node.protocol.chain.leaders import Leaders
+from distro_node.protocol.member.auditor import Auditor
+from distro_node.protocol.member.effects import Effect, Publish, RunReaudit, ScoreAudit, Train
+from distro_node.protocol.member.inputs import (
+    Applied,
+    AuditScored,
+    EntryReceived,
+    Loaded,
+    MessageReceived,
+    ReauditDone,
+    Trained,
+    UpdateHeld,
+)
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import (
+    MAX_LOOKS,
+    Announcement,
+    AuditMessage,
+    AuditScore,
+    Message,
+    Proposal,
+    ReauditMessage,
+    RecordId,
+    decode_message,
+)
+from simulation.chain import FINGERPRINT, Chain, update_of
+from simulation.checked_chain import GOOD, LOW, CheckedChain
+from simulation.hostile import hostile, mutate_plain
+
+# Private here: `_firsts`, `_seconds`: how much waits for a record is not exposed.
+
+E = TypeVar("E")
+
+
+def of(kind: type[E], effects: Iterable[Effect]) -> list[E]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def said(kind: type[E], effects: Iterable[Effect]) -> list[E]:
+    words = [decode_message(effect.envelope) for effect in of(Publish, effects)]
+    return [word for word in words if isinstance(word, kind)]
+
+
+@cache
+def _grown() -> CheckedChain:
+    return CheckedChain().check(3 * TERM + 2)
+
+
+def grown() -> CheckedChain:
+    """Return a chain of four members with votes."""
+    known = _grown()
+    chain = copy.copy(known)
+    chain.ledger = known.ledger.truncated(len(known.ledger))
+    return chain
+
+
+class Seat:
+    """Member of a chain that the others continue."""
+
+    def __init__(self, chain: Chain, me: PeerId | None = None) -> None:
+        self.chain = chain
+        self.me = chain.membership.peers[0] if me is None else me
+        self.member = chain.member(self.me, load=False)
+
+    def loads(self) -> list[Effect]:
+        return self.member.handle(Loaded(self.chain.round - 1, FINGERPRINT, None), 0.0)
+
+    def trains(self) -> list[Effect]:
+        round_ = self.chain.round
+        made = Trained(round_, round_, update_of(self.me, round_), 1000, 500, 2.5)
+        return self.member.handle(made, 0.0)
+
+    def decides(self, **parts: object) -> list[Effect]:
+        """Deliver and apply the next record."""
+        decided = self.chain.grow(**parts)  # type: ignore[arg-type]
+        effects = self.member.handle(EntryReceived(decided), 0.0)
+        for entry in decided.record.updates:
+            effects += self.member.handle(UpdateHeld(entry.update), 0.0)
+        return effects + self.member.handle(Applied(decided.record.round, FINGERPRINT, None), 0.0)
+
+    def hears(self, who: PeerId, kind: str, message: Message) -> list[Effect]:
+        return self.member.handle(MessageReceived(self.chain.envelope(who, kind, message)), 0.0)
+
+    def refuses(self, who: PeerId, kind: str, message: Message) -> str:
+        with pytest.raises(ProtocolError) as caught:
+            self.hears(who, kind, message)
+        return caught.value.reason
+
+
+def who_looks(chain: CheckedChain, *but: PeerId) -> PeerId:
+    """Return a member that audits in this round."""
+    return next(
+        peer
+        for peer in chain.membership.peers
+        if peer not in but and chain.drawn(peer, chain.round) is not None
+    )
+
+
+def check_of(chain: CheckedChain, who: PeerId, score: int = GOOD) -> AuditMessage:
+    """Return a member's message about its audit of the last round."""
+    entry = chain.look(who, score=score)
+    return entry.said(chain.ledger.parent(entry.round))
+
+
+# Audits
+
+
+def test_a_restarted_member_is_bound_to_the_same_secret() -> None:
+    chain = grown()
+    for _ in range(2):
+        seat = Seat(chain)
+        seat.loads()
+        (announcement,) = said(Announcement, seat.trains())
+        assert announcement.commitment == commitment(chain.secret(seat.me))
+
+
+def test_a_look_from_its_draw_to_the_next_proposal() -> None:
+    chain = grown()
+    swarm = chain.manifest.swarm
+    while True:
+        votes = chain.ledger.votes(chain.round)
+        me = Leaders(swarm, chain.round + 1, chain.membership, votes)[1]
+        look = chain.drawn(me, chain.round)
+        if look is not None:
+            break
+        chain.grow()
+    round_, seat = chain.round, Seat(chain, me)
+    (train,) = of(Train, seat.loads())
+    share = chain.ledger.share(round_, look.peer)
+    assert share is not None
+    assert (train.look, train.look_share) == (share[look.sequence], len(share))
+    assert train.look not in train.samples
+    seat.trains()
+    effects = seat.decides()
+    assert of(ScoreAudit, effects) == [ScoreAudit(round_, update_of(look.peer, round_))]
+    (check,) = said(AuditMessage, seat.member.handle(AuditScored(round_, GOOD, 1), 0.0))
+    assert check == check_of(chain, me)
+    # Announced once.
+    assert not said(AuditMessage, seat.member.handle(AuditScored(round_, GOOD, 1), 0.0))
+    effects = seat.trains()
+    for peer in chain.membership.peers:
+        if peer != me:
+            announcement = chain.announcement(peer)
+            effects += seat.hears(peer, "announcement", announcement)
+            effects += seat.member.handle(UpdateHeld(announcement.update), 0.0)
+    (proposal,) = said(Proposal, effects)
+    assert proposal.record.looks == (chain.look(me),)
+
+
+def test_what_was_seen_of_a_beginning_is_said_and_recorded() -> None:
+    chain = grown()
+    seat = Seat(chain, who_looks(chain))
+    seat.loads()
+    (judge,) = of(ScoreAudit, seat.decides())
+    judged = AuditScored(judge.round, GOOD, 1, AuditScore(LOW, 1))
+    (check,) = said(AuditMessage, seat.member.handle(judged, 0.0))
+    assert check.beginning == AuditScore(LOW, 1)
+    entry = chain.look(seat.me, beginning=AuditScore(LOW, 1))
+    chain.grow(looks=(entry,))
+    (seen,) = {
+        look
+        for peer in chain.membership.peers
+        for look in chain.work.accounts[peer].scores
+        if look.beginning is not None
+    }
+    assert (seen.score, seen.beginning) == (1000 * GOOD, 1000 * LOW)
+    # It is covered by the signature.
+    for other in (None, AuditScore(LOW + 1, 1)):
+        forged = dataclasses.replace(entry, beginning=other)
+        assert forged.said(chain.ledger.parent(entry.round)) != check
+
+
+def test_a_look_at_an_update_that_does_not_count_is_dropped() -> None:
+    chain = grown()
+    me = who_looks(chain)
+    look = chain.drawn(me, chain.round)
+    assert look is not None
+    seat = Seat(chain, me)
+    assert of(Train, seat.loads())[0].look is not None
+    others = [chain.update(peer) for peer in chain.membership.peers if peer != look.peer]
+    assert not of(ScoreAudit, seat.decides(updates=others))
+
+
+def test_nothing_is_said_where_there_was_nothing_to_compare() -> None:
+    chain = grown()
+    seat = Seat(chain, who_looks(chain))
+    seat.loads()
+    (judge,) = of(ScoreAudit, seat.decides())
+    assert not said(AuditMessage, seat.member.handle(AuditScored(judge.round, 0, 0), 0.0))
+
+
+# Re-audits
+
+
+def low_look(chain: CheckedChain) -> tuple[Audit, int]:
+    """Record a low audit; return it and the round whose record holds it."""
+    checker = who_looks(chain)
+    chain.grow()
+    chain.grow(looks=(chain.look(checker, score=LOW),))
+    (first,) = chain.work.accounts.disputes
+    return first, chain.round - 1
+
+
+def test_a_second_look_from_its_call_to_its_word() -> None:
+    chain = grown()
+    first, since = low_look(chain)
+    # The first auditor covers the whole share as well.
+    for me in (first.checker, next(p for p in chain.membership.peers if p != first.peer)):
+        other = copy.copy(chain)
+        other.ledger = chain.ledger.truncated(chain.round)
+        seat = Seat(other, me)
+        effects = seat.loads()
+        while other.round < since + LAG:
+            effects += seat.decides()
+        assert not of(RunReaudit, effects)
+        (again,) = of(RunReaudit, seat.decides())
+        share = other.ledger.share(first.round, first.peer)
+        assert share is not None
+        assert (again.first, again.update) == (first, update_of(first.peer, first.round))
+        assert (len(again.samples), again.share) == (8, len(share))
+        assert set(again.samples) <= set(share)
+        scores = tuple(AuditScore(LOW, 1) for _ in again.samples)
+        (recheck,) = said(ReauditMessage, seat.member.handle(ReauditDone(first, scores), 0.0))
+        assert recheck == other.again(me, first).said(other.ledger.parent(first.round))
+        # Announced once, and no member is called twice.
+        effects = seat.decides()
+        assert not said(ReauditMessage, effects)
+        assert not of(RunReaudit, effects)
+
+
+def test_whoever_was_looked_at_is_not_called() -> None:
+    chain = grown()
+    first, since = low_look(chain)
+    chain.grow_until(since + LAG)
+    seat = Seat(chain, first.peer)
+    seat.loads()
+    assert not of(RunReaudit, seat.decides())
+
+
+def test_a_second_look_is_heard_while_the_dispute_lasts() -> None:
+    """However late the audit was recorded."""
+    chain = grown()
+    checker = who_looks(chain)
+    at = chain.round
+    chain.grow_until(at + FRESH - 1)
+    chain.grow(looks=(chain.look(checker, at, LOW),))
+    (first,) = chain.work.accounts.disputes
+    chain.grow_until(at + FRESH + OPEN - 1)
+    who, me, _ = sorted(chain.work.accounts.waits_for(first))
+    seat = Seat(chain, me)
+    seat.loads()
+    seat.hears(who, "recheck", chain.again(who, first).said(chain.ledger.parent(at)))
+
+
+# Audits of others
+
+
+def test_junk_is_refused() -> None:
+    chain = grown()
+    checker = who_looks(chain)
+    chain.grow()
+    me = next(peer for peer in chain.membership.peers if peer != checker)
+    seat = Seat(chain, me)
+    seat.loads()
+    check = check_of(chain, checker)
+    wrong = {
+        "look": [{"secret": bytes(16)}],
+        "other_round": [{"round": chain.round}, {"round": chain.round - FRESH}],
+        "wrong_parent": [{"parent": RecordId(content_id(b"another"))}],
+    }
+    for reason, changes in wrong.items():
+        for change in changes:
+            junk = dataclasses.replace(check, **change)
+            assert seat.refuses(checker, "check", junk) == reason
+    # Another member's secret is refused.
+    other = next(peer for peer in chain.membership.peers if peer not in (me, checker))
+    assert seat.refuses(other, "check", check) == "look"
+    seat.hears(checker, "check", check)
+    seat.hears(checker, "check", check)
+    twice = dataclasses.replace(check, total=GOOD + 1)
+    assert seat.refuses(checker, "check", twice) == "equivocation"
+    first = Audit(checker, me, check.round, 16, LOW)
+    recheck = chain.again(checker, first).said(check.parent)
+    assert seat.refuses(checker, "recheck", recheck) == "look"
+
+
+@pytest.mark.parametrize("kind", ["check", "recheck"])
+def test_any_bytes_that_a_member_signs(kind: str) -> None:
+    """Whatever a member signs gives effects or `ProtocolError`."""
+    chain = grown()
+    first = chain.disputed()
+    at = chain.round
+    checker = who_looks(chain)
+    chain.grow()
+    parent = chain.ledger.parent
+    looker, *_ = sorted(chain.work.accounts.waits_for(first) - {checker})
+    sender, honest = {
+        "check": (checker, chain.look(checker).said(parent(at))),
+        "recheck": (looker, chain.again(looker, first).said(parent(first.round))),
+    }[kind]
+    me = next(peer for peer in chain.membership.peers if peer not in (checker, looker))
+    seat = Seat(chain, me)
+    seat.loads()
+    body = encode(honest)
+    plain = msgpack.unpackb(body)
+    reasons = set()
+    for number in range(300):
+        chance = random.Random(number)
+        if chance.random() < 0.3:
+            data = hostile(body, chance)
+        else:
+            data = bytes(msgpack.Packer().pack(mutate_plain(plain, chance)))
+        letter = dataclasses.replace(chain.envelope(sender, kind, honest), body=data)
+        try:
+            seat.member.handle(MessageReceived(letter), 0.0)
+        except ProtocolError as error:
+            reasons.add(error.reason)
+    assert {"look", "wrong_parent", "invalid"} <= reasons
+    assert seat.member.round == chain.round
+
+
+def test_an_announcement_that_binds_nobody_is_refused() -> None:
+    """Otherwise the leader would propose what no member may vote for."""
+    chain = grown()
+    me, other, *_ = chain.membership.peers
+    seat = Seat(chain, me)
+    seat.loads()
+    for bound in (b"", bytes(31)):
+        announcement = chain.announcement(other, commitment=bound)
+        assert seat.refuses(other, "announcement", announcement) == "look"
+    seat.hears(other, "announcement", chain.announcement(other))
+    without = Seat(Chain().grow_until(3))
+    without.loads()
+    who = without.chain.membership.peers[1]
+    announcement = without.chain.announcement(who, commitment=bytes(32))
+    assert without.refuses(who, "announcement", announcement) == "look"
+
+
+def looking_at(chain: CheckedChain) -> Auditor:
+    """Return the auditor of a member that announces nothing itself."""
+
+    def sign(kind: str, body: bytes) -> object:
+        raise AssertionError("it has nothing to sign")
+
+    return Auditor(chain.membership.peers[0], sign)  # type: ignore[arg-type]
+
+
+def test_what_waits_is_bounded() -> None:
+    chain = grown()
+    looking = looking_at(chain)
+    parent = chain.ledger.head
+    check = AuditMessage(3, parent, bytes(16), GOOD, 1)
+    recheck = ReauditMessage(3, parent, chain.manifest.founder, (AuditScore(LOW, 1),))
+    for number in range(8 * MAX_LOOKS):
+        sender = PeerId(content_id(b"%d" % number))
+        looking.put(sender, check, bytes(64))
+        looking.put(sender, recheck, bytes(64))
+    assert len(looking._firsts) == len(looking._seconds) == 4 * MAX_LOOKS
+    # None of them fits into a record.
+    assert looking.entries(chain.ledger) == ((), ())
+    assert not looking._firsts
+    assert not looking._seconds
+
+
+def test_what_was_heard_waits_for_the_next_record_of_this_chain() -> None:
+    chain = grown()
+    looking = looking_at(chain)
+    entries = chain.looks()
+    for entry in reversed(entries):
+        looking.put(entry.checker, check_of(chain, entry.checker), entry.signature)
+    assert looking.entries(chain.ledger) == (entries, ())
+    shorter = chain.ledger.truncated(len(chain.ledger))
+    chain.grow(looks=entries)
+    looking.forget(chain.ledger)
+    assert looking.entries(chain.ledger) == ((), ())
+    for entry in entries:
+        message = entry.said(shorter.parent(entry.round))
+        looking.put(entry.checker, message, entry.signature)
+    looking.start_over()
+    assert looking.entries(shorter) == ((), ())
+
+
+def test_without_checks_nothing_happens() -> None:
+    chain = Chain().grow_until(4)
+    seat = Seat(chain)
+    (train,) = of(Train, seat.loads())
+    assert (train.look, train.look_share) == (None, 0)
+    (announcement,) = said(Announcement, seat.trains())
+    assert announcement.commitment == b""
+    effects = seat.decides()
+    assert not of(ScoreAudit, effects)
+    assert not of(RunReaudit, effects)
+    assert not said(AuditMessage, seat.member.handle(AuditScored(4, GOOD, 1), 0.0))
+    first = Audit(seat.me, chain.membership.peers[1], 4, 16, LOW)
+    assert not said(
+        ReauditMessage, seat.member.handle(ReauditDone(first, (AuditScore(LOW, 1),)), 0.0)
+    )
+    check = AuditMessage(4, chain.ledger.parent(4), bytes(16), GOOD, 1)
+    assert seat.refuses(chain.membership.peers[1], "check", check) == "look"

@@ -1,0 +1,75 @@
+"""Audit events for people: all about themselves, and those about others with consequences."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.audit.reputation import TERM, Audit, RecordedWork
+from distro_node.protocol.audit.reputation_events import ReputationEvent, ReputationEventKind
+from distro_node.protocol.member.effects import Note, NoteKind
+from distro_node.protocol.member.events import notes_of_changes, notes_of_work, picture_of
+from distro_node.protocol.member.inputs import EntryReceived
+from distro_node.protocol.wire.manifest import ChecksSpec
+from simulation.chain import Chain
+from simulation.keys import identity
+
+ME, *OTHERS = (PeerId(content_id(b"member %d" % number)) for number in range(7))
+ANN = OTHERS[0]
+
+
+def test_every_change_may_be_told() -> None:
+    assert set(get_args(ReputationEventKind)) <= set(get_args(NoteKind))
+
+
+def test_a_low_look_is_told_to_whom_it_is_about() -> None:
+    found = [ReputationEvent("check_low", ME, "4"), ReputationEvent("check_low", ANN, "5")]
+    assert notes_of_changes(found, 3, 7, ME) == [Note("check_low", 7, ME, "4")]
+
+
+def test_who_is_left_out_is_told_to_all() -> None:
+    found = [ReputationEvent("left_out", ANN), ReputationEvent("contradicted", ANN, "5")]
+    assert notes_of_changes(found, 3, 7, ME) == [
+        Note("left_out", 7, ANN),
+        Note("contradicted", 7, ANN, "5"),
+    ]
+
+
+def test_of_a_crowd_that_gets_votes_nobody_else_is_named() -> None:
+    found = [ReputationEvent("votes_gained", peer) for peer in (*OTHERS, ME)]
+    assert notes_of_changes(found[:3], 3, 7, ME) == [
+        Note("votes_gained", 7, peer) for peer in OTHERS[:3]
+    ]
+    assert notes_of_changes(found, 9, 7, ME) == [
+        Note("votes_gained", 7, ME),
+        Note("voters", 7, None, "9"),
+    ]
+
+
+def test_a_member_tells_what_a_record_has_changed() -> None:
+    chain = Chain(4, checks=ChecksSpec())
+    founder, ann = identity(0).peer, identity(1).peer
+    member = chain.member(2)
+    assert member.ledger.work is not None
+    members = chain.membership.peers
+    for round_ in (1, 2):
+        look = Audit(founder, ann, 1, 4, 15_000)
+        looks = (look,) if round_ == 2 else ()
+        member.ledger.work.accounts.close(RecordedWork(round_, {ann: 4}, looks), members)
+    told: list[Note] = []
+    while chain.round < TERM:
+        effects = member.handle(EntryReceived(chain.grow(updates=())), 0.0)
+        told += [each for each in effects if isinstance(each, Note) and each.kind != "decided"]
+    # The founder has done nothing itself.
+    assert told == [
+        Note("votes_gained", TERM - 1, ann),
+        Note("votes_lost", TERM - 1, founder, "unvouched"),
+    ]
+
+
+def test_where_no_work_is_checked_nothing_is_told() -> None:
+    chain = Chain(3)
+    assert chain.ledger.work is None
+    assert picture_of(chain.ledger.work) is None
+    assert notes_of_work(None, chain.ledger.work, 1, ME) == []

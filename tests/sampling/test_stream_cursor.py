@@ -1,0 +1,139 @@
+"""Untrained samples are assigned again: no row of a stream is lost, none is trained twice."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from distro_node.protocol.sampling.assignment import Terms, assign
+from distro_node.protocol.sampling.member_weights import MemberWeight
+from distro_node.protocol.sampling.sampler import StreamOrder
+from distro_node.protocol.sampling.stream_cursor import StreamCursors
+from distro_node.protocol.wire.membership import Membership
+from simulation.chain import Chain
+from simulation.swarm import identity
+
+# Private here: `_deals`: which objects are kept is not visible otherwise.
+
+EVERYBODY = [identity(index).peer for index in range(40)]
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["plain", "overlap"])
+@pytest.mark.parametrize("seed", range(12))
+def test_every_row_of_a_lane_is_trained_once_with_churn(seed: int, ahead: bool) -> None:
+    """Members join, leave and fail at random; some rounds count no update, some have fewer streams than
+    members. Then the failures stop: every row assigned so far was trained once, in each stream."""
+    chance = random.Random(seed)
+    lanes = chance.choice([1, 5, 16, 32, 61])
+    order = StreamOrder(7, 1000, lanes, chance.choice([1, 7, 16]), 16)
+    trained: Counter[tuple[int, int]] = Counter()
+    deals = [StreamCursors(1)]
+    if ahead:
+        deals.append(deals[0].then(deals[0], [], lanes))
+    for round_ in range(1, 200):
+        membership = Membership(
+            since=dict.fromkeys(chance.sample(EVERYBODY, chance.randint(1, 30)), 0)
+        )
+        failing = chance.choice([0.0, 0.1, 0.5, 1.0]) if round_ < 150 else 0.0
+        counted = {peer for peer in membership.peers if chance.random() >= failing}
+        deal = deals.pop(0)
+        rows = deal.rows(lanes).tolist()
+        terms, weights = Terms(order, 1 / 3, bool), dict.fromkeys(membership.peers, MemberWeight())
+        runs = assign(terms, membership, weights, (), None, round_).runs
+        for peer in counted:
+            trained.update((lane, rows[lane]) for run in runs.get(peer, ()) for lane in run)
+        lost = [run for peer, own in runs.items() if peer not in counted for run in own]
+        deals.append((deals[-1] if deals else deal).then(deal, lost, lanes))
+        # An assigned sample is trained or in progress, at any time.
+        under_way = {
+            (lane, row) for each in deals for lane, row in enumerate(each.rows(lanes).tolist())
+        }
+        assert len(under_way) == len(deals) * lanes
+        dealt = {
+            (lane, row) for lane, end in enumerate(deals[-1].fresh(lanes)) for row in range(end)
+        }
+        assert set(trained) | under_way == dealt
+        assert not set(trained) & under_way
+    assert set(trained.values()) == {1}
+
+
+def test_rounds_that_lose_nothing_have_nothing_to_remember() -> None:
+    deal = StreamCursors(1)
+    for round_ in range(1, 5):
+        assert deal == StreamCursors(round_)
+        assert deal.rows(3).tolist() == [round_ - 1] * 3
+        assert deal.fresh(3).tolist() == [round_] * 3
+        deal = deal.then(deal, [], 3)
+
+
+def test_a_lane_that_lost_a_sample_is_behind_from_then_on() -> None:
+    first = StreamCursors(1)
+    second = first.then(first, [range(1, 3)], 4)
+    assert second.rows(4).tolist() == [1, 0, 0, 1]
+    third = second.then(second, [], 4)
+    assert third.rows(4).tolist() == [2, 1, 1, 2]
+    # Equal states share memory.
+    assert third.behind is second.behind is second.waiting is third.waiting
+    fourth = third.then(third, [range(2, 4)], 4)
+    assert fourth.rows(4).tolist() == [3, 2, 1, 2]
+
+
+def test_a_round_ahead_a_lost_sample_is_dealt_two_rounds_later() -> None:
+    first = StreamCursors(1)
+    second = first.then(first, [], 2)
+    third = second.then(first, [range(1)], 2)
+    fourth = third.then(second, [], 2)
+    assert [deal.rows(2).tolist() for deal in (first, second, third, fourth)] == [
+        [0, 0], [1, 1], [0, 2], [2, 3],
+    ]  # fmt: skip
+    # Lost once more, while others succeed.
+    fifth = fourth.then(third, [range(1)], 2)
+    assert fifth.rows(2).tolist() == [0, 4]
+    assert fifth.then(fourth, [], 2).rows(2).tolist() == [3, 5]
+
+
+def test_an_empty_record_returns_everything() -> None:
+    deal = StreamCursors(1).then(StreamCursors(1), [range(3)], 3)
+    assert deal.round == 2
+    assert deal.rows(3).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_ledger_knows_it_of_every_round(overlap: bool) -> None:
+    chain = Chain(4, overlap=overlap)
+    ledger = chain.ledger
+    absent = chain.membership.peers[0]
+    lost = []
+    for round_ in range(1, 6):
+        some = [chain.update(peer) for peer in chain.membership.peers if peer != absent]
+        if round_ % 2:
+            lost += ledger.dealing.assignment(round_).runs[absent]
+        chain.grow(updates=some if round_ % 2 else None)
+    last = ledger.deal(6 + overlap)
+    expected = np.zeros(64, int)
+    for lanes in lost:
+        expected[lanes.start : lanes.stop] += 1
+    # Each of three lost samples was assigned again, or is now, so its stream is that far behind.
+    assert (6 + overlap - last.fresh(64)).tolist() == expected.tolist()
+    shorter = ledger.truncated(3)
+    for number in range(1, 4 + overlap):
+        assert shorter.deal(number) == ledger.deal(number)
+    assert len(ledger.truncated(0).dealing._deals) == 1 + overlap
+
+
+def test_what_was_dealt_long_ago_is_given_as_soon_as_its_lane_can() -> None:
+    """Stream 1 lost the sample of row 0, which a member had three rounds for, and in the same round the
+    sample assigned meanwhile: both are assigned again, one after the other."""
+    deals = [StreamCursors(1)]
+    for _ in range(2):
+        deals.append(deals[-1].then(deals[-1], [], 2))
+    fourth = deals[2].then(deals[2], [range(1, 2)], 2, [(1, 0)])
+    assert (fourth.rows(2).tolist(), fourth.owed) == ([3, 2], ((1, 0),))
+    fifth = fourth.then(fourth, [], 2)
+    assert (fifth.rows(2).tolist(), fifth.owed) == ([4, 0], ())
+    # Then it continues with samples that were never assigned.
+    assert fifth.then(fifth, [], 2).rows(2).tolist() == [5, 3]
+    # If no other sample was lost, it is assigned at once.
+    assert deals[2].then(deals[2], [], 2, [(0, 0)]).rows(2).tolist() == [0, 3]

@@ -1,0 +1,550 @@
+"""Committees on a node: parts of sign votes from any holder, and an aggregate that the committee
+agrees on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from chain.spoken import Spoken
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.node.network.exchange.blobs import FetchFailed
+from distro_node.node.network.traffic import Traffic
+from distro_node.node.session import aggregator as panelist_module
+from distro_node.node.session.aggregator import AggregatorTask, panelist_of
+from distro_node.node.session.sign_vote_exchange import SignVoteExchange
+from distro_node.node.session.update_exchange import UpdateExchange
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.sign_vote_store import PartStore
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.node.training.client import TrainedUpdate as Made
+from distro_node.protocol.codec.aggregate import SAID_NOTHING, decode_tally
+from distro_node.protocol.codec.aggregator import room_to_speak
+from distro_node.protocol.codec.sections import sections
+from distro_node.protocol.codec.sign_vote import encode_part, heard_of, step_of
+from distro_node.protocol.codec.sign_vote_tree import part_name, sheet_id, with_way
+from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.member.effects import FetchUpdate, MakeAggregate, Train
+from distro_node.protocol.member.inputs import Trained
+from distro_node.protocol.member.local_updates import Training
+from distro_node.protocol.util.bounded_dict import BoundedTable
+from distro_node.protocol.wire.messages import RecordId
+from simulation.keys import identity
+
+PATIENCE = 2.0
+MEMBERS = 6
+
+
+class Desk:
+    """A member's part in the committees, with a network made of all members' disks."""
+
+    def __init__(self, world: World, number: int, root: Path) -> None:
+        self.world = world
+        self.peer = identity(number).peer
+        self.root = root
+        self.member: Any = SimpleNamespace(ledger=world.chain.ledger, me=self.peer)
+        self.traffic = Traffic()
+        self.offences: list[PeerId] = []
+        self.withholds: Callable[[PeerId, ContentId], bool] = lambda asker, name: False
+        self.slow = 0.0
+        self.reports: list[Any] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the process, for the first time or again."""
+        network: Any = self
+        self.store = BlobStore(self.root / "blobs")
+        self.parts = PartStore(self.root / "sheets")
+        manifest, telemetry = (
+            self.world.chain.manifest,
+            Telemetry(self.peer, Metrics(version="test")),
+        )
+        speakers = manifest.speakers
+        assert speakers is not None
+        self.sheets = SignVoteExchange(
+            manifest=manifest,
+            speakers=speakers,
+            member=self.member,
+            network=network,
+            store=self.parts,
+            fetcher=network,
+            telemetry=telemetry,
+        )
+        self.updates = UpdateExchange(
+            manifest=manifest,
+            member=self.member,
+            network=network,
+            store=self.store,
+            fetcher=network,
+            relays=network,
+            telemetry=telemetry,
+            ids=BoundedTable(1000),
+            tell=self.reports.append,
+            sheets=self.sheets,
+        )
+        found = panelist_of(manifest, self.store, self.updates, self.sheets, self.reports.append)
+        assert found is not None
+        self.panelist: AggregatorTask = found
+
+    # Stand-ins for the network and the fetcher
+
+    def connected(self) -> frozenset[PeerId]:
+        return frozenset(desk.peer for desk in self.world.desks if desk is not self)
+
+    def penalise(self, peer: PeerId, reason: str) -> None:
+        self.offences.append(peer)
+
+    async def fetch(self, name: ContentId, *, providers: Any, max_bytes: int, **_: Any) -> bytes:
+        await trio.sleep(0.001)
+        data = self.parts.get(name)
+        asked = [self.world.desk(peer) for peer in providers()] if data is None else []
+        await trio.sleep(max((desk.slow for desk in asked), default=0.0))
+        for peer in providers() if data is None else ():
+            desk = self.world.desk(peer)
+            found = None if desk.withholds(self.peer, name) else desk.parts.get(name)
+            if found is not None and len(found) <= max_bytes and self.parts.keep(name, found):
+                return found
+        if data is None:
+            await trio.sleep(0.05)
+            raise FetchFailed(name, {})
+        return data
+
+    async def offer(self, wanted: object) -> None:
+        raise AssertionError("a sheet is offered to a relay")
+
+    # Actions
+
+    def sheet(self, round_: int, seed: int = 0) -> bytes:
+        """Return what its trainer makes."""
+        (whole,), chance = sections(self.world.layout, 1), np.random.default_rng([round_, seed])
+        speakers = self.world.chain.manifest.speakers
+        assert speakers is not None
+        one_of = speakers.one_of
+        shapes = [
+            (each.blocks, heard_of(each, one_of, step_of(round_))) for each in whole.layout.tensors
+        ]
+        signs = [1 - 2 * chance.integers(0, 2, shape).astype(np.int8) for shape in shapes]
+        return encode_part(whole, signs)
+
+    async def tell(self, round_: int, body: bytes | None = None) -> ContentId:
+        what = Train(round_, RecordId(bytes(32)), (1,), round_)
+        body = body or self.sheet(round_, self.world.desks.index(self))
+        await self.panelist.tell(what, Made(body, 2.0, 10, 100, 1.0, 0.0))
+        return self.reports.pop().update
+
+    def asked(self) -> MakeAggregate:
+        """Return the aggregate that is requested of it now."""
+        training = Training(self.peer, overlap=False)
+        (effect,) = training.next_tally(self.world.chain.ledger, announced=False, patience=PATIENCE)
+        return effect
+
+    async def say(self) -> ContentId:
+        """Aggregate, and return the announced aggregate."""
+        await self.panelist.say(self.asked())
+        return self.reports.pop().update
+
+
+class World:
+    """Six members in two committees of three."""
+
+    def __init__(self, root: Path, term: int = 3) -> None:
+        self.chain = Spoken(MEMBERS, term=term)
+        optimizer = self.chain.manifest.optimizer
+        self.layout = update_layout(
+            self.chain.manifest.parameters, optimizer.chunk, optimizer.top_k
+        )
+        self.desks: list[Desk] = []
+        for number in range(MEMBERS):
+            self.desks.append(Desk(self, number, root / str(number)))
+
+    def desk(self, peer: PeerId) -> Desk:
+        return next(desk for desk in self.desks if desk.peer == peer)
+
+    def panel(self, section: int = 0) -> list[Desk]:
+        return [self.desk(peer) for peer in self.chain.speaking.panel(self.chain.round, section)]
+
+    async def told(
+        self, *, but: Desk | None = None, named: dict[PeerId, ContentId] | None = None
+    ) -> None:
+        """Let all members announce their sign votes, and decide the round."""
+        round_, entries = self.chain.round, []
+        for desk in self.desks:
+            if desk is not but:
+                sheet = (named or {}).get(desk.peer) or await desk.tell(round_)
+                entries.append(self.chain.update(desk.peer, update=sheet, size=100))
+        self.chain.grow(updates=entries)
+
+    async def spoken(self, *silent: Desk) -> list[list[ContentId | None]]:
+        """Return what each committee's members announce, and decide the round with all that they
+        agree on."""
+        panels = [[], []]
+        for section, said in enumerate(panels):
+            for desk in self.panel(section):
+                said.append((desk, None if desk in silent else await desk.say()))
+        entries = [
+            self.chain.update(desk.peer, update=tally, size=100)
+            for said in panels
+            for desk, tally in said
+            if tally is not None
+        ]
+        self.chain.grow(updates=entries)
+        # All members fetch what counts, to take the step.
+        for desk in self.desks:
+            for tally in self.chain.speaking.tallies(
+                self.chain.ledger[self.chain.round - 1].record
+            ):
+                found = (other.store.get(tally) for other in self.desks if tally is not None)
+                body = next(filter(None, found), None)
+                if body is not None:
+                    desk.store.put(body)
+        return [[tally for _, tally in said] for said in panels]
+
+    def mask(self, desk: Desk, tally: ContentId | None) -> tuple[bool, ...]:
+        """Return which sign votes an aggregate counts."""
+        assert tally is not None
+        body = desk.store.get(tally)
+        assert body is not None
+        return decode_tally(self.layout, body).counted
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_a_panel_comes_to_one_tally_in_each_step(world: World) -> None:
+    for _ in range(4):
+        await world.told()
+        panels = [world.panel(section) for section in (0, 1)]
+        said = await world.spoken()
+        for panel, tallies in zip(panels, said, strict=True):
+            assert len({*tallies}) == 1
+            assert world.mask(panel[0], tallies[0]) == (True,) * MEMBERS
+        assert world.chain.speaking.tallies(world.chain.ledger[world.chain.round - 1].record) == (
+            *(tallies[0] for tallies in said),
+        )
+
+
+async def test_what_an_author_withholds_comes_from_the_panel(world: World) -> None:
+    """It gives its sign vote to only one of the committee."""
+    one, *others = world.panel()
+    author = next(desk for desk in world.desks if desk not in (one, *others))
+    author.withholds = lambda asker, name: asker != one.peer
+    await world.told()
+    held = world.chain.ledger[world.chain.round - 1].record
+    sheet = next(entry.update for entry in held.updates if entry.peer == author.peer)
+    assert await one.sheets.get(FetchUpdate(held.round, author.peer, sheet, 9))
+    ours, theirs = await world.spoken()
+    assert len({*ours}) == 1
+    assert world.mask(one, ours[0]) == (True,) * MEMBERS
+    # In its own committee no other member has received it, so it is alone, and that section gets no
+    # aggregate.
+    round_ = world.chain.round - 1
+    said = dict(zip(world.chain.speaking.panel(round_, 1), theirs, strict=True))
+    alone = said.pop(author.peer)
+    assert len({*said.values()}) == 1
+    assert alone not in said.values()
+    tallies = world.chain.speaking.tallies(world.chain.ledger[round_].record)
+    assert tallies == (ours[0], None)
+
+
+@pytest.mark.parametrize(("moment", "heard"), [(0.2, MEMBERS), (0.9, MEMBERS - 1)])
+async def test_what_an_author_gives_one_of_a_panel_is_for_all_of_it_or_none(
+    world: World, moment: float, heard: int
+) -> None:
+    """It first refuses all of them. At the last moment, too late for the others to ask the one that
+    has it, authors are no longer asked."""
+    one, *_ = panel = world.panel()
+    author = next(desk for desk in world.desks if desk not in panel)
+    author.withholds = lambda asker, name: True
+    await world.told()
+    said: dict[PeerId, ContentId] = {}
+    patience = 4.0
+
+    async def say(desk: Desk) -> None:
+        await desk.panelist.say(dataclasses.replace(desk.asked(), patience=patience))
+        said[desk.peer] = desk.reports.pop().update
+
+    async with trio.open_nursery() as nursery:
+        for desk in panel:
+            nursery.start_soon(say, desk)
+        await trio.sleep(moment * patience)
+        author.withholds = lambda asker, name: asker != one.peer
+    assert len({*said.values()}) == 1
+    assert world.mask(one, said[one.peer]).count(True) == heard
+
+
+async def test_a_sheet_said_again_when_there_are_more_sections_is_not_there(world: World) -> None:
+    """A liar announces a sign vote of the previous epoch, of which others have parts."""
+    panel, round_ = world.panel(), world.chain.round
+    author = next(desk for desk in world.desks if desk not in panel)
+    sheet = await author.tell(round_)
+    for count in (2, 3):
+        for desk in (author, *panel):
+            part = await desk.sheets.part(round_, author.peer, sheet, (0, count))
+            assert (part is not None) == (count == 2)
+            assert not desk.offences
+
+
+async def test_a_part_that_somebody_still_waits_for_is_not_forgotten(world: World) -> None:
+    """Two tasks ask for it, and one of them gives up."""
+    one, round_ = world.panel()[0], world.chain.round
+    author = next(desk for desk in world.desks if desk not in world.panel())
+    sheet = await author.tell(round_)
+    name = part_name(sheet, 0, 2)
+    author.slow = 0.3
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.sheets.part, round_, author.peer, sheet, (0, 2))
+        await trio.sleep(0.01)
+        with trio.move_on_after(0.1):
+            await one.sheets.part(round_, author.peer, sheet, (0, 2))
+        await one.sheets.sweep(round_ + 10)
+    assert one.parts.has(name)
+    await one.sheets.sweep(round_ + 10)
+    assert not one.parts.has(name)
+
+
+async def test_a_sheet_that_tells_nothing_counts_nowhere_and_is_its_authors_fault(
+    world: World,
+) -> None:
+    """Its parts match its announcement, but contain no signs."""
+    author, round_ = world.desks[0], world.chain.round
+    parts = [b"\1 no bits", b"\1 none either"]
+    ids = [content_id(part) for part in parts]
+    sheet = sheet_id(ids)
+    for section, part in enumerate(parts):
+        name = part_name(sheet, section, len(parts))
+        author.parts.name(name, lambda data: True)
+        author.parts.keep(name, with_way(ids, section, part))
+    await world.told(named={author.peer: sheet})
+    ours, _ = await world.spoken()
+    assert len({*ours}) == 1
+    speaker = world.desk(world.chain.speaking.panel(round_, 0)[0])
+    record = world.chain.ledger[round_].record
+    counted = dict(zip([e.peer for e in record.updates], world.mask(speaker, ours[0]), strict=True))
+    assert counted == {desk.peer: desk is not author for desk in world.desks}
+    blamed = {peer for desk in world.desks for peer in desk.offences}
+    assert blamed == {author.peer}
+
+
+async def test_what_is_no_part_is_not_kept(world: World) -> None:
+    """A member of the committee passes on something else under the name of another's part."""
+    liar, one, _ = world.panel()
+    author = next(desk for desk in world.desks if desk not in world.panel())
+    author.withholds = lambda asker, name: True
+    sheet = await author.tell(world.chain.round)
+    name = part_name(sheet, 0, 2)
+    liar.parts.name(name, lambda data: True)
+    liar.parts.keep(name, b"\1" + bytes(100))
+    assert not await one.sheets.get(FetchUpdate(world.chain.round, author.peer, sheet, 100))
+    assert not one.parts.has(name)
+
+
+async def test_who_begins_again_says_nothing_until_the_next_term(world: World) -> None:
+    await world.told()
+    panel = world.panel()
+    await world.spoken()
+    panel[0].begin()
+    for _ in range(2):
+        await world.told()
+        ours, _ = await world.spoken()
+        assert ours[0] == SAID_NOTHING
+        assert ours[1] == ours[2] != SAID_NOTHING
+    await world.told()
+    for tallies in await world.spoken():
+        assert len({*tallies}) == 1
+        assert tallies[0] != SAID_NOTHING
+
+
+async def test_who_cannot_follow_says_so_without_waiting(world: World) -> None:
+    await world.told()
+    panel = world.panel()
+    await world.spoken()
+    panel[0].begin()
+    author = next(desk for desk in world.desks if desk not in panel)
+    author.withholds = lambda asker, name: True
+    await world.told()
+    patient = dataclasses.replace(panel[0].asked(), patience=600.0)
+    with trio.fail_after(60.0):
+        await panel[0].panelist.say(patient)
+    assert panel[0].reports.pop().update == SAID_NOTHING
+
+
+async def test_where_nothing_was_agreed_on_a_panel_begins_anew(world: World) -> None:
+    """All of it was restarted, or all but one: after a step without them they are back."""
+    await world.told()
+    panel = world.panel()
+    await world.spoken()
+    for desk in panel[1:]:
+        desk.begin()
+    await world.told()
+    ours, _ = await world.spoken()
+    assert ours[0] != SAID_NOTHING
+    assert ours[1:] == [SAID_NOTHING, SAID_NOTHING]
+    await world.told()
+    ours, _ = await world.spoken()
+    assert len({*ours}) == 1
+    assert ours[0] != SAID_NOTHING
+
+
+async def test_who_was_late_goes_on_if_it_heard_what_counted(world: World) -> None:
+    """Its aggregate would have been the same as the others'."""
+    for late in (True, False, False):
+        await world.told()
+        panel = world.panel()
+        if late:
+            await panel[0].panelist.say(panel[0].asked())
+            panel[0].reports.clear()
+        ours, _ = await world.spoken(*panel[:1]) if late else await world.spoken()
+        assert ours[1] not in (None, SAID_NOTHING)
+        assert late or len({*ours}) == 1
+
+
+async def test_who_waits_for_a_sheet_is_done_before_it_speaks_again(world: World) -> None:
+    """Its committee has agreed without it, while it still waits for a sign vote that is withheld."""
+    panel = world.panel()
+    author = next(desk for desk in world.desks if desk not in panel)
+    author.withholds = lambda asker, name: True
+    await world.told()
+    slow = dataclasses.replace(panel[0].asked(), patience=60.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(panel[0].panelist.say, slow)
+        await trio.sleep(0.1)
+        await world.spoken(*panel[:1])
+        await world.told(but=author)
+        ours, _ = await world.spoken()
+    assert len({*ours}) == 1
+    assert ours[0] != SAID_NOTHING
+
+
+async def test_who_missed_a_step_says_nothing(world: World) -> None:
+    for missed in (True, False):
+        await world.told()
+        panel = world.panel()
+        ours, _ = await world.spoken(*panel[:1]) if missed else await world.spoken()
+    assert ours[0] == SAID_NOTHING
+    assert ours[1] == ours[2] != SAID_NOTHING
+
+
+async def test_a_sheet_outlives_its_process(world: World) -> None:
+    """All members that announced one were restarted before any part of it was fetched."""
+    round_ = world.chain.round
+    sheets = {desk.peer: await desk.tell(round_) for desk in world.desks}
+    for desk in world.desks:
+        desk.begin()
+        assert await desk.sheets.get(FetchUpdate(round_, desk.peer, sheets[desk.peer], 100))
+    await world.told(named=sheets)
+    for section, tallies in enumerate(await world.spoken()):
+        assert len({*tallies}) == 1
+        speaker = world.desk(world.chain.speaking.panel(round_, section)[0])
+        assert world.mask(speaker, tallies[0]) == (True,) * MEMBERS
+
+
+async def test_what_an_earlier_process_had_goes_when_it_is_of_no_use(world: World) -> None:
+    desk, round_ = world.desks[0], world.chain.round
+    await world.told()
+    desk.begin()
+    for applied in (round_, round_ + 1, round_ + 2):
+        await desk.updates.sweep(applied)
+        assert list(desk.parts.ids())
+    await desk.updates.sweep(round_ + 3)
+    assert not list(desk.parts.ids())
+
+
+async def test_parts_go_when_their_step_is_over(world: World) -> None:
+    round_ = world.chain.round
+    await world.told()
+    await world.spoken()
+    desk = world.desks[0]
+
+    def named() -> list[ContentId]:
+        return list(desk.parts.ids())
+
+    for applied in (round_, round_ + 1, round_ + 2):
+        await desk.updates.sweep(applied)
+        assert named()
+    await world.told()
+    await desk.updates.sweep(round_ + 3)
+    kept = {*named()}
+    # Only those of the next step are here.
+    assert len(kept) == 2
+    await desk.updates.sweep(round_ + 5)
+    assert not named()
+
+
+async def test_who_speaks_for_nothing_needs_nothing(world: World) -> None:
+    desk = world.desks[0]
+    desk.member.me = identity(9).peer
+    wanted = FetchUpdate(world.chain.round, world.desks[1].peer, content_id(b"a sheet"), 100)
+    assert await desk.sheets.get(wanted)
+
+
+async def test_a_sheet_waits_until_its_panels_are_drawn(world: World) -> None:
+    """A member that needs several rounds for a sequence may be done an epoch before it is due."""
+    desk, due = world.desks[0], 7
+    assert not world.chain.speaking.sections(due)
+    what = Train(due, RecordId(bytes(32)), (1,), 1)
+    async with trio.open_nursery() as nursery:
+        made = Made(desk.sheet(due), 2.0, 10, 100, 1.0, 0.0)
+        nursery.start_soon(desk.panelist.tell, what, made)
+        await trio.sleep(0.5)
+        assert not desk.reports
+        while world.chain.round < due:
+            world.chain.grow()
+    (report,) = desk.reports
+    assert isinstance(report, Trained)
+    assert desk.parts.has(part_name(report.update, 1, 2))
+
+
+async def test_who_has_no_memory_for_it_says_nothing_until_its_panel_begins_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = world.panel()[0]
+    asked = room_to_speak(-(-world.chain.manifest.elements // 2))
+    free = asked
+    say = AggregatorTask.say
+
+    async def on_its_machine(panelist: AggregatorTask, effect: MakeAggregate) -> None:
+        """One aggregates at a time; the others have enough memory."""
+        there = free if panelist is one.panelist else 1 << 40
+        monkeypatch.setattr(panelist_module, "free_main_memory", lambda: there)
+        await say(panelist, effect)
+
+    monkeypatch.setattr(AggregatorTask, "say", on_its_machine)
+
+    async def speaks() -> bool:
+        """Whether it announces the same as the others of its committee in a step, and does not
+        abstain."""
+        await world.told()
+        panels = [world.panel(section) for section in (0, 1)]
+        mine = next(number for number, panel in enumerate(panels) if one in panel)
+        said = dict(zip(panels[mine], (await world.spoken())[mine], strict=True))
+        ours = said.pop(one)
+        (theirs,) = {*said.values()}
+        assert theirs != SAID_NOTHING
+        return ours == theirs
+
+    assert await speaks()
+    # Memory that it already holds is not required again.
+    free = asked - 1
+    assert await speaks()
+    free = 0
+    assert not await speaks()
+    assert "0.0 GB are free" in caplog.text
+
+    # The next epoch. For a new section it must hold everything, and later it cannot follow.
+    free = asked - 1
+    assert not await speaks()
+    free = asked
+    assert not await speaks()
+    assert not await speaks()
+
+    assert await speaks()

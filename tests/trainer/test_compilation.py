@@ -1,0 +1,193 @@
+"""Compilation of layers: kept where it is faster, and otherwise everything stays as before."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distro_node.node.settings import Compile
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer import session as session_module
+from distro_node.node.trainer.models.compilation import CompileTrial, compile_if_faster
+from distro_node.node.trainer.models.model import layers_of
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.training.client import open_trainer
+from trainer.support import CPU, make_manifest, make_session
+from trainer.test_client import spec_of
+from trainer.test_images import image_manifest
+from trainer.test_tasks import masked_manifest, sft_manifest
+
+# Private here: `_compute_nothing`, `_call_impl`, `_compiled_call_impl`: a trial without a compiler, and
+# what torch compiles, of which it has no public name.
+
+needs_a_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="torch compiles for a processor by g++"
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_compiled() -> Iterator[None]:
+    yield
+    torch.compiler.set_stance("default")
+    torch.compiler.reset()
+
+
+class Layer(torch.nn.Linear):
+    """Records whether it was compiled."""
+
+    compiled = False
+
+    def compile(self, *args: object, **kwargs: object) -> None:
+        self.compiled = True
+        self._compiled_call_impl = self._call_impl
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiled_call_impl is not None
+
+
+def pause_of(layer: Layer, before: float, after: float) -> None:
+    time.sleep(after if layer.is_compiled else before)
+
+
+def test_what_is_faster_is_kept() -> None:
+    layer = Layer(2, 2)
+    sizes: list[int] = []
+
+    def compute(sequences: int) -> None:
+        sizes.append(sequences)
+        pause_of(layer, 0.05, 0.005)
+
+    outcome = compile_if_faster([layer], compute, 4)
+    assert outcome.faster
+    assert layer.is_compiled
+    # Shares do not divide evenly, so the last pass of a round is a smaller one.
+    assert set(sizes) == {1, 4}
+    assert re.search(r"compiled, in \d+ s: \S+ sequences a second instead of", outcome.words)
+
+
+def test_what_is_not_faster_is_taken_back() -> None:
+    layer = Layer(2, 2)
+    outcome = compile_if_faster([layer], lambda _: pause_of(layer, 0.02, 0.02), 1, least_gain=1.5)
+    assert outcome.words.startswith("nothing is compiled: it would be ")
+    assert not outcome.faster
+    assert layer.compiled
+    assert not layer.is_compiled
+
+
+def test_a_compiler_that_fails_is_done_without() -> None:
+    layer = Layer(2, 2)
+
+    def compute(_: int) -> None:
+        if layer.is_compiled:
+            raise RuntimeError("\nno C++ compiler\nand much more")
+
+    outcome = compile_if_faster([layer], compute, 1)
+    assert outcome == CompileTrial(False, "nothing is compiled: no C++ compiler")
+    assert not layer.is_compiled
+
+
+def test_a_compiler_without_end_is_interrupted() -> None:
+    layer = Layer(2, 2)
+    interruptions = 0
+
+    def compute(_: int) -> None:
+        nonlocal interruptions
+        if not layer.is_compiled:
+            return
+        for _ in range(2):
+            try:
+                time.sleep(60)
+            except TimeoutError:
+                # Like a library that takes it for a failure of its own.
+                interruptions += 1
+                if interruptions == 2:
+                    raise
+
+    outcome = compile_if_faster([layer], compute, 1, seconds=0.2)
+    assert outcome == CompileTrial(False, "nothing is compiled: it takes more than 0.2 s")
+    assert interruptions == 2
+    assert not layer.is_compiled
+
+
+def test_a_model_without_layers_is_left_alone() -> None:
+    assert not compile_if_faster([], lambda _: None, 1).faster
+
+
+def test_a_processor_is_asked_for_it_alone(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    assert session.compile_layers(Compile.AUTO) is None
+    assert session.compile_layers(Compile.OFF) is None
+
+
+@pytest.mark.parametrize(
+    "made", [make_manifest, sft_manifest, masked_manifest, image_manifest], ids=lambda m: m.__name__
+)
+def test_every_task_can_be_tried(tmp_path: Path, made: Any) -> None:
+    """Zeros are valid samples for all of them, and leave no gradient behind."""
+    session = TrainingSession(made(tmp_path)[0], BlobStore(tmp_path), CPU, micro_batch=2)
+    for sequences in (1, 2):
+        session._compute_nothing(sequences)
+    assert layers_of(session.model)
+    assert all(parameter.grad is None for parameter in session.parameters)
+
+
+def test_a_compiled_session_learns_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, chunks = make_manifest(tmp_path)
+    plain, compiled = (
+        TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=2) for _ in range(2)
+    )
+
+    def whatever_it_gains(*arguments: Any) -> CompileTrial:
+        return compile_if_faster(*arguments, least_gain=0.0)
+
+    def compile_quickly(layer: torch.nn.Module) -> None:
+        # All stages of torch's compiler but the last, machine code, which takes a minute.
+        layer._compiled_call_impl = torch.compile(layer._call_impl, backend="aot_eager")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_quickly)
+    monkeypatch.setattr(session_module, "compile_if_faster", whatever_it_gains)
+    words = compiled.compile_layers(Compile.ON)
+    assert words is not None
+    assert "layers are compiled" in words
+    for session in (plain, compiled):
+        session.load(chunks)
+
+    def gradients(session: TrainingSession, samples: int) -> tuple[float, list[torch.Tensor]]:
+        loss, _ = session.gradient(1, range(samples))
+        found = [parameter.grad for parameter in session.parameters]
+        assert all(each is not None for each in found)
+        return loss, [each.clone() for each in found if each is not None]
+
+    # Two passes of two, and one of one: both sizes were compiled.
+    for session in (compiled, compiled.shadow()):
+        loss, expected = gradients(plain, 5)
+        other, found = gradients(session, 5)
+        assert other == pytest.approx(loss, rel=1e-5)
+        for here, there in zip(expected, found, strict=True):
+            torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-6)
+    # An evaluation runs uncompiled: members report it to each other, and it stays the same.
+    assert compiled.evaluate(2) == plain.evaluate(2)
+
+
+@pytest.mark.slow
+@needs_a_compiler
+async def test_a_confined_trainer_compiles(tmp_path: Path) -> None:
+    manifest, _ = make_manifest(tmp_path / "blobs")
+    spec = replace(spec_of(tmp_path / "blobs", manifest), compile=Compile.ON, micro_batch=1)
+    async with open_trainer(spec) as trainer:
+        assert trainer.compiled is not None
+        # The test does not depend on how fast it is or compiles on this machine, only on the fact
+        # that it does.
+        assert re.search("sequences a second instead of|takes more than 180 s", trainer.compiled)
+    async with open_trainer(replace(spec, compile=Compile.AUTO)) as trainer:
+        assert trainer.compiled is None

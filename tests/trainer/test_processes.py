@@ -1,0 +1,219 @@
+"""Several devices in one trainer, with its real processes: a session, a death, a hang, and refusals."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+import pytest
+import torch
+from distro_node.node.settings import Split
+from distro_node.node.trainer.audit_score import AssignedSample
+from distro_node.node.trainer.ranks import processes
+from distro_node.node.trainer.ranks.part import in_step
+from distro_node.node.trainer.ranks.ranks import RankLost, RankOutOfMemory
+from distro_node.node.training.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
+from distro_node.protocol.wire.blobs import decode_blob_list
+from trainer.support import TINY_LLAMA, make_manifest, make_session
+from trainer.test_client import until_ended
+from trainer.test_ranks import BLOCKS, same_signs
+
+RATE = 2.0**-8
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="several devices in one node need Linux"),
+]
+
+
+def spec_of(root: Path, manifest: bytes, device: str, patience: float = 120.0) -> TrainerSpec:
+    return TrainerSpec(
+        manifest=manifest,
+        blobs=root,
+        device=device,
+        threads=1,
+        patience=patience,
+        writable=(root.parent / "out",),
+    )
+
+
+async def test_a_life_and_a_death(tmp_path: Path) -> None:
+    root, momentum = tmp_path / "blobs", tmp_path / "out" / "momentum"
+    manifest, chunks = make_manifest(root)
+    twin = make_session(root)
+    async with open_trainer(spec_of(root, manifest.encode(), "cpu,cpu,cpu")) as trainer:
+        assert trainer.device == "cpu × 3"
+        assert trainer.memory_use.endswith("in each of 3 processes that share it")
+        others = psutil.Process(trainer.pid).children()
+        assert len(others) == 2
+        await trainer.load(chunks)
+        # With several devices the result is there at once; a single device must be polled.
+        trained = await trainer.train_aside(1, range(7))
+        assert trained is not None
+        assert trained.tokens == twin.train(1, range(7)).tokens
+        # Requests that rank 0 handles alone, between joint ones.
+        await trainer.begin_text("gradient ", seed=0, temperature=0, max_tokens=4)
+        while await trainer.next_text() is not None:
+            pass
+        applied = await trainer.apply(1, [trained.body], RATE, True, [1])
+        assert applied.fingerprint == twin.apply(1, [trained.body], RATE, True)
+        assert (await trainer.snapshot()).blob_list == twin.snapshot().encode()
+        await trainer.save_momentum(momentum)
+        assert await trainer.load_momentum(momentum)
+        memory = await trainer.memory()
+        assert memory["process_bytes"] > psutil.Process(trainer.pid).memory_info().rss
+
+        # The node makes no request at this time; it is informed at its next one.
+        os.kill(others[1].pid, signal.SIGKILL)
+        await until_ended(others[0].pid)
+        with pytest.raises(
+            TrainerDied, match=r"its rank 2, on cpu, was ended by signal 9 \(out of"
+        ):
+            await trainer.train(2, range(7))
+    for process in others:
+        await until_ended(process.pid)
+
+
+async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
+    """FSDP2, with a model of tied weights, some of whose matrices torch would cut through blocks."""
+    root = tmp_path / "blobs"
+    model = {**TINY_LLAMA, "num_hidden_layers": 2}
+    manifest, chunks = make_manifest(root, config=model, optimizer=BLOCKS)
+    twin = make_session(root, config=model, optimizer=BLOCKS)
+    spec = replace(spec_of(root, manifest.encode(), "cpu,cpu", patience=10.0), split=Split.SHARDS)
+    async with open_trainer(spec) as trainer:
+        (other,) = psutil.Process(trainer.pid).children()
+        await trainer.load(chunks)
+        for round_, count in enumerate((7, 1, 0), 1):
+            ours = await trainer.train(round_, range(count), looks=True)
+            theirs = twin.train(round_, range(count), looks=True)
+            looked = await trainer.look(round_, 50, 4)
+            assert (looked is not None) == twin.look(round_, AssignedSample(sample=50, share=4))
+            assert ours.tokens == theirs.tokens
+            judged, expected = (
+                await trainer.judge(round_, theirs.body),
+                twin.judge(round_, theirs.body),
+            )
+            assert (judged is None) == (expected is None) == (count == 0)
+            if judged is not None and expected is not None:
+                assert judged.whole.score == pytest.approx(expected.whole.score, abs=0.3)
+                assert judged.beginning is not None
+                assert expected.beginning is not None
+                half = expected.beginning.score
+                assert judged.beginning.score == pytest.approx(half, abs=0.3)
+            assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+            assert same_signs(twin, ours.body, theirs.body) > 0.99
+            applied = await trainer.apply(round_, [ours.body], RATE, True, [1])
+            assert applied.fingerprint == twin.apply(round_, [ours.body], RATE, True)
+        assert await trainer.evaluate(5) == pytest.approx(twin.evaluate(5), rel=1e-5)
+        written = await trainer.snapshot()
+        assert written.blob_list == twin.snapshot().encode()
+        chunks = decode_blob_list(written.blob_list, "snapshot", written.size).chunks
+        fingerprint = await trainer.load(chunks)
+        assert fingerprint == twin.load(chunks)
+        with pytest.raises(TrainerFailed, match="no device has all of it"):
+            await trainer.begin_text("gradient ", seed=0, temperature=0, max_tokens=4)
+
+        os.kill(other.pid, signal.SIGSTOP)
+        with pytest.raises(
+            TrainerDied, match=r"the devices of this node lost each other: .*10000ms"
+        ):
+            await trainer.train(4, range(4))
+    await until_ended(other.pid)
+
+
+async def test_too_little_memory_is_told_by_all_together(tmp_path: Path) -> None:
+    """With either split, nothing fits into so little."""
+    root = tmp_path / "blobs"
+    manifest, _ = make_manifest(root)
+    for split in (Split.COPIES, Split.SHARDS):
+        spec = replace(spec_of(root, manifest.encode(), "cpu,cpu"), split=split, memory=1 << 16)
+        with pytest.raises(TrainerFailed, match=r"has 65536 .* free") as caught:
+            async with open_trainer(spec):
+                pass
+        assert caught.value.kind == "model_too_large"
+
+
+async def test_a_device_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """Also to the ranks that have their device, which would wait for it."""
+    root = tmp_path / "blobs"
+    manifest, _ = make_manifest(root)
+    with pytest.raises(TrainerFailed, match="no device 'cuda:7' here") as caught:
+        async with open_trainer(spec_of(root, manifest.encode(), "cpu,cuda:7")):
+            raise AssertionError("it is not there")
+    assert caught.value.kind == "no_device"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RankOutOfMemory("no room"), ("its rank 1, on cuda:5, ran out of memory", True)),
+        (RankLost("gone"), ("its rank 1, on cuda:5, ended with exit code 1", False)),
+        (ValueError("a bug"), ("its rank 1, on cuda:5, ended with exit code 1", False)),
+    ],
+)
+def test_why_a_rank_ended_is_told(error: Exception, expected: tuple[str, bool]) -> None:
+    told: queue.Queue[tuple[str, bool]] = queue.Queue()
+
+    def end(reason: str, out_of_memory: bool) -> NoReturn:
+        told.put((reason, out_of_memory))
+        while True:
+            threading.Event().wait()
+
+    def follow(rank: int, meeting: Path) -> None:
+        raise error
+
+    processes.RankProcesses(["cuda:4", "cuda:5"], end).start(follow)
+    assert told.get(timeout=60) == expected
+
+
+def test_without_memory_a_pass_of_all_ends_where_it_is() -> None:
+    """With shards the others are in the middle of the pass."""
+
+    def compute() -> None:
+        raise MemoryError
+
+    with pytest.raises(RankOutOfMemory):
+        in_step(compute)
+
+
+def test_all_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "count_gpus", lambda: 2)
+    assert processes.devices_of("all") == ["cuda:0", "cuda:1"]
+    monkeypatch.setattr(processes, "count_gpus", lambda: 0)
+    with pytest.raises(TrainerFailed, match="no GPU is here") as caught:
+        processes.devices_of("all")
+    assert caught.value.kind == "no_device"
+
+
+def test_gpus_are_counted_in_a_process_that_can_be_forked_afterwards() -> None:
+    assert processes.count_gpus() == torch.cuda.device_count()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("split", [Split.COPIES, Split.SHARDS])
+async def test_gpus_are_one_member(tmp_path: Path, split: Split) -> None:
+    """With any number: everything shared has the same bits as in one process on the CPU."""
+    root = tmp_path / "blobs"
+    model = {**TINY_LLAMA, "hidden_size": 64, "num_hidden_layers": 2}
+    manifest, chunks = make_manifest(root, config=model, optimizer=BLOCKS)
+    twin = make_session(root, config=model, optimizer=BLOCKS)
+    spec = replace(spec_of(root, manifest.encode(), "all"), split=split)
+    async with open_trainer(spec) as trainer:
+        await trainer.load(chunks)
+        for round_, count in enumerate((8, 1, 0, 5), 1):
+            ours = await trainer.train(round_, range(count))
+            theirs = twin.train(round_, range(count))
+            assert (ours.tokens, len(ours.body)) == (theirs.tokens, len(theirs.body))
+            bodies = [ours.body, theirs.body]
+            applied = await trainer.apply(round_, bodies, RATE, True, [1, 2])
+            assert applied.fingerprint == twin.apply(round_, bodies, RATE, True, [1, 2])
+        assert (await trainer.snapshot()).blob_list == twin.snapshot().encode()

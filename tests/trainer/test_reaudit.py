@@ -1,0 +1,357 @@
+"""Re-audits, with a fake trainer that records its calls: which update, on which parameters, and when
+they are given up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.swarm_store import LocalSnapshot
+from distro_node.node.training import reaudit
+from distro_node.node.training.client import StepApplied, TrainerDied, TrainerFailed, TrainerSpec
+from distro_node.node.training.reaudit import ReauditWorker, dealt_to_others
+from distro_node.protocol.audit.disputes import Jury
+from distro_node.protocol.audit.reputation import Audit, Dispute
+from distro_node.protocol.audit.sign_score import SignSums
+from distro_node.protocol.member.effects import RunReaudit
+from distro_node.protocol.member.inputs import ReauditDone
+from distro_node.protocol.wire.blobs import BlobList
+from distro_node.protocol.wire.messages import AuditScore
+from simulation.chain import FINGERPRINT, Chain
+from simulation.swarm import identity
+
+ME, CHECKER, IDLE = (identity(n).peer for n in range(3))
+ROUND = 4
+
+
+CALLED = Jury({ME: 1, CHECKER: 1, IDLE: 1})
+
+
+class World:
+    """A node whose ledger has some rounds of four members, and the trainers that it starts."""
+
+    def __init__(self, tmp_path: Path, *, overlap: bool = False) -> None:
+        self.chain = Chain(4, overlap=overlap)
+        self.store = BlobStore(tmp_path)
+        self.bodies = 0
+        while self.chain.round < 8:
+            entries = []
+            for peer in self.chain.membership.peers:
+                self.bodies += 1
+                update = self.store.put(b"update %d" % self.bodies)
+                entries.append(self.chain.update(peer, update=update))
+            self.chain.grow(updates=entries)
+        self.first = Audit(CHECKER, IDLE, ROUND, 3, 100)
+        self.disputes = {self.first: Dispute(5, 3000, CALLED)}
+        body = BlobList("snapshot", 4, (self.store.put(b"1234"),)).encode()
+        self.snapshots = [LocalSnapshot(-1, self.store.put(body).hex(), 4)]
+        self.did: list[str] = []
+        self.specs: list[TrainerSpec] = []
+        self.brought: list[int] = []
+        self.heard: list[ReauditDone] = []
+        self.looking: Callable[[], Any] = trio.lowlevel.checkpoint
+        self.found = [SignSums(30, 9), SignSums(-1, 4)]
+        self.open = 0
+        self.starting: Exception | None = None
+        # Only the attributes with the same names here are used of each.
+        world: Any = self
+        self.looks = ReauditWorker(
+            manifest=self.chain.manifest,
+            spec=TrainerSpec(manifest=b"", blobs=tmp_path, device="cuda", micro_batch=8),
+            store=self.store,
+            states=world,
+            momentum=tmp_path / "state" / "momentum",
+            me=ME,
+            bring=self.bring,
+            start=world.start,
+        )
+
+    @property
+    def effect(self) -> RunReaudit:
+        entries = self.chain.ledger[self.first.round].record.updates
+        update = next(entry.update for entry in entries if entry.peer == self.first.peer)
+        return RunReaudit(self.first, update, (1, 2), 3)
+
+    def ledger(self) -> Any:
+        accounts = SimpleNamespace(
+            disputes=self.disputes,
+            may_look_again=lambda _me, first: first in self.disputes,
+            waits_for=lambda first: {ME, CHECKER} - self.disputes[first].again.keys(),
+        )
+        return _Ledger(self.chain.ledger, SimpleNamespace(accounts=accounts))
+
+    def dispute_rounds(self, rounds: list[int], since: int) -> None:
+        """Open a dispute about the work of each of these rounds, and call for a re-audit."""
+        for round_ in rounds:
+            self.first = Audit(CHECKER, IDLE, round_, 3, 100)
+            self.disputes[self.first] = Dispute(since, 3000, CALLED)
+            self.looks.put(self.effect)
+
+    async def at_hand(self) -> list[LocalSnapshot]:
+        return self.snapshots
+
+    async def bring(self, samples: Any) -> None:
+        self.brought += samples
+
+    def looked(self, what: ReauditDone) -> None:
+        self.heard.append(what)
+
+    @asynccontextmanager
+    async def start(self, spec: TrainerSpec) -> AsyncIterator[World]:
+        self.specs.append(spec)
+        if self.starting is not None:
+            raise self.starting
+        self.open += 1
+        try:
+            yield self
+        finally:
+            self.open -= 1
+
+    async def load(self, chunks: object) -> int:
+        self.did.append("load")
+        return FINGERPRINT
+
+    async def apply(
+        self, round_: int, bodies: list[bytes], *_: object, **__: object
+    ) -> StepApplied:
+        self.did.append(f"apply {round_}")
+        return StepApplied(FINGERPRINT, 0.0, 0)
+
+    async def load_momentum(self, path: Path) -> bool:
+        self.did.append("momentum")
+        return False
+
+    async def look_again(
+        self, round_: int, body: bytes, samples: Any, others: Any, share: int
+    ) -> list[SignSums]:
+        await self.looking()
+        self.others = others
+        self.did.append(f"look again at {round_}: {samples} of {share}")
+        return self.found
+
+    async def run(self, seconds: float = 600.0) -> None:
+        with trio.move_on_after(seconds):
+            await self.looks.run(self)
+
+
+class _Ledger:
+    """A ledger with the test's own disputes."""
+
+    def __init__(self, ledger: Any, work: Any) -> None:
+        self._ledger, self.work = ledger, work
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def __len__(self) -> int:
+        return len(self._ledger)
+
+
+async def test_it_makes_the_parameters_again_and_looks(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    world.looks.put(world.effect)
+    await world.run()
+    assert world.did == [
+        *("load", "apply 0", "apply 1", "apply 2", "apply 3", "momentum"),
+        "look again at 4: (1, 2) of 3",
+    ]
+    assert world.heard == [ReauditDone(world.first, (AuditScore(30, 9), AuditScore(-1, 4)))]
+    (spec,) = world.specs
+    # Without disturbing the training trainer.
+    assert (spec.device, spec.micro_batch) == ("cpu", 1)
+    assert spec.nice > 0
+    assert spec.memory is not None
+    dealt = world.chain.ledger.share(ROUND, IDLE)
+    assert dealt is not None
+    assert world.others
+    assert not set(world.others) & set(dealt)
+    assert set(world.brought) == {1, 2, *world.others}
+
+
+async def test_with_overlap_the_parameters_are_those_of_a_round_before(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path, overlap=True)
+    world.looks.put(world.effect)
+    await world.run()
+    assert world.did[:-2] == ["load", "apply 0", "apply 1", "apply 2"]
+    assert len(world.heard) == 1
+
+
+def test_what_others_were_dealt_begins_with_mine(tmp_path: Path) -> None:
+    ledger = World(tmp_path).chain.ledger
+    mine, theirs = ledger.share(ROUND, ME), ledger.share(ROUND, IDLE)
+    assert mine is not None
+    assert theirs is not None
+    others = dealt_to_others(ledger, ROUND, IDLE, ME)
+    assert others[: len(mine)] == mine
+    assert not set(others) & set(theirs)
+
+
+async def test_a_state_that_cannot_be_made_again_is_let_go(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    world.snapshots = [LocalSnapshot(6, world.snapshots[0].blob, 4)]
+    world.looks.put(world.effect)
+    await world.run()
+    assert (world.specs, world.heard) == ([], [])
+    # Nor a round whose updates, or whose own update, are gone.
+    world = World(tmp_path)
+    world.store.remove(world.chain.ledger[2].record.updates[0].update)
+    world.looks.put(world.effect)
+    await world.run()
+    assert (world.specs, world.heard) == ([], [])
+    world = World(tmp_path)
+    world.looks.put(world.effect)
+    world.store.remove(world.effect.update)
+    await world.run()
+    assert (world.did, world.heard) == ([], [])
+
+
+async def test_a_trainer_stays_and_goes_on_from_the_state_that_it_has(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    world.dispute_rounds([4, 6], 5)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.run)
+        await trio.sleep(1.0)
+        assert world.did == [
+            *("load", "apply 0", "apply 1", "apply 2", "apply 3", "momentum"),
+            "look again at 4: (1, 2) of 3",
+            *("apply 4", "apply 5", "momentum"),
+            "look again at 6: (1, 2) of 3",
+        ]
+        # An older state is reconstructed from the snapshot.
+        world.did.clear()
+        world.dispute_rounds([3], 5)
+        await trio.sleep(1.0)
+        assert world.did[:2] == ["load", "apply 0"]
+        nursery.cancel_scope.cancel()
+    assert len(world.specs) == 1
+
+
+async def test_a_trainer_without_anything_to_do_goes(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    world.looks.put(world.effect)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.run)
+        await trio.sleep(reaudit._STAYS_SECONDS / 2)
+        assert world.open == 1
+        await trio.sleep(reaudit._STAYS_SECONDS)
+        assert world.open == 0
+        world.looks.put(world.effect)
+        await trio.sleep(1.0)
+        nursery.cancel_scope.cancel()
+    assert len(world.specs) == 2
+    assert len(world.heard) == 2
+
+
+@pytest.mark.parametrize(
+    ("problem", "trainers"),
+    [(TrainerFailed("internal", "an update does not decode"), 1), (TrainerDied("killed"), 2)],
+)
+async def test_one_that_refuses_or_dies_costs_the_look_alone(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, problem: Exception, trainers: int
+) -> None:
+    world, problems = World(tmp_path), [problem]
+
+    async def fail_once() -> None:
+        if problems:
+            raise problems.pop()
+
+    world.looking = fail_once
+    world.dispute_rounds([4, 6], 5)
+    await world.run()
+    assert len(world.heard) == 1
+    # A trainer that died is replaced.
+    assert len(world.specs) == trainers
+
+
+@pytest.mark.parametrize(
+    "error", [TrainerDied("killed"), TrainerFailed("model_too_large", "it takes too much")]
+)
+async def test_where_no_trainer_starts_nothing_waits(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, error: Exception
+) -> None:
+    world = World(tmp_path)
+    world.starting = error
+    world.dispute_rounds([4, 6], 5)
+    await world.run()
+    # Otherwise each of them would cost another start.
+    assert (world.heard, len(world.specs)) == ([], 1)
+    world.starting = None
+    world.looks.put(world.effect)
+    await world.run()
+    assert len(world.heard) == 1
+
+
+async def test_nothing_is_said_where_there_was_nothing_to_compare(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    world.found = [SignSums(30, 9), SignSums(0, 0)]
+    world.looks.put(world.effect)
+    await world.run()
+    assert world.heard == []
+
+
+async def test_it_ends_with_the_dispute_and_after_its_time(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.looking = trio.sleep_forever
+    world.looks.put(world.effect)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.run)
+        await trio.sleep(10.0)
+        assert len(world.specs) == 1
+        world.disputes.clear()
+        # A dispute that ends before its turn is not started.
+        world.looks.put(world.effect)
+    assert len(world.specs) == 1
+    assert world.heard == []
+    monkeypatch.setattr(reaudit, "_LONGEST_SECONDS", 5.0)
+    world.disputes[world.first] = Dispute(5, 3000, CALLED)
+    world.looks.put(world.effect)
+    await world.run(20.0)
+    assert len(world.specs) == 2
+    assert world.heard == []
+
+
+async def test_what_is_over_is_let_go_and_never_too_much_waits(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaudit, "_MAX_WAITING", 3)
+    world = World(tmp_path)
+    world.dispute_rounds([2, 3, 4, 5, 6], 5)
+    del world.disputes[world.first]
+    await world.run()
+    # The oldest was dropped, and the newest is over.
+    assert sorted(heard.first.round for heard in world.heard) == [4, 5]
+
+
+async def test_what_others_have_looked_at_comes_first(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    world.dispute_rounds([2, 3, 4], 5)
+    await world.run()
+    last = world.heard[-1].first
+    world = World(tmp_path)
+    world.dispute_rounds([2, 3, 4], 5)
+    world.disputes[last].again[CHECKER] = True
+    await world.run()
+    assert len(world.heard) == 3
+    assert world.heard[0].first == last
