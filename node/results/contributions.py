@@ -22,7 +22,7 @@ from ..util.protocol_version import explain_version
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contribution:
+class ContributionRow:
     """The contributions of one peer."""
 
     peer: str
@@ -51,7 +51,7 @@ class ContributionTable:
     """The swarm's name, for people."""
     round: int
     """The last round that it includes."""
-    peers: tuple[Contribution, ...]
+    peers: tuple[ContributionRow, ...]
     claimed_carried_bytes: int
     """Bytes that this node has carried between others as a relay, for any swarm, by its own count:
     claimed, not proved."""
@@ -65,7 +65,7 @@ def read_account(data: DataDir, swarm: SwarmId) -> ContributionTable:
     now, length = work.contributions, ledger.manifest.data.sequence_length
     votes, members = work.votes(len(ledger)), ledger.membership(len(ledger))
     rows = [
-        Contribution(
+        ContributionRow(
             peer=peer_text(peer),
             updates=now[peer].updates,
             sequences=now[peer].sequences,

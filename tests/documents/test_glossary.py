@@ -72,3 +72,13 @@ def test_terms_are_sorted_unique_and_enough(rows: list[tuple[str, str, str]]) ->
 
 def test_the_readme_links_it(checkout: Path) -> None:
     assert "(docs/glossary.md)" in (checkout / "README.md").read_text(encoding="utf-8")
+
+
+def test_no_class_name_stands_twice(checkout: Path) -> None:
+    found: dict[str, list[str]] = {}
+    for folder in ("crypto", "protocol", "node"):
+        for path in sorted((checkout / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append(path.relative_to(checkout).as_posix())
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
