@@ -23,10 +23,14 @@ from .models.model import lay_out
 
 _log = logging.getLogger(__name__)
 
-# The side of the matrices: large enough to keep the device busy, small enough to take only a moment.
+# The side of the matrices grows from the smallest until a product keeps any device busy, or until the
+# next one would take longer than a moment: between a GPU and one that a driver computes on the
+# processor are five orders of magnitude.
+_SMALLEST_SIDE = 192
 _SIDES = {"cuda": 8192, "cpu": 768}
 _OTHER_SIDE = 4096
 _TRIES = 4
+_LONGEST_SECONDS = 0.25
 
 
 def sequence_flops(manifest: Manifest) -> int | None:
@@ -49,17 +53,24 @@ def sequence_flops(manifest: Manifest) -> int | None:
 
 def reached_flops(device: torch.device) -> float | None:
     """Return the floating-point operations per second of a large matrix product on this device, in
-    the precision of training there; the best of a few."""
-    side = _SIDES.get(device.type, _OTHER_SIDE)
+    the precision of training there; the best of a few. None if it cannot be measured."""
+    largest = _SIDES.get(device.type, _OTHER_SIDE)
     precision = narrow_type(device) or torch.float32
+    side, best = _SMALLEST_SIDE, 0.0
     try:
-        factor = torch.ones(side, side, dtype=precision, device=device)
-        seconds = min(_product_seconds(factor) for _ in range(_TRIES))
+        while True:
+            factor = torch.ones(side, side, dtype=precision, device=device)
+            seconds = min(_product_seconds(factor) for _ in range(_TRIES))
+            if seconds > 0:
+                best = max(best, 2 * side**3 / seconds)
+            larger = min(2 * side, largest)
+            if side == larger or seconds * (larger / side) ** 3 > _LONGEST_SECONDS:
+                break
+            side = larger
     # There may be no memory for it; training goes on without the figure.
     except RuntimeError as error:
         _log.info("the device's speed cannot be measured: %s", error)
-        return None
-    return 2 * side**3 / seconds if seconds > 0 else None
+    return best or None
 
 
 def _output(model: PreTrainedModel, manifest: Manifest) -> torch.Tensor:

@@ -15,6 +15,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from ...crypto.hashing import ContentId
+from ...protocol.codec.layout import manifest_layout
 from ...protocol.wire.encoding import decode
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
@@ -134,8 +135,8 @@ class Worker:
                 "use: `distro-node doctor` says more",
                 unused,
             )
-        check_exactness(chosen)
         manifest = _decoded(opening.manifest)
+        check_exactness(chosen, manifest_layout(manifest))
         self._store = BlobStore(Path(opening.blobs))
         self._session = self._new_session(manifest, self._store, chosen, opening)
         self._session.prove()

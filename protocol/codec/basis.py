@@ -68,14 +68,20 @@ def orthonormal_basis(side: int) -> npt.NDArray[np.float64]:
 
 
 def exact_in_float32(said: int, top_k: int, rows: int, columns: int) -> bool:
-    """Whether float32 holds every number of a block's inverse transform exactly.
-
-    A block's coefficients are a sum of `said` × `top_k` signs, where `said` is the sum of the update
-    weights; each contributes at most the largest entries of its two bases to any value or partial sum,
-    in any order of summation. Beyond the bound use float64, exact below 2^53: 4096 members of weight 2
+    """Whether float32 holds every number of a block's inverse transform exactly, where `said` is the
+    sum of the update weights. Beyond the bound use float64, exact below 2^53: 4096 members of weight 2
     × 4096 coefficients × 127² stay under it by a factor of 16,000.
     """
-    return said * top_k * _largest(rows) * _largest(columns) < _FLOAT32_EXACT
+    return said <= most_in_float32(top_k, rows, columns)
+
+
+def most_in_float32(top_k: int, rows: int, columns: int) -> int:
+    """Return the largest sum of update weights for which float32 is exact in blocks of this size.
+
+    A block's coefficients are a sum of that many × `top_k` signs; each contributes at most the largest
+    entries of its two bases to any value or partial sum, in any order of summation.
+    """
+    return (_FLOAT32_EXACT - 1) // (top_k * _largest(rows) * _largest(columns))
 
 
 def _largest(side: int) -> int:

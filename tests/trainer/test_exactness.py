@@ -12,19 +12,25 @@ from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.exactness import check_exactness
 from distro_node.node.training.environment import environment
 from distro_node.node.training.errors import TrainerFailed
+from distro_node.protocol.codec.layout import UpdateLayout
+from trainer.exactness import layout_of
 from trainer.support import CPU
 
 Step = Callable[..., None]
 
+# Two sizes of stripes in the first, one block row in the second, a vector, and blocks of odd sides.
+MODEL = layout_of([(1024, 1024), (64, 8192), (96,), (43, 67), ()])
 
-def refused(match: str) -> None:
+
+def refused(match: str, layout: UpdateLayout = MODEL) -> None:
     with pytest.raises(TrainerFailed, match=match) as caught:
-        check_exactness(CPU)
+        check_exactness(CPU, layout)
     assert caught.value.kind == "no_device"
 
 
-def test_this_processor_is_exact() -> None:
-    check_exactness(CPU)
+@pytest.mark.parametrize("layout", [MODEL, layout_of([]), layout_of([(64, 64), (7,)], 4096)])
+def test_this_processor_is_exact(layout: UpdateLayout) -> None:
+    check_exactness(CPU, layout)
 
 
 def with_ten_bits(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -36,18 +42,49 @@ def with_ten_bits(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch
 
 def test_products_with_fewer_bits_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_step, "inverse_transform_rows", with_ten_bits)
-    refused("products in float32")
+    refused("products of .* in float32")
 
 
-def test_a_kernel_that_is_inexact_for_large_products_alone_is_found(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("size", [(64, 8192), (128, 1024), (1, 96), (43, 67)])
+def test_a_kernel_that_is_inexact_for_products_of_one_size_is_found_where_a_model_has_them(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def by_size(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        chosen = with_ten_bits if sums.numel() > 1 << 18 else blocks.inverse_transform_rows
-        return chosen(sums, a, b)
+        found = blocks.inverse_transform_rows(sums, a, b)
+        if found.shape == size:
+            # The last element alone.
+            found[-1, -1] += 1
+        return found
 
     monkeypatch.setattr(exact_step, "inverse_transform_rows", by_size)
-    refused("products in float32")
+    refused(f"products of {size[0]} x {size[1]} in float32")
+    check_exactness(CPU, layout_of([(128, 192), (62, 62)]))
+
+
+def test_a_product_is_looked_at_in_both_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device whose float64 is float32 in disguise."""
+
+    def narrow(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return blocks.inverse_transform_rows(sums.float(), a.float(), b.float()).to(sums.dtype)
+
+    monkeypatch.setattr(exact_step, "inverse_transform_rows", narrow)
+    refused("products of .* in float64")
+
+
+def test_a_model_of_many_sizes_is_looked_at_for_a_moment_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hostile manifest names a thousand sizes; the largest of them are looked at."""
+    looked: list[int] = []
+
+    def counted(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        looked.append(sums.numel())
+        return blocks.inverse_transform_rows(sums, a, b)
+
+    monkeypatch.setattr(exact_step, "inverse_transform_rows", counted)
+    check_exactness(CPU, layout_of([(64 * n, 64) for n in range(1, 1000)]))
+    assert len(looked) < 100
+    assert max(looked) == 1 << 17
 
 
 def in_one_rounding(
@@ -84,15 +121,15 @@ def test_a_wrong_step_of_one_kind_is_found(of: str, monkeypatch: pytest.MonkeyPa
     refused(f"1 of .* parameters after a {of} step")
 
 
-def test_sums_beyond_float32_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device whose float64 is float32 internally gives other sums once many updates count."""
+def test_a_step_of_many_members_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that rounds sums which float32 would not hold, for a model without a large product."""
 
     def narrow(sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         found = blocks.inverse_transform_rows(sums, a, b)
         return found if found.abs().max() < 1 << 24 else found.to(torch.bfloat16).to(sums.dtype)
 
     monkeypatch.setattr(exact_step, "inverse_transform_rows", narrow)
-    refused("parameters after a scaled step")
+    refused("parameters after a scaled step", layout_of([()]))
 
 
 def test_a_wrong_fingerprint_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,25 @@ def test_a_device_has_a_speed_or_none_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert reached_flops(CPU) is None
 
 
+@pytest.mark.parametrize("rate", [1e8, 1.5e9, 1e12])
+def test_measuring_takes_a_moment_on_a_device_of_any_speed(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that computes on the processor took six minutes for what a GPU does in one second."""
+    taken = []
+
+    def product(factor: torch.Tensor) -> float:
+        taken.append(2 * len(factor) ** 3 / rate)
+        return taken[-1]
+
+    monkeypatch.setattr(speed, "_product_seconds", product)
+    monkeypatch.setattr(speed, "_SIDES", {"cpu": 1536})
+    assert reached_flops(CPU) == pytest.approx(rate)
+    assert sum(taken) < 2.0
+    # And as large a product as there is time for.
+    assert rate < 1e9 or max(taken) > 0.005
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_gpu_is_faster_than_a_processor() -> None:

@@ -4,20 +4,20 @@ A device that multiplies with fewer digits than float32 has (TF32, bfloat16, emu
 two operations as one, or that sums wrongly diverges from the swarm in its first round. So before a
 trainer takes part it runs the step itself (`exact.apply_step`) and the fingerprint on small tensors
 of every kind, and compares the result with numpy's: the transform in integers, the rest one rounding
-at a time. Libraries choose their kernels by size, so one product has the size that the stripes of a
-large matrix have on this device; of that one a sample of blocks is compared.
+at a time. Libraries choose their kernels by size, so the products are computed in each size that the
+swarm's model has on this device, too; of those a sample of blocks is compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ....protocol.codec.basis import integer_basis
+from ....protocol.codec.basis import integer_basis, most_in_float32
 from ....protocol.codec.scaling import FURTHEST, step_factor
 from ....protocol.codec.schedule import nearest_float32
 from ....protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout, update_layout
@@ -34,18 +34,26 @@ _SIDE, _TOP_K = 64, 8
 _FEW, _MANY = (1, 2, 1), (127, 127, 5)
 _RATE, _DECAY = 2.0**-9, 0.1
 
-# The matrix whose first stripe is the large product, and the number of its blocks that are compared.
-_LARGE = (8192, 8192)
-_COMPARED = 32
+# Sizes of products that are computed, the largest of the model's: real models have half as many. And
+# the blocks of each that are compared, beside the first and the last one.
+_SIZES, _COMPARED = 12, 14
+# Products beyond this many elements are left out. It is twice a GPU's stripe; only a matrix that is
+# wider still has larger ones.
+_LARGEST = 1 << 25
+# Sums in float64 are so much larger than those that float32 holds.
+_BEYOND = 64
 
 
-def check_exactness(device: torch.device) -> None:
+def check_exactness(device: torch.device, layout: UpdateLayout) -> None:
     """Run the shared step and the fingerprint on a device and compare every bit.
+
+    `layout` is the swarm's: with it the products have the sizes that its steps have here.
 
     Raises `TrainerFailed` with the kind `no_device`, naming what differs.
     """
-    for in_float32 in (True, False):
-        _check_large_product(device, in_float32=in_float32)
+    for tensor, rows in _product_sizes(layout, device):
+        for in_float32 in (True, False):
+            _check_product(device, tensor, rows, in_float32=in_float32)
     for step in ("sign", "scaled"):
         for counts in (_FEW, _MANY):
             for decay in (0.0, _DECAY):
@@ -80,27 +88,57 @@ def _check_step(device: torch.device, step: Step, counts: Sequence[int], decay: 
         raise _refused(device, "the fingerprint of the parameters")
 
 
-def _check_large_product(device: torch.device, *, in_float32: bool) -> None:
-    layout = update_layout([ParameterSpec(name="", shape=_LARGE)], _SIDE, _TOP_K).tensors[0]
-    stripe = next(stripes(layout, device))
-    rows, across = stripe.rows.stop, layout.columns // _SIDE
+def _product_sizes(
+    layout: UpdateLayout, device: torch.device
+) -> Iterator[tuple[TensorLayout, int]]:
+    """Yield the largest of the different products in a step of this layout: a tensor, and the number
+    of rows of one of its stripes."""
+    sizes: dict[tuple[int, ...], tuple[TensorLayout, int]] = {}
+    for tensor in layout.tensors:
+        for stripe in stripes(tensor, device) if tensor.sides else ():
+            rows = stripe.rows.stop - stripe.rows.start
+            size = (rows, tensor.columns, tensor.block_rows, tensor.block_columns)
+            sizes.setdefault(size, (tensor, rows))
+    possible = [size for size in sizes if size[0] * size[1] <= _LARGEST]
+    for size in sorted(possible, key=lambda each: each[0] * each[1], reverse=True)[:_SIZES]:
+        yield sizes[size]
+
+
+def _check_product(
+    device: torch.device, tensor: TensorLayout, rows: int, *, in_float32: bool
+) -> None:
+    a, b, top_k = tensor.block_rows, tensor.block_columns, tensor.top_k
+    most = most_in_float32(top_k, a, b)
+    if in_float32 and not most:
+        # This swarm's sums are in float64, whatever its members are.
+        return
+    largest = most if in_float32 else _BEYOND * max(1, most)
     generator = np.random.default_rng(0)
-    # The largest sums that float32 must hold, at the lowest frequencies, and others spread at random.
-    grid = np.zeros((rows // _SIDE, _SIDE, across, _SIDE), dtype=np.float32)
-    chosen = generator.choice(rows // _SIDE * across, _COMPARED, replace=False)
-    for block in chosen:
-        below, beside = divmod(int(block), across)
-        places = generator.choice(_SIDE * _SIDE, _TOP_K, replace=False)
-        grid[below, places // _SIDE, beside, places % _SIDE] = generator.integers(-130, 131, _TOP_K)
-    grid[0, :_TOP_K, 0, 0] = 130
-    sums = torch.from_numpy(grid.reshape(rows, layout.columns)).to(device)
-    found = inverse_sums(sums, layout, in_float32=in_float32).cpu().numpy().reshape(grid.shape)
-    basis = integer_basis(_SIDE).astype(np.int64)
-    for block in (0, *chosen):
-        below, beside = divmod(int(block), across)
-        expected = basis.T @ grid[below, :, beside].astype(np.int64) @ basis
-        if not np.array_equal(found[below, :, beside], expected):
-            raise _refused(device, f"products in float{32 if in_float32 else 64}")
+    # The largest sums there can be, at the lowest frequencies of the first block, and others at random.
+    grid = np.zeros((rows // a, a, tensor.across, b), dtype=np.float32)
+    blocks = rows // a * tensor.across
+    chosen = generator.choice(blocks, min(blocks, _COMPARED), replace=False)
+    compared = sorted({0, blocks - 1, *map(int, chosen)})
+    for block in compared:
+        values = generator.integers(-largest, largest + 1, top_k) if block else largest
+        places = generator.choice(a * b, top_k, replace=False) if block else np.arange(top_k)
+        grid[block // tensor.across, places // b, block % tensor.across, places % b] = values
+    sums = torch.from_numpy(grid.reshape(rows, tensor.columns)).to(device)
+    found = inverse_sums(sums, tensor, in_float32=in_float32).cpu().numpy().reshape(grid.shape)
+    left, right = _whole_basis(a), _whole_basis(b)
+    for block in compared:
+        place = block // tensor.across, slice(None), block % tensor.across
+        expected = left.T @ grid[place].astype(np.int64) @ right
+        if not np.array_equal(found[place], expected.astype(np.float32)):
+            raise _refused(
+                device,
+                f"products of {rows} x {tensor.columns} in float{32 if in_float32 else 64}",
+            )
+
+
+def _whole_basis(side: int) -> npt.NDArray[np.int64]:
+    # A side of 1 is not transformed.
+    return integer_basis(side).astype(np.int64) if side > 1 else np.ones((1, 1), np.int64)
 
 
 def _refused(device: torch.device, what: str) -> TrainerFailed:
