@@ -13,13 +13,15 @@ from typing import Any
 
 from ...protocol.codec.aggregator import room_to_speak
 from ...protocol.codec.layout import TensorLayout, UpdateLayout, update_layout
-from ...protocol.wire.manifest import Manifest, OptimizerSpec, ParameterSpec
+from ...protocol.wire.manifest import Manifest, OptimizerSpec, ParameterSpec, Step
 from ...protocol.wire.structure import StructureError
 from .architectures import check_configuration, makes_images
 from .bands import plan_bands, torn_tensors
 from .errors import TrainerFailed
 from .memory_options import (
+    CPU_KEPT_SUMS,
     CPU_STRIPE,
+    GPU_KEPT_SUMS,
     GPU_STRIPE,
     LOOK_ROOM,
     NOISE,
@@ -330,7 +332,7 @@ def _needs_of(
             (
                 MemoryItem(
                     name="the step's working memory",
-                    device=_applying(layout, device, members),
+                    device=_applying(layout, device, members, work.optimizer.step),
                 ),
                 decoding,
             ),
@@ -467,17 +469,21 @@ def _stripe(tensor: TensorLayout, limit: int) -> int:
     return min(tensor.rows * tensor.columns, max(1, limit // row) * row)
 
 
-def _applying(layout: UpdateLayout, device: str, members: int) -> int:
+def _applying(layout: UpdateLayout, device: str, members: int, step: Step) -> int:
     limit = CPU_STRIPE if device == "cpu" else GPU_STRIPE
     piece = _CPU_PIECE if device == "cpu" else _GPU_PIECE
-    step = max(
+    working = max(
         (
             4 * _APPLYING * _stripe(each, limit) + _PLACED * members * each.coefficients
             for each in layout.tensors
         ),
         default=0,
     )
-    return max(step + _SENT * members * layout.coefficients, _CHECKED * piece)
+    kept = 0
+    if step == "scaled":
+        matrices = sum(each.blocks * each.elements for each in layout.tensors if each.sides == 2)
+        kept = 4 * min(matrices, CPU_KEPT_SUMS if device == "cpu" else GPU_KEPT_SUMS)
+    return max(working + kept + _SENT * members * layout.coefficients, _CHECKED * piece)
 
 
 def _decoded(layout: UpdateLayout) -> int:

@@ -22,6 +22,10 @@ CPU_STRIPE, GPU_STRIPE = 1 << 17, 1 << 24
 stay in its caches (half a MiB each in float32); 64 MiB keep a GPU busy, and are small beside any
 model that needs one."""
 
+CPU_KEPT_SUMS, GPU_KEPT_SUMS = 1 << 22, 1 << 26
+"""Elements of the sums that a scaled step keeps until it knows its factors, in float32: a layer or two
+of a model that a CPU trains, and 256 MiB on a GPU, where the gradient's memory is free meanwhile."""
+
 NOISE = 1 << 20
 """Random numbers drawn once, with which a CPU rounds: drawing is slow there, compared with rounding.
 Each stripe uses a run that starts at a different offset, and 4 MiB stay near the caches."""

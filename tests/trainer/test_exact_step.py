@@ -127,6 +127,16 @@ def test_same_bits_for_any_size_of_stripes(
     assert_equal_bits(stepped(updates, step=step), expected)
 
 
+@pytest.mark.parametrize("limit", [0, 5000, 30_000])
+def test_a_scaled_step_has_the_same_bits_whatever_sums_it_keeps(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates = random_updates(LAYOUT, 4)
+    expected = stepped(updates, step="scaled")
+    monkeypatch.setattr(exact_step, "CPU_KEPT_SUMS", limit)
+    assert_equal_bits(stepped(updates, step="scaled"), expected)
+
+
 def strided(values: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return memory with other numbers around, and a view of it that holds the values."""
     if kind == "transposed":

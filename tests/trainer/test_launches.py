@@ -1,7 +1,7 @@
 """How much work a GPU would get in a round, and how often it would be waited for.
 
 Operations are counted as torch dispatches them, on the CPU: each is at least one kernel on a GPU,
-and each scalar that is read waits for all previous work.
+and each scalar, list or tensor that is read waits for all previous work.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.optimizer import blocks
+from distro_node.node.trainer.optimizer import blocks, exact_step
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.node.trainer.tasks.packing import skip_packing_search
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from trainer.exactness import layout_of, random_parameters, random_updates
 from trainer.support import CPU, make_manifest
@@ -37,6 +38,22 @@ _NO_KERNEL = (
     "empty",
 )
 
+STEPPED = [(128, 192)] * 4 + [(96,)] * 4
+
+
+class Read(TorchFunctionMode):
+    """Counts tensors that are read as a whole: on the CPU nothing is dispatched for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.count += getattr(func, "__name__", "") in ("tolist", "cpu")
+        return func(*args, **(kwargs or {}))
+
 
 class Dispatched(TorchDispatchMode):
     """Counts operations by name while it is entered."""
@@ -44,6 +61,7 @@ class Dispatched(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.count: Counter[str] = Counter()
+        self.read = Read()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -58,14 +76,27 @@ class Dispatched(TorchDispatchMode):
 
     @property
     def waits(self) -> int:
-        """Number of scalars read."""
-        return self.count["_local_scalar_dense"] + self.count["is_nonzero"]
+        """Number of scalars, lists and tensors read."""
+        return self.count["_local_scalar_dense"] + self.count["is_nonzero"] + self.read.count
 
 
 def dispatched(compute: Callable[[], object]) -> Dispatched:
-    with Dispatched() as found:
+    with Dispatched() as found, found.read:
         compute()
     return found
+
+
+def test_what_is_read_is_counted_as_a_wait() -> None:
+    numbers = torch.arange(3)
+    for read in (
+        lambda: numbers.tolist(),
+        lambda: numbers.cpu(),
+        lambda: int(numbers[0]),
+        lambda: bool((numbers > 1).any()),
+        lambda: numbers.max().item(),
+    ):
+        assert dispatched(read).waits == 1
+    assert dispatched(lambda: numbers.sum() * 2).waits == 0
 
 
 def test_a_fingerprint_takes_few_operations_a_tensor_and_one_wait() -> None:
@@ -98,7 +129,8 @@ def test_no_micro_batch_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_accumulating_and_taking_wait_for_nothing(monkeypatch: Any) -> None:
-    """Values and positions go to main memory in one copy of each type, after the last tensor."""
+    """Values and positions go to main memory in one copy of each type, after the last tensor;
+    the copies are counted on a second device (`test_vulkan`)."""
     monkeypatch.setattr(blocks, "CPU_STRIPE", 4096)
     shapes = [(128, 192)] * 8 + [(96,)] * 4
     layout = layout_of(shapes)
@@ -109,19 +141,32 @@ def test_accumulating_and_taking_wait_for_nothing(monkeypatch: Any) -> None:
     # In each of 52 stripes: reading, decay, transform, five iterations of three products, writing.
     assert found.kernels <= 52 * 45
     assert dispatched(lambda: optimizer.take(1)).waits == 0
+    # What an update for a committee tells: one copy of all tensors.
+    assert dispatched(lambda: optimizer.tell(4, 1)).waits == 1
+
+
+def step_dispatched(step: Step, monkeypatch: Any, kept: int = 1 << 22) -> Dispatched:
+    """Take a step on four matrices of two stripes each, and four vectors."""
+    monkeypatch.setattr(blocks, "CPU_STRIPE", 4096)
+    monkeypatch.setattr(exact_step, "CPU_KEPT_SUMS", kept)
+    layout = layout_of(STEPPED)
+    updates, parameters = random_updates(layout, 4), random_parameters(STEPPED)
+    return dispatched(lambda: apply_step(parameters, layout, updates, 2.0**-9, 0.1, step=step))
 
 
 def test_a_step_waits_at_most_once(monkeypatch: Any) -> None:
     """For the squares of a scaled step, of all tensors together."""
-    monkeypatch.setattr(blocks, "CPU_STRIPE", 4096)
-    shapes = [(128, 192)] * 4 + [(96,)] * 4
-    layout = layout_of(shapes)
-    updates = random_updates(layout, 4)
-    cases: tuple[tuple[Step, int], ...] = (("sign", 0), ("scaled", 4))
-    for step, waits in cases:
-        parameters = random_parameters(shapes)
-        found = dispatched(
-            lambda p=parameters, s=step: apply_step(p, layout, updates, 2.0**-9, 0.1, step=s)
-        )
-        # On the CPU `tolist` of n numbers counts as n scalars; from a GPU it is one copy.
-        assert found.waits <= waits + 4, step
+    assert step_dispatched("sign", monkeypatch).waits == 0
+    assert step_dispatched("scaled", monkeypatch).waits == 1
+
+
+def test_a_scaled_step_adds_the_votes_up_once(monkeypatch: Any) -> None:
+    matrices, others = 4 * -(-128 * 192 // (64 * 192)), 4
+    once = matrices + others
+    assert step_dispatched("sign", monkeypatch).count["index_add_"] == once
+    assert step_dispatched("scaled", monkeypatch).count["index_add_"] == once
+    # Two matrices fit: two groups, each with a wait of its own.
+    some = step_dispatched("scaled", monkeypatch, 2 * 128 * 192)
+    assert (some.count["index_add_"], some.waits) == (once, 2)
+    # The twin: without room for sums those of matrices are added up twice.
+    assert step_dispatched("scaled", monkeypatch, 0).count["index_add_"] == once + matrices

@@ -8,7 +8,6 @@ extracting, applying and fingerprinting them needs nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -24,7 +23,7 @@ from ....protocol.wire.manifest import ParameterSpec
 from ...storage.blob_store import BlobStore
 from ..models.probe_parameters import ParameterFill
 from ..models.snapshot import read_snapshot, write_snapshot
-from ..optimizer.exact_step import own_means
+from ..optimizer.exact_step import Means
 from ..optimizer.fingerprint import fingerprint
 from ..optimizer.optimizer import Taken
 from ..ranks.momentum import MomentumDivision, RankPlace
@@ -93,9 +92,10 @@ class ModelShard(Protocol):
         """Return the part of an update that concerns its own parameters."""
         ...
 
-    def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
-        """Convert sums over its own blocks, one for each of its tensors, into the means over all
-        blocks of the whole tensors."""
+    @property
+    def means(self) -> Means | None:
+        """What converts sums over its own blocks, one for each of its tensors, into the means over all
+        blocks of the whole tensors; None if its tensors are whole."""
         ...
 
     def spread(self) -> None:
@@ -121,6 +121,8 @@ class ModelShard(Protocol):
 
 class WholeModelShard:
     """The whole model, in one process."""
+
+    means: Means | None = None
 
     def __init__(
         self,
@@ -165,9 +167,6 @@ class WholeModelShard:
 
     def own(self, update: DecodedUpdate) -> DecodedUpdate:
         return update
-
-    def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
-        return own_means(self.layout, sums)
 
     def spread(self) -> None:
         pass

@@ -21,7 +21,7 @@ above it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -32,6 +32,7 @@ from ....protocol.codec.scaling import FURTHEST, step_factor
 from ....protocol.codec.schedule import nearest_float32
 from ....protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
 from ....protocol.wire.manifest import Step
+from ...training.memory_options import CPU_KEPT_SUMS, GPU_KEPT_SUMS
 from ..device import copies_while_computing
 from .blocks import Stripe, inverse_transform_rows, stripes, whole_basis
 
@@ -39,6 +40,12 @@ Basis = Callable[[int, torch.dtype, torch.device], torch.Tensor]
 """Side, float type, device → the matrix of the transform: row = frequency, column = position."""
 Means = Callable[[Sequence[int]], Sequence[Fraction]]
 """Sums over the blocks present here, one per tensor → the means over all blocks of the whole tensors."""
+
+# The sum of the signs at each coefficient of a stripe, at its block's place: (rows, columns), integers
+# in float32.
+_StripeSums = tuple[Stripe, torch.Tensor]
+# The index of a tensor, its sums, and the factor of a scaled step; None: its signs are the step.
+_TensorStep = tuple[int, Iterable[_StripeSums], float | None]
 
 
 @torch.no_grad()
@@ -67,28 +74,20 @@ def apply_step(
     decay = nearest_float32(1 - Fraction(learning_rate) * Fraction(weight_decay))
     device = parameters[0].device if parameters else torch.device("cpu")
     votes = _Votes(updates, counts, layout, device)
-    factors: list[float | None] = [None] * len(parameters)
-    if step == "scaled":
-        # Called even where no tensor needs it: with several ranks it is a collective, and the others
-        # wait for it.
-        squares = votes.squares()
-        each = own_means(layout, squares) if means is None else means(squares)
-        factors = [
-            step_factor(learning_rate, mean) if scalable(tensor) else None
-            for mean, tensor in zip(each, layout.tensors, strict=True)
-        ]
-    for index, (parameter, tensor) in enumerate(zip(parameters, layout.tensors, strict=True)):
+    steps = votes.signed() if step == "sign" else votes.scaled(learning_rate, means)
+    for index, sums, factor in steps:
+        parameter, tensor = parameters[index], layout.tensors[index]
         in_float32 = exact_in_float32(
             sum(counts), tensor.top_k, tensor.block_rows, tensor.block_columns
         )
         target = parameter.detach()
         dense = target.contiguous()
-        for stripe, sign_sums in votes.sums(index):
+        for stripe, sign_sums in sums:
             rows = dense.view(tensor.rows, tensor.columns)[stripe.rows]
             direction = inverse_sums(sign_sums, tensor, in_float32=in_float32, basis=basis)
             if decay != 1.0:
                 rows.mul_(decay)
-            if (factor := factors[index]) is None:
+            if factor is None:
                 rows.sub_(direction.sign_(), alpha=learning_rate)
             else:
                 furthest = FURTHEST * learning_rate
@@ -131,24 +130,63 @@ class _Votes:
         self._layout = layout
         self._positions_UC, self._signs_UC = _signed_positions(updates, counts, layout, device)
 
-    def sums(self, index: int) -> Iterator[tuple[Stripe, torch.Tensor]]:
-        """Yield, stripe by stripe of a tensor, the sum of the signs at each coefficient, at its
-        block's place: (rows, columns), integers in float32."""
+    def signed(self) -> Iterator[_TensorStep]:
+        """Yield a sign step, tensor by tensor."""
+        for index in range(len(self._layout.tensors)):
+            yield index, self._sums(index), None
+
+    def scaled(self, learning_rate: float, means: Means | None) -> Iterator[_TensorStep]:
+        """Yield a scaled step, tensor by tensor, each with its factor; none for vectors.
+
+        A tensor's factor comes from all of its sums. So tensors are taken in groups whose sums are kept
+        until the factors are known: then the GPU is waited for once per group, and no sums are
+        computed twice but those of a tensor that is a group by itself. With `means` there is one group,
+        as it is to be asked once.
+        """
+        tensors, on_cpu = self._layout.tensors, self._signs_UC.device.type == "cpu"
+        limit = CPU_KEPT_SUMS if on_cpu else GPU_KEPT_SUMS
+        groups = _groups(tensors, limit) if means is None else [range(len(tensors))]
+        for group in groups:
+            squares, kept = self._squares(group, limit)
+            each = (
+                own_means([tensors[index] for index in group], squares)
+                if means is None
+                # Asked for even where no tensor is: a rank that asks others for the rest must not
+                # be left alone.
+                else means(squares)
+            )
+            for index, mean in zip(group, each, strict=True):
+                factor = step_factor(learning_rate, mean) if scalable(tensors[index]) else None
+                yield index, kept.pop(index, None) or self._sums(index), factor
+
+    def _sums(self, index: int) -> Iterator[_StripeSums]:
         for stripe, sign_sums, _, _ in self._added(index):
             yield stripe, sign_sums
 
-    def squares(self) -> list[int]:
-        """Return the sum of the squares of these sums, for each matrix; 0 for vectors."""
-        tensors, device = self._layout.tensors, self._signs_UC.device
-        totals = torch.zeros(len(tensors), dtype=torch.int64, device=device)
-        for index, tensor in enumerate(tensors):
-            for _, sign_sums, places, weights in self._added(index) if scalable(tensor) else ():
+    def _squares(
+        self, group: Sequence[int], limit: int
+    ) -> tuple[list[int], dict[int, list[_StripeSums]]]:
+        """Return the sum of the squares of the sums, for each matrix in the group (0 for vectors), and
+        the sums of as many matrices as have `limit` elements together."""
+        totals = torch.zeros(len(group), dtype=torch.int64, device=self._signs_UC.device)
+        kept: dict[int, list[_StripeSums]] = {}
+        for place, index in enumerate(group):
+            tensor = self._layout.tensors[index]
+            if not scalable(tensor):
+                continue
+            keep = tensor.blocks * tensor.elements <= limit
+            if keep:
+                limit -= tensor.blocks * tensor.elements
+                kept[index] = []
+            for stripe, sign_sums, places, weights in self._added(index):
                 # Each vote times the sum that it is part of, so that only coefficients with votes
                 # are visited. 64-bit integers, exact in any order.
                 met = sign_sums.view(-1).index_select(0, places).to(torch.int64)
-                totals[index] += (met * weights.to(torch.int64)).sum()
+                totals[place] += (met * weights.to(torch.int64)).sum()
+                if keep:
+                    kept[index].append((stripe, sign_sums))
         # Read once, so that the GPU is not waited for in between.
-        return totals.tolist()
+        return totals.tolist(), kept
 
     def _added(
         self, index: int
@@ -176,11 +214,21 @@ def scalable(tensor: TensorLayout) -> bool:
     return tensor.sides == 2
 
 
-def own_means(layout: UpdateLayout, sums: Sequence[int]) -> list[Fraction]:
-    """Compute `Means` where every tensor is here as a whole."""
-    return [
-        Fraction(total, tensor.blocks) for total, tensor in zip(sums, layout.tensors, strict=True)
-    ]
+def own_means(tensors: Sequence[TensorLayout], sums: Sequence[int]) -> list[Fraction]:
+    """Compute `Means` where these tensors are here as wholes."""
+    return [Fraction(total, tensor.blocks) for total, tensor in zip(sums, tensors, strict=True)]
+
+
+def _groups(tensors: Sequence[TensorLayout], limit: int) -> Iterator[range]:
+    """Cut the tensors into runs whose matrices have at most `limit` elements together, or are one."""
+    start, size = 0, 0
+    for index, tensor in enumerate(tensors):
+        own = tensor.blocks * tensor.elements if scalable(tensor) else 0
+        if size and size + own > limit:
+            yield range(start, index)
+            start, size = index, 0
+        size += own
+    yield range(start, len(tensors))
 
 
 def _signed_positions(

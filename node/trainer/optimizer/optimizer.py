@@ -171,18 +171,18 @@ class LocalOptimizer:
         the last gradient has left in the momentum; nothing is taken out. A zero is sent with one
         sign, and with the other in the next cycle."""
         at_zero = sign_of_nothing(one_of, turn)
-        told: list[Signs] = []
+        values: list[torch.Tensor] = []
         for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):
             heard = heard_in(tensor.elements, one_of, turn)
             columns = torch.from_numpy(heard.astype(np.int64)).to(state.device)
-            values = torch.cat(
-                [
-                    state.read(stripe.blocks).index_select(1, columns).cpu()
-                    for stripe in stripes(tensor, state.device)
-                ]
-            ).numpy()
-            told.append(np.where(values == 0, at_zero, np.sign(values)).astype(np.int8))
-        return told
+            here = [
+                state.read(stripe.blocks).index_select(1, columns)
+                for stripe in stripes(tensor, state.device)
+            ]
+            values.append(torch.cat(here))
+        # At once behind the last tensor, as every copy waits for the GPU.
+        arrays = [each.numpy() for each in _copied_together(values)]
+        return [np.where(each == 0, at_zero, np.sign(each)).astype(np.int8) for each in arrays]
 
     def sent(self, round_number: int, update: DecodedUpdate) -> bool:
         """Whether this update is what was taken in a round and is still pending."""
@@ -317,16 +317,20 @@ def _on_the_cpu(
         if positions.device.type != "cpu":
             by_device.setdefault(positions.device, []).append(index)
     for indices in by_device.values():
-        sizes = [pairs[index][0].numel() for index in indices]
-        flat = [
-            torch.cat([pairs[index][kind].reshape(-1) for index in indices]).cpu().split(sizes)
-            for kind in (0, 1)
-        ]
-        for index, positions, values in zip(indices, *flat, strict=True):
-            shape = pairs[index][0].shape
+        kinds = (_copied_together([pairs[index][kind] for index in indices]) for kind in (0, 1))
+        for index, positions, values in zip(indices, *kinds, strict=True):
             # Separate copies: each tensor's may be dropped without the others'.
-            moved[index] = positions.view(shape).clone(), values.view(shape).clone()
+            moved[index] = positions.clone(), values.clone()
     return moved
+
+
+def _copied_together(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return tensors of one device and type in main memory, as views of one copy."""
+    if not tensors:
+        return []
+    copied = torch.cat([each.reshape(-1) for each in tensors]).cpu()
+    pieces = copied.split([each.numel() for each in tensors])
+    return [piece.view(each.shape) for piece, each in zip(pieces, tensors, strict=True)]
 
 
 def root_of(second_moment: torch.Tensor, beta: float, steps: int) -> torch.Tensor:

@@ -131,7 +131,7 @@ class RankPart:
         here = [(band.tensor, total) for band, total in zip(self._bands, sums, strict=True)]
         for index, total in itertools.chain.from_iterable(self._ranks.exchange(here)):
             totals[index] += total
-        whole = own_means(self.plan.layout, totals)
+        whole = own_means(self.plan.layout.tensors, totals)
         return [whole[band.tensor] for band in self._bands]
 
     def spread(self) -> None:
