@@ -15,6 +15,7 @@ import pytest
 import trio
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.node.errors import ExitCode, UserError, leaves
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.session.effect_runner import Runner
@@ -345,6 +346,29 @@ async def test_what_the_trainer_applied_of_a_chain_that_was_left_is_passed_over(
         assert world.reloads == 1
         assert not world.runner.member.at_tip
         assert not world.swarm_store.history.exists()
+
+
+async def test_a_node_that_always_comes_to_other_parameters_ends_and_says_why(
+    world: World,
+) -> None:
+    """It loaded them ten times a second, for ever."""
+
+    async def err() -> None:
+        async with running(world):
+            world.decide(updates=[])
+            for _ in range(3):
+                round_ = world.applies[-1].record.round
+                await world.runner.applied(round_, FINGERPRINT + 1, 0.0, None)
+                world.decide(updates=[])
+                world.runner.loaded(round_ - 1, FINGERPRINT, None)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await err()
+    (error,) = leaves(caught.value)
+    assert isinstance(error, UserError)
+    assert error.code is ExitCode.NO_DEVICE
+    assert "3 times in a row" in error.problem
+    assert world.reloads == 2
 
 
 async def test_many_signs_of_a_fork_make_one_comparison(world: World) -> None:

@@ -59,6 +59,7 @@ from ...protocol.util.bounded_dict import BoundedTable
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import Announcement, SnapshotEntry, decode_message, round_of
+from ..errors import ExitCode, UserError
 from ..network.events import PeerUp
 from ..network.exchange.blobs import BlobFetcher
 from ..network.exchange.relays import Relays
@@ -80,6 +81,9 @@ _log = logging.getLogger(__name__)
 TICK_SECONDS = 0.2
 # Time that a node leaving by itself waits for the others to record it.
 _GOODBYE_SECONDS = 8.0
+# Times in a row that the swarm's updates may lead to other parameters here than in the swarm. Memory
+# that erred once is mended by the first reload.
+_MOST_MISMATCHES = 3
 
 
 class Runner:
@@ -375,8 +379,10 @@ class Runner:
                 if not self._syncing:
                     self._syncing = True
                     self._spawn(self._ask)
-            case Resync(reason):
+            case Resync(reason, failed):
                 self.telemetry.event("resync", self.member.round, None, reason)
+                if failed >= _MOST_MISMATCHES:
+                    raise _computes_wrongly(failed, self.telemetry.device)
                 self._trainer_supervisor.reload()
             case CompareChains(round_):
                 # One comparison at a time: every entry of an answer may be one that differs.
@@ -484,3 +490,12 @@ class Runner:
 
     def _say_state(self) -> None:
         say_state(self.member, self.telemetry, self._manifest.last_round)
+
+
+def _computes_wrongly(times: int, device: str | None) -> UserError:
+    return UserError(
+        ExitCode.NO_DEVICE,
+        f"the parameters computed here were not the swarm's {times} times in a row, each time from a "
+        f"state that it certified: {device or 'the device'} or its memory errs, unless the swarm does",
+        "choose another with --device; --device cpu works everywhere",
+    )

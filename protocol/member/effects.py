@@ -156,6 +156,9 @@ class Resync:
     """Load the last certified snapshot and replay: the parameters are not those of the swarm."""
 
     reason: str
+    failed: int = 0
+    """How many times in a row replaying has led to other parameters than the swarm's, at the same
+    record or before it. Chance does not do that: this computer computes wrongly, or the swarm."""
 
 
 @dataclass(frozen=True)

@@ -204,8 +204,7 @@ class Member(MemberParts):
         self._listening.begin(now)
         self._enter_round(now)
         self.restore(self._inbox.start_over(), now)
-        lost = self._replica.drop("the swarm followed a heavier chain")
-        return [Note("forked", self.round), *lost]
+        return [Note("forked", self.round), *self._replica.rebase()]
 
     def _trained(self, made: Trained, now: float) -> list[Effect]:
         self._training.capacity.trained(made.sequences, made.computing, made.encoding)

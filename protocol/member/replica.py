@@ -36,6 +36,9 @@ class Replica:
         self._applying = False
         self._resyncing = False
         self._doubted = -1
+        # The latest record before which the parameters were not the swarm's, and how often in a row
+        # they were not there, or earlier.
+        self._failed_at, self._failed = -1, 0
         # Our updates of rounds that are not applied yet.
         self._own: dict[int, set[ContentId]] = {}
 
@@ -66,10 +69,10 @@ class Replica:
         """Note that this member made `update` for `round`, now or before a restart."""
         self._own.setdefault(round, set()).add(update)
 
-    def drop(self, reason: str) -> list[Effect]:
-        """Give up the parameters and request others."""
-        self.fingerprint, self._applying, self._resyncing = None, False, True
-        return [Resync(reason)]
+    def rebase(self) -> list[Effect]:
+        """Give up the parameters, which are another chain's."""
+        self._failed_at, self._failed = -1, 0
+        return self._drop("the swarm followed a heavier chain")
 
     def next(self, ledger: Ledger, holdings: HeldUpdates) -> list[Effect]:
         """Return what brings the parameters closer to the ledger's end: fetch, apply, or reload."""
@@ -80,17 +83,22 @@ class Replica:
             return []
         record = ledger[self.round + 1].record
         if record.fingerprint != self.fingerprint:
+            self._failed_at = max(self._failed_at, record.round)
+            self._failed += 1
+            reason = f"the fingerprint before round {record.round} is not the swarm's"
             return [
                 Note("mismatch", record.round, self._me, "our parameters are not the swarm's"),
-                *self.drop(f"the fingerprint before round {record.round} is not the swarm's"),
+                *self._drop(reason, self._failed),
             ]
+        if record.round > self._failed_at:
+            self._failed = 0
         newest = ledger.snapshot
         if newest and newest.round - self.round > self._interval:
             # The others keep two snapshots and the updates since the older one; more updates as long as
             # that is the shorter way.
             replay = ledger.update_bytes(self.round + 1, newest.round + 1)
             if replay > newest.size or self.round < first_replayable(ledger):
-                return self.drop(f"the swarm is at round {len(ledger)} by now")
+                return self._drop(f"the swarm is at round {len(ledger)} by now")
         needed = needed_for(ledger, record)
         effects = holdings.fetch_all(record.round, [each.entry for each in needed])
         if all(each.entry.update in holdings.held for each in needed):
@@ -112,7 +120,7 @@ class Replica:
         awaited = round == self.round + 1 and not self._applying and self.fingerprint is not None
         if not awaited or newest is None or newest.round < round:
             return []
-        return self.drop(f"nobody has the updates of round {round} any more")
+        return self._drop(f"nobody has the updates of round {round} any more")
 
     def doubt(self, round: int, collection: RoundUpdates) -> list[Effect]:
         """Reload the parameters if most others trained this round from different ones.
@@ -127,5 +135,10 @@ class Replica:
         self._doubted = round
         return [
             Note("mismatch", round, self._me, "most others train from other parameters"),
-            *self.drop("most members' parameters differ"),
+            *self._drop("most members' parameters differ"),
         ]
+
+    def _drop(self, reason: str, failed: int = 0) -> list[Effect]:
+        """Give up the parameters and request others."""
+        self.fingerprint, self._applying, self._resyncing = None, False, True
+        return [Resync(reason, failed)]

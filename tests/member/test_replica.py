@@ -86,3 +86,47 @@ def test_a_ledger_counts_the_bytes_of_its_updates() -> None:
     shorter = ledger.truncated(4)
     shorter.append(ledger[4])
     assert shorter.update_bytes(0, 5) == 28
+
+
+def failures(replica: Replica, chain: Chain) -> int:
+    """What a reload says that replaying has come to."""
+    (effect,) = (e for e in replica.next(chain.ledger, HeldUpdates()) if isinstance(e, Resync))
+    return effect.failed
+
+
+def test_replays_that_never_lead_to_the_swarm_s_parameters_are_counted() -> None:
+    chain = Chain(1, snapshot_interval=INTERVAL)
+    while chain.round <= 8:
+        chain.grow(updates=[])
+    replica = Replica(ME, 100)
+    for time in (1, 2, 3):
+        # The state is right, and what comes of the next record is not.
+        replica.loaded(3, FINGERPRINT, None)
+        replica.next(chain.ledger, HeldUpdates())
+        replica.applied(4, FINGERPRINT + 1, None)
+        assert failures(replica, chain) == time
+    # It fails later: rounds before that were right, which says nothing of the one that was not.
+    replica.loaded(3, FINGERPRINT, None)
+    replica.next(chain.ledger, HeldUpdates())
+    replica.applied(4, FINGERPRINT, None)
+    replica.next(chain.ledger, HeldUpdates())
+    replica.applied(5, FINGERPRINT + 1, None)
+    assert failures(replica, chain) == 4
+    # A later round is right at last: what comes then has nothing to do with it.
+    replica.loaded(5, FINGERPRINT, None)
+    for round_ in (6, 7):
+        replica.next(chain.ledger, HeldUpdates())
+        replica.applied(round_, FINGERPRINT, None)
+    replica.next(chain.ledger, HeldUpdates())
+    replica.applied(8, FINGERPRINT + 1, None)
+    chain.grow(updates=[])
+    assert failures(replica, chain) == 1
+    # On another chain the count begins again.
+    replica.rebase()
+    replica.loaded(3, FINGERPRINT + 1, None)
+    assert failures(replica, chain) == 1
+
+
+def test_parameters_that_are_behind_or_doubted_are_no_failures() -> None:
+    replica, chain = behind(10**9)
+    assert failures(replica, chain) == 0
