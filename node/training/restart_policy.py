@@ -44,8 +44,8 @@ class RestartPolicy:
         self._pause = BackoffTimer(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._false_starts = 0
         self._worked = False
-        # Whether any trainer has had enough memory to complete a job.
-        self._had_memory = False
+        # Whether any trainer has done something: then there is a device, and its memory is enough.
+        self._ever_worked = False
         self._shortages = 0
         # The kind of job that ran out of memory last; None means that no trainer could be started.
         self._short_in: str | None = None
@@ -57,7 +57,7 @@ class RestartPolicy:
 
     def has_done(self, job: str) -> None:
         """Record that the trainer has completed a job of this kind."""
-        self._worked = self._had_memory = True
+        self._worked = self._ever_worked = True
         self._job = None
         if self._short_in in (None, job):
             self._shortages = 0
@@ -90,7 +90,7 @@ class RestartPolicy:
             return failure
         # A model that never fitted is too large; one that did fits again when other programs free
         # memory.
-        return failure if failure.kind == "model_too_large" and self._had_memory else None
+        return failure if failure.kind == "model_too_large" and self._ever_worked else None
 
     def _try_for_memory(self, shortage: TrainerFailed) -> str:
         self._shortages += 1
@@ -108,13 +108,18 @@ class RestartPolicy:
             self._pause.reset()
             self._false_starts, self.certified_only = 0, False
         if isinstance(failure, TrainerFailed):
-            if failure.kind not in _RESTARTABLE:
+            # A driver that resets takes the device away for a moment.
+            comes_back = failure.kind == "no_device" and self._ever_worked
+            if failure.kind not in _RESTARTABLE and not comes_back:
                 raise explain_trainer(failure, self._wanted.blobs) from None
             reason = f"{failure.kind}: {failure}"
             # Unless it had worked: then the snapshot that it loaded was good.
             self.certified_only = not self._worked
         self._false_starts += 1
         if self._false_starts >= _MAX_FALSE_STARTS:
+            if isinstance(failure, TrainerFailed) and failure.kind == "no_device":
+                problem = f"{failure}; tried {self._false_starts} times in a row"
+                raise explain_trainer(TrainerFailed(failure.kind, problem), self._wanted.blobs)
             raise UserError(
                 ExitCode.TRAINER,
                 f"the trainer failed {self._false_starts} times in a row: {reason}",

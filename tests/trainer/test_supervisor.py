@@ -106,6 +106,9 @@ class FakeTrainer:
         # In its first round memory still suffices.
         if self.parameters > LOADED_ROUND or self._shop.short.get("train"):
             self._short("apply")
+        if self._shop.after_first_round and self.parameters > LOADED_ROUND:
+            self._shop.after_first_round -= 1
+            raise TrainerFailed("internal", "AcceleratorError: CUDA error: unknown error")
         if self._shop.fitting:
             raise TrainerDied("no memory", self._shop.fitting.pop(0))
         if self._shop.deaths:
@@ -148,6 +151,10 @@ class FakeSupervisor:
     ) -> None:
         self.deaths = 0
         self.losses = 0
+        self.gone = 0
+        """How often no device is found."""
+        self.after_first_round = 0
+        """How many trainers die after their first round."""
         self.specs: list[TrainerSpec] = []
         self.short: dict[str, int] = {}
         """How often memory runs out, by the kind of work."""
@@ -180,6 +187,9 @@ class FakeSupervisor:
                 if self.short.get(when) and (when == "first" or len(self.specs) > 2):
                     self.short[when] -= 1
                     raise TrainerFailed("model_too_large", "the device has 1 GiB free")
+            if self.gone and not self.after_first_round:
+                self.gone -= 1
+                raise TrainerFailed("no_device", "no device 'cuda' here")
             yield FakeTrainer(self)
 
         # Of the snapshots and of the member only the attributes with the same names here are used.
@@ -314,6 +324,42 @@ async def test_a_model_that_never_fitted_is_refused_at_once(
     (error,) = leaves(caught.value)
     assert isinstance(error, UserError)
     assert error.code is ExitCode.MODEL_TOO_LARGE
+    assert len(shop.specs) == 1
+
+
+async def test_a_device_that_a_driver_takes_away_for_a_moment_is_waited_for(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
+) -> None:
+    shop.after_first_round = 1
+    shop.gone = 3
+    began = trio.current_time()
+    await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
+    assert len(shop.specs) == 5
+    assert trio.current_time() - began > 7.0
+
+
+async def test_a_device_that_stays_away_is_given_up_with_the_reason(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
+) -> None:
+    shop.after_first_round = 1
+    shop.gone = 100
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await run_until(shop, lambda: False)
+    (error,) = leaves(caught.value)
+    assert isinstance(error, UserError)
+    assert error.code is ExitCode.NO_DEVICE
+    assert "no device 'cuda' here; tried 5 times in a row" in error.problem
+
+
+async def test_a_device_that_never_was_is_refused_at_once(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
+) -> None:
+    shop.gone = 1
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await run_until(shop, lambda: False)
+    (error,) = leaves(caught.value)
+    assert isinstance(error, UserError)
+    assert error.code is ExitCode.NO_DEVICE
     assert len(shop.specs) == 1
 
 
