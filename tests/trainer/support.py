@@ -141,9 +141,9 @@ def train_beside_a_cpu(
             for me, session in enumerate(sessions)
         ]
         results = {s.apply(round_, bodies, 0.001953125, own_counted=True) for s in sessions}
-        assert len(results) == 1
-    assert len({session.snapshot().encode() for session in sessions}) == 1
-    assert sessions[1].evaluate(8) < before
+        assert len(results) == 1, f"they have other fingerprints after round {round_}"
+    assert len({session.snapshot().encode() for session in sessions}) == 1, "other snapshots"
+    assert sessions[1].evaluate(8) < before, "the one on the device learns nothing"
 
 
 def inverse_transform(

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer import session
 from distro_node.node.trainer.device import choose_device
+from distro_node.node.trainer.memory import model_shard
 from distro_node.node.trainer.optimizer import exactness
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.exactness import check_exactness
@@ -24,6 +26,7 @@ from distro_node.node.trainer.session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
 from trainer.exactness import SHAPES, layout_of, random_parameters, random_updates
+from trainer.faulty_trainer import fused, worn
 from trainer.support import make_manifest, train_beside_a_cpu
 
 
@@ -129,6 +132,48 @@ def test_a_member_there_and_one_on_a_cpu_train_together(
     train_beside_a_cpu(vulkan, tmp_path, rounds=5, optimizer=optimizer)
 
 
+@pytest.mark.parametrize("blind", [False, True])
+@pytest.mark.parametrize("fault", [worn, fused])
+def test_a_session_whose_step_errs_is_told_from_one_on_a_cpu(
+    vulkan: torch.device,
+    fault: Callable[[Callable[..., None]], Callable[..., None]],
+    blind: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The twins: by the fingerprint, and where that sees nothing by the snapshot."""
+    faulty = fault(apply_step)
+
+    def there(parameters: list[torch.Tensor], *others: Any, **options: Any) -> None:
+        chosen = faulty if parameters[0].device == vulkan else apply_step
+        chosen(parameters, *others, **options)
+
+    monkeypatch.setattr(session, "apply_step", there)
+    if blind:
+        monkeypatch.setattr(model_shard, "fingerprint", lambda parameters: 0)
+    spec = OptimizerSpec(weight_decay=0.1)
+    with pytest.raises(AssertionError, match="other snapshots" if blind else "other fingerprints"):
+        train_beside_a_cpu(vulkan, tmp_path, rounds=2, optimizer=spec)
+
+
+def test_a_session_that_does_not_learn_there_is_told(
+    vulkan: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin of learning: gradients that point uphill."""
+    climbs = TrainingSession.gradient
+
+    def uphill(self: TrainingSession, *others: Any, **options: Any) -> Any:
+        found = climbs(self, *others, **options)
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.neg_()
+        return found
+
+    monkeypatch.setattr(TrainingSession, "gradient", uphill)
+    with pytest.raises(AssertionError, match="learns nothing"):
+        train_beside_a_cpu(vulkan, tmp_path, rounds=2)
+
+
 def copies_to_main_memory(compute: Callable[[], object]) -> int:
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -149,12 +194,24 @@ def copies_to_main_memory(compute: Callable[[], object]) -> int:
     return found.count
 
 
+@pytest.mark.parametrize(("step", "copies"), [("sign", 0), ("scaled", 1)])
+def test_a_step_is_waited_for_at_most_once(vulkan: torch.device, step: Step, copies: int) -> None:
+    shapes = [(64, 128), (96,), (43, 67)]
+    layout = layout_of(shapes)
+    updates = random_updates(layout, 2)
+    there = [parameter.to(vulkan) for parameter in random_parameters(shapes)]
+    found = copies_to_main_memory(
+        lambda: apply_step(there, layout, updates, 0.001953125, 0.1, step=step)
+    )
+    assert found == copies
+
+
 def test_an_update_leaves_the_device_in_one_copy_of_each_kind(
     vulkan: torch.device, tmp_path: Path
 ) -> None:
     manifest, chunks = make_manifest(tmp_path)
-    session = TrainingSession(manifest, BlobStore(tmp_path), vulkan)
-    session.load(chunks)
-    session.gradient(1, [0])
-    session.optimizer.accumulate(session.part.gradients())
-    assert copies_to_main_memory(lambda: session.optimizer.take(1)) == 2
+    member = TrainingSession(manifest, BlobStore(tmp_path), vulkan)
+    member.load(chunks)
+    member.gradient(1, [0])
+    member.optimizer.accumulate(member.part.gradients())
+    assert copies_to_main_memory(lambda: member.optimizer.take(1)) == 2
