@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.optimizer import blocks, exact_step
@@ -36,6 +37,9 @@ _NO_KERNEL = (
     "permute",
     "alias",
     "empty",
+    "unsafe_view",
+    "unsqueeze",
+    "lift_fresh",
 )
 
 STEPPED = [(128, 192)] * 4 + [(96,)] * 4
@@ -170,3 +174,19 @@ def test_a_scaled_step_adds_the_votes_up_once(monkeypatch: Any) -> None:
     assert (some.count["index_add_"], some.waits) == (once, 2)
     # The twin: without room for sums those of matrices are added up twice.
     assert step_dispatched("scaled", monkeypatch, 0).count["index_add_"] == once + matrices
+
+
+@pytest.mark.parametrize(("step", "most"), [("sign", 9.5), ("scaled", 17.5)])
+def test_a_stripe_of_a_step_takes_few_operations(step: Step, most: float, monkeypatch: Any) -> None:
+    monkeypatch.setattr(blocks, "CPU_STRIPE", 4096)
+
+    def kernels(stripes: int) -> int:
+        shapes = [(64 * stripes, 64)]
+        layout = layout_of(shapes)
+        updates, parameters = random_updates(layout, 4), random_parameters(shapes)
+        return dispatched(
+            lambda: apply_step(parameters, layout, updates, 2.0**-9, 0.1, step=step)
+        ).kernels
+
+    kernels(1)
+    assert (kernels(41) - kernels(1)) / 40 <= most
