@@ -28,9 +28,9 @@ from trainer.support import TINY_LLAMA
 # Private here: `_data_bytes`: whether the system tells what the process has.
 
 _STUCK = """
-from distro_node.node.trainer import limits
-limits._GRACE_SECONDS = 0.0
-with limits.limited("bad_data", "this", seconds=0.5, memory=1 << 30):
+from distro_node.node.training import resource_limits
+resource_limits._GRACE_SECONDS = 0.0
+with resource_limits.limited("bad_data", "this", seconds=0.5, memory=1 << 30):
     max(range(10**15))
 """
 

@@ -264,7 +264,7 @@ def test_this_kernel_enforces_what_it_can(result: dict[str, Any]) -> None:
 SEVERAL = """
 import errno, json, os, socket, sys
 from pathlib import Path
-from distro_node.node.trainer import sandbox
+from distro_node.node.training import sandbox
 
 # As on a machine with a GPU, whose ranks share memory by name.
 sandbox._GPUS = ("null",)
