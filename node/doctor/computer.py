@@ -30,7 +30,7 @@ from ..network.descriptors import RESERVED, raise_limit, room_under
 from ..network.network import NetworkSettings
 from ..settings import DEFAULT_METRICS_ADDRESS
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
-from ..training.graphics_cards import missing_device_node
+from ..training.graphics_cards import card_maker, missing_device_node
 from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
@@ -185,15 +185,12 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
         yield _room("device", what, work, "cuda", size, memory.available)
     elif torch["mps"]:
         yield good("device", "the GPU of this Mac (mps)")
-    elif _has_nvidia():
-        built = torch["built_for_cuda"]
+    elif (maker := "NVIDIA" if _has_nvidia() else card_maker()) is not None:
         yield Finding(
             subject="device",
             severity="hurts",
-            what="there is an NVIDIA GPU, and PyTorch does not see it: it would train on the processor",
-            remedy="see that the driver is new enough for this PyTorch: `nvidia-smi` has to work"
-            if built
-            else "this PyTorch is a build without CUDA: install the usual one",
+            what=f"there is a GPU of {maker}, and PyTorch does not see it: the processor would train",
+            remedy=_unseen_remedy(maker, built_for_cards=torch["built_for_cuda"]),
         )
     else:
         yield good("device", f"no GPU: the processor, with {torch['threads']} threads")
@@ -201,6 +198,16 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
         yield good("memory", free)
     else:
         yield _room("memory", free, work, "cpu", memory.available)
+
+
+def _unseen_remedy(maker: str, *, built_for_cards: bool) -> str:
+    if maker == "NVIDIA":
+        if built_for_cards:
+            return "see that the driver is new enough for this PyTorch: `nvidia-smi` has to work"
+        return "this PyTorch is a build without CUDA: install the usual one"
+    if built_for_cards:
+        return "see that you are in the group `render` and that ROCm knows the card: `rocminfo` lists it"
+    return "this PyTorch is a build without ROCm: install one from PyTorch's index for ROCm"
 
 
 def _room(

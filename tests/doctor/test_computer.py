@@ -110,9 +110,26 @@ def test_a_gpu_is_held_against_the_model(monkeypatch) -> None:
     hidden = by_subject(computer.examine_trainer(TORCH, None))["device"]
     assert (hidden.severity, "without CUDA" in hidden.remedy) == ("hurts", True)
     monkeypatch.setattr(computer, "_has_nvidia", lambda: False)
+    monkeypatch.setattr(computer, "card_maker", lambda: "AMD")
+    for built, remedy in ((False, "without ROCm"), (True, "`render`")):
+        hidden = by_subject(computer.examine_trainer(TORCH | {"built_for_cuda": built}, None))[
+            "device"
+        ]
+        assert (hidden.severity, "GPU of AMD" in hidden.what) == ("hurts", True)
+        assert remedy in hidden.remedy
+    monkeypatch.setattr(computer, "card_maker", lambda: None)
     assert by_subject(computer.examine_trainer(TORCH, None))["device"].severity == "good"
     assert by_subject(computer.examine_trainer(TORCH, work(600)))["memory"].severity == "good"
     assert by_subject(computer.examine_trainer(TORCH, work(20_000)))["memory"].severity == "stops"
+
+
+def test_a_missing_file_of_a_loaded_driver_is_named(monkeypatch) -> None:
+    """Without it CUDA finds no card, and a confined trainer cannot make it."""
+    monkeypatch.setattr(computer, "missing_device_node", lambda: Path("/dev/nvidia-uvm"))
+    monkeypatch.setattr(computer, "_has_nvidia", lambda: False)
+    first, *_ = (f for f in computer.examine_trainer(TORCH, None) if f.subject == "device")
+    assert (first.severity, "/dev/nvidia-uvm is missing" in first.what) == ("hurts", True)
+    assert "nvidia-modprobe -u" in first.remedy
 
 
 def test_a_disk_and_what_has_to_fit(tmp_path: Path, monkeypatch) -> None:

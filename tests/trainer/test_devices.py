@@ -4,12 +4,14 @@ use."""
 from __future__ import annotations
 
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from distro_node.node.trainer import device
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer import device, session, worker
 from distro_node.node.trainer.device import (
     choose_device,
     copies_while_computing,
@@ -17,6 +19,7 @@ from distro_node.node.trainer.device import (
     narrow_type,
     spills,
 )
+from distro_node.node.trainer.worker import Opening
 from distro_node.node.training import graphics_cards
 from distro_node.node.training.environment import drop_if_large, environment
 from distro_node.node.training.errors import TrainerFailed
@@ -25,6 +28,11 @@ from distro_node.node.training.graphics_cards import (
     make_device_node,
     missing_device_node,
 )
+from distro_node.node.training.local_policy import USUAL_WAYS
+from distro_node.node.training.memory_plan import FreeMemory
+from distro_node.protocol.wire.structure import to_plain
+from trainer import test_vulkan
+from trainer.support import make_manifest
 
 CUDA = torch.device("cuda")
 
@@ -171,3 +179,57 @@ def test_the_allocator_may_grow_its_segments_unless_the_owner_says_otherwise(
     assert environment(None, "")["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     assert environment(None, "")["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
+
+
+@pytest.mark.parametrize(("wanted", "warned"), [("auto", True), ("cpu", False)])
+def test_a_card_that_is_left_unused_is_warned_of(
+    wanted: str,
+    warned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(worker, "card_maker", lambda: "AMD")
+    monkeypatch.setattr(worker, "choose_device", lambda _: torch.device("cpu"))
+    manifest, _ = make_manifest(tmp_path)
+    opening = Opening(
+        manifest=manifest.encode(),
+        blobs=str(tmp_path),
+        device=wanted,
+        threads=None,
+        micro_batch=None,
+        memory=None,
+        compile="off",
+        ways=to_plain(USUAL_WAYS, named=True),
+    )
+    answer = worker.Worker().answer({"id": 0, "method": "open", "arguments": asdict(opening)})
+    assert answer is not None
+    assert answer["result"]["device"] == "cpu"
+    assert ("a graphics card of AMD" in caplog.text) is warned
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_where_memory_spills_a_session_takes_no_more_than_is_free(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond it a driver would take main memory, a hundred times slower, and nothing would fail."""
+    limits: list[int] = []
+    monkeypatch.setattr(session, "spills", lambda _: shared)
+    monkeypatch.setattr(session, "free_room", lambda *_: FreeMemory(device=10**9))
+    monkeypatch.setattr(session, "limit_memory", lambda _, limit: limits.append(limit))
+    manifest, _ = make_manifest(tmp_path)
+    session.TrainingSession(manifest, BlobStore(tmp_path), torch.device("cpu"))
+    assert limits == ([10**9] if shared else [])
+
+
+@pytest.mark.parametrize("insists", [True, False])
+def test_ci_insists_on_the_second_device(insists: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere its tests are skipped; a run of CI without it would prove less than it says."""
+    monkeypatch.setattr(test_vulkan, "choose_device", choose_device)
+    monkeypatch.setattr(device, "_BACKEND_PACKAGES", {"vulkan": "no_such_backend"})
+    monkeypatch.setenv("CI", "true" if insists else "")
+    if insists:
+        with pytest.raises(TrainerFailed):
+            test_vulkan.vulkan_is_here()
+    else:
+        assert not test_vulkan.vulkan_is_here()
