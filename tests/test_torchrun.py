@@ -8,7 +8,7 @@ import sys
 import pytest
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.settings import parse_launched_device
-from distro_node.node.training.torchrun import NO_STORE, RankAssignment, launch_of
+from distro_node.node.training.torchrun import NO_STORE, OVER, RankAssignment, launch_of
 
 SAID = {
     "TORCHELASTIC_RUN_ID": "run",
@@ -65,6 +65,26 @@ def test_a_rank_without_room_for_temporary_files_says_so() -> None:
     assert ended.returncode == NO_STORE
     (line,) = ended.stderr.splitlines()
     assert line.endswith("no room for temporary files: [Errno 28] No space left on device")
+
+
+MACHINE = """
+import subprocess, sys
+from distro_node.node.trainer.ranks import elastic_rank
+from distro_node.node.training.torchrun import OVER
+made = []
+elastic_rank.make_device_node = lambda: made.append(1)
+def ran(*_, **__):
+    assert made
+    return subprocess.CompletedProcess([], OVER)
+subprocess.run = ran
+elastic_rank.main()
+"""
+
+
+def test_a_rank_makes_the_file_that_cuda_needs_before_its_process_starts() -> None:
+    """The machine of another rank has no node that would have made it."""
+    ended = subprocess.run([sys.executable, "-c", MACHINE], timeout=100, check=False)
+    assert ended.returncode == OVER
 
 
 def test_the_launcher_says_which_devices() -> None:

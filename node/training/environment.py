@@ -21,6 +21,9 @@ _INEXACT = (
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )
 
+# Any of them is the owner's own setting of torch's allocator.
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
 _SECRET_WORDS = ("PASSPHRASE", "PASSWORD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
 
 # Larger caches are dropped at the next start: compilers never drop anything themselves.
@@ -70,8 +73,10 @@ def environment(threads: int | None, scratch: str, caches: Path | None = None) -
         # Compile in this process, not in helper processes that would stay.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
-    # Without expandable segments a full GPU's memory fragments into pieces too small to use.
-    environment.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    if not environment.keys() & set(_ALLOCATOR):
+        # Without segments that can grow, the memory of a full GPU becomes too fragmented to use. Torch
+        # 2.9 to 2.11 ignore this setting under the new name, and all know the old one.
+        environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
     return environment

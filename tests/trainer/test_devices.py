@@ -172,13 +172,19 @@ def test_what_is_compiled_is_kept_and_bounded(tmp_path: Path) -> None:
     assert outside.exists()
 
 
+@pytest.mark.parametrize(
+    "own", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"]
+)
 def test_the_allocator_may_grow_its_segments_unless_the_owner_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
+    own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
     assert environment(None, "")["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
-    assert environment(None, "")["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
+    monkeypatch.setenv(own, "max_split_size_mb:64")
+    left = environment(None, "")
+    assert {name: left[name] for name in names if name in left} == {own: "max_split_size_mb:64"}
 
 
 @pytest.mark.parametrize(("wanted", "warned"), [("auto", True), ("cpu", False)])

@@ -24,6 +24,7 @@ from pathlib import Path
 from ...settings import Split
 from ...telemetry.logs import configure_logging
 from ...training.environment import environment
+from ...training.graphics_cards import make_device_node
 from ...training.sandbox import confine
 from ...training.torchrun import NO_STORE, OVER
 
@@ -67,6 +68,8 @@ def _follow(scratch: str) -> int:
     # A closed connection is reported in one line; the library would print its own stack as well.
     variables = {**environment(None, scratch), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     while True:
+        # Its processes may gain no rights, and this machine may have no node that has made it.
+        make_device_node()
         reading, writing = os.pipe()
         words = ["--writable", scratch, "--after", str(after), "--tell", str(writing)]
         code = subprocess.run(
