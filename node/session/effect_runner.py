@@ -493,9 +493,13 @@ class Runner:
 
 
 def _computes_wrongly(times: int, device: str | None) -> UserError:
+    on_cpu = device == "cpu"
     return UserError(
         ExitCode.NO_DEVICE,
         f"the parameters computed here were not the swarm's {times} times in a row, each time from a "
         f"state that it certified: {device or 'the device'} or its memory errs, unless the swarm does",
-        "choose another with --device; --device cpu works everywhere",
+        "test this computer's memory; if other members end like this too, the members that decide err, "
+        "and the founder should know"
+        if on_cpu
+        else "choose another with --device; --device cpu works everywhere",
     )
