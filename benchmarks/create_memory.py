@@ -4,10 +4,10 @@
 
 Every kind is a file of this many megabytes of text (for `tokens`: of tokens): one giant text, JSON
 lines, JSON lines whose every row is a long document, Parquet of both sorts, Arrow, a table, a list
-of JSON, compressed JSON lines, an array of tokens. A process of its own with two workers, regardless
-of the number of cores, does everything that `create` does with data, and the figure is the most that
-it and its workers held at once: the sum of their resident bytes, in which shared memory counts for
-each.
+of JSON, compressed JSON lines, an array of tokens; for `parquet-page` everything is one page. A process
+of its own with two workers, regardless of the number of cores, does everything that `create` does with
+data, and the figure is the most that it and its workers held at once: the sum of their resident bytes,
+in which shared memory counts for each, and the private ones among them, without mapped files.
 """
 
 from __future__ import annotations
@@ -113,6 +113,14 @@ def _parquet(of: Callable[[float], Iterator[str]]) -> Any:
     return write
 
 
+def _one_page(path: Path, megabytes: float) -> None:
+    """Long documents that are all in one page, which is unpacked at once."""
+    table = pyarrow.concat_tables(_tables(long_texts, megabytes)).combine_chunks()
+    pyarrow.parquet.write_table(
+        table, path, data_page_size=1 << 30, write_batch_size=1 << 20, use_dictionary=False
+    )
+
+
 def _arrow(path: Path, megabytes: float) -> None:
     schema = pyarrow.schema({"text": pyarrow.string()})
     with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
@@ -137,6 +145,7 @@ KINDS: dict[str, tuple[str, Callable[[Path, float], None]]] = {
     "csv": ("table.csv", _table),
     "parquet": ("rows.parquet", _parquet(texts)),
     "parquet-long": ("long.parquet", _parquet(long_texts)),
+    "parquet-page": ("page.parquet", _one_page),
     "arrow": ("rows.arrow", _arrow),
     "tokens": ("array.bin", _tokens),
 }
@@ -156,6 +165,7 @@ def measure(kind: str, folder: Path) -> None:
                 "file_bytes": path.stat().st_size,
                 "tokens": tokens,
                 "peak_bytes": memory.most,
+                "private_bytes": memory.private,
                 "seconds": round(time.perf_counter() - began, 1),
                 "processor_seconds": round(processors, 1),
             }

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import tokenizers
+from distro_node.node.create.borders import Borders
 from distro_node.node.create.corpus import end_tokens, find_sources, read_corpus
 from distro_node.node.create.manifest_file import DataTable, ManifestFile
 from distro_node.node.create.tokens import FileTokenizer
@@ -79,7 +80,7 @@ def ours(folder: Path, file: Path, tokenizer: FileTokenizer) -> tuple[int, float
         start = Clock()
         found = find_sources(described, folder / "run.toml", ())
         end = end_tokens(described.data, tokenizer, folder / "run.toml")
-        corpus = read_corpus(described, found, tokenizer, end, data, lambda *_: None)
+        corpus = read_corpus(described, found, tokenizer, Borders(end), data, lambda *_: None)
         corpus.store(BlobStore(data.blobs), lambda *_: None)
         seconds = start.read()
         return corpus.summary.tokens + corpus.summary.heldout_tokens, *seconds
@@ -89,7 +90,7 @@ class Memory:
     """The most memory that this process and its children held, sampled twenty times a second."""
 
     def __enter__(self) -> Memory:
-        self.most = 0
+        self.most = self.private = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
@@ -102,10 +103,14 @@ class Memory:
     def _watch(self) -> None:
         me = psutil.Process()
         while not self._ended.wait(0.05):
-            total = 0
+            total = private = 0
             for process in (me, *me.children(recursive=True)):
                 try:
-                    total += process.memory_info().rss
+                    held = process.memory_info()
+                    total += held.rss
+                    # What is mapped from files can be let go of at any time.
+                    private += held.rss - held.shared
                 except psutil.NoSuchProcess:
                     continue
             self.most = max(self.most, total)
+            self.private = max(self.private, private)

@@ -120,7 +120,8 @@ def create(
         f"{made.manifest.elements:,} parameters{_beside(made.manifest.frozen_elements)}, "
         f"{made.forecast.samples:,} training sequences of {made.manifest.data.sequence_length} tokens.\n"
     )
-    for line in (*made.data.lines(), *made.forecast.lines()):
+    borders = () if made.borders is None else (made.borders,)
+    for line in (*made.data.lines(), *borders, *made.forecast.lines()):
         typer.echo(line)
     for warning in made.warnings:
         typer.echo(f"Mind: {warning}")

@@ -26,6 +26,11 @@ from .tokens import Tokenizer
 
 # Models have up to a few hundred rows more than there are tokens, to round up the number.
 _SPARE_SHARE = 2
+# The expression by which the tokenizer of Qwen2 splits a text into words.
+_QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def tokenizer_file(file: ManifestFile, path: Path) -> Path | None:
@@ -93,6 +98,23 @@ def _chat_date(template: str | None, file: ManifestFile, path: Path) -> str | No
             path, f'data.chat_date: {said!r} is no day, as "2026-11-28" is'
         ) from None
     return day.isoformat()
+
+
+def tokenizer_warning(model_type: str, definition: bytes) -> str | None:
+    """Return the warning for a family whose exports transformers opens with another tokenizer, else
+    None."""
+    if model_type != "qwen2":
+        return None
+    plain = json.loads(definition)
+    cuts = (plain.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
+    by_words = cuts[0].get("pattern") == {"Regex": _QWEN2_WORDS}
+    if by_words and plain.get("normalizer") == {"type": "NFC"}:
+        return None
+    return (
+        "AutoTokenizer of transformers 5 cuts words as Qwen2's own tokenizer does for every model of "
+        "the family 'qwen2', and this tokenizer does it otherwise: open an export with "
+        "PreTrainedTokenizerFast, as its card says"
+    )
 
 
 def check_fit(model_vocabulary: int, tokenizer: Tokenizer, file: ManifestFile, path: Path) -> None:

@@ -143,12 +143,13 @@ class ParquetFile:
 
         self._columns = columns
         try:
+            self._mapped = _MappedFile(self._arrow, path)
             # Without reading ahead: whole row groups would be in memory.
-            self._file = pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+            self._file = pyarrow.parquet.ParquetFile(self._mapped.source, pre_buffer=False)
             schema = self._file.schema_arrow
             self.count = self._file.metadata.num_rows
             self._at_once = _rows_at_once(self._file.metadata)
-        except (self._arrow.ArrowException, OSError) as error:
+        except (self._arrow.ArrowException, OSError, ValueError) as error:
             raise _broken("Parquet", error) from None
         columns.require(schema.names)
         _check_types(self._arrow, schema, columns)
@@ -158,7 +159,7 @@ class ParquetFile:
         names = self._columns.there(self._file.schema_arrow.names)
         try:
             batches = self._file.iter_batches(self._at_once, columns=names, use_threads=False)
-            yield from _numbered(batches, names, self._columns.nested)
+            yield from _numbered(self._mapped.released(batches), names, self._columns.nested)
         except (self._arrow.ArrowException, OSError) as error:
             raise _broken("Parquet", error) from None
 
@@ -170,14 +171,13 @@ class ArrowFile:
         self._arrow = _library("an .arrow file")
         self._columns = columns
         try:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._source = self._arrow.BufferReader(self._arrow.py_buffer(self._map))
+            self._mapped = _MappedFile(self._arrow, path)
+            source = self._mapped.source
             try:
-                self._reader = self._arrow.ipc.open_stream(self._source)
+                self._reader = self._arrow.ipc.open_stream(source)
             except self._arrow.ArrowInvalid:
-                self._source.seek(0)
-                self._reader = self._arrow.ipc.open_file(self._source)
+                source.seek(0)
+                self._reader = self._arrow.ipc.open_file(source)
         except (self._arrow.ArrowException, OSError, ValueError) as error:
             raise _broken("Arrow", error) from None
         columns.require(self._reader.schema.names)
@@ -187,13 +187,14 @@ class ArrowFile:
         """Yield numbered rows, from 1 on."""
         names = self._columns.there(self._reader.schema.names)
         try:
-            yield from _numbered(self._pieces(names), names, self._columns.nested)
+            pieces = self._mapped.released(self._pieces(names))
+            yield from _numbered(pieces, names, self._columns.nested)
         except (self._arrow.ArrowException, OSError) as error:
             raise _broken("Arrow", error) from None
 
     def position(self) -> int:
         """Return the number of bytes read so far."""
-        return self._source.tell()
+        return self._mapped.source.tell()
 
     def _pieces(self, names: list[str]) -> Iterator[Any]:
         # The two kinds of Arrow files have different readers.
@@ -204,10 +205,23 @@ class ArrowFile:
         for batch in batches:
             for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
                 yield batch.slice(start, _ROWS_AT_ONCE).select(names)
-                # Data once read stays in the system's cache, and need not count as this process's
-                # memory.
-                if hasattr(mmap, "MADV_DONTNEED"):
-                    self._map.madvise(mmap.MADV_DONTNEED)
+
+
+class _MappedFile:
+    """A file mapped into memory, as a source of Arrow's that copies none of it."""
+
+    def __init__(self, arrow: Any, path: Path) -> None:
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.source = arrow.BufferReader(arrow.py_buffer(self._map))
+
+    def released(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield each batch, and drop from memory what was read for it: it stays in the system's cache,
+        and need not count as this process's."""
+        for batch in batches:
+            yield batch
+            if hasattr(mmap, "MADV_DONTNEED"):
+                self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def hub_rows(address: str, split: str | None, columns: Columns, config: str | None = None) -> Rows:
@@ -299,4 +313,6 @@ def _library(what: str) -> Any:
         import pyarrow.ipc
     except ImportError:
         raise needs("pyarrow", what) from None
+    # It grows large buffers in place; other pools copy them and hold both meanwhile.
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     return pyarrow

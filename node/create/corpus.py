@@ -21,6 +21,7 @@ from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
 from ..training.chat import ChatTemplate
 from ..training.task_names import ImageSettings
+from .borders import Borders
 from .columns import Columns
 from .conversations import ConversationColumns, ConversationTokenizer
 from .disk_room import DiskRoom
@@ -310,7 +311,7 @@ def read_corpus(
     file: ManifestFile,
     found: Sequence[Found],
     tokenizer: Tokenizer,
-    end: tuple[int, ...],
+    borders: Borders,
     data: DataDir,
     progress: Progress,
     filler: int = 0,
@@ -322,7 +323,7 @@ def read_corpus(
     little text; `DISK_FULL` where there is no room for everything.
     """
     table = file.data
-    how = Tokenising(tokenizer, end, table.sequence_length, table.max_bad)
+    how = Tokenising(tokenizer, borders, table.sequence_length, table.max_bad)
     parts = [
         TokenCache(data.making / parts_name(each.source, each.files, how), tokenizer.token_bytes)
         for each in found
@@ -394,7 +395,7 @@ def read_corpus(
         shares,
         heldout_shares,
         summary,
-        how.end,
+        how.borders.end,
         closed,
         how.conversations,
         filler,

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import ExitCode, UserError
 from ..training.chat import BadTemplate
+from .borders import Borders
 from .columns import ArrowFile, ParquetFile, hub_rows
 from .files import File, Source
 from .formats import BadFile, TextStream, looks_like_text, open_stream, reading
@@ -63,7 +64,7 @@ class ReadOptions:
 
     utf8: bool
     vocabulary: int
-    end: int | None
+    borders: Borders
 
 
 def items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, Item, int]]:
@@ -95,7 +96,7 @@ def _items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, 
     elif isinstance(source.columns, ImageColumns) and file.format == "image":
         yield _image(file.path, file, source.columns)
     elif file.format == "tokens":
-        arrays = token_documents(file.path, source.token_type, how.vocabulary, how.end)
+        arrays = token_documents(file.path, source.token_type, how.vocabulary, how.borders)
         for number, (tokens, ends, position) in enumerate(arrays, 1):
             yield number, TokenDocument(tokens, ends), position
     elif file.format == "parquet":

@@ -23,11 +23,14 @@ from ...protocol.wire.structure import StructureError, from_plain, to_plain
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
 from ..training.answers import InitialModel
+from ..training.architectures import sees_both_ways
 from ..training.task_names import DIFFUSION
 from ..training.tokenizer_settings import TokenizerSettings
+from .borders import Borders
 from .checkpoint import check_fit, settings_for, tokenizer_file
 from .corpus import Found, Progress, TokenisedCorpus, end_tokens, find_sources, read_corpus
 from .defaults import usual_optimizer, usual_schedule
+from .document_start import DocumentStart, document_start
 from .images import ImageTokenizer
 from .manifest_file import (
     BYTES_TOKENIZER,
@@ -53,6 +56,7 @@ class ManifestDraft:
     checkpoint: Path | None
     lora: LoraTable | None
     found: list[Found]
+    start: DocumentStart
     end: tuple[int, ...]
     special: TokenizerSettings
     task: TaskPlan
@@ -64,13 +68,24 @@ class ManifestDraft:
 
     def corpus(self, data: DataDir, progress: Progress) -> TokenisedCorpus:
         """Read all text."""
-        # A conversation already contains its end.
-        end = self.end if self.task.chat is None else ()
+        # A conversation already contains its start and its end.
+        borders = Borders()
+        if self.task.chat is None:
+            borders = Borders(self.end, self.start.token, self.start.known)
         filler = self.task.filler
         wanted = "both" if self.file.data.policy == "shared" else "heldout"
         return read_corpus(
-            self.file, self.found, self.tokenizer, end, data, progress, filler, wanted
+            self.file, self.found, self.tokenizer, borders, data, progress, filler, wanted
         )
+
+    def borders_line(self) -> str:
+        """Return the line that tells people what documents start and end with."""
+        end = self.file.data.document_end
+        if self.task.chat is not None:
+            end = None
+        elif len(self.end) == 1 and isinstance(self.tokenizer, FileTokenizer):
+            end = self.tokenizer.spelling(self.end[0])
+        return self.start.line(end or None)
 
     def private(self) -> PrivateSpec | None:
         """Return the manifest's settings for members' own data; None if the data is shared."""
@@ -127,6 +142,7 @@ class ManifestDraft:
                     mirrors=file.data.mirrors,
                     tokenizer_settings=_store_settings(self.special, store),
                     end_token=self.end[0] if len(self.end) == 1 else None,
+                    start_token=self.start.token,
                     attention=file.data.attention or ("document" if marked else "sequence"),
                     marked=marked,
                     sources=sources,
@@ -190,9 +206,12 @@ def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     check_fit(model["vocab_size"], tokenizer, file, path)
     end = end_tokens(file.data, tokenizer, path)
     task = plan_task(file, path, tokenizer, special, model, end)
+    start = document_start(file, path, tokenizer, source, special, model, task.chat)
+    if start.token is not None and not sees_both_ways(model["model_type"]):
+        special = replace(special, bos_token=start.spelled)
     found = find_sources(file, path, data, task.chat)
     return ManifestDraft(
-        path, file, task.tokenizer, model, checkpoint, lora, found, end, special, task
+        path, file, task.tokenizer, model, checkpoint, lora, found, start, end, special, task
     )
 
 
@@ -211,8 +230,10 @@ def _read_images(file: FoundersFile, path: Path, data: tuple[Path | str, ...]) -
     # From here on an image is handled as a sequence of bytes.
     file = replace(file, data=replace(file.data, sequence_length=images.sample_bytes))
     task = TaskPlan(ImageTokenizer(), None, to_plain(images, named=True))
-    special = TokenizerSettings()
-    return ManifestDraft(path, file, task.tokenizer, model, None, None, found, (), special, task)
+    start, special = DocumentStart(None, None, "images have none"), TokenizerSettings()
+    return ManifestDraft(
+        path, file, task.tokenizer, model, None, None, found, start, (), special, task
+    )
 
 
 def _store_settings(settings: TokenizerSettings, store: BlobStore) -> ContentId | None:

@@ -119,6 +119,10 @@ class DataTable(SourceTable):
     document_end: Annotated[str, Length(0, 64)] | None = None
     """The token after each document; by default the tokenizer's own, and with "" none. With `bytes`
     it may be any text, and by default there is none."""
+    document_start: Literal["bos", "none"] | None = None
+    """With `bos` the tokenizer's start token comes before each document, with `none` nothing does: in
+    the data, in `generate` and `evaluate`, and in what the exported tokenizer makes of a text. Default:
+    what the tokenizer does by itself. Conversations start as their chat template writes them."""
     attention: Literal["sequence", "document"] | None = None
     """With `document` no token attends beyond the beginning of its document. Default: `document` for
     conversations, else `sequence`."""

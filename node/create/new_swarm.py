@@ -38,6 +38,7 @@ from ..training.client import TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
 from ..training.errors import TrainerDied, TrainerFailed
 from ..training.initial_model import initialise_model
+from .checkpoint import tokenizer_warning
 from .corpus import Progress, TokenisedCorpus
 from .manifest_draft import ManifestDraft, read_draft
 from .manifest_file import DataTable, LoraTable, bad_manifest
@@ -73,6 +74,10 @@ class NewSwarm:
     data: DataSummary
     forecast: Forecast
     warnings: tuple[str, ...]
+    borders: str | None
+    """The line on what documents start and end with; None for images."""
+    document_start: str | None
+    """The text of the start token."""
 
     @property
     def unchecked(self) -> bool:
@@ -98,6 +103,7 @@ class NewSwarm:
             "tokens": sum(shard.tokens for shard in manifest.data.shards),
             "heldout_tokens": manifest.data.heldout.tokens,
             **self.data.facts(),
+            "document_start": self.document_start,
             "forecast": self.forecast.facts(),
             "warnings": list(self.warnings),
         }
@@ -274,10 +280,16 @@ def _made(
             f"the chat template writes the day's date, which is {draft.special.chat_date} for all "
             "members from now on (`chat_date` in [data] names another)"
         )
+    if not draft.images:
+        family, talks = manifest.model["model_type"], draft.task.chat is not None
+        warnings.append(draft.start.warning(family, conversations=talks))
+        warnings.append(tokenizer_warning(family, draft.tokenizer.definition))
     return NewSwarm(
         manifest=manifest,
         data=corpus.summary,
         forecast=expected,
+        borders=None if draft.images else draft.borders_line(),
+        document_start=draft.start.spelled,
         warnings=tuple(warning for warning in warnings if warning is not None),
     )
 

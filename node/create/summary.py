@@ -81,6 +81,7 @@ class DataSummary:
                     "documents": source.read.documents,
                     "duplicates": source.duplicates,
                     "empty": source.read.empty,
+                    "unstarted": source.read.unstarted,
                     "bad": source.read.bad,
                     "bad_rows": [
                         {"file": file, "line": line or None, "problem": problem}
@@ -130,6 +131,11 @@ class DataSummary:
                 yield f"  not read: {words}"
             if source.duplicates:
                 yield f"  left out: {_count(source.duplicates, what)} equal to an earlier one"
+            if source.read.unstarted:
+                yield (
+                    f"  the start token was added to {source.read.unstarted:,} documents of arrays of "
+                    "tokens that lacked it"
+                )
             if source.read.empty:
                 empty = _count(source.read.empty, "row or file", "rows or files")
                 yield f"  left out: {empty} without text"

@@ -83,6 +83,7 @@ def plan_images(file: ManifestFile, path: Path) -> ImageSettings:
     data = file.data
     for key, given in (
         ("tokenizer", data.tokenizer),
+        ("document_start", data.document_start),
         ("document_end", data.document_end),
         ("attention", data.attention),
         ("chat_template", data.chat_template),

@@ -18,6 +18,7 @@ from typing import get_args
 import numpy as np
 
 from ...protocol.wire.manifest import TokenType
+from .borders import Borders
 from .formats import BadFile, reading
 
 # The bound for one endless document: 4 MB.
@@ -67,18 +68,23 @@ class _Stored:
 
 
 def token_documents(
-    path: Path, said: TokenType | None, vocabulary: int, end: int | None
+    path: Path, said: TokenType | None, vocabulary: int, borders: Borders
 ) -> Iterator[tuple[np.ndarray, bool, int]]:
     """Yield the documents of an array as uint32, whether each ends, and the bytes read until then.
 
-    Documents end where the array's index states it, else with the token `end`. A very long one is
-    split into several pieces. Raises `BadFile`.
+    Documents end where the array's index states it, else with the end token or before a start token. A
+    very long one is split into several pieces. Raises `BadFile`.
     """
     with reading():
         tokens, bounds = _open(path, said, vocabulary)
         if not tokens.certain:
             _refuse_wider(tokens)
-    for piece, start, whole in _pieces(tokens, bounds, end):
+    for piece, start, whole in _pieces(tokens, bounds, borders):
+        if start == 0 and piece[0] == borders.unwanted:
+            raise BadFile(
+                f"has the start token ({piece[0]}) before its documents, and no document is to have one",
+                'say document_start = "bos" in [data], or give the array without it',
+            )
         if piece.dtype.kind == "i" and piece.min() < 0:
             raise BadFile(f"holds a token below zero behind token {start}", _OTHER_TOKENIZER)
         largest = int(piece.max())
@@ -321,11 +327,11 @@ def _unfit(index: Path, stored: int) -> BadFile:
 
 
 def _pieces(
-    tokens: _Stored, bounds: Iterator[np.ndarray] | None, end: int | None
+    tokens: _Stored, bounds: Iterator[np.ndarray] | None, borders: Borders
 ) -> Iterator[tuple[np.ndarray, int, bool]]:
     """Yield each piece that is not empty, its start, and whether a document ends with it."""
     if bounds is None:
-        bounds = _ends_by_token(tokens, end)
+        bounds = _ends_by_token(tokens, borders)
     ends = itertools.chain.from_iterable(some.tolist() for some in bounds)
     window, origin, start = tokens.read(0, 0), 0, 0
     for stop in itertools.chain(ends, [None]):
@@ -343,10 +349,13 @@ def _pieces(
             start = until
 
 
-def _ends_by_token(tokens: _Stored, end: int | None) -> Iterator[np.ndarray]:
-    """Yield the ends of documents that end with a token."""
-    if end is None:
+def _ends_by_token(tokens: _Stored, borders: Borders) -> Iterator[np.ndarray]:
+    """Yield the ends of documents: after an end token, or before the start token of the next one."""
+    end, start = borders.single_end, borders.before
+    if end is None and start is None:
         return
     for origin in range(0, tokens.count, _PIECE_TOKENS):
         window = tokens.read(origin, min(origin + _PIECE_TOKENS, tokens.count))
-        yield origin + np.flatnonzero(window == end) + 1
+        behind = () if end is None else np.flatnonzero(window == end) + 1
+        before = () if start is None else np.flatnonzero(window == start)
+        yield origin + np.union1d(behind, before).astype(np.int64)

@@ -56,6 +56,8 @@ class ReadCounts:
     """File, line or row, and the problem."""
     long_rows: list[tuple[str, int, str]] = field(default_factory=list)
     """The same for conversations that are cut or too long."""
+    unstarted: int = 0
+    """Documents in arrays of tokens that lacked the start token and got it."""
     no_text: list[str] = field(default_factory=list)
     """Files with the name of a text file that are not text."""
 
@@ -87,7 +89,7 @@ class ReadCounts:
 
 _COUNTS = (
     *("documents", "sections", "tokens", "text_bytes", "empty", "bad", "learned", "cut"),
-    "too_long",
+    *("too_long", "unstarted"),
 )
 
 

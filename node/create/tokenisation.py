@@ -10,7 +10,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from blake3 import blake3
@@ -18,6 +19,7 @@ from blake3 import blake3
 from ...crypto.hashing import content_id
 from ..errors import ExitCode, UserError
 from ..training.chat import REFUSED
+from .borders import Borders
 from .conversations import LONGEST_CONVERSATION, ConversationTokenizer, fitted
 from .disk_room import DiskRoom
 from .documents import WHOLE_FILE, Document, Empty, NoText, ReadOptions, TokenDocument, items
@@ -64,8 +66,7 @@ class Tokenising:
     """How documents become tokens, the same for all sources."""
 
     tokenizer: Tokenizer
-    end: tuple[int, ...]
-    """The tokens after every document."""
+    borders: Borders
     sequence_length: int
     max_bad: int
 
@@ -88,14 +89,18 @@ class Tokenising:
     @property
     def reading(self) -> ReadOptions:
         """What readers need to know of it."""
-        end = self.end[0] if len(self.end) == 1 else None
-        return ReadOptions(self.tokenizer.needs_utf8, self.tokenizer.vocabulary, end)
+        return ReadOptions(self.tokenizer.needs_utf8, self.tokenizer.vocabulary, self.borders)
 
 
 def parts_name(source: Source, files: Sequence[File], how: Tokenising) -> str:
     """Return a name that changes with the source, its files and the way of tokenising them."""
     facts = [
-        *(_FORMAT, content_id(how.tokenizer.definition).hex(), how.end, how.section_bytes),
+        *(
+            _FORMAT,
+            content_id(how.tokenizer.definition).hex(),
+            astuple(how.borders),
+            how.section_bytes,
+        ),
         *(source.columns.facts, source.split, source.config, source.token_type),
         # Conversations are cut to this length.
         how.sequence_length if how.conversations is not None else 0,
@@ -104,14 +109,28 @@ def parts_name(source: Source, files: Sequence[File], how: Tokenising) -> str:
     return blake3(json.dumps(facts).encode()).hexdigest()[:32]
 
 
+class _SectionRow(NamedTuple):
+    """A short document, or a piece of a long one."""
+
+    hash: int
+    check: int
+    file: int
+    first: bool
+    """Whether a document begins with it, for mixing and deduplication; a long text counts as several."""
+    starts: bool
+    """Whether the start token comes before it."""
+    ends: bool
+    """Whether the end tokens come after it."""
+    tokens: np.ndarray | None
+    """The tokens, if known."""
+
+
 @dataclass
 class _Batch:
     """Documents on their way through a worker."""
 
     texts: list[bytes] = field(default_factory=list)
-    rows: list[tuple[int, int, int, bool, bool, np.ndarray | None]] = field(default_factory=list)
-    """For each section: hash, check, file, whether a document begins and ends, and the tokens if
-    known."""
+    rows: list[_SectionRow] = field(default_factory=list)
     lines: list[tuple[str, int]] = field(default_factory=list)
     """File, and line or row, of each conversation."""
     size: int = 0
@@ -167,11 +186,15 @@ def _batches(
         file = files[number]
         skip = position.items if number == position.file else 0
         count = counted = 0
+        continued = False
         for line, item, read in items(file, source, how.reading):
             count += 1
+            starts = not continued
+            if isinstance(item, (Document, TokenDocument)):
+                continued = not item.ends
             if count <= skip:
                 continue
-            _add_item(batch, item, number, str(file.name), line, how)
+            _add_item(batch, item, number, str(file.name), line, how, starts)
             batch.position = Position(number, count, before + read)
             batch.read[number] = batch.read.get(number, 0) + read - counted
             counted = read
@@ -185,8 +208,16 @@ def _batches(
 
 
 def _add_item(
-    batch: _Batch, item: object, number: int, name: str, line: int, how: Tokenising
+    batch: _Batch,
+    item: object,
+    number: int,
+    name: str,
+    line: int,
+    how: Tokenising,
+    starts: bool,
 ) -> None:
+    """Append an item to the batch; `starts`: whether no piece of the same document came before."""
+    borders = how.borders
     if isinstance(item, Document):
         document, check = _hashes(item.text)
         sections = list(_sections(item.text, how.section_bytes))
@@ -201,20 +232,27 @@ def _add_item(
             batch.texts.append(text)
             # Each section of equal documents is equal to one of the other's.
             check_here = (check + index) & (2**64 - 1)
-            batch.rows.append((document, check_here, number, index == 0, last and item.ends, None))
+            first, ends = index == 0, last and item.ends
+            section = _SectionRow(document, check_here, number, first, first and starts, ends, None)
+            batch.rows.append(section)
         batch.tally.documents += 1
         batch.tally.text_bytes += len(item.text)
         batch.size += len(item.text)
     elif isinstance(item, TokenDocument):
         document, check = _hashes(item.tokens.tobytes())
-        ended = not how.end or (len(how.end) == 1 and int(item.tokens[-1]) == how.end[0])
+        ended = not borders.end or int(item.tokens[-1]) == borders.single_end
+        if starts and borders.before is not None and int(item.tokens[0]) != borders.before:
+            batch.tally.unstarted += 1
         size = how.section_bytes // _BYTES_A_TOKEN
         for start in range(0, len(item.tokens), size):
             piece = item.tokens[start : start + size]
             last = start + size >= len(item.tokens)
             check_here = (check + start // size) & (2**64 - 1)
             ends = last and item.ends and not ended
-            batch.rows.append((document, check_here, number, start == 0, ends, piece))
+            first = start == 0
+            batch.rows.append(
+                _SectionRow(document, check_here, number, first, first and starts, ends, piece)
+            )
         batch.tally.documents += 1
         batch.size += item.tokens.nbytes
     elif isinstance(item, BadRow):
@@ -235,7 +273,9 @@ class _PartWriter:
         self._files = files
         self._room = room
         self._checked = time.monotonic()
-        self._end = np.array(how.end, parts.dtype)
+        self._end = np.array(how.borders.end, parts.dtype)
+        before = how.borders.before
+        self._start = np.array(() if before is None else (before,), parts.dtype)
         self._length = how.sequence_length
         self._conversations = how.conversations
         self._begin()
@@ -245,14 +285,20 @@ class _PartWriter:
             encoded = self._fit(batch, encoded, self._conversations.learned)
         texts, made = iter(encoded), Counter[int]()
         sections = np.zeros(len(batch.rows), SECTION)
-        for row, (document, check, file, first, ends, known) in enumerate(batch.rows):
+        for row, section in enumerate(batch.rows):
+            known = section.tokens
             tokens = next(texts) if known is None else known.astype(self._parts.dtype)
-            self._tokens.append(tokens)
-            if ends and len(self._end):
-                self._tokens.append(self._end)
-            count = len(tokens) + ends * len(self._end)
-            sections[row] = (document, check, count, file, first)
-            made[file] += count * self._parts.dtype.itemsize
+            # A text that spells out the start token has it already.
+            starts = section.starts and not np.array_equal(tokens[:1], self._start)
+            whole = (
+                *((self._start,) if starts and len(self._start) else ()),
+                tokens,
+                *((self._end,) if section.ends and len(self._end) else ()),
+            )
+            self._tokens += whole
+            count = sum(map(len, whole))
+            sections[row] = (section.hash, section.check, count, section.file, section.first)
+            made[section.file] += count * self._parts.dtype.itemsize
         self._size += made.total()
         for number, read in batch.read.items():
             self._room.add(self._files[number], read, made[number])

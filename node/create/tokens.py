@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from ..errors import ExitCode, UserError
+from ..training.post_processor import OddPostProcessor, added_tokens
 
 # A tokenizer travels as one blob; those of 256,000 tokens have about 17 MB as JSON with merges
 # spelled out, and a blob may have 16 MiB.
@@ -118,6 +119,21 @@ class FileTokenizer:
     def id_of(self, spelled: str) -> int | None:
         """Return the id of a token; None if none has this spelling."""
         return self._ids.get(spelled)
+
+    def spelling(self, token: int) -> str | None:
+        """Return the text of a token; None if there is no such token."""
+        return self._tokenizer.id_to_token(token) if 0 <= token < self.vocabulary else None
+
+    def starts_with(self) -> tuple[int, ...]:
+        """Return the tokens that the tokenizer adds before a text by itself."""
+        try:
+            return added_tokens(self.definition).before
+        except OddPostProcessor as odd:
+            raise _unusable(self._path, str(odd)) from None
+
+    def first_token(self, text: str) -> int | None:
+        """Return the first token of a text without added ones; None if it has none."""
+        return next(iter(self._tokenizer.encode(text, add_special_tokens=False).ids), None)
 
     def special(self) -> set[int]:
         """Return the ids of special tokens."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -16,6 +17,7 @@ from blake3 import blake3
 from ...protocol.wire.encoding import encode
 from ...protocol.wire.manifest import Manifest, PrivateSpec
 from ...protocol.wire.structure import StructureError
+from ..create.borders import Borders
 from ..create.conversations import ConversationTokenizer
 from ..create.corpus import Progress, find_sources, read_corpus
 from ..create.formats import Format
@@ -28,11 +30,12 @@ from ..storage.data_dir import DataDir
 from ..training.chat import BadTemplate, ChatTemplate
 from ..training.resource_limits import limited
 from ..training.task_names import SFT
-from ..training.tokenizer_settings import decode_settings
+from ..training.tokenizer_settings import TokenizerSettings, decode_settings
+from .left_out import left_out_of, skipped_files
 from .store import PrivateFolder, PrivateIndex, read_index, write_state
 
 # Increase it to have all members' files read again.
-_FORMAT = 1
+_FORMAT = 2
 _SCHEMA = Path("the swarm's description")
 
 
@@ -49,21 +52,30 @@ def read_own(
         raise bad_manifest(_SCHEMA, "its data is shared: nobody has data of their own")
     file = _as_file(manifest, spec)
     with limited("bad_data", "the swarm's tokenizer"):
-        tokenizer, chat = _tokenizer(manifest, spec, blobs)
+        tokenizer, chat, known_start = _tokenizer(manifest, spec, blobs)
+    borders = Borders()
+    if chat is None:
+        borders = Borders(spec.end, manifest.data.start_token, known_start)
     try:
         found = find_sources(file, _SCHEMA, paths, chat)
-        end = spec.end if chat is None else ()
-        how = Tokenising(tokenizer, end, file.data.sequence_length, spec.max_bad)
+        how = Tokenising(tokenizer, borders, file.data.sequence_length, spec.max_bad)
         parts = [parts_name(each.source, each.files, how) for each in found]
         facts = (_FORMAT, parts, encode(spec, named=True).hex(), manifest.data.sequence_length)
         name = blake3(repr(facts).encode()).hexdigest()[:32]
         known = read_index(folder, name)
+        # Files that do not count may come and go while those that do stay as they are.
+        skipped = skipped_files(each.skipped for each in found)
         if known is not None:
+            if known.skipped != skipped:
+                known = replace(known, skipped=skipped)
+                write_state(folder.index, known)
             return known
         making = DataDir(root)
         for each in (root, making.logs):
             each.mkdir(parents=True, exist_ok=True, mode=0o700)
-        corpus = read_corpus(file, found, tokenizer, end, making, progress, spec.filler, "training")
+        corpus = read_corpus(
+            file, found, tokenizer, borders, making, progress, spec.filler, "training"
+        )
         # The previous data is of other files.
         shutil.rmtree(folder.stores, ignore_errors=True)
         shards, _ = corpus.store_wanted(folder.blobs(name), progress)
@@ -80,6 +92,8 @@ def read_own(
         shards=tuple(shards),
         documents=corpus.summary.documents,
         bad=corpus.summary.bad,
+        skipped=skipped,
+        left_out=left_out_of(corpus.summary),
     )
     write_state(folder.index, own)
     shutil.rmtree(making.making, ignore_errors=True)
@@ -117,23 +131,30 @@ def _as_file(manifest: Manifest, spec: PrivateSpec) -> ManifestFile:
 
 def _tokenizer(
     manifest: Manifest, spec: PrivateSpec, blobs: BlobStore
-) -> tuple[Tokenizer, ChatTemplate | None]:
+) -> tuple[Tokenizer, ChatTemplate | None, int | None]:
+    """The tokenizer, the chat template where conversations are read, and the tokenizer's start token."""
     data = manifest.data
     definition = blobs.get(data.tokenizer)
     if definition is None:
         raise bad_manifest(_SCHEMA, "its tokenizer is not on this disk: start again")
     tokenizer: Tokenizer = ByteTokenizer() if spec.raw_bytes else FileTokenizer.of(definition)
-    chat = None
+    found = None if data.tokenizer_settings is None else blobs.get(data.tokenizer_settings)
+    try:
+        settings = TokenizerSettings() if found is None else decode_settings(found)
+    except StructureError as error:
+        raise bad_manifest(_SCHEMA, f"the tokenizer's settings: {error}") from None
+    chat = known_start = None
+    if isinstance(tokenizer, FileTokenizer) and settings.bos_token is not None:
+        known_start = tokenizer.id_of(settings.bos_token)
     if data.marked or manifest.task == SFT:
-        found = None if data.tokenizer_settings is None else blobs.get(data.tokenizer_settings)
-        if found is None or not isinstance(tokenizer, FileTokenizer):
+        if settings.chat_template is None or not isinstance(tokenizer, FileTokenizer):
             raise bad_manifest(_SCHEMA, "its tokenizer has no chat template, which its task needs")
         try:
-            chat = ChatTemplate(decode_settings(found))
-        except (StructureError, BadTemplate) as error:
+            chat = ChatTemplate(settings)
+        except BadTemplate as error:
             raise bad_manifest(_SCHEMA, f"the chat template {error}") from None
         tokenizer = ConversationTokenizer(tokenizer, data.end_token)
     fits = (tokenizer.token_bytes, tokenizer.vocabulary) == (data.token_bytes, data.vocabulary)
     if not fits:
         raise bad_manifest(_SCHEMA, "data.tokenizer: it is not of the vocabulary that is named")
-    return tokenizer, chat
+    return tokenizer, chat, known_start

@@ -16,6 +16,7 @@ from ...protocol.wire.manifest import DataSpec, ShardSpec
 from ...protocol.wire.structure import Length, Range
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
+from .left_out import LeftOut
 
 T = TypeVar("T")
 
@@ -34,6 +35,17 @@ class PrivateIndex:
     documents: Annotated[int, Range(0, 2**62)]
     bad: Annotated[int, Range(0, 2**62)]
     """Number of unusable rows."""
+    skipped: Annotated[tuple[LeftOut, ...], Length(0, 64)] = ()
+    """Files that were not read."""
+    left_out: Annotated[tuple[LeftOut, ...], Length(0, 64)] = ()
+    """Documents and rows of the files that were read."""
+
+    def words(self, *, names: bool) -> str:
+        """Return what is trained on and what is not, in one line; with `names` of some files."""
+        several = "" if self.documents == 1 else "s"
+        parts = ", ".join(each.words(names=names) for each in (*self.skipped, *self.left_out))
+        end = f"; left out: {parts}" if parts else ""
+        return f"your own data: {self.documents:,} document{several}{end}"
 
     def samples(self, spec: DataSpec) -> int:
         """Return the number of sequences to train on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ from .ingest_client import Report, read_files
 from .order import SampleOrder, drawn
 from .store import PrivateFolder, PrivateIndex
 
+_log = logging.getLogger(__name__)
 _MOST_DELTA = 1e-5
 _PRIVACY_REMEDY = "docs/private-data.md says what --epsilon and --delta mean"
 
@@ -116,15 +118,21 @@ async def prepare(
     round_: int,
     report: Report,
     told: Callable[[PrivacyStatus], None],
+    say: Callable[[str], None],
 ) -> PrivateTraining:
     """Read the member's files, unless that is done, and open its privacy account if it keeps one.
 
-    `members`: the swarm's size with this one; `round_`: the round it begins in. Raises `UserError`.
+    `members`: the swarm's size with this one; `round_`: the round it begins in; `say` receives one line
+    on what is trained on and what is left out. Raises `UserError`.
     """
     folder = PrivateFolder(directory.private)
     own = await read_files(
         directory.manifest, blobs, settings.own_data, folder, report, confined=settings.sandbox
     )
+    say(own.words(names=False))
+    if own.skipped or own.left_out:
+        # The log names files; others may see the status and the page.
+        _log.info("%s", own.words(names=True))
     samples = own.samples(manifest.data)
     if samples == 0:
         raise UserError(

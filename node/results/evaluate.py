@@ -18,7 +18,7 @@ from typing import Any
 
 import trio
 
-from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.manifest import DataSpec, SwarmId
 from ...protocol.wire.structure import to_plain
 from ...protocol.wire.swarm_id import swarm_text
 from ..control.command_socket import ask
@@ -99,6 +99,7 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
             "limit": settings.limit,
             "fewshot": fewshot,
             "chat": chat,
+            "before": _before(known.manifest.data),
             "batch_size": settings.batch_size,
             "device": settings.device,
             "seed": settings.seed,
@@ -113,6 +114,11 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
     await trio.to_thread.run_sync(_keep, known.directory.history, scores)
     await trio.to_thread.run_sync(_tell, data, scores)
     return scores
+
+
+def _before(data: DataSpec) -> int | None:
+    """The token before the first one of a document; None: nobody knows."""
+    return data.end_token if data.start_token is None else data.start_token
 
 
 def chosen_tasks(given: tuple[str, ...]) -> tuple[str, ...]:

@@ -59,7 +59,8 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         # By name: type checkers also run where it is not installed.
         evaluator = import_module("lm_eval.evaluator")
         task_manager = import_module("lm_eval.tasks").TaskManager
-        import_module("lm_eval.models.huggingface")
+        models = import_module("lm_eval.models.huggingface")
+        transformers = import_module("transformers")
     except ImportError as error:
         raise _Missing(str(error)) from None
     tasks = [*named, *(_task_in(path) for path in files)]
@@ -71,19 +72,11 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     if unknown:
         raise _Unknown(", ".join(unknown))
     found = evaluator.simple_evaluate(
-        model="hf",
-        model_args={
-            "pretrained": request["model"],
-            "dtype": "float32",
-            "trust_remote_code": False,
-            **_beginning(Path(request["model"])),
-        },
+        model=_model(models.HFLM, transformers.PreTrainedTokenizerFast, request),
         tasks=tasks,
         num_fewshot=request["fewshot"],
         apply_chat_template=request["chat"],
         limit=request["limit"],
-        batch_size=request["batch_size"],
-        device=request["device"],
         task_manager=manager,
         log_samples=False,
         random_seed=0,
@@ -155,12 +148,39 @@ def _task_in(path: Path) -> str:
     return found.group(1)
 
 
-def _beginning(model: Path) -> dict[str, int]:
-    """Return the token before a text's first one, for a tokenizer without such a token, such as that
-    of bytes: zero, which occurs in no text."""
+def _model(kind: Any, tokenizer: Any, request: dict[str, Any]) -> Any:
+    """Return the model for lm-eval, whose texts start as documents do in training. `tokenizer` is the
+    class that follows the file, which AutoTokenizer does not do for some families."""
+
+    class StartedModel(kind):
+        def loglikelihood_rolling(self, *given: Any, **named: Any) -> Any:
+            # It puts a start token before a text itself, and another one would count as a part of it.
+            added, self.add_bos_token = self.add_bos_token, False
+            try:
+                return super().loglikelihood_rolling(*given, **named)
+            finally:
+                self.add_bos_token = added
+
+    return StartedModel(
+        pretrained=request["model"],
+        tokenizer=tokenizer.from_pretrained(request["model"]),
+        dtype="float32",
+        trust_remote_code=False,
+        batch_size=request["batch_size"],
+        device=request["device"],
+        **beginning(Path(request["model"]), request["before"], chat=request["chat"]),
+    )
+
+
+def beginning(model: Path, before: int | None, *, chat: bool) -> dict[str, Any]:
+    """Return lm-eval's options on how a text starts. `before` precedes a document in training: the start
+    token, else the end token of the previous one. Where there is neither, as with bytes, it is zero,
+    which occurs in no text. With `chat` the template writes the start token itself."""
     table = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
-    named = table.get("bos_token") or table.get("eos_token")
-    return {} if named else {"prefix_token_id": 0}
+    told: dict[str, Any] = {"add_bos_token": table["add_bos_token"] and not chat}
+    if before is None and (table.get("bos_token") or table.get("eos_token")):
+        return told
+    return told | {"prefix_token_id": before or 0}
 
 
 def _hub_answers() -> bool:

@@ -258,9 +258,10 @@ def _opened(opener: str, whole: bool) -> list[str]:
     return [
         "```python",
         *(() if whole else ("from peft import PeftModel",)),
-        f"from transformers import {opener}, AutoTokenizer",
+        f"from transformers import {opener}, PreTrainedTokenizerFast",
         "",
-        'tokenizer = AutoTokenizer.from_pretrained(".")',
+        # AutoTokenizer takes some families' own way to cut words, whatever the file says.
+        'tokenizer = PreTrainedTokenizerFast.from_pretrained(".")',
         f'{named} = {opener}.from_pretrained("{place}")',
         *(() if whole else ('model = PeftModel.from_pretrained(base, ".")',)),
         "```",

@@ -238,6 +238,7 @@ class SwarmSession:
             len(ledger),
             telemetry.report,
             telemetry.told,
+            partial(telemetry.event, "own_data", len(ledger), None),
         )
 
     def _spec(self, manifest: Manifest, own: PrivateTraining | None) -> TrainerSpec:

@@ -98,6 +98,7 @@ _EVENTS = {
     "finished": "the run is over: this node has what came out",
     "trainer": "the trainer process was started again: {detail}",
     "started": "{detail}",
+    "own_data": "{detail}",
     "check_low": "a check of {who} found less in its update of round {detail} than is usual; others "
     "look at that again",
     "check_failed": "others computed samples of {who} again: its update of round {detail} does not "

@@ -26,8 +26,11 @@ Tool = Mapping[str, Any]
 
 # Longer than any context: the bound for the text that a template makes of a conversation.
 _MAX_CHARACTERS = 16 << 20
-# A template that fails on this one fails on every other.
-_SIMPLEST = ({"role": "user", "content": "Hello"}, {"role": ASSISTANT, "content": "Hello!"})
+SIMPLEST: tuple[Message, ...] = (
+    {"role": "user", "content": "Hello"},
+    {"role": ASSISTANT, "content": "Hello!"},
+)
+"""A conversation that every template can write: one that fails on it fails on every other."""
 REFUSED = "is refused by the chat template"
 """How the message of a `BadConversation` begins when the template itself raised the error."""
 WRITES_DATE = "strftime_now"
@@ -212,7 +215,7 @@ class ChatTemplate:
 
     def _writes_the_simplest(self) -> bool:
         try:
-            self._write(list(_SIMPLEST), False, None)
+            self._write(list(SIMPLEST), False, None)
         except Exception:
             return False
         return True

@@ -38,6 +38,12 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "sep_token": ("[SEP]",),
 }
 
+# Classes of tokenizers in transformers that begin every text with the bos_token unless told otherwise.
+_ADD_START = frozenset(
+    {"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast"}
+    | {"GemmaTokenizer", "GemmaTokenizerFast"}
+)
+
 _Token = Annotated[str, Length(1, 256)]
 
 
@@ -94,6 +100,21 @@ def read_settings(directory: Path) -> TokenizerSettings:
     if path.is_file():
         template = read_template(path)
     return from_plain(TokenizerSettings, named | {"chat_template": template}, named=True)
+
+
+def read_adds_start(directory: Path) -> bool | None:
+    """Return whether a checkpoint's files state that a text begins with the `bos_token`; None if they
+    leave that to `tokenizer.json`.
+
+    Raises `StructureError` for what cannot be meant.
+    """
+    config = _read_json(directory / "tokenizer_config.json")
+    said = config.get("add_bos_token")
+    if said is not None and not isinstance(said, bool):
+        raise StructureError("add_bos_token", "is neither true nor false")
+    if said is None and config.get("tokenizer_class") in _ADD_START:
+        return True
+    return said
 
 
 def read_template(path: Path) -> str:

@@ -177,6 +177,9 @@ class DataSpec:
     text, and the chat template."""
     end_token: Annotated[int, Range(0, 2**31)] | None = field(default=None, metadata=ADDITION)
     """The token that ends every document, if it is a single token."""
+    start_token: Annotated[int, Range(0, 2**31)] | None = field(default=None, metadata=ADDITION)
+    """The token that starts every document, in the data, before a text that the model continues, and in
+    an export; None: there is none. If it equals `end_token`, one token between two documents is both."""
     attention: Literal["sequence", "document"] = field(default="sequence", metadata=ADDITION)
     """With `document` a token attends back to the beginning of its document at most, the place after an
     end token, and its position is counted from there."""
@@ -203,8 +206,9 @@ class DataSpec:
             )
         if self.samples == 0:
             raise ValueError(f"no shard holds a whole sample of {self.sequence_length + 1} tokens")
-        if self.end_token is not None and self.end_token >= self.vocabulary:
-            raise ValueError(f"end_token ({self.end_token}) is not in the vocabulary")
+        for name, token in (("start_token", self.start_token), ("end_token", self.end_token)):
+            if token is not None and token >= self.vocabulary:
+                raise ValueError(f"{name} ({token}) is not in the vocabulary")
         if self.attention == "document" and self.end_token is None and not self.marked:
             raise ValueError("attention 'document' needs an end_token")
         for mirror in self.mirrors:

@@ -294,6 +294,7 @@ def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
     assert (result.code, result.err) == (0, "")
     for words in (
         "41 files read, 41 documents",
+        "a document starts with no token of its own (bytes have none)",
         "not read: 1 of no known ending (picture.jpg)",
         "left out: 1 row or file without text",
         "rows.jsonl, line 3: the column 'text' holds no text but 1",
@@ -312,6 +313,30 @@ def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
     assert forecast["epochs"] == pytest.approx(1000 * 32 / facts["samples"])
     # 100 parameters in blocks of 25 × 4 with 4 coefficients.
     assert forecast["update_bytes_received"]["4"] == 3 * forecast["update_bytes"] > 0
+
+
+def test_a_founder_is_told_what_documents_start_with(
+    command, initialised, run: Path, home: Path
+) -> None:
+    library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
+    library.add_special_tokens(["<bos>", "<eos>"])
+    library.save(str(home / "tokenizer.json"))
+    text = RUN.replace("[data]", '[data]\ntokenizer = "tokenizer.json"').replace("llama", "gemma2")
+    run.write_text(text)
+    made = command("create", run, "--data-dir", home / "data")
+    assert (
+        "a document starts with no token of its own (the tokenizer puts none there by itself) and "
+        "ends with <eos>"
+    ) in made.out
+    warning = "Mind: models of the family 'gemma2' need a start token"
+    assert warning in made.out
+    run.write_text(text.replace("paths", 'document_start = "bos"\npaths'))
+    made = command("create", run, "--data-dir", home / "data")
+    assert "a document starts with <bos> (as document_start says)" in made.out
+    assert warning not in made.out
+    facts = json.loads(command("create", run, "--data-dir", home / "data", "--json").out)
+    assert facts["document_start"] == "<bos>"
+    conforms("create", facts)
 
 
 def test_a_rate_that_nobody_chose_is_taken_and_told(

@@ -15,6 +15,7 @@ import pytest
 import tokenizers
 from distro_node.node.create import conversations, tokenisation
 from distro_node.node.create import tokeniser_pool as worker_processes
+from distro_node.node.create.borders import Borders
 from distro_node.node.create.conversations import ConversationTokenizer, fitted
 from distro_node.node.create.corpus import TokenisedCorpus, find_sources, read_corpus
 from distro_node.node.create.manifest_file import DataTable, ManifestFile, WeightedTable
@@ -72,7 +73,7 @@ class Founder:
             schedule=ScheduleSpec(total_rounds=10, warmup_rounds=0),
         )
         found = find_sources(file, self.root / "run.toml", (), self.chat)
-        return read_corpus(file, found, self.tokenizer, (), self.data, lambda *_: None, END)
+        return read_corpus(file, found, self.tokenizer, Borders(), self.data, lambda *_: None, END)
 
     def stored(self, corpus: TokenisedCorpus) -> tuple[DataSpec, StoredCorpus]:
         store = BlobStore(self.data.blobs)

@@ -19,6 +19,7 @@ import pyarrow.parquet
 import pytest
 from distro_node.node.create import mixing, tokenisation
 from distro_node.node.create import tokeniser_pool as worker_processes
+from distro_node.node.create.borders import Borders
 from distro_node.node.create.columns import Columns
 from distro_node.node.create.corpus import TokenisedCorpus, end_tokens, find_sources, read_corpus
 from distro_node.node.create.files import Source, find_files
@@ -82,7 +83,7 @@ class Founder:
         )
         found = find_sources(file, self.root / "run.toml", ())
         end = end_tokens(file.data, self.tokenizer, self.root / "run.toml")
-        return read_corpus(file, found, self.tokenizer, end, self.data, self._hear)
+        return read_corpus(file, found, self.tokenizer, Borders(end), self.data, self._hear)
 
     def stored(self, corpus: TokenisedCorpus) -> tuple[np.ndarray, np.ndarray]:
         """Return the training tokens and the held-out ones."""

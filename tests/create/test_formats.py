@@ -22,6 +22,7 @@ import zstandard
 from distro_node.node.create import documents as reading
 from distro_node.node.create import rows as row_readers
 from distro_node.node.create import token_arrays
+from distro_node.node.create.borders import Borders
 from distro_node.node.create.columns import Columns
 from distro_node.node.create.documents import (
     Document,
@@ -44,7 +45,7 @@ ROWS = [
     {"text": "third 😀", "id": 3},
 ]
 TEXTS = [row["text"] for row in ROWS]
-HOW = ReadOptions(utf8=True, vocabulary=300, end=0)
+HOW = ReadOptions(utf8=True, vocabulary=300, borders=Borders((0,)))
 
 
 def read(path: Path | str, how: ReadOptions = HOW, **options: Any) -> list[tuple[int, Item]]:
@@ -509,7 +510,7 @@ def test_other_encodings_are_text_to_bytes_alone(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes("Zeile\nähnlich\n".encode("latin-1"))
     assert read(file) == [(2, BadRow("is not UTF-8: what stands around it is left out"))]
-    ((_, item),) = read(file, ReadOptions(utf8=False, vocabulary=256, end=None))
+    ((_, item),) = read(file, ReadOptions(utf8=False, vocabulary=256, borders=Borders()))
     assert item == Document("Zeile\nähnlich\n".encode("latin-1"))
 
 
@@ -602,7 +603,7 @@ def test_an_array_of_wider_tokens_than_usual_is_refused_until_its_type_is_said(
     written = [*range(1, 100), 0] * 20_000
     file = tmp_path / "a.bin"
     np.array(written, kind).tofile(file)
-    how = ReadOptions(True, vocabulary, 0)
+    how = ReadOptions(True, vocabulary, Borders((0,)))
     width = np.dtype(kind).itemsize
     error = refused(file, f"its tokens have {width} bytes", how=how)
     assert f'token_type = "int{8 * width}"' in error.remedy

@@ -14,6 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from distro_node.node.create import images as images_module
+from distro_node.node.create.borders import Borders
 from distro_node.node.create.corpus import TokenisedCorpus, find_sources, read_corpus
 from distro_node.node.create.images import ImageTokenizer, decoded
 from distro_node.node.create.manifest_file import DataTable, ManifestFile, read_manifest_file
@@ -90,7 +91,7 @@ class Founder:
             name="x", model={}, task="diffusion", data=DataTable(**(table | options))
         )
         found = find_sources(file, self.root / "run.toml", (), images=self.settings)
-        return read_corpus(file, found, ImageTokenizer(), (), self.data, lambda *_: None)
+        return read_corpus(file, found, ImageTokenizer(), Borders(), self.data, lambda *_: None)
 
     def samples(self, corpus: TokenisedCorpus) -> tuple[list[bytes], list[bytes]]:
         """Return training and held-out samples as a trainer reads them, without the byte after each."""

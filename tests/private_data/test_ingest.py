@@ -117,6 +117,21 @@ async def test_rows_by_the_swarms_schema(tmp_path: Path) -> None:
     (member.files / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     own = await member.read()
     assert (own.documents, own.bad) == (2, 1)
+    (member.files / "picture.jpg").write_bytes(b"x")
+    (member.files / "b\udcff.jsonl").write_text('{"title": "", "body": ""}\n' * 2 + "{\n")
+    with pytest.raises(UserError, match="max_bad is 1"):
+        await member.read()
+    (member.files / "b\udcff.jsonl").write_text("")
+    own = await member.read()
+    assert own.words(names=False) == (
+        "your own data: 2 documents; left out: 1 file of no known ending, 1 file empty, 1 bad row"
+    )
+    assert own.words(names=True) == (
+        "your own data: 2 documents; left out: 1 file of no known ending (picture.jpg), "
+        "1 file empty (b?.jsonl), 1 bad row (rows.jsonl, line 2)"
+    )
+    # It is kept with the data.
+    assert await member.read() == own
     assert member.tokens(own).startswith(b"one: bbbb")
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,13 @@ from distro_node.protocol.wire.swarm_id import swarm_text
 from results.support import Made, make_swarm
 from statuses import SCORES
 from trainer.test_chat import CHATML
-from trainer.test_task_results import talking
+from trainer.test_task_results import END, talking
+from transformers import PreTrainedTokenizerFast
 
 needs_lm_eval = pytest.mark.skipif(
     importlib.util.find_spec("lm_eval") is None, reason="lm-eval (the extra eval) is not installed"
 )
+START = 256
 QUESTIONS = [("swarm ", ["update", "qqqqqq"], 0), ("round ", ["zzzzzz", "agree "], 1)] * 3
 TASK = """
 task: words   # what comes next
@@ -153,6 +156,7 @@ def test_questions_go_through_the_chat_template_where_they_are_to(
         "limit": 2,
         "fewshot": None,
         "chat": chat,
+        "before": None,
         "batch_size": 1,
         "device": "cpu",
         "seed": 0,
@@ -161,6 +165,70 @@ def test_questions_go_through_the_chat_template_where_they_are_to(
     assert evaluation_worker.measure(request)["tasks"]
     assert bool(asked) == chat
     assert all(text.startswith("<|im_start|>user\n") for text in asked)
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_text_starts_as_documents_do(
+    tmp_path: Path, starts: bool, chat: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = talking(tmp_path / "blobs")
+    data = replace(session.manifest.data, start_token=START if starts else None, end_token=END)
+    session.manifest = replace(session.manifest, data=data)
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "model")
+    kind = importlib.import_module("lm_eval.models.huggingface").HFLM
+    before = START if starts else END
+    request = {
+        "model": str(tmp_path / "model"),
+        "before": before,
+        "chat": chat,
+        "batch_size": 1,
+        "device": "cpu",
+    }
+    # All that lm-eval makes of a text goes through these two.
+    model = evaluation_worker._model(kind, PreTrainedTokenizerFast, request)
+    given: list[Any] = []
+
+    def answered(requests: list[Any], **_: Any) -> list[tuple[float, bool]]:
+        given.extend(requests)
+        return [(0.0, True)] * len(requests)
+
+    # Nothing is computed: what would be is looked at.
+    monkeypatch.setattr(model, "_loglikelihood_tokens", answered)
+    a, b, c = model.tokenizer.convert_tokens_to_ids(["a", "b", "c"])
+    text = [START] * (starts and not chat) + [a, b]
+    assert model.tok_encode("ab") == text
+    # A template writes it itself.
+    if chat:
+        assert model.tok_encode("<|im_start|>a") == [START, a]
+    model.loglikelihood([instance(("ab", "c")), instance(("", "c"))])
+    assert [tuple(each[1:]) for each in given] == [(text, [c]), ([before], [c])]
+    given.clear()
+    # What stands before a text is there once, and is no part of it.
+    model.loglikelihood_rolling([instance(("ab",))])
+    assert [tuple(each[1:3]) for each in given] == [([before], [a, b])]
+
+
+def instance(arguments: tuple[str, ...]) -> Any:
+    """A question as lm-eval has it."""
+    return importlib.import_module("lm_eval.api.instance").Instance(
+        "loglikelihood", {}, arguments, 0
+    )
+
+
+def test_what_lm_eval_is_told_of_a_beginning(tmp_path: Path) -> None:
+    def told(before: int | None, *, chat: bool = False, **table: Any) -> dict[str, Any]:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(table))
+        return evaluation_worker.beginning(tmp_path, before, chat=chat)
+
+    starts = {"add_bos_token": True, "bos_token": "<s>"}
+    assert told(5, **starts) == {"add_bos_token": True, "prefix_token_id": 5}
+    assert told(5, chat=True, **starts) == {"add_bos_token": False, "prefix_token_id": 5}
+    assert told(6, add_bos_token=False) == {"add_bos_token": False, "prefix_token_id": 6}
+    # Of bytes, where there is nothing.
+    assert told(None, add_bos_token=False) == {"add_bos_token": False, "prefix_token_id": 0}
+    assert told(None, add_bos_token=False, eos_token="x") == {"add_bos_token": False}
 
 
 def test_who_has_learned_from_conversations_is_asked_through_the_template(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from distro_node.node.create.checkpoint import tokenizer_warning
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.session import TrainingSession
@@ -21,8 +22,14 @@ from distro_node.node.training.tokenizer_settings import (
 )
 from distro_node.protocol.wire.structure import StructureError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from trainer.small_models import SMALL_MODELS
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen2Tokenizer,
+)
 
 END = "<|endoftext|>"
 TEMPLATE = (
@@ -141,6 +148,32 @@ def test_the_model_says_how_many_tokens_it_takes(tmp_path: Path) -> None:
     session = session_with(tmp_path / "blobs", bpe(END))
     export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
     assert AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 64
+
+
+def test_a_tokenizer_is_read_from_its_file_in_every_family(tmp_path: Path) -> None:
+    """AutoTokenizer of transformers 5 makes composed characters of others for this family."""
+    tokenizer = bpe("<s>", END)
+    session = session_with(tmp_path / "blobs", tokenizer, model_type="qwen2")
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
+    text = "e\u0301 12"
+    opened = PreTrainedTokenizerFast.from_pretrained(tmp_path / "out")
+    assert opened(text)["input_ids"] == tokenizer.encode(text).ids
+    assert "PreTrainedTokenizerFast" in (tokenizer_warning("qwen2", opened_file(tmp_path)) or "")
+    assert tokenizer_warning("llama", opened_file(tmp_path)) is None
+    # Qwen2's own.
+    made = Qwen2Tokenizer(vocab={"<|endoftext|>": 0, "a": 1}, merges=[])
+    assert tokenizer_warning("qwen2", made.backend_tokenizer.to_str().encode()) is None
+
+
+def opened_file(root: Path) -> bytes:
+    return (root / "out" / "tokenizer.json").read_bytes()
+
+
+def test_what_a_converter_asks_for_is_written(tmp_path: Path) -> None:
+    """llama.cpp's takes GPT-2's context length from `n_ctx` alone."""
+    session = make_session(tmp_path / "blobs", config=SMALL_MODELS["gpt2"])
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["n_ctx"] == 64
 
 
 def test_old_and_new_names_are_written(tmp_path: Path) -> None:

@@ -16,10 +16,13 @@ from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.probe import make_probe
 from distro_node.node.trainer.models.probe_parameters import ParameterFill
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.training.tokenizer_settings import TokenizerSettings
 from safetensors.torch import save_file
+from tokenizers.processors import TemplateProcessing
 from trainer.releases import run_older
 from trainer.small_models import SMALL_MODELS
 from trainer.support import CPU, make_manifest
+from trainer.test_export import bpe, session_with
 from trainer.test_probe import GEMMA2, SMALL
 
 pytestmark = pytest.mark.slow
@@ -125,3 +128,55 @@ def test_an_export_is_the_same_model_in_both_releases(tmp_path: Path) -> None:
     here = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert here.pop("release").startswith("5.")
     assert {name: off for name, off in here.items() if off > 1e-4} == {}
+
+
+CUT = """
+import json, sys
+from pathlib import Path
+import transformers
+from transformers import AutoTokenizer
+
+found = {"release": transformers.__version__}
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    talk = [{"role": "user", "content": "a"}]
+    found[path.name] = [
+        tokenizer("ab")["input_ids"],
+        tokenizer("a", "b")["input_ids"],
+        tokenizer.encode("ab", add_special_tokens=False),
+        tokenizer.encode(
+            tokenizer.apply_chat_template(talk, tokenize=False), add_special_tokens=False
+        ),
+    ]
+print(json.dumps(found))
+"""
+
+
+def test_a_text_starts_alike_in_both_releases(tmp_path: Path) -> None:
+    tokenizer = bpe("<s>", "</s>")
+    settings = TokenizerSettings(
+        bos_token="<s>", eos_token="</s>", chat_template="{{ bos_token }}{{ messages[0].content }}"
+    )
+    adds = TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A $B </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    a, b = (tokenizer.token_to_id(letter) for letter in "ab")
+    meant = {}
+    for own in (None, adds):
+        if own is not None:
+            tokenizer.post_processor = own
+        for start in (None, 0):
+            session = session_with(tmp_path / "blobs", tokenizer, settings)
+            data = dataclasses.replace(session.manifest.data, start_token=start, end_token=1)
+            session.manifest = dataclasses.replace(session.manifest, data=data)
+            name = f"{'adds' if own else 'plain'}-{start}"
+            export(session, BlobStore(tmp_path / "blobs"), tmp_path / "exports" / name)
+            first = [] if start is None else [start]
+            meant[name] = [[*first, a, b], [*first, a, *first, b], [a, b], [0, a]]
+    older = json.loads(run_older(CUT, tmp_path / "exports"))
+    assert older.pop("release").startswith("4.")
+    assert older == meant
+    command = [sys.executable, "-c", CUT, str(tmp_path / "exports")]
+    here = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert here.pop("release").startswith("5.")
+    assert here == meant

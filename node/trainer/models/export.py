@@ -19,9 +19,10 @@ from ....protocol.wire.manifest import AdapterSpec, Manifest
 from ....protocol.wire.structure import StructureError
 from ...errors import UserError
 from ...storage.blob_store import BlobStore
-from ...training.architectures import longest_sequence
+from ...training.architectures import longest_sequence, sees_both_ways
 from ...training.chat import BadConversation, BadTemplate, ChatTemplate
 from ...training.errors import TrainerFailed
+from ...training.post_processor import Added, added_tokens, with_added_tokens
 from ...training.resource_limits import limited
 from ...training.tokenizer_settings import (
     CHAT_TEMPLATE_NAME,
@@ -89,7 +90,9 @@ def export(
         _write_adapter(session, adapter, directory)
     (directory / "tokenizer.json").write_bytes(definition)
     known = longest_sequence(session.model.config.to_dict())
-    table = tokenizer_table(settings, known or session.manifest.data.sequence_length)
+    table = tokenizer_table(
+        settings, known or session.manifest.data.sequence_length, _adds_start(session.manifest)
+    )
     (directory / "tokenizer_config.json").write_text(
         json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )
@@ -141,8 +144,8 @@ def _write_checkpoint(model: PreTrainedModel, ids: dict[str, Any], directory: Pa
 def open_tokenizer(
     manifest: Manifest, store: BlobStore
 ) -> tuple[bytes, Tokenizer, TokenizerSettings]:
-    """Return the swarm's `tokenizer.json`, the tokenizer it describes, and the roles of its special
-    tokens.
+    """Return the `tokenizer.json` of an export, the tokenizer it describes, and the roles of its special
+    tokens. It is the swarm's, and puts the swarm's start token, or nothing, before a text.
 
     Raises `TrainerFailed` (`bad_data`).
     """
@@ -151,6 +154,7 @@ def open_tokenizer(
         raise TrainerFailed("bad_data", "the tokenizer's blob is missing")
     try:
         with limited("bad_data", "to read the tokenizer"):
+            definition = _as_trained(definition, manifest)
             tokenizer = Tokenizer.from_buffer(definition)
     except TrainerFailed:
         raise
@@ -178,6 +182,8 @@ def open_tokenizer(
         # The token that ends every document also ends a text.
         said = {"eos_token": tokenizer.id_to_token(manifest.data.end_token)} | said
     said = {role: spelled for role, spelled in said.items() if getattr(settings, role) is None}
+    if _adds_start(manifest) and manifest.data.start_token is not None:
+        said |= {"bos_token": tokenizer.id_to_token(manifest.data.start_token)}
     special = tokenizer.get_added_tokens_decoder().values()
     settings = with_usual_names(
         replace(settings, **said), frozenset(token.content for token in special if token.special)
@@ -192,14 +198,40 @@ def open_tokenizer(
     return definition, tokenizer, settings
 
 
-def cut(tokenizer: Tokenizer, text: str) -> Encoding:
-    """Split a text into tokens. A regular expression in the tokenizer may run for ever, or give up.
+def _adds_start(manifest: Manifest) -> bool | None:
+    """Return whether the `bos_token` comes before a text; None for models that fill gaps, whose tokens
+    around a text are others."""
+    if sees_both_ways(manifest.model["model_type"]):
+        return None
+    return manifest.data.start_token is not None
+
+
+def _as_trained(definition: bytes, manifest: Manifest) -> bytes:
+    """Return a `tokenizer.json` that puts before a text what comes before a document in training. After
+    it comes nothing, as it is to be continued, unless the model fills gaps."""
+    start = manifest.data.start_token
+    reader = Tokenizer.from_buffer(definition)
+    own = added_tokens(definition)
+    after = own.after if sees_both_ways(manifest.model["model_type"]) else ()
+    wanted = Added(() if start is None else (start,), after)
+    spelled = {}
+    for token in (*wanted.before, *wanted.after):
+        text = reader.id_to_token(token)
+        if text is None:
+            raise TrainerFailed("bad_data", f"the tokenizer has no token {token}")
+        spelled[token] = text
+    return with_added_tokens(definition, wanted, spelled)
+
+
+def cut(tokenizer: Tokenizer, text: str, *, whole: bool = False) -> Encoding:
+    """Split a text into tokens; with `whole` add those that the tokenizer puts around it. A regular
+    expression in the tokenizer may run for ever, or give up.
 
     Raises `TrainerFailed` (`bad_data`).
     """
     try:
         with limited("bad_data", "to cut the text into tokens"):
-            return tokenizer.encode(text, add_special_tokens=False)
+            return tokenizer.encode(text, add_special_tokens=whole)
     # A panic of the library's Rust code arrives in Python as this type, which has no importable name.
     except BaseException as error:
         if type(error).__name__ != "PanicException":
@@ -240,14 +272,18 @@ def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettin
     return ending[-1] if ending else None
 
 
-def tokenizer_table(settings: TokenizerSettings, longest: int) -> dict[str, Any]:
-    """Return the contents of `tokenizer_config.json`; `longest` is the model's context length in
-    tokens."""
+def tokenizer_table(
+    settings: TokenizerSettings, longest: int, adds_start: bool | None
+) -> dict[str, Any]:
+    """Return the contents of `tokenizer_config.json`; `longest` is the model's context length in tokens;
+    `adds_start` states for readers that ignore `tokenizer.json` whether the `bos_token` comes before a
+    text."""
     named = {role: getattr(settings, role) for role in ROLES}
     return {
         # Without it AutoTokenizer would guess a class from the model's type.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": longest,
         "clean_up_tokenization_spaces": False,
+        **({} if adds_start is None else {"add_bos_token": adds_start, "add_eos_token": False}),
         **{role: spelled for role, spelled in named.items() if spelled is not None},
     }

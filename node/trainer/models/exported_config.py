@@ -36,6 +36,9 @@ def both_spellings(config: dict[str, Any]) -> dict[str, Any]:
     # The older name that a class keeps as an alias.
     if spelled.get("num_local_experts") is not None and "num_experts" not in spelled:
         spelled["num_experts"] = spelled["num_local_experts"]
+    if spelled.get("model_type") == "gpt2":
+        # llama.cpp's converter takes the length from here alone.
+        spelled["n_ctx"] = spelled["n_positions"]
     rope = spelled.get("rope_parameters")
     if isinstance(rope, dict) and rope:
         kinds = {kind: each for kind, each in rope.items() if isinstance(each, dict)}

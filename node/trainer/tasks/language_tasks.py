@@ -202,8 +202,9 @@ class MaskedLM(CausalLM):
         data, settings = self.manifest.data, self.settings
         numbers = _drawn(self.manifest.seed, sample, len(ids))
         wanted = numbers[0] < int(settings.share * _WHOLE)
-        if data.end_token is not None:
-            wanted &= ids != data.end_token
+        for border in (data.start_token, data.end_token):
+            if border is not None:
+                wanted &= ids != border
         targets[wanted] = ids[wanted]
         ids[wanted & (numbers[1] < int(_HIDDEN * _WHOLE))] = settings.mask_token
         seen = numbers[1] >= int(_HIDDEN * _WHOLE)

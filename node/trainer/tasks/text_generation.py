@@ -38,7 +38,8 @@ def write_text(
     Raises `TrainerFailed`: `bad_data` for a prompt that the model cannot take.
     """
     _, tokenizer, settings = open_tokenizer(session.manifest, store)
-    if session.manifest.data.marked and settings.chat_template is not None:
+    asks = session.manifest.data.marked and settings.chat_template is not None
+    if asks:
         try:
             asked = [{"role": "user", "content": prompt}]
             with limited("bad_data", "the chat template"):
@@ -50,11 +51,16 @@ def write_text(
         except BadConversation as error:
             raise TrainerFailed("bad_data", f"the beginning {error}") from None
     ids = cut(tokenizer, prompt).ids
+    start = session.manifest.data.start_token
+    # A template writes the start token itself, and a beginning may spell it out.
+    if not asks and ids[:1] != [start]:
+        ids = cut(tokenizer, prompt, whole=True).ids
     special = special_ids(tokenizer, settings)
     if not ids:
-        first = special["bos_token_id"], special["eos_token_id"], special["pad_token_id"]
+        first = (session.manifest.data.end_token, special["eos_token_id"])
+        others = special["bos_token_id"], special["pad_token_id"]
         # As a text begins in training: after the end of another one.
-        ids = [number for number in first if number is not None][:1]
+        ids = [number for number in (*first, *others) if number is not None][:1]
     longest = _longest(session)
     if not ids or len(ids) >= longest:
         raise TrainerFailed(

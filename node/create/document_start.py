@@ -1,0 +1,155 @@
+"""The start token of documents: the founder's choice, or what the tokenizer does by itself.
+
+It is one choice for data, generation and export (`DataSpec.start_token`). Conversations start as their
+chat template writes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...protocol.wire.structure import StructureError
+from ..training.architectures import sees_both_ways
+from ..training.chat import SIMPLEST, BadConversation, BadTemplate, ChatTemplate
+from ..training.tokenizer_settings import TokenizerSettings, read_adds_start
+from .manifest_file import ManifestFile, bad_manifest
+from .tokens import FileTokenizer, Tokenizer
+
+_NEED_ONE = frozenset({"gemma", "gemma2", "gemma3_text"})
+"""Families that were pretrained with a start token before every text and fail without it."""
+_CONFIG_KEY = "bos_token_id"
+_SAID = "as document_start says"
+
+
+@dataclass(frozen=True)
+class DocumentStart:
+    """The token before every document, if any, and the reason."""
+
+    token: int | None
+    spelled: str | None
+    reason: str
+    known: int | None = None
+    """The tokenizer's start token, whether or not documents get it."""
+
+    def line(self, end: str | None) -> str:
+        """Return the line for the founder; `end` spells the token after a document."""
+        first = "no token of its own" if self.spelled is None else self.spelled
+        last = "" if end is None else f" and ends with {end}"
+        return f"a document starts with {first} ({self.reason}){last}"
+
+    def warning(self, model_type: str, *, conversations: bool) -> str | None:
+        """Return the warning for a family of models that needs a start token and has none, else None."""
+        if self.token is not None or model_type not in _NEED_ONE:
+            return None
+        remedy = "put {{ bos_token }} first in the chat template"
+        if not conversations:
+            remedy = 'say document_start = "bos" in [data]'
+        return (
+            f"models of the family {model_type!r} need a start token before every text and are of "
+            f"little use without it: {remedy}"
+        )
+
+
+def document_start(
+    file: ManifestFile,
+    path: Path,
+    tokenizer: Tokenizer,
+    source: Path | None,
+    special: TokenizerSettings,
+    model: dict[str, Any],
+    chat: ChatTemplate | None,
+) -> DocumentStart:
+    """Return the start token for the founder's file at `path`, whose tokenizer was read from `source`.
+
+    Raises `UserError` (`MANIFEST`) for a choice that tokenizer or chat template cannot carry out.
+    """
+    said = file.data.document_start
+    if source is None or not isinstance(tokenizer, FileTokenizer):
+        if said == "bos":
+            raise bad_manifest(
+                path,
+                "data.document_start: bytes have no token that starts a text; leave the key out, or "
+                "name a tokenizer.json",
+            )
+        return DocumentStart(None, None, "bytes have none")
+    own = tokenizer.starts_with()
+    token = _start_token(file, tokenizer, own, special, model)
+    if chat is not None:
+        return _of_conversations(said, path, tokenizer, token, chat)
+    if said == "none":
+        return DocumentStart(None, None, _SAID, token)
+    if said == "bos":
+        if token is None:
+            raise bad_manifest(
+                path,
+                "data.document_start: the tokenizer names no token that starts a text; name one as "
+                "bos_token in the tokenizer_config.json beside it",
+            )
+        return DocumentStart(token, tokenizer.spelling(token), _SAID)
+    try:
+        adds = None if sees_both_ways(model["model_type"]) else read_adds_start(source.parent)
+    except StructureError as error:
+        raise bad_manifest(path, f"the tokenizer's {error}") from None
+    if adds is None and len(own) > 1:
+        return DocumentStart(
+            None, None, f"the tokenizer puts {len(own)} tokens there, and one is possible"
+        )
+    if token is None or not (adds if adds is not None else own):
+        return DocumentStart(None, None, "the tokenizer puts none there by itself", token)
+    return DocumentStart(token, tokenizer.spelling(token), "as the tokenizer does by itself")
+
+
+def _start_token(
+    file: ManifestFile,
+    tokenizer: FileTokenizer,
+    own: tuple[int, ...],
+    special: TokenizerSettings,
+    model: dict[str, Any],
+) -> int | None:
+    """Return the token that can start a document: the tokenizer's, the settings' or the model's."""
+    if len(own) == 1:
+        return own[0]
+    roles = (special.bos_token, special.cls_token)
+    for spelled in reversed(roles) if sees_both_ways(model["model_type"]) else roles[:1]:
+        if spelled is not None:
+            return tokenizer.id_of(spelled)
+    number = model.get(_CONFIG_KEY)
+    known = type(number) is int and tokenizer.spelling(number) is not None
+    return number if known else None
+
+
+def _of_conversations(
+    said: str | None, path: Path, tokenizer: FileTokenizer, token: int | None, chat: ChatTemplate
+) -> DocumentStart:
+    """Return the token with which the template starts a conversation."""
+    writes = token is not None and _first_token(tokenizer, chat) == token
+    spelled = None if token is None else tokenizer.spelling(token)
+    if said == "bos" and not writes:
+        named = "a start token" if spelled is None else repr(spelled)
+        raise bad_manifest(
+            path,
+            "data.document_start: conversations start as the chat template writes them, and it does "
+            f"not begin with {named}: put {{{{ bos_token }}}} first in the template",
+        )
+    if said == "none" and writes:
+        raise bad_manifest(
+            path,
+            "data.document_start: conversations start as the chat template writes them, and it begins "
+            f"with {spelled!r}: take it out of the template",
+        )
+    if writes:
+        return DocumentStart(token, spelled, "as the chat template writes it")
+    return DocumentStart(None, None, "the chat template writes none")
+
+
+def _first_token(tokenizer: FileTokenizer, chat: ChatTemplate) -> int | None:
+    """Return the first token of a conversation; None if the template refuses the simplest one."""
+    for messages, prompt in ((SIMPLEST, False), (SIMPLEST[:1], True)):
+        try:
+            text = chat.text(messages, prompt=prompt)
+        except (BadConversation, BadTemplate):
+            continue
+        return tokenizer.first_token(text)
+    return None

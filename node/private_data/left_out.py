@@ -1,0 +1,84 @@
+"""The files, documents and rows of a member's private data that are not trained on, and the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from ...protocol.wire.structure import Length, Range
+from ..create.files import Skipped
+from ..create.summary import DataSummary
+
+_MOST_REASONS = 50
+_MOST_NAMES = 3
+_MOST_CHARACTERS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Files, documents or rows that are left out for one reason."""
+
+    count: Annotated[int, Range(1, 2**62)]
+    what: Annotated[str, Length(1, 256)]
+    """The reason, to be read after the count."""
+    such_as: Annotated[tuple[Annotated[str, Length(1, 256)], ...], Length(0, 8)] = ()
+    """The names of some of them, which only the log contains."""
+
+    def words(self, *, names: bool) -> str:
+        """Return count and reason, with or without names."""
+        more = ", …" if self.count > len(self.such_as) else ""
+        named = f" ({', '.join(self.such_as)}{more})" if names and self.such_as else ""
+        return f"{self.count:,} {self.what}{named}"
+
+
+def skipped_files(skipped: Iterable[Skipped]) -> tuple[LeftOut, ...]:
+    """Return the files that are not read."""
+    return _first(
+        _left_out(count, f"file {reason}", f"files {reason}", names)
+        for each in skipped
+        for reason, (count, names) in each.reasons.items()
+    )
+
+
+def left_out_of(summary: DataSummary) -> tuple[LeftOut, ...]:
+    """Return what is left out of the files that are read."""
+    found = []
+    for source in summary.sources:
+        read = source.read
+        bad = [f"{file}, line {line}" if line else file for file, line, _ in read.bad_rows]
+        long = [f"{file}, line {line}" for file, line, _ in read.long_rows]
+        talks = "longer than a sequence", "cut behind an answer"
+        found += [
+            _left_out(
+                len(read.no_text), "file that is no text", "files that are no text", read.no_text
+            ),
+            _left_out(read.bad, "bad row", "bad rows", bad),
+            _left_out(read.empty, "row or file without text", "rows or files without text"),
+            _left_out(
+                source.duplicates,
+                "document equal to an earlier one",
+                "documents equal to an earlier one",
+            ),
+            *(
+                _left_out(count, f"conversation {how}", f"conversations {how}", long)
+                for count, how in zip((read.too_long, read.cut), talks, strict=True)
+            ),
+        ]
+    return _first(found)
+
+
+def _first(found: Iterable[LeftOut | None]) -> tuple[LeftOut, ...]:
+    return tuple(each for each in found if each is not None)[:_MOST_REASONS]
+
+
+def _left_out(count: int, one: str, many: str, names: Sequence[str] = ()) -> LeftOut | None:
+    if not count:
+        return None
+    # A file name may hold bytes that are no UTF-8.
+    such_as = tuple(_text(name) for name in names[:_MOST_NAMES])
+    return LeftOut(count=count, what=_text(one if count == 1 else many), such_as=such_as)
+
+
+def _text(name: str) -> str:
+    return name.encode("utf-8", "replace").decode("utf-8")[:_MOST_CHARACTERS] or "?"

@@ -1,0 +1,129 @@
+"""The tokens that a `tokenizer.json` adds before and after a text by itself: reading and replacing them.
+
+A published file has a post-processor that adds them. A swarm adds its start token or nothing
+(`DataSpec.start_token`), and nothing after a text that is to be continued. The file is edited as JSON,
+so that everything else in it stays as it is; neither torch nor the tokenizers library is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_KEY = "post_processor"
+_PARTS = "processors"
+_SEQUENCE, _TEMPLATE, _OFFSETS = "Sequence", "TemplateProcessing", "ByteLevel"
+_BERT, _ROBERTA = "BertProcessing", "RobertaProcessing"
+# Nobody publishes sequences of sequences.
+_DEEPEST = 4
+# Raised by reading another form: a stranger's, or that of a newer version of the library.
+_ODD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
+class OddPostProcessor(Exception):
+    """A post-processor of unknown form."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """The tokens that a tokenizer adds before and after a text."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+def added_tokens(definition: bytes) -> Added:
+    """Return what a `tokenizer.json` adds to one text. Raises `OddPostProcessor`."""
+    try:
+        return _added(json.loads(definition).get(_KEY))
+    except _ODD as error:
+        raise OddPostProcessor(_first_line(error)) from None
+
+
+def with_added_tokens(definition: bytes, wanted: Added, spelled: Mapping[int, str]) -> bytes:
+    """Return a `tokenizer.json` that adds these tokens to a text, and to both texts of a pair; the same
+    bytes if it does already. `spelled` has the text of each token. Raises `OddPostProcessor`."""
+    if added_tokens(definition) == wanted:
+        return definition
+    try:
+        plain: dict[str, Any] = json.loads(definition)
+        parts = [*_offsets(plain.get(_KEY)), *_template(wanted, spelled)]
+        plain[_KEY] = {"type": _SEQUENCE, _PARTS: parts}
+        if len(parts) < 2:
+            plain[_KEY] = parts[0] if parts else None
+        return json.dumps(plain, ensure_ascii=False).encode()
+    except _ODD as error:
+        raise OddPostProcessor(_first_line(error)) from None
+
+
+def _added(processor: Any, depth: int = 0) -> Added:
+    if processor is None:
+        return Added()
+    kind = processor["type"]
+    if kind == _OFFSETS:
+        return Added()
+    if kind in (_BERT, _ROBERTA):
+        return Added((int(processor["cls"][1]),), (int(processor["sep"][1]),))
+    if kind == _TEMPLATE:
+        sides: list[list[int]] = [[]]
+        for piece in processor["single"]:
+            if "Sequence" in piece:
+                sides.append([])
+            else:
+                sides[-1] += processor["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+        before, after = sides
+        return Added(tuple(before), tuple(after))
+    if kind == _SEQUENCE and depth < _DEEPEST:
+        made = Added()
+        for part in processor[_PARTS]:
+            # The output of each part is the input of the next.
+            outer = _added(part, depth + 1)
+            made = Added(outer.before + made.before, made.after + outer.after)
+        return made
+    raise OddPostProcessor(f"a post-processor of the type {str(kind)[:40]!r} is not known")
+
+
+def _offsets(processor: Any) -> list[dict[str, Any]]:
+    """Return the parts of a post-processor that only adjust offsets."""
+    if processor is None:
+        return []
+    kind = processor["type"]
+    if kind == _SEQUENCE:
+        return [part for each in processor[_PARTS] for part in _offsets(each)]
+    if kind == _OFFSETS:
+        return [processor]
+    if kind == _ROBERTA:
+        trims = {"trim_offsets": processor["trim_offsets"], "use_regex": True}
+        return [{"type": _OFFSETS, "add_prefix_space": processor["add_prefix_space"], **trims}]
+    return []
+
+
+def _template(wanted: Added, spelled: Mapping[int, str]) -> list[dict[str, Any]]:
+    tokens = {*wanted.before, *wanted.after}
+    if not tokens:
+        return []
+
+    def around(name: str, number: int) -> list[dict[str, Any]]:
+        before, after = (
+            [{"SpecialToken": {"id": spelled[token], "type_id": number}} for token in side]
+            for side in (wanted.before, wanted.after)
+        )
+        return [*before, {"Sequence": {"id": name, "type_id": number}}, *after]
+
+    return [
+        {
+            "type": _TEMPLATE,
+            "single": around("A", 0),
+            "pair": [*around("A", 0), *around("B", 1)],
+            "special_tokens": {
+                spelled[token]: {"id": spelled[token], "ids": [token], "tokens": [spelled[token]]}
+                for token in sorted(tokens)
+            },
+        }
+    ]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
