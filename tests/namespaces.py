@@ -130,6 +130,13 @@ class Town(Hosts):
         if not self._delayer.stdout.readline():
             raise RuntimeError("packets cannot be delayed here")
 
+    def lose_large(self, size: int) -> None:
+        """Lose all packets of more than so many bytes between the hosts, and report none of them."""
+        self._nft(f"add rule inet faults forward meta length > {size} drop")
+        for host in self.hosts.values():
+            # Several segments pass a virtual link as one packet otherwise.
+            run("ip", "-n", host.namespace, "link", "set", "eth0", "gso_max_segs", "1")
+
     def line_bytes(self, name: str) -> tuple[int, int]:
         """Return the bytes sent and received over a host's line, as its interface counts them."""
         namespace = self.hosts[name].namespace

@@ -21,12 +21,14 @@ from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as Noise
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
 
 from ...crypto.identity import Identity
 from .addresses import advertised, check_free, endpoint, id_of, multiaddress
 from .errors import BadAddress, PortInUse
 from .peer_store import OwnKeyStore
+from .segment_size import SegmentSizes, SizedTCP
 
 # Two peers that dial each other at once make two; a third can be a reconnection that arrives before the
 # old one is known to be broken.
@@ -36,9 +38,14 @@ _UPGRADE_SECONDS = 6.0
 
 
 def build_host(
-    identity: Identity, *, max_connections: int, announce: Sequence[Multiaddr] = ()
+    identity: Identity,
+    *,
+    max_connections: int,
+    announce: Sequence[Multiaddr] = (),
+    sizes: SegmentSizes | None = None,
 ) -> tuple[BasicHost, Swarm]:
-    """Build a host that is not listening yet, and the libp2p swarm in it."""
+    """Build a host that is not listening yet, and the libp2p swarm in it. It dials with segments of
+    these `sizes`."""
     key_pair = create_new_key_pair(identity.seed)
     config = ConnectionConfig(
         max_connections=max_connections,
@@ -74,6 +81,9 @@ def build_host(
     host.multiselect.handlers.clear()
     identifier: Any = host
     identifier._schedule_identify = lambda peer_id, *, reason: None
+    manager: Any = swarm.transport_manager
+    ours = SizedTCP(sizes or SegmentSizes())
+    manager._transports = [ours if type(t) is TCP else t for t in manager.get_transports()]
     # One attempt per dial: the callers decide when to retry.
     swarm.retry_config = RetryConfig(max_retries=0)
     # Its rate limits and circuit breaker lock out honest peers that reconnect often; connections and

@@ -2,18 +2,21 @@
 
 A connection is alive while bytes arrive. A quiet one is pinged (twelve bytes); one that stays silent is
 closed, so that the tasks waiting on it fail. Bytes of any kind count, because the answer to a ping may
-be queued behind a long transfer on a slow line.
+be queued behind a long transfer on a slow line. One that loses large packets
+is closed as well, and dialled again with smaller segments (`segment_size`).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from weakref import WeakKeyDictionary
 
 import trio
 from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FORMAT, Yamux
 
 from .connection import GuardedConnection
+from .segment_size import LossWatch, SegmentSizes
 
 CHECK_SECONDS = 1.0
 # Quiet for this long: ping.
@@ -22,10 +25,12 @@ QUIET_SECONDS = 2.0
 SILENT_SECONDS = 8.0
 
 
-async def watch(connections: Callable[[], Iterable[Yamux]]) -> None:
-    """Ping quiet connections and close silent ones, for ever."""
+async def watch(connections: Callable[[], Iterable[Yamux]], sizes: SegmentSizes) -> None:
+    """Ping quiet connections and close silent ones, for ever; shrink the `sizes` for addresses that lose
+    large packets."""
     async with trio.open_nursery() as nursery:
         pinging: set[Yamux] = set()
+        watches: WeakKeyDictionary[Yamux, LossWatch] = WeakKeyDictionary()
         last = trio.current_time()
         while True:
             await trio.sleep(CHECK_SECONDS)
@@ -39,10 +44,26 @@ async def watch(connections: Callable[[], Iterable[Yamux]]) -> None:
                     continue
                 if excuse > CHECK_SECONDS:
                     wire.heard = now
+                    watches.pop(connection, None)
+                elif connection.is_initiator and _loses(connection, wire, watches, now):
+                    address = wire.get_remote_address()
+                    if address is not None and sizes.shrink(str(address[0])):
+                        nursery.start_soon(_cut, wire)
                 elif now - wire.heard >= SILENT_SECONDS:
                     nursery.start_soon(_cut, wire)
                 elif now - wire.heard >= QUIET_SECONDS and connection not in pinging:
                     nursery.start_soon(_ping, connection, pinging)
+
+
+def _loses(
+    connection: Yamux,
+    wire: GuardedConnection,
+    watches: WeakKeyDictionary[Yamux, LossWatch],
+    now: float,
+) -> bool:
+    if connection not in watches:
+        watches[connection] = LossWatch(connection, wire)
+    return watches[connection].finds_loss(now)
 
 
 async def _ping(connection: Yamux, pinging: set[Yamux]) -> None:

@@ -52,6 +52,7 @@ from .rate_limits import Rate
 from .remote_addr import Remote, find_remote, guests, host_of, scope_of_connection
 from .requests import Requests
 from .scores import OffenceScores
+from .segment_size import SegmentSizes
 from .socket_buffers import UNSENT_BYTES, shorten
 from .traffic import Traffic
 
@@ -95,14 +96,17 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
         check_free(address)
     room = make_room(settings.max_connections, MAX_HANDSHAKES)
     settings = replace(settings, max_connections=room.connections)
-    host, swarm = build_host(identity, max_connections=settings.max_connections, announce=announce)
+    sizes = SegmentSizes()
+    host, swarm = build_host(
+        identity, max_connections=settings.max_connections, announce=announce, sizes=sizes
+    )
     vars(swarm)[DOORWAY] = HandshakeLimit(room.handshakes)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         traffic = Traffic(Rate(settings.max_upload), Rate(settings.max_download))
         network = Network(host, swarm, identity.peer, nursery, traffic, settings)
         async with host.run([]), open_gossip(network.gossip):
-            nursery.start_soon(liveness.watch, network._muxers)
+            nursery.start_soon(liveness.watch, network._muxers, sizes)
             try:
                 await start_listening(swarm, listen)
                 yield network
