@@ -13,7 +13,6 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import requests
 from distro_node.node.network.cancel_scopes import open_scope
-from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange import blobs, quarantine
 from distro_node.node.network.exchange.attempt import TransferAttempt
 from distro_node.node.network.exchange.blobs import (
@@ -35,6 +34,7 @@ from hypothesis import strategies as st
 from network.support import PATIENCE_SECONDS, muxers, networks, requests_open, star, until
 
 # Private here: `_downloads`, `_busy`: leftovers show nowhere else.
+# Private here: `_frozen`: a peer in quarantine.
 # Private here: `_requested`: the decoder of strangers' requests.
 
 DATA = bytes(range(256)) * 1000
@@ -154,19 +154,18 @@ async def test_what_nobody_has_is_not_waited_for_once_it_is_not_wanted(
 
 @pytest.mark.parametrize("answer", ["too long", "wrong", "busy", "none"])
 async def test_one_liar_does_not_keep_us_waiting_for_what_nobody_has(
-    store: BlobStore, answer: str
+    store: BlobStore, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a node that lags would request old updates for ever, instead of a newer snapshot."""
+    monkeypatch.setattr(blobs, "_BUSY_SECONDS", 2.0)
     async with star(3) as (a, b, c):
         serve_blobs(b, BlobStore(store.root / "empty"))
 
         async def lie(peer: PeerId, request: bytes) -> bytes:
-            if answer == "busy":
-                raise RequestError("busy", "always")
             return bytes(2 * len(DATA)) if answer == "too long" else b"\0" + DATA[::-1]
 
         if answer != "none":
-            c.serve(PROTOCOL, lie, max_request=32, max_concurrent=4)
+            c.serve(PROTOCOL, lie, max_request=32, max_concurrent=4 * (answer != "busy"))
         with trio.fail_after(60), pytest.raises(FetchFailed) as failed:
             await BlobFetcher(a, store).fetch(
                 CID,
@@ -176,6 +175,60 @@ async def test_one_liar_does_not_keep_us_waiting_for_what_nobody_has(
                 wanted=lambda: False,
             )
         assert failed.value.is_vain
+
+
+async def test_who_takes_questions_and_answers_none_has_nothing(store: BlobStore) -> None:
+    """It is asked all the same, as it may have recovered; but nobody waits for it."""
+    async with star(3) as (a, b, c):
+        serve_blobs(b, BlobStore(store.root / "empty"))
+        freeze(c)
+        fetcher = BlobFetcher(a, store)
+        fetcher._frozen.add(c.peer)
+        with trio.fail_after(PATIENCE_SECONDS), pytest.raises(FetchFailed) as failed:
+            await fetcher.fetch(
+                CID,
+                max_bytes=len(DATA),
+                providers=lambda: [b.peer, c.peer],
+                timeout=3600,
+                wanted=lambda: False,
+            )
+        assert failed.value.is_vain
+
+
+async def test_a_busy_peer_may_have_it(store: BlobStore) -> None:
+    """Many that come back at once ask the same few: who was told "busy" three times took a snapshot for
+    an update that was there."""
+    async with star(3) as (a, b, c):
+        serve_blobs(b, BlobStore(store.root / "empty"))
+
+        async def answer(peer: PeerId, request: bytes) -> bytes:
+            await trio.lowlevel.checkpoint()
+            return b"\0" + DATA
+
+        c.serve(PROTOCOL, answer, max_request=32, max_concurrent=0)
+        fetcher = BlobFetcher(a, store)
+
+        async def make_room() -> None:
+            failures = fetcher._downloads[CID].failures
+            await until(lambda: failures[c.peer] >= blobs._MOST_FAILURES)
+            assert not fetcher._downloads[CID].is_vain
+            c.serve(PROTOCOL, answer, max_request=32, max_concurrent=4)
+
+        async with trio.open_nursery() as nursery:
+
+            async def fetch_it() -> None:
+                found = await fetcher.fetch(
+                    CID,
+                    max_bytes=len(DATA),
+                    providers=lambda: [b.peer, c.peer],
+                    timeout=3600,
+                    wanted=lambda: False,
+                )
+                assert found == DATA
+
+            nursery.start_soon(fetch_it)
+            await until(lambda: CID in fetcher._downloads)
+            await make_room()
 
 
 async def test_the_largest_and_the_empty_blob(store: BlobStore, seeded: BlobStore) -> None:

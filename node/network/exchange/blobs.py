@@ -7,6 +7,7 @@ transferred once.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
@@ -49,8 +50,11 @@ def _always() -> bool:
 FOUND, _NOT_FOUND = b"\x00", b"\x01"
 # Outcomes that mean that the peer does not have the blob.
 _LACKING = ("not found", "not connected")
-# After this many failures a peer counts as not having it, since a faulty one can be "busy" for ever.
+# After this many failures a peer counts as not having it, whatever it answers …
 _MOST_FAILURES = 3
+# … but one that is busy may well have it: many come back at once, and ask the same few. A liar is busy
+# for ever, so there is an end to that, too.
+_BUSY_SECONDS = 20.0
 _CONTENT_ID_BYTES = 32
 MAX_UPLOADS = 4
 """Number of blobs served at a time."""
@@ -196,7 +200,9 @@ class BlobFetcher:
         if download is None:
             max_bytes = min(max_bytes, MAX_BLOB_BYTES)
             pauses = Backoff[PeerId](_RETRY_SECONDS, self._longest_pause)
-            download = _BlobDownload(cid, max_bytes, providers, kind, wanted, relay, pauses)
+            download = _BlobDownload(
+                cid, max_bytes, providers, kind, wanted, relay, pauses, self._frozen
+            )
             self._downloads[cid] = download
             self._network.spawn(self._run, download)
             if not self._watching:
@@ -444,6 +450,7 @@ class _BlobDownload:
         wanted: Wanted,
         relay: RelayRequest | None,
         pauses: Backoff[PeerId],
+        frozen: Container[PeerId],
     ) -> None:
         self.cid = cid
         self.max_bytes = max_bytes
@@ -460,24 +467,35 @@ class _BlobDownload:
         self.excluded: set[PeerId] = set()
         self.failures: Counter[PeerId] = Counter()
         self.pauses = pauses
+        self.frozen = frozen
+        # Since when each is busy whenever it is asked.
+        self.busy: dict[PeerId, float] = {}
         self.data: bytes | None = None
         self.error: OSError | None = None
 
     @property
     def is_vain(self) -> bool:
-        """Whether no attempt is under way, and no provider that could be asked appears to have it."""
-        return not self.attempts and all(
-            self.tried.get(peer) in _LACKING
-            or peer in self.excluded
-            or self.failures[peer] >= _MOST_FAILURES
-            for peer in self.providers()
-        )
+        """Whether no attempt is under way, and no provider that could be asked appears to have it. An
+        attempt at a quarantined peer that has sent nothing does not count."""
+        at_work = any(each.received or each.peer not in self.frozen for each in self.attempts)
+        return not at_work and all(map(self._lacks, self.providers()))
 
     def failed(self, peer: PeerId, outcome: str) -> None:
+        now = trio.current_time()
         self.tried[peer] = outcome
         self.failures[peer] += 1
+        if outcome == "busy":
+            self.busy.setdefault(peer, now)
+        else:
+            self.busy.pop(peer, None)
         # Random, so that peers that were told "busy" at once do not return at once.
-        self.pauses.failed(peer, trio.current_time(), random.uniform(0.5, 1.0))
+        self.pauses.failed(peer, now, random.uniform(0.5, 1.0))
+
+    def _lacks(self, peer: PeerId) -> bool:
+        if self.tried.get(peer) in _LACKING or peer in self.excluded or peer in self.frozen:
+            return True
+        patient = trio.current_time() - self.busy.get(peer, -math.inf) < _BUSY_SECONDS
+        return self.failures[peer] >= _MOST_FAILURES and not patient
 
 
 def _requested(request: bytes) -> ContentId:
