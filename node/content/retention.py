@@ -3,6 +3,9 @@ while.
 
 Any peer may ask for any blob, so readers' hold on snapshots is bounded: each holds one at a time, only
 the latest readers count, and no snapshot is held for ever, however often it is requested.
+
+A reader asks every holder of a snapshot which chunks it has, and again every minute (`exchange/chunks`),
+so that each of them keeps it, whichever sends the chunks.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ class Retention:
         self._readers: BoundedTable[PeerId, dict[LocalSnapshot, float]] = BoundedTable(_MAX_READERS)
         # Time of the first request by any peer.
         self._since: dict[LocalSnapshot, float] = {}
-        self._owners: dict[ContentId, LocalSnapshot] = {}
+        # The snapshots that contain a blob, the oldest first: an unchanged chunk is in several.
+        self._owners: dict[ContentId, tuple[LocalSnapshot, ...]] = {}
         self._owned: set[LocalSnapshot] = set()
         self._rounds: dict[ContentId, int] = {}
         self._read = 0
@@ -44,7 +48,7 @@ class Retention:
     def learn(self, snapshot: LocalSnapshot, blobs: Iterable[ContentId]) -> None:
         """Register a snapshot that is kept from now on and consists of these blobs."""
         self._owned.add(snapshot)
-        self._owners |= dict.fromkeys(blobs, snapshot)
+        self._owners |= {blob: (*self._owners.get(blob, ()), snapshot) for blob in blobs}
 
     def is_of_snapshot(self, blob: ContentId) -> bool:
         """Whether a registered snapshot contains this blob."""
@@ -61,13 +65,20 @@ class Retention:
         for round_ in range(first, len(ledger)):
             self._rounds |= {entry.update: round_ for entry in ledger[round_].record.updates}
         self._read = len(ledger)
-        snapshot = self._owners.get(blob)
-        if snapshot is None and blob in self._rounds:
+        now = trio.current_time()
+        owners, reads = self._owners.get(blob), self._readers.get(peer, {})
+        snapshot: LocalSnapshot | None = None
+        if owners is not None:
+            snapshot = next((each for each in owners if each in reads), owners[-1])
+            # It begins with this one, and needs nothing from before it any more.
+            reads = {each: last for each, last in reads.items() if each.round > snapshot.round}
+        elif blob in self._rounds:
             # A node that replays from there also needs the updates after it.
             before = [each for each in kept if each.round < self._rounds[blob]]
             snapshot = before[-1] if before else None
         if snapshot is not None:
-            self._note_read(peer, snapshot)
+            self._since.setdefault(snapshot, now)
+            self._readers[peer] = {**reads, snapshot: now}
 
     def holds(self, snapshot: LocalSnapshot) -> bool:
         """Whether any peer is fetching this snapshot, or the updates since."""
@@ -76,7 +87,7 @@ class Retention:
             return False
         for reads in self._readers.values():
             current = [each for each, last in reads.items() if now - last <= _READ_SECONDS]
-            # One at a time: a reader that replays past a newer one may still need an older one.
+            # One at a time, the oldest: updates of the newest rounds may be fetched meanwhile.
             if current and min(current, key=lambda each: each.round) == snapshot:
                 return True
         return False
@@ -85,12 +96,11 @@ class Retention:
         """Drop the rounds up to `before` and the snapshots that are not `kept`."""
         self._rounds = {blob: round_ for blob, round_ in self._rounds.items() if round_ > before}
         self._owned &= set(kept)
-        self._owners = {blob: each for blob, each in self._owners.items() if each in self._owned}
+        left = {
+            blob: tuple(each for each in owners if each in self._owned)
+            for blob, owners in self._owners.items()
+        }
+        self._owners = {blob: owners for blob, owners in left.items() if owners}
         for times in (self._since, *self._readers.values()):
             for gone in times.keys() - self._owned:
                 del times[gone]
-
-    def _note_read(self, peer: PeerId, snapshot: LocalSnapshot) -> None:
-        now = trio.current_time()
-        self._since.setdefault(snapshot, now)
-        self._readers[peer] = {**self._readers.get(peer, {}), snapshot: now}

@@ -22,6 +22,7 @@ from ...protocol.chain.retention import (
     kept_with,
     last_dispensable,
     looked_back,
+    most_held,
     put_aside,
     updates_from,
     worth_holding,
@@ -35,8 +36,6 @@ from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from .downloads import Downloads, blob_list_at
 from .retention import Retention
 
-HELD = 2
-"""Number of older snapshots kept for newcomers: the most extra disk that others can make us use."""
 # Number of files renamed in one go, while nothing else of the node runs; each takes a tenth of a
 # millisecond, and the updates of hundreds of rounds may be removed together.
 _SWEPT_AT_ONCE = 32
@@ -53,14 +52,14 @@ class Snapshots:
         swarm_store: SwarmStore,
         downloads: Downloads,
         ledger: Callable[[], Ledger],
-        held: int = HELD,
+        holds: bool = True,
     ) -> None:
-        """`held` is the maximum number of older ones kept for newcomers that are fetching them."""
+        """`holds`: whether older ones are kept for newcomers that are fetching them."""
         self._store = store
         self._swarm_store = swarm_store
         self._downloads = downloads
         self._ledger = ledger
-        self._held = held
+        self._holds = holds
         self._back = looked_back(manifest)
         self._initial = LocalSnapshot(-1, manifest.initial.hex(), 4 * manifest.elements)
         listed = swarm_store.snapshots()
@@ -155,9 +154,8 @@ class Snapshots:
             had = len(self._kept) >= KEPT_SNAPSHOTS
             then = self._kept[-1].round + 1 if had else 0
             self._swept = last_dispensable(self._ledger(), self._kept, then) if had else -1
-        kept = kept_with(
-            self._kept, new, held=self._is_retained, most_held=self._held, back=self._back
-        )
+        most = most_held(new.size) if self._holds else 0
+        kept = kept_with(self._kept, new, held=self._is_retained, most_held=most, back=self._back)
         if self._partial is not None and self._partial.round == new.round:
             self._partial = None
         await self._replace(kept)

@@ -53,7 +53,7 @@ class ResultSeeder:
             swarm_store=store,
             downloads=means.downloads(means.fetcher),
             ledger=lambda: self._ledger,
-            held=0,
+            holds=False,
         )
         # The snapshot kept here; None for the one that the manifest names.
         self._kept: SnapshotEntry | None = None

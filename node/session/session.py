@@ -22,7 +22,7 @@ from ...protocol.util.bounded_dict import BoundedTable
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import TICKET_KIND
 from ..content.prefetch import Prefetch, upcoming_samples
-from ..content.snapshots import HELD, Snapshots
+from ..content.snapshots import Snapshots
 from ..control.limits import BandwidthLimits
 from ..network.cancel_scopes import open_scope
 from ..network.exchange.blobs import serve_blobs
@@ -175,7 +175,7 @@ class SwarmSession:
             asked=self._note_request,
             relays=self._relays,
         )
-        serve_chunks(self._network, means.store)
+        serve_chunks(self._network, means.store, asked=self._note_request)
         telemetry.enter("syncing")
         if manifest.admission.issuer == means.me:
             # The issuer of the tickets signs its own.
@@ -207,7 +207,7 @@ class SwarmSession:
             downloads=means.downloads(means.fetcher),
             ledger=runner.ledger,
             # A node with a disk limit has no space for others' snapshots.
-            held=HELD if self._settings.max_disk is None else 0,
+            holds=self._settings.max_disk is None,
         )
         spec = self._spec(manifest, own)
         trainer = self._trainer(manifest, spec, snapshots, prefetch, own)

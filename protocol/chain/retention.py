@@ -27,6 +27,11 @@ from .ledger import Ledger
 from .replay_start import KEPT_ROUNDS
 
 KEPT_SNAPSHOTS = 2
+# Number of further ones kept while peers fetch them, whatever their size …
+_HELD_SNAPSHOTS = 2
+# … and of small ones more, up to this many and so many bytes: where one is made every ten seconds,
+# several members that return are each at another one.
+_MOST_HELD, _HELD_BYTES = 16, 1 << 30
 # An audit is recorded within `FRESH` rounds of the audited one and may be disputed for `OPEN` more.
 # With `overlap` an update was computed on the parameters of two rounds earlier; the rest is time to
 # rebuild them.
@@ -57,6 +62,11 @@ def most_kept(manifest: Manifest) -> int:
     # One snapshot as old as audits reach back, and the next one that will be.
     frequent = manifest.rounds.snapshot_interval < looked_back(manifest)
     return KEPT_SNAPSHOTS + 2 * frequent
+
+
+def most_held(size: int) -> int:
+    """How many snapshots of `size` bytes may stay beyond that for those who fetch them."""
+    return max(_HELD_SNAPSHOTS, min(_MOST_HELD, _HELD_BYTES // max(1, size)))
 
 
 def kept_with(

@@ -13,11 +13,13 @@ import trio
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.node.content import snapshots
 from distro_node.node.content.downloads import Downloads
+from distro_node.node.content.retention import Retention
 from distro_node.node.content.snapshots import Snapshots
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
+from distro_node.protocol.chain import retention
 from distro_node.protocol.wire.blobs import BlobList
 from distro_node.protocol.wire.messages import SnapshotEntry
 from simulation.chain import Chain
@@ -295,7 +297,11 @@ async def test_who_replays_keeps_what_it_will_need(world: World, autojump_clock:
     assert not world.has(oldest)
 
 
-async def test_readers_cannot_fill_the_disk(world: World, autojump_clock: object) -> None:
+async def test_readers_cannot_fill_the_disk(
+    world: World, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As of large ones.
+    monkeypatch.setattr(retention, "_HELD_BYTES", 0)
     made = []
     for multiple in range(1, 9):
         world.grow_to(multiple * INTERVAL)
@@ -306,14 +312,80 @@ async def test_readers_cannot_fill_the_disk(world: World, autojump_clock: object
     assert [world.has(entry) for entry in made] == [True, True, *[False] * 4, True, True]
 
 
-async def test_one_reader_holds_one_snapshot(world: World, autojump_clock: object) -> None:
+@pytest.mark.parametrize(("last", "held"), [("oldest", True), ("newest", False)])
+async def test_one_reader_holds_one_snapshot(
+    world: World, autojump_clock: object, last: str, held: bool
+) -> None:
+    """The one that it began with last."""
     made = []
     for multiple in range(1, 9):
         world.grow_to(multiple * INTERVAL)
         made.append(await world.own(multiple * INTERVAL))
-        for entry in made:
+        for entry in made if last == "newest" else reversed(made):
             world.snapshots.asked(VISITOR, entry.blob)
-    assert [world.has(entry) for entry in made] == [True, *[False] * 5, True, True]
+    assert [world.has(entry) for entry in made] == [held, *[False] * 5, True, True]
+
+
+async def test_a_reader_that_begins_with_a_newer_snapshot_holds_that_one(
+    world: World, autojump_clock: object
+) -> None:
+    """It held the older one for two minutes more, and all that it fetched meanwhile were dropped under
+    it."""
+    world.grow_to(INTERVAL)
+    _, chunk = world.parts(await world.own(INTERVAL))
+    world.snapshots.asked(VISITOR, content_id(chunk))
+    world.grow_to(2 * INTERVAL)
+    fetched = await world.own(2 * INTERVAL)
+    world.snapshots.asked(VISITOR, fetched.blob)
+    for multiple in range(3, 7):
+        world.grow_to(multiple * INTERVAL)
+        await world.own(multiple * INTERVAL)
+        assert world.has(fetched)
+
+
+async def test_updates_of_the_newest_rounds_let_go_of_no_snapshot(
+    world: World, autojump_clock: object
+) -> None:
+    """Who fetches a state asks for what is announced as well."""
+    world.grow_to(INTERVAL)
+    fetched = await world.own(INTERVAL)
+    for multiple in range(2, 6):
+        world.snapshots.asked(VISITOR, fetched.blob)
+        update = world.store.put(b"update of round %d" % world.round)
+        world.grow(updates=[world.update(identity(0).peer, update=update, size=1)])
+        world.grow_to(multiple * INTERVAL)
+        await world.own(multiple * INTERVAL)
+        world.snapshots.asked(VISITOR, update)
+        assert world.has(fetched)
+
+
+async def test_a_part_that_two_snapshots_share_is_of_the_one_that_is_read(
+    world: World, autojump_clock: object
+) -> None:
+    """What did not change from one to the other is the same bytes."""
+    retention, shared = Retention(), content_id(b"a chunk")
+    old, new = (LocalSnapshot(round_, f"{round_:02x}" * 32, 1) for round_ in (5, 10))
+    for each in (old, new):
+        retention.learn(each, [blob_of(each), shared])
+    for blob in (blob_of(old), shared):
+        retention.note(VISITOR, blob, [old, new], world.ledger)
+    assert [retention.holds(each) for each in (old, new)] == [True, False]
+    for blob in (blob_of(new), shared):
+        retention.note(VISITOR, blob, [old, new], world.ledger)
+    assert [retention.holds(each) for each in (old, new)] == [False, True]
+    retention.forget(0, [new])
+    assert retention.is_of_snapshot(shared)
+
+
+async def test_of_small_snapshots_more_may_stay(world: World, autojump_clock: object) -> None:
+    """Five members that come back one after the other are each at another one."""
+    made = []
+    for multiple in range(1, 9):
+        world.grow_to(multiple * INTERVAL)
+        made.append(await world.own(multiple * INTERVAL))
+        for number, entry in enumerate(made):
+            world.snapshots.asked(identity(100 + number).peer, entry.blob)
+    assert all(map(world.has, made))
 
 
 async def test_no_snapshot_is_held_for_ever(world: World, autojump_clock: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -210,17 +211,44 @@ async def test_a_slow_line_has_few_chunks_under_way(
     assert max(under_way[10:]) == chunks._FEWEST_UNDER_WAY
 
 
+async def test_those_that_have_everything_are_told_again_that_it_is_fetched(
+    spill: Spill, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep a snapshot for two minutes after anybody has asked for it, and may not be the ones that
+    send it."""
+    world = Scripted(spill, a=WHOLE, b=WHOLE)
+    times: dict[PeerId, list[float]] = {peer: [] for peer in world.says}
+
+    async def request(peer: PeerId, *_: object, **__: object) -> bytes:
+        times[peer].append(trio.current_time())
+        return WHOLE
+
+    async def fetch(cid: ContentId, **_: object) -> bytes:
+        await trio.sleep(100.0)
+        return bytes(CHUNK_BYTES)
+
+    monkeypatch.setattr(world, "request", request)
+    monkeypatch.setattr(world, "fetch", fetch)
+    assert await world.run()
+    for asked in times.values():
+        pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+        assert len(pauses) > 5
+        assert max(pauses) < 90.0
+
+
 async def test_a_question_is_a_content_id_and_lists_alone_have_chunks(spill: Spill) -> None:
     store = spill.store("theirs", range(9))
     other = store.put(b"no list")
+    heard: list[ContentId] = []
     async with star(2) as (a, b):
-        serve_chunks(b, store)
+        serve_chunks(b, store, asked=lambda peer, blob: heard.append(blob))
 
         async def ask(question: bytes) -> bytes:
             return await a.request(b.peer, chunks.PROTOCOL, question, max_response=100, timeout=20)
 
         assert await ask(spill.blob) == b"\xff\x80\0\0\0"
         assert await ask(other) == await ask(bytes(32)) == b""
+        assert heard == [spill.blob, other, bytes(32)]
         with pytest.raises(Exception, match="refuses: malformed"):
             await ask(b"short")
 

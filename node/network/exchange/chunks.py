@@ -45,8 +45,10 @@ _CHUNK_SECONDS = 20.0
 _FEWEST_UNDER_WAY = 2
 # A chunk is given up after this time and queued again: an hour at 10 kbit/s.
 _TIMEOUT_SECONDS = 3600.0
-# How often a peer that lacks chunks (most likely another newcomer) is asked what it has by now.
+# How often a peer that lacks chunks (most likely another newcomer) is asked what it has by now …
 _ASK_SECONDS = 15.0
+# … and one that has them all, which keeps a snapshot while it is requested (`content/retention`).
+_AGAIN_SECONDS = 60.0
 _PAUSE_SECONDS = 2.0
 
 Waiting = Callable[[FetchFailed], None]
@@ -68,8 +70,13 @@ class Fetcher(Protocol):
         ...
 
 
-def serve_chunks(network: Network, store: BlobStore) -> None:
-    """Serve to connected peers which chunks of a blob list are in `store`."""
+def serve_chunks(
+    network: Network,
+    store: BlobStore,
+    asked: Callable[[PeerId, ContentId], None] = lambda peer, blob: None,
+) -> None:
+    """Serve to connected peers which chunks of a blob list are in `store`. `asked` is called with every
+    request."""
 
     def holdings(blob: ContentId) -> bytes:
         data = store.get(blob) if (store.size(blob) or 0) <= MAX_BLOB_LIST_BYTES else None
@@ -84,6 +91,7 @@ def serve_chunks(network: Network, store: BlobStore) -> None:
     async def answer(peer: PeerId, request: bytes) -> bytes:
         if len(request) != _CONTENT_ID_BYTES:
             raise ProtocolError("malformed", f"a content id has 32 bytes, not {len(request)}")
+        asked(peer, ContentId(request))
         return await trio.to_thread.run_sync(holdings, ContentId(request))
 
     # A list of 512 GiB names 131,072 files to look up.
@@ -228,7 +236,8 @@ class _ListDownload:
     # Holdings
 
     async def _ask_everybody(self) -> None:
-        """Keep the holdings of incomplete providers up to date."""
+        """Keep the holdings of incomplete providers up to date, and have the complete ones keep what is
+        fetched."""
         asked: dict[PeerId, float] = {}
         async with trio.open_nursery() as nursery:
             while True:
@@ -236,8 +245,9 @@ class _ListDownload:
                 connected = self._network.connected()
                 for peer in self.providers():
                     complete = all(self._holdings.get(peer, [False]))
-                    due = now - asked.get(peer, float("-inf")) >= _ASK_SECONDS
-                    if peer in connected and due and not complete:
+                    pause = _AGAIN_SECONDS if complete else _ASK_SECONDS
+                    due = now - asked.get(peer, float("-inf")) >= pause
+                    if peer in connected and due:
                         asked[peer] = now
                         nursery.start_soon(self._ask, peer)
                 self._sort()
