@@ -103,7 +103,11 @@ async def test_the_status_says_which_updates_are_waited_for(
         raise FetchFailed(cid, {peer: "not found"})
 
     member: Any = SimpleNamespace(
-        ledger=chain.ledger, round=ROUNDS, applied_round=2, announcement=lambda *_: None
+        ledger=chain.ledger,
+        round=ROUNDS,
+        applied_round=2,
+        fingerprint=1,
+        announcement=lambda *_: None,
     )
     updates = UpdateExchange(
         manifest=chain.manifest,

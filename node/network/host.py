@@ -87,7 +87,7 @@ def build_host(
     # One attempt per dial: the callers decide when to retry.
     swarm.retry_config = RetryConfig(max_retries=0)
     # Its rate limits and circuit breaker lock out honest peers that reconnect often; connections and
-    # streams are bounded by the configuration above and by `guards`.
+    # streams are bounded by the configuration above and by `library_patches`.
     swarm.set_resource_manager(None)
     # Despite the watermarks above, it would dial every peer that it learns of until it has half of
     # `max_connections`, and it remembers for ever which peers disconnected.

@@ -383,6 +383,7 @@ class Runner:
                 self.telemetry.event("resync", self.member.round, None, reason)
                 if failed >= _MOST_MISMATCHES:
                     raise _computes_wrongly(failed, self.telemetry.device)
+                self._updates.cancel()
                 self._trainer_supervisor.reload()
             case CompareChains(round_):
                 # One comparison at a time: every entry of an answer may be one that differs.

@@ -9,7 +9,10 @@ from ..telemetry.telemetry import Telemetry
 def say_state(member: Member, telemetry: Telemetry, last_round: int | None) -> None:
     """Report the member's state, in a run with this last round."""
     match member.state:
-        case "loading" | "applying":
+        case "loading":
+            # Whoever loads it says which state.
+            telemetry.enter("syncing")
+        case "applying":
             telemetry.report("replaying rounds", member.applied_round + 1, member.round)
             telemetry.enter("syncing")
         case "asking":

@@ -2,7 +2,7 @@
 
 An update is requested until it is here or its round no longer needs it: from a relay if there is one,
 otherwise from its author or from peers that have it by now. Only updates that the codec accepts are
-reported as held.
+reported as held. While the member has no parameters nothing is requested: the line is for the state.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import decode_message, round_of
 from ...protocol.wire.relay_requests import RelayRequest, open_relay_request, relay_request
+from ..network.cancel_scopes import open_scope
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
 from ..network.exchange.relays import Relays
 from ..network.network import Network
@@ -95,6 +96,7 @@ class UpdateExchange:
         # Decoding takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._fetching = UpdateDownloads()
+        self._requests: set[trio.CancelScope] = set()
         self._kept = ReceivedUpdates()
 
     async def fetch(self, wanted: FetchUpdate) -> None:
@@ -103,7 +105,7 @@ class UpdateExchange:
         if not self._fetching.begin(wanted, stored=self._store.has(wanted.update)):
             return
         try:
-            while self._fetching.goes_on(wanted, self._member.applied_round):
+            while self._goes_on(wanted):
                 try:
                     if await self._try(wanted):
                         return
@@ -114,6 +116,11 @@ class UpdateExchange:
                     await trio.sleep(FETCH_PAUSE_SECONDS)
         finally:
             self._fetching.end(wanted)
+
+    def cancel(self) -> None:
+        """Cancel the requests under way, since the parameters were given up."""
+        for scope in self._requests:
+            scope.cancel()
 
     async def offer(self, announcement: Envelope) -> None:
         """Upload our own update to a relay, if other members are there to fetch it. Parts of a sign vote
@@ -172,28 +179,42 @@ class UpdateExchange:
             random.shuffle(connected)
             return self._fetching.providers(wanted, self._member.ledger, connected)
 
+        scope = open_scope()
+        self._requests.add(scope)
         try:
-            return await self._fetcher.fetch(
-                wanted.update,
-                max_bytes=self._longest,
-                providers=providers,
-                kind="update",
-                timeout=FETCH_SECONDS,
-                wanted=lambda: self._is_needed(wanted.round),
-                relay=self._relay_request(wanted),
-            )
+            with scope:
+                return await self._fetcher.fetch(
+                    wanted.update,
+                    max_bytes=self._longest,
+                    providers=providers,
+                    kind="update",
+                    timeout=FETCH_SECONDS,
+                    wanted=lambda: self._is_needed(wanted.round),
+                    relay=self._relay_request(wanted),
+                )
         except FetchFailed as failure:
-            _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
-            member = self._member
-            if wanted.round < member.round:
-                # The round is decided, so this node is behind and replays it.
-                what = f"waiting for a peer that has the updates of round {wanted.round}"
-                self._telemetry.report(what, 0, 0)
-            if failure.is_vain:
-                for report in self._fetching.in_vain(wanted, member.ledger, member.applied_round):
-                    self._tell(report)
-            await trio.sleep(FETCH_PAUSE_SECONDS)
-            return None
+            await self._note_failure(wanted, failure)
+        finally:
+            self._requests.discard(scope)
+        return None
+
+    async def _note_failure(self, wanted: FetchUpdate, failure: FetchFailed) -> None:
+        """Report that an update is not to be had now, and pause before the next request."""
+        _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
+        member = self._member
+        if self._goes_on(wanted) and member.applied_round + 1 == wanted.round < member.round:
+            # The round is decided and the next one to be applied: this node replays and waits for it.
+            what = f"waiting for a peer that has the updates of round {wanted.round}"
+            self._telemetry.report(what, 0, 0)
+        if failure.is_vain:
+            for report in self._fetching.in_vain(wanted, member.ledger, member.applied_round):
+                self._tell(report)
+        await trio.sleep(FETCH_PAUSE_SECONDS)
+
+    def _goes_on(self, wanted: FetchUpdate) -> bool:
+        member = self._member
+        loaded = member.fingerprint is not None
+        return self._fetching.goes_on(wanted, member.applied_round, loaded=loaded)
 
     def _is_needed(self, round: int) -> bool:
         member = self._member

@@ -218,6 +218,8 @@ class TrainerSupervisor:
     async def _load(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
         """Load a snapshot and the momentum, and report it."""
         snapshot = await self._snapshots.best(certified_only=certified_only)
+        what = "the parameters" if snapshot.round < 0 else f"the state of round {snapshot.round}"
+        self._telemetry.report(f"loading {what}", 0, 0)
         # In a thread: a large model's list names tens of thousands of chunks.
         chunks = await trio.to_thread.run_sync(self._snapshots.chunks, snapshot)
         fingerprint = await trainer.load(chunks)

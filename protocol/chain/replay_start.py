@@ -1,8 +1,13 @@
 """Start of replay: the state that a node continues from, its own or the newest certified snapshot.
 
-From a state a node replays the later updates, as long as others keep these updates and they are not
-more to download than a snapshot. Both follow from the ledger, so a node knows it before it loads
-anything; and by the same rule the others keep what a returning node may still need.
+From a state a node replays the later updates, as long as others keep these updates and they cost no
+more than a snapshot. Both follow from the ledger, so a node knows it before it loads anything; and by
+the same rule the others keep what a returning node may still need.
+
+The cost is not bytes alone: each round of a small model takes a request and a step, and a snapshot takes
+its loading. This is counted once. After a state was loaded for it the bytes decide: on a slow line a
+snapshot may take as many rounds to arrive as the next one would save, and a node that counted again
+would fetch one after the other.
 """
 
 from __future__ import annotations
@@ -15,6 +20,10 @@ KEPT_ROUNDS = 256
 """Rounds before the oldest kept snapshot for which members keep updates, at most, for nodes that were
 away. Their records are read whenever updates are deleted, which takes a twentieth of a second."""
 
+# A quarter of a second per round, and five seconds to load a snapshot, in bytes at 10 Mbit/s.
+_ROUND_BYTES = 300_000
+_LOADING_BYTES = 6_000_000
+
 
 def first_replayable(ledger: Ledger) -> int:
     """Return the oldest state after which other members keep all updates, as far as the ledger shows;
@@ -26,15 +35,23 @@ def first_replayable(ledger: Ledger) -> int:
     return max(-1, newest.round - ledger.manifest.rounds.snapshot_interval - KEPT_ROUNDS)
 
 
-def worth_replaying(ledger: Ledger, round: int, size: int) -> bool:
+def worth_replaying(ledger: Ledger, round: int, size: int, *, loaded: bool = False) -> bool:
     """Whether a node with the state after `round` should replay the later rounds, rather than load the
-    newest certified snapshot; a state has `size` bytes."""
+    newest certified snapshot; a state has `size` bytes. `loaded`: the state follows from one that was
+    loaded to get here."""
     newest = ledger.snapshot
     if newest is None or newest.round < round:
         return True
     if round < first_replayable(ledger):
         return False
-    return ledger.update_bytes(min(round + 1, len(ledger)), len(ledger)) <= size
+    end = len(ledger)
+    if loaded:
+        # The rounds after the newest snapshot are replayed in either case.
+        return ledger.update_bytes(round + 1, newest.round + 1) <= size
+    replay = ledger.update_bytes(min(round + 1, end), end)
+    steps = (end - 1 - round) * _ROUND_BYTES
+    # The others keep no more updates than a snapshot has bytes.
+    return replay <= size and replay + steps <= size + _LOADING_BYTES
 
 
 def choose_state(own: Iterable[int], ledger: Ledger) -> int | None:

@@ -189,12 +189,9 @@ class Member(MemberParts):
     def _loaded(self, what: Loaded, now: float) -> list[Effect]:
         self._replica.loaded(what.round, what.fingerprint, what.snapshot)
         self._training.forget()
-        self._holdings.loaded(self._current.collection.updates, self._ledger, what.round)
+        self._holdings.loaded()
         self._current.start = now
-        effects: list[Effect] = []
-        for peer, said in self._current.collection.announcements():
-            effects += self._holdings.fetch(self.round, peer, said.update, said.size)
-        return effects
+        return self._fetch_announced()
 
     def _rebase(self, ledger: Ledger, now: float) -> list[Effect]:
         """Switch to a heavier chain: drop what was applied since the fork and rejoin."""
@@ -226,7 +223,8 @@ class Member(MemberParts):
         self._holdings.applied(what.round, {entry.update for entry in record.updates})
         if self.at_tip:
             self._current.start = now
-        return [*self._looking.applied(what.round, self._ledger), *self._step(now)]
+        effects = self._looking.applied(what.round, self._ledger)
+        return [*effects, *self._fetch_announced(), *self._step(now)]
 
     def _leave(self, now: float) -> list[Effect]:
         self._leaving = True
@@ -319,7 +317,22 @@ class Member(MemberParts):
             self._divergence.behind()
             self._divergence.stray(envelope.sender, message, self._ledger)
             raise ProtocolError("wrong_parent", "a message that builds on another chain")
-        return self._current.take(envelope, message, self._holdings, now)
+        self._current.take(envelope, message, self._holdings.held, now)
+        if isinstance(message, Announcement) and self._replica.is_near(self._ledger):
+            return self._holdings.fetch(self.round, envelope.sender, message.update, message.size)
+        return []
+
+    def _fetch_announced(self) -> list[Effect]:
+        """Ask for what was announced in the round at the tip, once few rounds are still to be applied. A
+        member that is far behind needs their updates first, and may have a slow line."""
+        if not self._replica.is_near(self._ledger):
+            return []
+        announced = self._current.collection.announcements()
+        return [
+            effect
+            for peer, said in announced
+            for effect in self._holdings.fetch(self.round, peer, said.update, said.size)
+        ]
 
     def _say(self, kind: str, message: Message, now: float) -> list[Effect]:
         """Sign a message, handle it and publish it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
-from ..chain.replay_start import first_replayable
+from ..chain.replay_start import worth_replaying
 from ..chain.snapshot_rounds import snapshot_round
 from ..chain.step_inputs import needed_for
 from ..wire.messages import SnapshotEntry
@@ -35,6 +35,8 @@ class Replica:
         self._interval = snapshot_interval
         self._applying = False
         self._resyncing = False
+        # Whether it has not been current since it was loaded.
+        self._loaded = False
         self._doubted = -1
         # The latest record before which the parameters were not the swarm's, and how often in a row
         # they were not there, or earlier.
@@ -58,6 +60,7 @@ class Replica:
         """Set the parameters to those after `round`, loaded from a snapshot."""
         self.round, self.fingerprint, self.snapshot = round, fingerprint, snapshot
         self._applying = self._resyncing = False
+        self._loaded = True
 
     def applied(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
         """Note that the awaited record of `round` is applied."""
@@ -76,6 +79,8 @@ class Replica:
 
     def next(self, ledger: Ledger, holdings: HeldUpdates) -> list[Effect]:
         """Return what brings the parameters closer to the ledger's end: fetch, apply, or reload."""
+        if self.is_current(ledger):
+            self._loaded = False
         if self._applying or self._resyncing or self.fingerprint is None or self.is_current(ledger):
             return []
         # Without the checkpoint's record it is unknown whose chain this is.
@@ -93,14 +98,20 @@ class Replica:
         if record.round > self._failed_at:
             self._failed = 0
         newest = ledger.snapshot
-        if newest and newest.round - self.round > self._interval:
+        if newest is not None and newest.round - self.round > self._interval:
             # The others keep two snapshots and the updates since the older one; more updates as long as
             # that is the shorter way.
-            replay = ledger.update_bytes(self.round + 1, newest.round + 1)
-            if replay > newest.size or self.round < first_replayable(ledger):
-                return self._drop(f"the swarm is at round {len(ledger)} by now")
+            worth = worth_replaying(ledger, self.round, newest.size, loaded=self._loaded)
+            if not worth:
+                return self._drop(
+                    f"the swarm is at round {len(ledger)} by now, and the state of round "
+                    f"{newest.round} takes less time than replaying"
+                )
         needed = needed_for(ledger, record)
         effects = holdings.fetch_all(record.round, [each.entry for each in needed])
+        if ledger.speaking is None and record.round + 1 < len(ledger):
+            # They come while this round is applied. Which tallies count is known with the next one.
+            effects += holdings.fetch_all(record.round + 1, ledger[record.round + 1].record.updates)
         if all(each.entry.update in holdings.held for each in needed):
             self._applying = True
             # A counted update is in the parameters, even if a copier is named as its author.
@@ -120,7 +131,10 @@ class Replica:
         awaited = round == self.round + 1 and not self._applying and self.fingerprint is not None
         if not awaited or newest is None or newest.round < round:
             return []
-        return self._drop(f"nobody has the updates of round {round} any more")
+        return self._drop(
+            f"no connected peer has the updates of round {round} any more; taking the state of round "
+            f"{newest.round} instead"
+        )
 
     def doubt(self, round: int, collection: RoundUpdates) -> list[Effect]:
         """Reload the parameters if most others trained this round from different ones.

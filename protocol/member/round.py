@@ -7,6 +7,8 @@ sends the resulting messages.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
@@ -34,14 +36,14 @@ from ..wire.messages import (
 from .auditor import Auditor
 from .capacity import Capacity
 from .completeness import ProposalReview
-from .effects import Effect, Note
+from .effects import Note
 from .liveness import Liveness
 from .proposal import Accusations, JoinRequests, compose_record
 from .round_io import NOTHING, RoundInput, RoundRequests, say
 from .round_peers import RoundPeers
 from .solo_quorum_guard import SoloQuorumGuard
 from .timeouts import RoundTimeouts
-from .update_collection import HeldUpdates, RoundUpdates
+from .update_collection import RoundUpdates
 
 # Part of the slot that a leader with certificates waits for the decision before it repeats the block: in
 # the good case the finalizes are already under way.
@@ -163,10 +165,9 @@ class Round:
             or self._skip(now)
         )
 
-    def take(
-        self, envelope: Envelope, message: Message, holdings: HeldUpdates, now: float
-    ) -> list[Effect]:
-        """Handle a message of this round, or a leave sent in the one before.
+    def take(self, envelope: Envelope, message: Message, held: Set[ContentId], now: float) -> None:
+        """Handle a message of this round, or a leave sent in the one before. `held` are the updates that
+        are here.
 
         Raises `ProtocolError` for a message that its sender may not send.
         """
@@ -182,10 +183,9 @@ class Round:
             check_commitment(message.commitment, self._ledger.beacon)
             if not self.collection.announce(sender, message, envelope.signature, now):
                 raise ProtocolError("equivocation", "a second update for one round")
-            if message.update in holdings.held:
+            if message.update in held:
                 self.collection.held(message.update, now)
-            return holdings.fetch(self.number, sender, message.update, message.size)
-        if isinstance(message, Leave):
+        elif isinstance(message, Leave):
             if not self._ledger.allows_leave(message.round, sender):
                 raise ProtocolError("not_member", "takes leave of a membership that it has not")
             self._presence.took_leave(sender, message, envelope.signature)
@@ -197,7 +197,6 @@ class Round:
         elif isinstance(message, Ballot):
             kind: BallotKind = envelope.kind  # type: ignore[assignment]  # ballots have these kinds
             self.agreement.add_ballot(kind, sender, message, envelope.signature)
-        return []
 
     def awaits(self, peer: PeerId) -> bool:
         """Whether an update of this member is due in the round."""

@@ -147,11 +147,6 @@ class RoundUpdates:
         return self.outstanding({*self._announced})
 
     @property
-    def updates(self) -> set[ContentId]:
-        """The ids of all announced updates."""
-        return {said.announcement.update for said in self._announced.values()}
-
-    @property
     def last_arrival(self) -> float | None:
         """Time when the latest held update arrived."""
         # The dictionary is in order of arrival.
@@ -216,14 +211,11 @@ class HeldUpdates:
         if any((round_, update) in self._asked for round_ in rounds):
             self.held.add(update)
 
-    def loaded(self, announced: set[ContentId], ledger: Ledger, applied_round: int) -> None:
-        """Reset after new parameters were loaded: what they lack can be requested again, what they
-        already contain is dropped."""
+    def loaded(self) -> None:
+        """Reset after parameters were loaded: everything can be requested again. No update counts as
+        held until then, since the disk may have lost it, which may be why they were loaded."""
         self._asked.clear()
-        needed = set(announced)
-        for round_ in range(applied_round + 1, len(ledger)):
-            needed |= {entry.update for entry in ledger[round_].record.updates}
-        self.held &= needed
+        self.held.clear()
 
     def decided(self, ledger: Ledger, applied_round: int) -> None:
         """Drop the updates that did not count in the round just decided, however they were learned of,

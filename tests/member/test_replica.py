@@ -52,10 +52,27 @@ def test_who_was_away_for_long_does_not_replay_what_nobody_keeps() -> None:
         assert reloads(replica.next(chain.ledger, HeldUpdates())) == reloaded, round_
     # Nor does it load a state of its own that leads there, when it starts.
     assert choose_state([-1, 1, INTERVAL], chain.ledger) is None
-    assert choose_state([-1, 1, 2 * INTERVAL], chain.ledger) == 2 * INTERVAL
     assert choose_state([-1, 1, INTERVAL], chain.ledger.truncated(3 * INTERVAL)) == INTERVAL
     # A state of rounds that the ledger lost does not belong to this chain.
     assert choose_state([-1, 1, INTERVAL], chain.ledger.truncated(3)) == 1
+
+
+def test_rounds_take_time_however_small_their_updates_are() -> None:
+    """Whoever was away for fifty of them is back sooner with a small snapshot."""
+    chain = Chain(1, snapshot_interval=INTERVAL)
+    while chain.round <= 10 * INTERVAL + 1:
+        chain.grow(updates=[])
+    # It slept, and has all updates up to here in its parameters.
+    replica = Replica(ME, INTERVAL)
+    replica.loaded(INTERVAL, FINGERPRINT, None)
+    replica.next(chain.ledger.truncated(INTERVAL + 1), HeldUpdates())
+    assert reloads(replica.next(chain.ledger, HeldUpdates()))
+    assert choose_state([INTERVAL], chain.ledger) is None
+    # On a slow line the snapshot takes as many rounds to come: it does not fetch another one for that.
+    replica.loaded(INTERVAL, FINGERPRINT, None)
+    assert not reloads(replica.next(chain.ledger, HeldUpdates()))
+    # A few are replayed.
+    assert choose_state([7 * INTERVAL], chain.ledger) == 7 * INTERVAL
 
 
 def test_what_nobody_has_any_more_is_not_waited_for() -> None:

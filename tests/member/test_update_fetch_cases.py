@@ -75,6 +75,12 @@ def test_what_is_applied_is_not_asked_for() -> None:
     assert [fetching.goes_on(_WANTED, applied) for applied in (1, 2, 3)] == [True, False, False]
 
 
+def test_nothing_is_asked_for_while_a_state_is_loaded() -> None:
+    """It contains some of the updates, and needs the line: on a slow one they kept each other waiting,
+    until nobody had either any more."""
+    assert not UpdateDownloads().goes_on(_WANTED, 1, loaded=False)
+
+
 def test_what_is_applied_is_not_waited_for() -> None:
     """Nor is what a snapshot contains, or anything except updates of future rounds."""
     newest = _certified().snapshot

@@ -707,7 +707,10 @@ class Node:
             self._try_fetch(effect)
 
     def _try_fetch(self, effect: FetchUpdate) -> None:
-        if not self.alive or not self._fetching.goes_on(effect, self.member.applied_round):
+        member = self.member
+        loaded = member.fingerprint is not None
+        applied = member.applied_round
+        if not self.alive or not self._fetching.goes_on(effect, applied, loaded=loaded):
             self._fetching.end(effect)
             return
         done, vain = (None, False)
@@ -715,7 +718,6 @@ class Node:
             done, vain = self.swarm.download(self, effect, self._fetching)
         if done is None:
             if vain:
-                member = self.member
                 for report in self._fetching.in_vain(effect, member.ledger, member.applied_round):
                     self.tell(report)
             self.swarm.clock.after(FETCH_PAUSE_SECONDS, self._try_fetch, effect)

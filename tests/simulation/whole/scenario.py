@@ -151,7 +151,7 @@ def run(scenario: Scenario) -> Outcome:
     among = [index for index, _ in scenario.liars if index < scenario.members]
 
     async def main() -> None:
-        with _folder() as base:
+        with memory_folder() as base:
             swarm = WholeSwarm(
                 scenario.seed,
                 base,
@@ -208,7 +208,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def memory_folder() -> Iterator[Path]:
     """Yield the folder for the disks: in memory, if the system has such a place."""
     memory = Path("/dev/shm")
     place = memory if memory.is_dir() and os.access(memory, os.W_OK) else None

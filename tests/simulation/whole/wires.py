@@ -3,8 +3,9 @@
 The model, and its simplifications:
 
 - A connection is one ordered flow of bytes each way, like TCP. A piece leaves when the sender's line is
-  free, takes the latency of the two ends with some jitter, and never overtakes an earlier one. A writer
-  waits until its piece has left. Windows are unlimited.
+  free, takes the latency of the two ends with some jitter, and never overtakes an earlier one. If the
+  receiver's line is slower, it waits there. A writer waits until its piece has left. Windows are
+  unlimited.
 - Over a cut link nothing arrives; what was sent arrives once it is mended. After `SILENT_SECONDS` both
   ends notice, and the connection breaks.
 - A process that dies loses its connections: the others get a reset at once from its kernel, or notice
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable
 from contextvars import Context, copy_context
@@ -45,8 +47,12 @@ class Line:
     """Seconds to the middle of the network."""
     up: float = 1.25e6
     """Bytes per second."""
+    down: float = math.inf
+    """Bytes per second."""
     free: float = 0.0
     """When its send queue will be empty."""
+    full: float = 0.0
+    """When everything on its way here will have arrived."""
 
 
 class Wires:
@@ -134,6 +140,10 @@ class Wires:
         line, now = self.line(one), trio.current_time()
         line.free = max(line.free, now) + (size + _OVERHEAD_BYTES) / line.up
         arrival = max(last + 1e-6, line.free + self.delay(one, other))
+        there = self.line(other)
+        if there.down < math.inf:
+            there.full = max(there.full, arrival) + (size + _OVERHEAD_BYTES) / there.down
+            arrival = there.full
 
         def arrive() -> None:
             if self.is_cut(one, other):
