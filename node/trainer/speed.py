@@ -23,9 +23,8 @@ from .models.model import lay_out
 
 _log = logging.getLogger(__name__)
 
-# The side of the matrices grows from the smallest until a product keeps any device busy, or until the
-# next one would take longer than a moment: between a GPU and one that a driver computes on the
-# processor are five orders of magnitude.
+# Sides of the matrices. They grow until a product keeps the device busy, or until the next one would
+# take too long: a GPU and a driver that computes on the processor are five orders of magnitude apart.
 _SMALLEST_SIDE = 192
 _SIDES = {"cuda": 8192, "cpu": 768}
 _OTHER_SIDE = 4096

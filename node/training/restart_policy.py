@@ -44,7 +44,7 @@ class RestartPolicy:
         self._pause = BackoffTimer(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._false_starts = 0
         self._worked = False
-        # Whether any trainer has done something: then there is a device, and its memory is enough.
+        # Whether any trainer has completed a job: then the device exists, with enough memory.
         self._ever_worked = False
         self._shortages = 0
         # The kind of job that ran out of memory last; None means that no trainer could be started.

@@ -157,8 +157,8 @@ class Resync:
 
     reason: str
     failed: int = 0
-    """How many times in a row replaying has led to other parameters than the swarm's, at the same
-    record or before it. Chance does not do that: this computer computes wrongly, or the swarm."""
+    """Number of replays in a row whose result did not match the swarm's parameters. Chance does not
+    explain several: this computer computes wrongly, or the swarm does."""
 
 
 @dataclass(frozen=True)

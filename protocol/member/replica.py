@@ -38,8 +38,8 @@ class Replica:
         # Whether it has not been current since it was loaded.
         self._loaded = False
         self._doubted = -1
-        # The latest record before which the parameters were not the swarm's, and how often in a row
-        # they were not there, or earlier.
+        # The latest round before which the parameters did not match the swarm's, and the number of
+        # mismatches since a later round matched.
         self._failed_at, self._failed = -1, 0
         # Our updates of rounds that are not applied yet.
         self._own: dict[int, set[ContentId]] = {}

@@ -106,7 +106,7 @@ def test_a_ledger_counts_the_bytes_of_its_updates() -> None:
 
 
 def failures(replica: Replica, chain: Chain) -> int:
-    """What a reload says that replaying has come to."""
+    """Return the number of failures in a row that the reload reports."""
     (effect,) = (e for e in replica.next(chain.ledger, HeldUpdates()) if isinstance(e, Resync))
     return effect.failed
 

@@ -190,3 +190,19 @@ def test_a_stripe_of_a_step_takes_few_operations(step: Step, most: float, monkey
 
     kernels(1)
     assert (kernels(41) - kernels(1)) / 40 <= most
+
+
+def test_votes_are_copied_from_pinned_memory_to_a_gpu(monkeypatch: Any) -> None:
+    """Pageable memory is copied twice, and the GPU is waited for: 227 MB at 1.2B and 32 members."""
+    pinned: list[bool] = []
+    empty = torch.empty
+
+    def recorded(*shape: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        pinned.append(pin_memory)
+        return empty(*shape, **options)
+
+    monkeypatch.setattr(torch, "empty", recorded)
+    for asynchronous in (True, False):
+        monkeypatch.setattr(exact_step, "copies_while_computing", lambda _, a=asynchronous: a)
+        step_dispatched("sign", monkeypatch)
+    assert pinned == [True, True, False, False]

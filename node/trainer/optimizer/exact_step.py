@@ -138,10 +138,9 @@ class _Votes:
     def scaled(self, learning_rate: float, means: Means | None) -> Iterator[_TensorStep]:
         """Yield a scaled step, tensor by tensor, each with its factor; none for vectors.
 
-        A tensor's factor comes from all of its sums. So tensors are taken in groups whose sums are kept
-        until the factors are known: then the GPU is waited for once per group, and no sums are
-        computed twice but those of a tensor that is a group by itself. With `means` there is one group,
-        as it is to be asked once.
+        A tensor's factor depends on all of its sums. So tensors are processed in groups, whose sums are
+        kept until their factors are known: the GPU is waited for once per group, and only sums beyond
+        the limit are computed a second time. With `means`, which is called once, all are one group.
         """
         tensors, on_cpu = self._layout.tensors, self._signs_UC.device.type == "cpu"
         limit = CPU_KEPT_SUMS if on_cpu else GPU_KEPT_SUMS
@@ -151,8 +150,8 @@ class _Votes:
             each = (
                 own_means([tensors[index] for index in group], squares)
                 if means is None
-                # Asked for even where no tensor is: a rank that asks others for the rest must not
-                # be left alone.
+                # Called even where no tensor needs it: with several ranks it is a collective, and
+                # the others wait for it.
                 else means(squares)
             )
             for index, mean in zip(group, each, strict=True):
@@ -167,7 +166,7 @@ class _Votes:
         self, group: Sequence[int], limit: int
     ) -> tuple[list[int], dict[int, list[_StripeSums]]]:
         """Return the sum of the squares of the sums, for each matrix in the group (0 for vectors), and
-        the sums of as many matrices as have `limit` elements together."""
+        the sums themselves, of matrices with at most `limit` elements in total."""
         totals = torch.zeros(len(group), dtype=torch.int64, device=self._signs_UC.device)
         kept: dict[int, list[_StripeSums]] = {}
         for place, index in enumerate(group):
@@ -215,12 +214,13 @@ def scalable(tensor: TensorLayout) -> bool:
 
 
 def own_means(tensors: Sequence[TensorLayout], sums: Sequence[int]) -> list[Fraction]:
-    """Compute `Means` where these tensors are here as wholes."""
+    """Compute `Means` for tensors that are here as a whole."""
     return [Fraction(total, tensor.blocks) for total, tensor in zip(sums, tensors, strict=True)]
 
 
 def _groups(tensors: Sequence[TensorLayout], limit: int) -> Iterator[range]:
-    """Cut the tensors into runs whose matrices have at most `limit` elements together, or are one."""
+    """Cut the tensors into consecutive groups, whose matrices have at most `limit` elements in total;
+    a larger matrix is a group by itself."""
     start, size = 0, 0
     for index, tensor in enumerate(tensors):
         own = tensor.blocks * tensor.elements if scalable(tensor) else 0

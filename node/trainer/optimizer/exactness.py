@@ -34,13 +34,13 @@ _SIDE, _TOP_K = 64, 8
 _FEW, _MANY = (1, 2, 1), (127, 127, 5)
 _RATE, _DECAY = 2.0**-9, 0.1
 
-# Sizes of products that are computed, the largest of the model's: real models have half as many. And
-# the blocks of each that are compared, beside the first and the last one.
+# Number of product sizes that are checked, the largest first (real models have about half as many),
+# and of the random blocks that are compared in each, besides the first and the last block.
 _SIZES, _COMPARED = 12, 14
-# Products beyond this many elements are left out. It is twice a GPU's stripe; only a matrix that is
-# wider still has larger ones.
+# Larger products are not checked, in elements. The bound is twice a GPU's stripe: only a matrix of which
+# a single block row is wider exceeds it.
 _LARGEST = 1 << 25
-# Sums in float64 are so much larger than those that float32 holds.
+# Sums in the float64 check, as a multiple of the largest that float32 holds.
 _BEYOND = 64
 
 
@@ -110,11 +110,11 @@ def _check_product(
     a, b, top_k = tensor.block_rows, tensor.block_columns, tensor.top_k
     most = most_in_float32(top_k, a, b)
     if in_float32 and not most:
-        # This swarm's sums are in float64, whatever its members are.
+        # With so many coefficients per block even a single update needs float64.
         return
     largest = most if in_float32 else _BEYOND * max(1, most)
     generator = np.random.default_rng(0)
-    # The largest sums there can be, at the lowest frequencies of the first block, and others at random.
+    # The largest possible sums, at the lowest frequencies of the first block; elsewhere random ones.
     grid = np.zeros((rows // a, a, tensor.across, b), dtype=np.float32)
     blocks = rows // a * tensor.across
     chosen = generator.choice(blocks, min(blocks, _COMPARED), replace=False)
