@@ -31,7 +31,7 @@ from ..training.chat import BadTemplate, ChatTemplate
 from ..training.resource_limits import limited
 from ..training.task_names import SFT
 from ..training.tokenizer_settings import TokenizerSettings, decode_settings
-from .left_out import left_out_of, skipped_files
+from .exclusions import exclusions_in, skipped_files
 from .store import PrivateFolder, PrivateIndex, read_index, write_state
 
 # Increase it to have all members' files read again.
@@ -93,7 +93,7 @@ def read_own(
         documents=corpus.summary.documents,
         bad=corpus.summary.bad,
         skipped=skipped,
-        left_out=left_out_of(corpus.summary),
+        left_out=exclusions_in(corpus.summary),
     )
     write_state(folder.index, own)
     shutil.rmtree(making.making, ignore_errors=True)

@@ -16,7 +16,7 @@ from ...protocol.wire.manifest import DataSpec, ShardSpec
 from ...protocol.wire.structure import Length, Range
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
-from .left_out import LeftOut
+from .exclusions import Exclusion
 
 T = TypeVar("T")
 
@@ -35,9 +35,9 @@ class PrivateIndex:
     documents: Annotated[int, Range(0, 2**62)]
     bad: Annotated[int, Range(0, 2**62)]
     """Number of unusable rows."""
-    skipped: Annotated[tuple[LeftOut, ...], Length(0, 64)] = ()
+    skipped: Annotated[tuple[Exclusion, ...], Length(0, 64)] = ()
     """Files that were not read."""
-    left_out: Annotated[tuple[LeftOut, ...], Length(0, 64)] = ()
+    left_out: Annotated[tuple[Exclusion, ...], Length(0, 64)] = ()
     """Documents and rows of the files that were read."""
 
     def words(self, *, names: bool) -> str:

@@ -16,7 +16,7 @@ _MOST_CHARACTERS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class Exclusion:
     """Files, documents or rows that are left out for one reason."""
 
     count: Annotated[int, Range(1, 2**62)]
@@ -32,16 +32,16 @@ class LeftOut:
         return f"{self.count:,} {self.what}{named}"
 
 
-def skipped_files(skipped: Iterable[Skipped]) -> tuple[LeftOut, ...]:
+def skipped_files(skipped: Iterable[Skipped]) -> tuple[Exclusion, ...]:
     """Return the files that are not read."""
     return _first(
-        _left_out(count, f"file {reason}", f"files {reason}", names)
+        _exclusion(count, f"file {reason}", f"files {reason}", names)
         for each in skipped
         for reason, (count, names) in each.reasons.items()
     )
 
 
-def left_out_of(summary: DataSummary) -> tuple[LeftOut, ...]:
+def exclusions_in(summary: DataSummary) -> tuple[Exclusion, ...]:
     """Return what is left out of the files that are read."""
     found = []
     for source in summary.sources:
@@ -50,34 +50,34 @@ def left_out_of(summary: DataSummary) -> tuple[LeftOut, ...]:
         long = [f"{file}, line {line}" for file, line, _ in read.long_rows]
         talks = "longer than a sequence", "cut behind an answer"
         found += [
-            _left_out(
+            _exclusion(
                 len(read.no_text), "file that is no text", "files that are no text", read.no_text
             ),
-            _left_out(read.bad, "bad row", "bad rows", bad),
-            _left_out(read.empty, "row or file without text", "rows or files without text"),
-            _left_out(
+            _exclusion(read.bad, "bad row", "bad rows", bad),
+            _exclusion(read.empty, "row or file without text", "rows or files without text"),
+            _exclusion(
                 source.duplicates,
                 "document equal to an earlier one",
                 "documents equal to an earlier one",
             ),
             *(
-                _left_out(count, f"conversation {how}", f"conversations {how}", long)
+                _exclusion(count, f"conversation {how}", f"conversations {how}", long)
                 for count, how in zip((read.too_long, read.cut), talks, strict=True)
             ),
         ]
     return _first(found)
 
 
-def _first(found: Iterable[LeftOut | None]) -> tuple[LeftOut, ...]:
+def _first(found: Iterable[Exclusion | None]) -> tuple[Exclusion, ...]:
     return tuple(each for each in found if each is not None)[:_MOST_REASONS]
 
 
-def _left_out(count: int, one: str, many: str, names: Sequence[str] = ()) -> LeftOut | None:
+def _exclusion(count: int, one: str, many: str, names: Sequence[str] = ()) -> Exclusion | None:
     if not count:
         return None
     # A file name may hold bytes that are no UTF-8.
     such_as = tuple(_text(name) for name in names[:_MOST_NAMES])
-    return LeftOut(count=count, what=_text(one if count == 1 else many), such_as=such_as)
+    return Exclusion(count=count, what=_text(one if count == 1 else many), such_as=such_as)
 
 
 def _text(name: str) -> str:
