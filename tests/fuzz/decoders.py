@@ -94,7 +94,7 @@ _CIRCUIT = (
 # Decoders found by `inventory.decoders` that only the owner's own files, words or programs reach.
 OWNERS = {
     "node.cli.options:parse_target": "the command line; what it reads is `parse_invite`'s",
-    "node.hours:parse_hours": "the command line",
+    "node.util.schedule:parse_hours": "the command line",
     "node.network.addresses:parse_listen": "the command line",
     "node.settings:parse_dashboard_address": "the command line",
     "node.settings:parse_device": "the command line",
@@ -182,7 +182,7 @@ def targets() -> Iterator[Target]:
         "ledger entry",
         decode_decided,
         (formats["decided"],),
-        ("protocol.chain.entries:decode_decided",),
+        ("protocol.chain.entry_store:decode_decided",),
     )
     checked = VouchedChain().grow_until(7)
     receipt = write_receipt(checked.ledger, 6, identity(1).peer)
@@ -245,7 +245,7 @@ def targets() -> Iterator[Target]:
             TokenizerSettings(eos_token="</s>", chat_template="{{ messages }}").encode(),
             TokenizerSettings().encode(),
         ),
-        ("node.trainer.tokenizer_settings:decode_settings",),
+        ("node.training.tokenizer_settings:decode_settings",),
         (StructureError,),
         structured=False,
     )
@@ -268,7 +268,7 @@ def _pages() -> Iterator[Target]:
             b"POST /api/act/hours HTTP/1.1\r\n" + host + act + b'{"active": null}',
             b"GET /api/status HTTP/1.1\r\nHost: [::1]\r\n\r\n" * 2,
         ),
-        ("node.host_names:host_name", "requests to the page"),
+        ("node.util.host_names:host_name", "requests to the page"),
         allowed=(),
         structured=False,
     )
@@ -276,7 +276,7 @@ def _pages() -> Iterator[Target]:
         "page command",
         read_words,
         (b'{"active": "22:00-07:00"}', b'{"upload": null, "download": "5Mbit"}'),
-        ("node.dashboard.pages:read_words",),
+        ("node.dashboard.routes:read_words",),
         allowed=(),
         structured=False,
     )
@@ -353,7 +353,7 @@ def _panels() -> Iterator[Target]:
         "part of a sheet",
         read_part,
         (part,),
-        ("protocol.codec.sheet:decode_part", "protocol.codec.sheet_tree:open_part"),
+        ("protocol.codec.sign_vote:decode_part", "protocol.codec.sign_vote_tree:open_part"),
         structured=False,
         most=len(part) + 8,
     )
@@ -364,7 +364,7 @@ def _panels() -> Iterator[Target]:
         "tally",
         partial(decode_tally, LAYOUT),
         (tally,),
-        ("protocol.codec.tally:decode_tally",),
+        ("protocol.codec.aggregate:decode_tally",),
         structured=False,
         most=longest_tally(LAYOUT),
     )
@@ -395,7 +395,7 @@ def _nat() -> Iterator[Target]:
             encode_endpoints((("2606:2800::1", 65535),)),
             b"",
         ),
-        ("node.network.nat.punching:decode_endpoints",),
+        ("node.network.nat.hole_punching:decode_endpoints",),
         structured=False,
         most=128,
     )

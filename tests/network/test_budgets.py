@@ -269,7 +269,7 @@ def _seconds(make: Callable[[], Any], n: int) -> float:
 
 
 def _connection(data: bytes) -> float:
-    with patch.object(connection, "NoiseWire", lambda inner: inner):
+    with patch.object(connection, "BufferedNoise", lambda inner: inner):
         return _seconds(lambda: GuardedConnection(_Line(data)), HEADER_SIZE)
 
 
