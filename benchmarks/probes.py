@@ -1,6 +1,6 @@
 """What distinguishes another model from another precision: losses of the probe, computed in many ways.
 
-    python -m distro_node.benchmarks.probes --json FILE
+    python benchmarks/probes.py --json FILE
 
 For each model: the difference between the losses of the probe (docs/protocol.md) in float32 with the
 usual attention and those computed with another attention, with one thread, in bfloat16 (on the CPU,

@@ -396,7 +396,8 @@ def main() -> None:
     for newcomer in (False, True):
         for share in (1, 2, 4, 8, 16, 32):
             took = [alone(share, s, newcomer=newcomer) for s in range(options.swarms)]
-            counts = by_share({0: share} | dict.fromkeys(range(1, 20), SHARE))[0]  # type: ignore[misc]
+            shares_of = {0: share} | dict.fromkeys(range(1, 20), SHARE)
+            counts = by_share(shares_of)[0]  # type: ignore[misc]  # numbers in the place of peers
             row = {"share": share, "newcomer": newcomer, "counts": counts, "rounds": took}
             shares.append(row)
             middle = statistics.median(took)

@@ -47,7 +47,7 @@ WORKED, IDLE = (14.6, 3.0), (1.0, 3.4)
 They represent a share of `SHARE` sequences here."""
 FALLS = 0.385
 """The power of the share with which honest scores fall: at 0.14M they are 10.4 for one sequence, and
-6.1 for four. `checks/verdict` assumes that the usual score falls with the square root."""
+6.1 for four. `audit/verdict` assumes that the usual score falls with the square root."""
 LEVELS = level_test(250)
 
 

@@ -202,7 +202,7 @@ class DaemonSettings:
     """Leave politely once this round is applied."""
     serve_result: bool = False
     """Serve the run's result to any peer: a member goes on after the end, and an observer keeps the
-    result (`hosting`)."""
+    result (`seeding`)."""
 
     def __repr__(self) -> str:
         # A repr ends up in logs; the passphrase must not.

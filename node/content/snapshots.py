@@ -1,8 +1,8 @@
 """Snapshots on disk: which a node has, which one to start from, and which to delete.
 
-`protocol/chain` makes these decisions (`replaying`, `keeping`); this module carries them out. An older
-snapshot stays while any peer fetches it, so that no swarm outruns a newcomer. The manifest's initial
-snapshot, which precedes the first, is always kept.
+`protocol/chain` makes these decisions (`replay_start`, `retention`); this module carries them out. An
+older snapshot stays while any peer fetches it, so that no swarm outruns a newcomer. The manifest's
+initial snapshot, which precedes the first, is always kept.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _FOR_AS_LONG = f"until {QUIET_SECONDS / 60:g} min of quiet"
 
 
 class PauseControl(Protocol):
-    """Interface for pausing the node's work (`Shifts`)."""
+    """Interface for pausing the node's work (`WorkSchedule`)."""
 
     @property
     def at_work(self) -> bool:

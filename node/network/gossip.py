@@ -36,7 +36,7 @@ MAX_MESSAGE_BYTES = 256 << 10
 
 # A lone member of a fast swarm sends ten messages a second; if they were delayed, newcomers would follow
 # rounds that its disk has already dropped. The library limits a forwarder to ten a second only with its
-# spam protection, which is off, and its queues are longer here (`guards`).
+# spam protection, which is off, and its queues are longer here (`library_patches`).
 _PUBLISHED = TokenRate(at_once=40.0, per_second=40.0)
 # Several rounds of a swarm of hundreds; at 256 KiB each still bounded to what a node can hold.
 _BUFFERED_MESSAGES = 1024

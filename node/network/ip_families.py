@@ -1,7 +1,7 @@
 """IPv4 and IPv6 at the socket level: remote addresses, and listeners of one family each.
 
-Two of these functions replace libp2p's (see `guards`). The rest finds out for which of the listening
-addresses this machine supports the family.
+Two of these functions replace libp2p's (see `library_patches`). The rest finds out for which of the
+listening addresses this machine supports the family.
 """
 
 from __future__ import annotations

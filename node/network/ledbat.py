@@ -22,7 +22,7 @@ SLOWEST_BYTES_PER_SECOND = 64_000
 """A twentieth of a line of 10 Mbit/s."""
 
 MOST_BYTES = 8 << 20
-"""More than is ever in flight: the kernel itself accepts less (see `queues`)."""
+"""More than is ever in flight: the kernel itself accepts less (see `socket_buffers`)."""
 
 # RFC 6817, 2.4.2: cwnd += GAIN * off_target * bytes_newly_acked * MSS / cwnd, at most a packet a round
 # trip. On a fast line over a long distance that takes minutes, so here it is an eighth of the window a

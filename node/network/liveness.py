@@ -2,8 +2,8 @@
 
 A connection is alive while bytes arrive. A quiet one is pinged (twelve bytes); one that stays silent is
 closed, so that the tasks waiting on it fail. Bytes of any kind count, because the answer to a ping may
-be queued behind a long transfer on a slow line. One that loses large packets
-is closed as well, and dialled again with smaller segments (`segment_size`).
+be queued behind a long transfer on a slow line. A connection that loses large packets is closed as well,
+and dialled again with smaller segments (`segment_size`).
 """
 
 from __future__ import annotations

@@ -285,7 +285,8 @@ class Network:
 
         Returns at once if that peer is already connected; with `direct`, only if it is connected
         directly. An address through a relay also connects to the relay. With a source `word`, it dials
-        only what `hearsay` allows. Raises `DialError`, and `BadAddress` if the text is not an address.
+        only what `dial_policy` allows. Raises `DialError`, and `BadAddress` if the text is not an
+        address.
         """
         circuit = split_circuit(address)
         target, peer = parse_dial(address) if circuit is None else (None, circuit[1])

@@ -1,6 +1,6 @@
 """One session of a member: from the first connection to the goodbye.
 
-It finds the swarm, fetches what is missing (`joining`), runs the member, and reports its status at any
+It finds the swarm, fetches what is missing (`join`), runs the member, and reports its status at any
 time.
 """
 

@@ -2,8 +2,8 @@
 
 One request serves a member that lost a message, one that fell behind, and a newcomer that has nothing:
 it names a round, and the answer has what the peer knows from there on. The state machines in `protocol/`
-(`asking`, `catching_up`, `comparing`, `vote_recovery`) decide which peers to ask, how far to trust each,
-and when to stop; this module sends their requests and applies their timeouts.
+(`request_failover`, `initial_sync`, `chain_comparison`, `vote_recovery`) decide which peers to ask, how
+far to trust each, and when to stop; this module sends their requests and applies their timeouts.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class SavedGradient:
 
 @dataclass(frozen=True)
 class GradientChange:
-    """The changes that a sample makes (`checking.changes`)."""
+    """The changes that a sample makes (`audit_score.changes`)."""
 
     whole: Coefficients
     beginning: Coefficients | None
@@ -43,7 +43,7 @@ class GradientChange:
 
 
 def changed(tables: Iterable[Sequence[torch.Tensor]]) -> GradientChange:
-    """Return the output of `checking.changes` for a sample, and for its beginning if present, in the
+    """Return the output of `audit_score.changes` for a sample, and for its beginning if present, in the
     form to keep."""
     whole, *beginning = zip(*(map(_small, each) for each in tables), strict=True)
     return GradientChange(list(whole), list(*beginning) if beginning else None)

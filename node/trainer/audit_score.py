@@ -3,7 +3,7 @@ update sent.
 
 All members hold the same parameters, so any of them can compute the gradient that another member had
 to compute for a sample of its assignment. Here it becomes the coefficients which that gradient alone
-would have added to a momentum; the update's positions select the ones that matter. `protocol/checks`
+would have added to a momentum; the update's positions select the ones that matter. `protocol/audit`
 scores how well the update's signs agree with them, and draws the conclusions. An auditor uses its
 own second moment: it differs from the audited member's, as rounding differs between devices, and
 neither needs to be equal.

@@ -54,7 +54,7 @@ _EXIT_SECONDS = 5.0
 # How long a killed trainer may take to die; one that is stuck in a driver does not.
 _DEATH_SECONDS = 5.0
 
-# The probable cause of a trainer's end, by signal (`limits` sets the bound for the second).
+# The probable cause of a trainer's end, by signal (`resource_limits` sets the bound for the second).
 _HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory?)",
     signal.SIGXCPU: " (the swarm's model or tokenizer kept it busy for longer than it may)",
@@ -282,7 +282,7 @@ class TrainerClient:
         return await self._call("memory")
 
     async def privacy(self, method: str, **about: Any) -> float:
-        """Call `accountant`: `spent` returns the ε of `spent` rounds at a `delta`, `noise` the least
+        """Call `dp_accountant`: `spent` returns the ε of `spent` rounds at a `delta`, `noise` the least
         noise within a limit."""
         return await self._call(f"privacy_{method}", **about)
 

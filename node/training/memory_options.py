@@ -33,7 +33,7 @@ Each stripe uses a run that starts at a different offset, and 4 MiB stay near th
 LOOK_ROOM = 12
 """Bytes of main memory that must be free per trained parameter before an audit of another member's
 work, or there is none: what the audits of two rounds keep, and two bytes for a gradient in use
-(`looks`)."""
+(`audit_cache`)."""
 
 # Logits at a time, in float32: enough to keep a GPU busy, few enough to stay near a CPU's caches.
 _GPU_LOGITS = 1 << 25

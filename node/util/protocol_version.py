@@ -3,7 +3,7 @@
 A swarm-id is the hash of a manifest that names the swarm's initial version, so a program of another
 version learns this from the manifest, before any other exchange. If not even the manifest can be
 fetched, peers are asked which version they use. A later version follows from the swarm's records
-(`outdated`).
+(`version_watch`).
 """
 
 from __future__ import annotations

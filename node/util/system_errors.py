@@ -2,7 +2,7 @@
 
 Strangers can cause a shortage of open files, memory or buffers by opening connections, and networks come
 and go. Such an error ends one attempt, never the node, and the log gets one line a minute instead of a
-traceback each (`services` restarts background work).
+traceback each (`background` restarts background work).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reputation of a member: the running sums of its audit tests, and how an accused member recovers.
 
-A test of `sequential` decides once and ends. A member goes on, and so do its sums: an accused member's
-sum starts at the bound, and the accusation ends when passed audits have brought it down to zero. No
-member is expelled: a broken fan is no crime, and an expelled member would come back under a new
+A test of `sequential_test` decides once and ends. A member goes on, and so do its sums: an accused
+member's sum starts at the bound, and the accusation ends when passed audits have brought it down to
+zero. No member is expelled: a broken fan is no crime, and an expelled member would come back under a new
 identity, which also starts at zero.
 """
 

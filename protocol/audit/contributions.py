@@ -1,7 +1,7 @@
 """Each member's contribution to a swarm since its founding: how much of its work counted, and how much
 of it others have vouched for.
 
-Unlike the audit state that gives votes (`accounts`) this is never forgotten: it outlasts leaving,
+Unlike the audit state that gives votes (`reputation`) this is never forgotten: it outlasts leaving,
 expulsion and the window of votes, and never decreases. Work that is waiting when an audit fails, or that
 waits for too long, is never vouched for, and neither is work that no other member was there to audit.
 

@@ -36,7 +36,7 @@ from ..wire.messages import Record
 
 REVEALED_AFTER = 8
 """Rounds from the update that commits its author to a secret to the record that reveals it. By then the
-audit that the same secret draws is over, with `overlap` as well (`checked`)."""
+audit that the same secret draws is over, with `overlap` as well (`audits`)."""
 
 
 class Beacon:

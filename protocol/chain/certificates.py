@@ -6,7 +6,7 @@ honest signer that hears a member keeps it in the count.
 
 Members without votes take no part: their masks neither keep a member in the count nor remove it. But
 where the signers mark every member with votes as silent, the remaining members are the *heirs* and
-count by heads. Every member that has not signed such a certificate doubts it (`agreement`).
+count by heads. Every member that has not signed such a certificate doubts it (`consensus`).
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class ChainComparison:
         """The chain to follow instead of ours, once one was found."""
         self.named: dict[PeerId, RecordId | None] = {}
         """For each answering present or former member, its record at our last final round; None: the
-        same as ours (`apart.Apart`)."""
+        same as ours (`diverged_peers.DivergedPeers`)."""
         self._ours = ours
         self._rests = rests
         self._me = me

@@ -32,7 +32,8 @@ lease. A certificate is valid with a quorum of the members that its signers do n
 (`certificates`); otherwise volunteers could not close their laptops. Two quorums still share an honest
 member as long as each has an honest signer that hears all honest members: this signer keeps them in the
 count, and only dead and byzantine members are left out. Two sides of a partition that cannot hear each
-other for a lease break that premise and decide two chains. This is intended, and `fork` chooses one.
+other for a lease break that premise and decide two chains. This is intended, and `fork_choice` chooses
+one.
 
 *Doubted certificates.* Byzantine members can mark any member as silent: by marking nearly all others
 they form a quorum alone. So a member doubts a certificate if its signers have no more votes than

@@ -95,8 +95,8 @@ def _for_looks(older: Sequence[S], newest: int, back: int) -> list[S]:
 
 def worth_holding(ledger: Ledger, snapshot: Snapshot) -> bool:
     """Whether a peer that downloads this snapshot is better off with it than with the newest one;
-    otherwise members take a newer one (`replaying`). It bounds what is kept for others: a line too slow
-    for the updates never catches up."""
+    otherwise members take a newer one (`replay_start`). It bounds what is kept for others: a line
+    too slow for the updates never catches up."""
     since = min(snapshot.round + 1, len(ledger))
     return ledger.update_bytes(since, len(ledger)) <= snapshot.size
 
@@ -111,7 +111,7 @@ def last_dispensable(ledger: Ledger, kept: Sequence[Snapshot], height: int) -> i
         return -1
     rounds = range(max(-1, oldest - KEPT_ROUNDS), min(oldest, end - 1))
     # A node at a round replays the rounds after it while their updates total less than a snapshot
-    # (`replaying`).
+    # (`replay_start`).
     return rounds.start + bisect_left(
         rounds, True, key=lambda round_: ledger.update_bytes(round_ + 1, end) <= size
     )

@@ -56,7 +56,7 @@ def has_begun(ledger: Ledger, me: PeerId) -> bool:
 
 def may_start(ledger: Ledger, *, begun: bool, found: bool) -> bool:
     """Whether to take part now. `begun`: the result of `has_begun` for the ledger on disk; `found`:
-    whether a peer with a chain was found (`catching_up`)."""
+    whether a peer with a chain was found (`initial_sync`)."""
     return begun or (found and ledger.anchored)
 
 

@@ -14,7 +14,7 @@ section need. A part is a blob of its own:
                     zero bits up to a whole byte
 
 Its encoding is unique, and its length follows from section and step. The id of a sign vote follows from
-all of its parts (`sheet_tree`).
+all of its parts (`sign_vote_tree`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 With each announcement a member commits to a secret, which it derives from its key: no peer without the
 key can foresee it, and a restarted member derives the same one. A few rounds later the secret draws
-whether the member audits another one (`chain/checked`), and when the member leads a round it reveals one
+whether the member audits another one (`chain/audits`), and when the member leads a round it reveals one
 (`chain/beacon`). The audited sequence is computed beside the own share; when the other's update is
 decided and there, it is scored, and the member announces the result. If others found a member's work
 low, this one may be called to re-audit it.

@@ -45,7 +45,7 @@ class RecallOwnMessages:
 
 @dataclass(frozen=True)
 class FetchUpdate:
-    """Fetch the update `update`, which `peer` announced for `round`; check it; report (`fetching`).
+    """Fetch the update `update`, which `peer` announced for `round`; check it; report (`update_fetch`).
 
     `size`, from the announcement or a record, is a hint."""
 

@@ -37,7 +37,7 @@ class EntryReceived:
 
 @dataclass(frozen=True)
 class Recalled:
-    """End of a `Recall`: every other member has sent its messages of `round`."""
+    """End of a `RecallOwnMessages`: every other member has sent its messages of `round`."""
 
     round: int
 
@@ -74,7 +74,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class AuditScored:
-    """Result of an audit (`Judge`), in integers (`checks/agreement`); `squares` is 0 if there was
+    """Result of an audit (`ScoreAudit`), in integers (`audit/sign_score`); `squares` is 0 if there was
     nothing to compare. `beginning`: the score of the sequence's first half alone, if it has one."""
 
     round: int
@@ -85,7 +85,7 @@ class AuditScored:
 
 @dataclass(frozen=True)
 class ReauditDone:
-    """Result of a re-audit (`LookAgain`): the score of each sample, in order."""
+    """Result of a re-audit (`RunReaudit`): the score of each sample, in order."""
 
     first: Audit
     scores: tuple[AuditScore, ...]
@@ -139,7 +139,7 @@ class Disconnected:
 
 @dataclass(frozen=True)
 class Rebased:
-    """Result of a comparison of chains: follow this one instead (`Fork`)."""
+    """Result of a comparison of chains: follow this one instead (`CompareChains`)."""
 
     ledger: Ledger
 

@@ -17,7 +17,7 @@ from ..wire.messages import SnapshotEntry
 from .effects import Apply, Effect, Note, Resync
 from .update_collection import HeldUpdates, RoundUpdates
 
-# Maximum number of records that a newcomer asking for admission may lack (`admission`).
+# Maximum number of records that a newcomer asking for admission may lack (`join_request`).
 _NEAR_ROUNDS = 4
 
 

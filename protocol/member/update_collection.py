@@ -219,7 +219,8 @@ class HeldUpdates:
 
     def decided(self, ledger: Ledger, applied_round: int) -> None:
         """Drop the updates that did not count in the round just decided, however they were learned of,
-        since the disk drops them, too (`chain/keeping.py`). One that comes up again is requested again.
+        since the disk drops them, too (`chain/retention.py`). One that comes up again is requested
+        again.
 
         Updates that count stay until they are applied, and so do those of earlier rounds that are not
         applied yet: some member may have announced such an update again.

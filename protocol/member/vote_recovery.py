@@ -58,8 +58,8 @@ class RecallRequests:
     """One question to all other members, each as soon as it is connected. Times are in seconds of any
     steady clock.
 
-    An answer counts if it was processed up to its end (`taking_in`): the relevant message may be in the
-    rest. No member is asked twice.
+    An answer counts if it was processed up to its end (`sync_ingest`): the relevant message may be in
+    the rest. No member is asked twice.
     """
 
     def __init__(self, round: int, others: Iterable[PeerId], now: float) -> None:

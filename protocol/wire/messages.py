@@ -38,7 +38,7 @@ Revealed = Annotated[bytes, Length(0, 16)]
 Commitment = Annotated[bytes, Length(0, 32)]
 # The hash of all contributions (`checks/contributions`); empty where none is due.
 Root = Annotated[bytes, Length(0, 32)]
-# Score of an audit, in integers (`checks/agreement`).
+# Score of an audit, in integers (`audit/sign_score`).
 Total = Annotated[int, Range(-(1 << 62), 1 << 62)]
 Squares = Annotated[int, Range(1, 1 << 62)]
 # One bit per member, in the order of the round's membership. At most 4,096 members.
@@ -70,7 +70,7 @@ class Announcement:
     The update was trained on `tokens`, with the mean `loss` in nats per token. `capacity` is the number
     of sequences that the sender could train per day if rounds went on like the last ones; 0 if unknown.
     `speaks` is its highest protocol version; 0 states none. `commitment` binds the sender to a secret
-    that draws whose work it audits (`checks/draw`).
+    that draws whose work it audits (`audit/lottery`).
     """
 
     round: U63
@@ -123,7 +123,7 @@ class AuditScore:
 class AuditMessage:
     """Audit: how well the drawn member's update of `round` agrees with one of its sequences.
 
-    The secret determines the member and the sequence (`chain/checked`). The score is `total` /
+    The secret determines the member and the sequence (`chain/audits`). The score is `total` /
     √`squares`; `beginning` is the score of the sequence's first half alone, where the task has one.
     """
 
@@ -138,7 +138,7 @@ class AuditMessage:
 @dataclass(frozen=True)
 class ReauditMessage:
     """Re-audit of a share that the audit of `checker` found low in `round`: the scores of its sequences,
-    in order. The chain determines who is called, and to which sequences (`chain/checked`)."""
+    in order. The chain determines who is called, and to which sequences (`chain/audits`)."""
 
     round: U63
     parent: RecordRef
@@ -173,7 +173,7 @@ class AdmissionEntry:
 @dataclass(frozen=True)
 class DepartureEntry:
     """Departure inside a record: the member took leave (its signed `Leave` for round `round`), fell
-    silent, or was turned away, since it had not done its work (`checks/accounts`)."""
+    silent, or was turned away, since it had not done its work (`audit/reputation`)."""
 
     peer: PeerId
     reason: Literal["left", "silent", "turned_away"]

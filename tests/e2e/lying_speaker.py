@@ -20,7 +20,7 @@ from distro_node.protocol.member.effects import MakeAggregate
 
 
 class LyingPanelist(aggregator.AggregatorTask):
-    """A `Panelist` that sends the opposite aggregate."""
+    """An `AggregatorTask` that sends the opposite aggregate."""
 
     async def _tally(self, effect: MakeAggregate) -> bytes:
         tally = await super()._tally(effect)

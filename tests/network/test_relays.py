@@ -36,7 +36,7 @@ from network.support import identity, networks, requests_open, until
 
 SWARM = SwarmId(bytes(32))
 UPDATE = bytes(range(256)) * 1000
-# The burst after a pause (`rates`).
+# The burst after a pause (`rate_limits`).
 BURST_SECONDS = 0.1
 
 

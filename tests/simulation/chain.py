@@ -131,7 +131,7 @@ class Chain:
         return self.envelope(who, kind, message).signature
 
     def secret(self, who: int | PeerId, round_: int | None = None) -> bytes:
-        """Return the secret that draws an audit after a round, derived from the key as `member/looking`
+        """Return the secret that draws an audit after a round, derived from the key as `member/auditor`
         does."""
         number = self.round if round_ is None else round_
         parent = self.ledger.head if number == self.round else self.ledger.parent(number)

@@ -88,8 +88,7 @@ class LocalDiscovery:
     async def _wait_for_change(self, own: ServiceInfo | None) -> None:
         """Return once the machine has other addresses than those announced."""
         announced = _places(own)
-        # Linux is the only system that reports a change by itself.
-        while _places(own_service(self._network, self._tag)) == announced:  # noqa: ASYNC110
+        while _places(own_service(self._network, self._tag)) == announced:  # noqa: ASYNC110  (only Linux reports it)
             await trio.sleep(_LOOK_SECONDS)
 
     async def _look_around(self, zeroconf: Zeroconf, own: ServiceInfo) -> None:

@@ -1,7 +1,7 @@
 """The part of a model for which a trainer process keeps the optimizer's state and takes the shared step.
 
 A single process has the whole model (`WholeModelShard`). Where one member has several devices, each of
-their processes has some block rows of the tensors (`rank_part`): a step is local to its blocks, so
+their processes has some block rows of the tensors (`ranks/part`): a step is local to its blocks, so
 extracting, applying and fingerprinting them needs nothing else.
 """
 

@@ -22,7 +22,7 @@ from .model import auto_class, model_config, new_model, ordered_parameters, para
 from .snapshot import write_snapshot
 
 # The smallest normal float32. Some devices flush smaller numbers to zero and others do not, so
-# replicas start without any (`exact` explains why none arises later).
+# replicas start without any (`exact_step` explains why none arises later).
 _SMALLEST_NORMAL = 2.0**-126
 
 

@@ -14,9 +14,9 @@
    that nothing fuses; the product is clipped at twice the learning rate, which is exact.
 
 Only multiplications and a subtraction of float32 numbers are left to IEEE 754. Subnormal numbers,
-which some devices flush to zero, do not arise: initial parameters have none (`initial`), no step is
-smaller than 2^-100, and the difference of two normal numbers this far from 2^-126 is zero or far
-above it.
+which some devices flush to zero, do not arise: initial parameters have none
+(`models/initial_parameters`), no step is smaller than 2^-100, and the difference of two normal numbers
+this far from 2^-126 is zero or far above it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A device that multiplies with fewer digits than float32 has (TF32, bfloat16, emulation), that rounds
 two operations as one, or that sums wrongly diverges from the swarm in its first round. So before a
-trainer takes part it runs the step itself (`exact.apply_step`) and the fingerprint on small tensors
+trainer takes part it runs the step itself (`exact_step.apply_step`) and the fingerprint on small tensors
 of every kind, and compares the result with numpy's: the transform in integers, the rest one rounding
 at a time. Libraries choose their kernels by size, so the products are computed in each size that the
 swarm's model has on this device, too; of those a sample of blocks is compared.

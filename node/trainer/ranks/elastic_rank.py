@@ -1,4 +1,4 @@
-"""The process of a rank other than the first that torch's elastic launcher has started (`rank_launch`).
+"""The process of a rank other than the first that torch's elastic launcher has started (`launch`).
 
     python -m distro_node.node.trainer.ranks.elastic_rank [--split KIND] [--writable FOLDER …]
     [--unconfined] python -m distro_node.node.trainer.ranks.elastic_rank --over

@@ -1,4 +1,4 @@
-"""Ranks that torch's elastic launcher has started, on one machine or several (`launched`).
+"""Ranks that torch's elastic launcher has started, on one machine or several (`torchrun`).
 
 The ranks find each other through the launcher's store. Rank 0 is the node's trainer, which may be
 restarted at any time; each start is a *generation*. The others wait for the next generation, carry

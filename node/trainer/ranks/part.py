@@ -1,4 +1,4 @@
-"""One rank's part of a model: the bands it owns (`shards`), and its exchanges with the other ranks.
+"""One rank's part of a model: the bands it owns (`bands`), and its exchanges with the other ranks.
 
 Every rank has either a copy of a tensor to compute with or, where the model is sharded, only the
 band that it owns. With copies, the owner of each band sums its gradients, keeps its optimizer state,

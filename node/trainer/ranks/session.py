@@ -1,6 +1,6 @@
 """Training of one model on several devices: the session of each of their processes.
 
-It is a `TrainingSession` whose part of the model is a rank's (`rank_part`). Where the model fits,
+It is a `TrainingSession` whose part of the model is a rank's (`ranks/part`). Where the model fits,
 every device has a copy to compute with, and keeps the optimizer's state of its own bands only. Where
 it does not fit, torch's FSDP2 (`fully_shard`) leaves every device only its own bands of the
 parameters, too, and gathers a layer when it is computed. Without copies, no device ever holds the

@@ -155,7 +155,7 @@ class Faults:
             machine.storage.fuse = lambda moment: None
             machine.workshop.deaths = 0
             # A node that takes several times as long as most is late in every round by design: no round
-            # waits for the slowest (`pacing`).
+            # waits for the slowest (`timeouts`).
             machine.workshop.seconds = min(machine.workshop.seconds, USUAL_SECONDS)
 
     def _do(self, action: Action) -> None:
