@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..util.first_line import first_line
 from .formats import BadFile, needs
 from .rows import BadRow, RepeatedKeys, Rows
 
@@ -255,7 +256,7 @@ def hub_rows(address: str, split: str | None, columns: Columns, config: str | No
         raise
     # The library raises whatever its file formats and its network raise.
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        reason = first_line(error, 300)
         raise BadFile(
             f"cannot be fetched: {reason}",
             "check the name, its configuration and split, and that the internet is reached from here",
@@ -303,7 +304,7 @@ def _check_types(arrow: Any, schema: Any, columns: Columns) -> None:
 
 
 def _broken(kind: str, error: Exception) -> BadFile:
-    reason = (str(error).splitlines() or ["unknown"])[0][:200]
+    reason = first_line(error, empty="unknown")
     return BadFile(f"is no {kind} file, or damaged ({reason})")
 
 

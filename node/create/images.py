@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..training.task_names import NO_TOKENIZER, ImageSettings
+from ..util.first_line import first_line
 from .columns import Columns
 from .formats import needs
 from .rows import BadRow
@@ -172,7 +173,7 @@ def decoded(data: bytes, settings: ImageSettings) -> bytes | BadRow:
         return BadRow(f"is no image of a known kind ({', '.join(_KINDS)})")
     # Pillow and the libraries under it raise many kinds of errors for an invalid file.
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        reason = first_line(error, 100)
         return BadRow(f"is a damaged image ({reason})")
 
 

@@ -18,6 +18,7 @@ from typing import get_args
 import numpy as np
 
 from ...protocol.wire.manifest import TokenType
+from ..util.first_line import first_line
 from .borders import Borders
 from .formats import BadFile, reading
 
@@ -184,7 +185,7 @@ def _of_numpy(path: Path) -> _Stored:
             shape, by_columns, kind = read(file)
             offset = file.tell()
     except (ValueError, EOFError) as error:
-        reason = (str(error).splitlines() or ["unknown"])[0][:200]
+        reason = first_line(error, empty="unknown")
         raise BadFile(
             f"is no array of numpy ({reason})",
             "say in [data] of which `token_type` it is if it is a plain array, or leave it out with "

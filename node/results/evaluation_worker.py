@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..util.first_line import first_line
+
 _REACH_SECONDS = 5.0
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 # Classes of the hub, of datasets and of the HTTP libraries which mean that something cannot be
@@ -42,7 +44,7 @@ def main() -> None:
     try:
         answer = measure(request)
     except Exception as error:
-        answer = {"error": failure(error), "message": _first_line(error)}
+        answer = {"error": failure(error), "message": first_line(error, 300)}
         if answer["error"] == "failed":
             traceback.print_exc()
     arguments.answer.write_text(json.dumps(answer))
@@ -193,11 +195,6 @@ def _hub_answers() -> bool:
     except OSError:
         return False
     return True
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines() or [""]
-    return lines[0][:300] or type(error).__name__
 
 
 if __name__ == "__main__":

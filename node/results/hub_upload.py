@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 from ..errors import ExitCode, UserError
+from ..util.first_line import first_line
 
 
 def push(directory: Path, name: str) -> str:
@@ -34,20 +35,21 @@ def push(directory: Path, name: str) -> str:
         url = api.create_repo(name, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=directory)
     except (HFValidationError, ValueError) as error:
-        raise _refused(name, _first_line(error), "give --push OWNER/NAME") from None
+        raise _refused(name, first_line(error, 300, empty=""), "give --push OWNER/NAME") from None
     except LocalTokenNotFoundError:
         raise _refused(name, "nobody is logged in", "log in with: hf auth login") from None
     except HfHubHTTPError as error:
         raise _refused(
             name,
-            _first_line(error),
+            first_line(error, 300, empty=""),
             "log in with `hf auth login` as somebody who may write there",
         ) from None
     # Each library below has its own exception for a missing connection.
     except Exception as error:
+        text = first_line(error, 300, empty="")
         raise _refused(
             name,
-            f"it cannot be reached from here ({type(error).__name__}: {_first_line(error)})",
+            f"it cannot be reached from here ({type(error).__name__}: {text})",
             "push the directory later, with the internet: hf upload OWNER/NAME DIRECTORY",
         ) from None
     return str(url)
@@ -57,8 +59,3 @@ def _refused(name: str, problem: str, remedy: str) -> UserError:
     return UserError(
         ExitCode.HUB, f"{name!r} was not pushed to the Hugging Face hub: {problem}", remedy
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-    return lines[0].strip()[:300]

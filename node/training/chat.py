@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from ..errors import ExitCode, UserError
+from ..util.first_line import first_line
 from .tokenizer_settings import TokenizerSettings
 
 ASSISTANT = "assistant"
@@ -78,7 +79,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(settings.chat_template)
         except (jinja.TemplateError, RecursionError) as error:
-            raise BadTemplate(f"cannot be read: {_first_line(error)}") from None
+            raise BadTemplate(f"cannot be read: {first_line(error, _SHOWN)}") from None
         self._tokens = {
             role: spelled
             for role in ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -193,9 +194,9 @@ class ChatTemplate:
                 self._works = self._writes_the_simplest()
             if not self._works:
                 raise BadTemplate(
-                    f"fails on every conversation, even one of two words: {_first_line(error)}"
+                    f"fails on every conversation, even one of two words: {first_line(error, _SHOWN)}"
                 ) from None
-            raise BadConversation(f"{REFUSED}: {_first_line(error)}") from None
+            raise BadConversation(f"{REFUSED}: {first_line(error, _SHOWN)}") from None
         self._works = True
         if len(text) > _MAX_CHARACTERS:
             raise BadConversation(f"becomes more than {_MAX_CHARACTERS >> 20} million characters")
@@ -271,11 +272,6 @@ def _json(value: Any, **options: Any) -> str:
         separators=options.get("separators"),
         sort_keys=bool(options.get("sort_keys")),
     )
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0][:_SHOWN]
 
 
 def _library() -> Any:

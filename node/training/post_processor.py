@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..util.first_line import first_line
+
 _KEY = "post_processor"
 _PARTS = "processors"
 _SEQUENCE, _TEMPLATE, _OFFSETS = "Sequence", "TemplateProcessing", "ByteLevel"
@@ -39,7 +41,7 @@ def added_tokens(definition: bytes) -> Added:
     try:
         return _added(json.loads(definition).get(_KEY))
     except _ODD as error:
-        raise OddPostProcessor(_first_line(error)) from None
+        raise OddPostProcessor(first_line(error)) from None
 
 
 def with_added_tokens(definition: bytes, wanted: Added, spelled: Mapping[int, str]) -> bytes:
@@ -55,7 +57,7 @@ def with_added_tokens(definition: bytes, wanted: Added, spelled: Mapping[int, st
             plain[_KEY] = parts[0] if parts else None
         return json.dumps(plain, ensure_ascii=False).encode()
     except _ODD as error:
-        raise OddPostProcessor(_first_line(error)) from None
+        raise OddPostProcessor(first_line(error)) from None
 
 
 def _added(processor: Any, depth: int = 0) -> Added:
@@ -123,7 +125,3 @@ def _template(wanted: Added, spelled: Mapping[int, str]) -> list[dict[str, Any]]
             },
         }
     ]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

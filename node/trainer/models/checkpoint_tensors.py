@@ -16,6 +16,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from ...training.errors import TrainerFailed
+from ...util.first_line import first_line
 
 INDEX_NAME = "model.safetensors.index.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -60,7 +61,7 @@ def tensor_types(directory: Path) -> dict[str, str]:
             raise _bad(f"{name} cannot be read ({error.strerror or error})") from None
         # The library has a separate exception for each way in which a file is invalid.
         except Exception as error:
-            reason = (str(error).splitlines() or [repr(error)])[0][:200]
+            reason = first_line(error, empty=repr(error))
             raise _bad(f"{name} cannot be read ({reason})") from None
     return found
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from ...training.resource_limits import interrupted
+from ...util.first_line import first_line
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def compile_if_faster(
     except Exception as error:
         _leave(layers)
         _log.debug("compiling the model's layers failed", exc_info=error)
-        return CompileTrial(False, f"nothing is compiled: {_first_line(error)}")
+        return CompileTrial(False, f"nothing is compiled: {first_line(error)}")
     speeds = f"{sequences / after:.3g} sequences a second instead of {sequences / before:.3g}"
     if before < least_gain * after:
         _leave(layers)
@@ -92,8 +93,3 @@ def _best(compute: Callable[[int], object], sequences: int) -> float:
         compute(sequences)
         taken.append(time.perf_counter() - started)
     return min(taken)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:200]

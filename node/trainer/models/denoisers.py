@@ -18,6 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from ...training.errors import TrainerFailed
 from ...training.task_names import ImageSettings
+from ...util.first_line import first_line
 
 UNET = "unet"
 """The folder of an export that contains the model, as the library's pipelines expect."""
@@ -116,7 +117,7 @@ def read_denoiser(directory: Path, model: Denoiser) -> None:
         raise _bad(f"{path.name} cannot be read ({error.strerror or error})") from None
     # The library has a separate exception for each way in which a file is invalid.
     except Exception as error:
-        reason = (str(error).splitlines() or [repr(error)])[0][:200]
+        reason = first_line(error, empty=repr(error))
         raise _bad(f"{path.name} cannot be read ({reason})") from None
     with torch.no_grad():
         for name, parameter in model.unet.named_parameters():

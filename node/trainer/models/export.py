@@ -31,6 +31,7 @@ from ...training.tokenizer_settings import (
     decode_settings,
     with_usual_names,
 )
+from ...util.first_line import first_line
 from ..session import TrainingSession
 from ..tasks.image_tasks import Diffusion
 from .adapters import merged_model, peft_config
@@ -236,7 +237,7 @@ def cut(tokenizer: Tokenizer, text: str, *, whole: bool = False) -> Encoding:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        problem = (str(error).splitlines() or ["it gave up"])[0][:200]
+        problem = first_line(error, empty="it gave up")
         raise TrainerFailed("bad_data", f"the tokenizer cannot cut the text: {problem}") from None
 
 

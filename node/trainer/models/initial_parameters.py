@@ -15,6 +15,7 @@ from ...storage.blob_store import BlobStore
 from ...training.errors import TrainerFailed
 from ...training.memory_model import Workload
 from ...training.memory_plan import choose
+from ...util.first_line import first_line
 from ..device import device_kind, free_room
 from .adapters import adapter_parameters, adapter_table, add_adapters, draw_adapters, target_names
 from .checkpoint_tensors import check_tensors, tensor_types
@@ -148,7 +149,7 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
         raise
     # A missing file, a wrong shape and a torn file each raise something else.
     except Exception as error:
-        reason = (str(error).splitlines() or [repr(error)])[0][:300]
+        reason = first_line(error, 300, empty=repr(error))
         raise TrainerFailed("bad_model", f"the checkpoint cannot be read: {reason}") from None
     model, report = loaded
     check_tensors(types, report["unexpected_keys"])

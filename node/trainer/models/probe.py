@@ -30,6 +30,7 @@ from ....protocol.wire.work_specs import ProbeSpec
 from ...storage.blob_store import BlobStore
 from ...training.architectures import makes_images
 from ...training.errors import TrainerFailed
+from ...util.first_line import first_line
 from ..device import is_out_of_memory
 from ..memory.model_shard import ModelShard
 from ..tasks.tasks import HasProbe, Task, open_task
@@ -76,7 +77,7 @@ def make_probe(manifest: Manifest, store: BlobStore) -> ProbeSpec | None:
         # The library notices some omissions of a configuration only when it computes.
         if is_out_of_memory(error):
             raise
-        problem = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        problem = first_line(error, 300)
         raise TrainerFailed("bad_model", f"the model cannot be computed: {problem}") from None
     if not all(map(math.isfinite, losses)):
         raise TrainerFailed("bad_model", "its losses are not finite with parameters of usual size")

@@ -19,6 +19,7 @@ from ....protocol.wire.manifest import AdapterSpec, Manifest
 from ...training.architectures import makes_images
 from ...training.errors import TrainerFailed
 from ...training.task_names import NO_TOKENIZER
+from ...util.first_line import first_line
 from ..optimizer.fingerprint import fingerprint
 from ..session import TrainingSession
 from .adapters import merged_model
@@ -103,7 +104,7 @@ def _read_adapter(manifest: Manifest, directory: Path) -> list[torch.Tensor]:
         raise TrainerFailed("bad_model", f"{path.name} cannot be read ({reason})") from None
     # The library has a separate exception for each way in which a file is invalid.
     except Exception as error:
-        reason = (str(error).splitlines() or [repr(error)])[0][:200]
+        reason = first_line(error, empty=repr(error))
         raise TrainerFailed("bad_model", f"{path.name} cannot be read ({reason})") from None
     parameters = []
     for spec in manifest.parameters:

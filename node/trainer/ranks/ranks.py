@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from ...training.errors import TrainerFailed
+from ...util.first_line import first_line
 from ..device import is_out_of_memory
 from ..error_report import describe
 
@@ -148,7 +149,7 @@ class Ranks:
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
-            raise RankLost((str(error).splitlines() or ["no reason"])[0][:300]) from None
+            raise RankLost(first_line(error, 300, empty="no reason")) from None
 
 
 def open_ranks(store: Store, rank: int, size: int, device: torch.device, patience: float) -> Ranks:
@@ -166,7 +167,7 @@ def open_ranks(store: Store, rank: int, size: int, device: torch.device, patienc
         )
         waiting = dist.new_group(backend="gloo", timeout=_FOR_EVER)
     except (RuntimeError, ValueError) as error:
-        raise RankLost((str(error).splitlines() or ["no reason"])[0][:300]) from None
+        raise RankLost(first_line(error, 300, empty="no reason")) from None
     group = dist.group.WORLD
     assert group is not None
     assert isinstance(waiting, dist.ProcessGroup)
