@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from distro_node.crypto.envelope import verify_detached
+from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.membership import Votes
-from distro_node.protocol.wire.messages import NO_BLOCK, RecordId
+from distro_node.protocol.wire.messages import NO_BLOCK, Record, RecordId, UpdateEntry
 from simulation.invariants import Violation, Watch
+from simulation.keys import identity
 from simulation.oracle import Judgement
+from simulation.whole.liars import LyingNetwork
 
 # Private here: `_swarm`, `_cast`, `_exclude_each_other`, `_check_one_chain`: the observations of a check
 # are made up. No seed of thousands produces two decisions of which one rests on silence.
+# Private here: `_update_of`, `_announced`, `_machine`, `_dice`, `_varied`: a lie without a swarm.
 
 PARENT = RecordId(b"p" * 32)
 BLOCKS = RecordId(b"1" * 32), RecordId(b"2" * 32)
@@ -69,3 +76,23 @@ def test_a_decision_that_rests_on_silence_is_told_from_one_that_does_not(skipped
         watch._check_one_chain(node, record, "the second")
     assert told.value.invariant == "one chain"
     assert set(told.value.concerned) == set(BLOCKS)
+
+
+def test_the_watch_sees_an_announcement_that_is_only_in_a_liars_record() -> None:
+    """Otherwise it takes a vote for a record that rightly accuses the liar for an incomplete one."""
+    watch, liar = object.__new__(Watch), object.__new__(LyingNetwork)
+    watch._update_of, watch._announced = {}, {}
+    manifest: Any = SimpleNamespace(swarm=b"s" * 32)
+    swarm: Any = SimpleNamespace(manifest=manifest, watch=watch)
+    machine: Any = SimpleNamespace(identity=identity(1))
+    liar._swarm, liar._machine, liar._dice = swarm, machine, random.Random(1)
+    liar.peer = identity(1).peer
+    entry = UpdateEntry(liar.peer, content_id(b"update"), 1000, 100, 2.0, bytes(64))
+    record = Record(3, PARENT, 7, (entry,), (), (), None)
+    varied = liar._varied(entry, record)
+    said = record.announcement(varied)
+    assert said.tokens != entry.tokens
+    assert watch._announced[PARENT, liar.peer] == {varied.signature: said}
+    assert verify_detached(
+        "announcement", manifest.swarm, liar.peer, encode(said), varied.signature
+    )

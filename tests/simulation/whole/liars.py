@@ -284,8 +284,13 @@ class LyingNetwork(SimulatedNetwork):
         return True
 
     def _sign(self, kind: str, message: object) -> Envelope:
-        swarm = self._swarm.manifest.swarm
-        envelope = sign(self._machine.identity, kind, swarm, encode(message))
+        return self.sign(kind, encode(message))
+
+    def sign(self, kind: str, body: bytes) -> Envelope:
+        """Sign a message of this liar."""
+        envelope = sign(self._machine.identity, kind, self._swarm.manifest.swarm, body)
+        # Also what it sends only inside a record: an announcement there that differs from the one in an
+        # envelope is evidence, and no voter requires the update of an accused member.
         self._swarm.watch.signed(self._machine, envelope)  # type: ignore[arg-type]
         return envelope
 
@@ -411,11 +416,6 @@ class LyingNetwork(SimulatedNetwork):
     @property
     def _chance(self) -> random.Random:
         return self._dice
-
-    @property
-    def sign(self) -> Callable[[str, bytes], Envelope]:
-        swarm = self._swarm.manifest.swarm
-        return lambda kind, body: sign(self._machine.identity, kind, swarm, body)
 
     def _solo_chain(self) -> Ledger | None:
         """Return rounds that the liar signs alone after the current chain, calling all others silent."""
