@@ -128,7 +128,12 @@ def test_a_process_that_dies_unasked_fails_the_demo_and_is_named(tmp_path: Path)
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        (node,) = [one for one in family.seen if str(out / "node-2") in " ".join(cmdline(one))]
+        # Its trainer and its workers name the same folder.
+        (node,) = [
+            one
+            for one in family.seen
+            if "join" in (words := cmdline(one)) and str(out / "node-2") in " ".join(words)
+        ]
         node.kill()
         stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 3
