@@ -46,6 +46,8 @@ class MemoryFit:
     """The swarm's name; untrusted text."""
     elements: int
     """Number of trained parameters."""
+    frozen: int
+    """Number of weights beside them that are not trained."""
     device: str
     """Description of the device that would train, for display."""
     kind: str
@@ -80,6 +82,7 @@ class MemoryFit:
         return {
             "name": self.name,
             "parameters": self.elements,
+            "frozen_parameters": self.frozen,
             "device": self.device,
             "kind": self.kind,
             "devices": self.devices,
@@ -104,10 +107,12 @@ class MemoryFit:
         }
 
 
-async def ask(device: str, config: dict[str, Any] | None = None) -> Survey:
+async def ask(
+    device: str, config: dict[str, Any] | None = None, lora: dict[str, Any] | None = None
+) -> Survey:
     """Run `survey` on a device. Raises `UserError`."""
     try:
-        return await survey(device, config)
+        return await survey(device, config, lora)
     except (TrainerFailed, TrainerDied) as error:
         raise explain_trainer(error) from None
 
@@ -161,6 +166,7 @@ def fit_workload(
     return MemoryFit(
         name=name,
         elements=work.elements,
+        frozen=work.frozen,
         device=device.device,
         kind=device.kind,
         devices=device.count,

@@ -23,6 +23,7 @@ from .options import (
     bootstrap_addresses,
     data_directory,
     find_passphrase,
+    parameters_text,
 )
 
 
@@ -117,7 +118,7 @@ def create(
         return
     typer.echo(
         f"{'Would make' if dry else 'Made'} the swarm {made.manifest.name!r}: "
-        f"{made.manifest.elements:,} parameters{_beside(made.manifest.frozen_elements)}, "
+        f"{parameters_text(made.manifest.elements, made.manifest.frozen_elements)}, "
         f"{made.forecast.samples:,} training sequences of {made.manifest.data.sequence_length} tokens.\n"
     )
     borders = () if made.borders is None else (made.borders,)
@@ -162,10 +163,6 @@ def create(
             "run `distro-node bootstrap`\nwhere it can be reached, and add its address to the "
             "link: distro-node invite SWARM --bootstrap ADDRESS"
         )
-
-
-def _beside(frozen: int) -> str:
-    return f" in adapters, beside {frozen:,} that stay as they are" if frozen else ""
 
 
 def _example() -> str:

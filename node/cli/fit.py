@@ -26,6 +26,7 @@ from .options import (
     SplitOption,
     data_directory,
     introducers,
+    parameters_text,
     parse_target,
 )
 
@@ -81,17 +82,19 @@ def fit(
     async def examine() -> MemoryFit:
         if path.suffix == ".toml":
             from ..create.defaults import usual_optimizer
+            from ..create.manifest_draft import read_model
             from ..create.manifest_file import read_manifest_file
 
             file = read_manifest_file(path)
-            if "checkpoint" in file.model:
-                raise _not_yet(path)
-            there = await ask(name, file.model)
+            model = read_model(file, path)
+            lora = None if model.lora is None else model.lora.for_trainer()
+            there = await ask(name, model.config, lora)
             work = Workload(
-                config=file.model,
+                config=model.config,
                 parameters=there.parameters,
-                sequence_length=file.data.sequence_length,
+                sequence_length=model.sequence_length,
                 optimizer=usual_optimizer(file, path, there.parameters),
+                frozen=there.frozen,
                 checked=file.checks is not None,
                 spoken=file.speakers is not None,
             )
@@ -117,7 +120,7 @@ def fit(
 def _lines(found: MemoryFit) -> Iterator[str]:
     from ..memory_fit import chosen_line
 
-    yield f"{found.name}: {found.elements:,} parameters"
+    yield f"{found.name}: {parameters_text(found.elements, found.frozen)}"
     beside = f", and {_size(found.room.host)} of main memory" if found.room.host else ""
     yield f"{found.device}: {_size(found.room.device)} may be taken{beside}"
     if found.devices > 1:
@@ -194,11 +197,3 @@ async def _find(target: str, bootstrap: list[str] | None, data: DataDir) -> Mani
 
     known = introducers(invite, bootstrap)
     return await fetch_manifest(Invite(swarm=invite.swarm, bootstrap=known))
-
-
-def _not_yet(path: Path) -> UserError:
-    return UserError(
-        ExitCode.USAGE,
-        f"the model of {path} is a checkpoint's",
-        "make the swarm with `distro-node create`, and give what it prints",
-    )

@@ -391,6 +391,12 @@ def introducers(invite: Invite, named: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*invite.bootstrap, *bootstrap_addresses(named))))
 
 
+def parameters_text(trained: int, frozen: int) -> str:
+    """Return the number of a model's parameters, in the words that all commands use."""
+    beside = f" in adapters, beside {frozen:,} that stay as they are" if frozen else ""
+    return f"{trained:,} parameters{beside}"
+
+
 def dashboard_settings(
     address: str, certificate: Path | None, key: Path | None, plain: bool, *, public: bool = False
 ) -> DashboardSettings | None:

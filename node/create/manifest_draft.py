@@ -24,7 +24,7 @@ from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
 from ..training.answers import InitialModel
 from ..training.architectures import sees_both_ways
-from ..training.task_names import DIFFUSION
+from ..training.task_names import DIFFUSION, ImageSettings
 from ..training.tokenizer_settings import TokenizerSettings
 from .borders import Borders
 from .checkpoint import check_fit, settings_for, tokenizer_file
@@ -43,6 +43,19 @@ from .manifest_file import (
 from .model_config import complete_denoiser, complete_model, read_checkpoint_config
 from .task import TaskPlan, plan_images, plan_task
 from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
+
+
+@dataclass(frozen=True)
+class ModelDraft:
+    """The model of a founder's file, which no text changes."""
+
+    config: dict[str, Any]
+    """The complete configuration, as the manifest will have it."""
+    sequence_length: int
+    """Tokens in a training sequence; of images, bytes in one."""
+    checkpoint: Path | None
+    """The directory of the checkpoint it starts from."""
+    lora: LoraTable | None
 
 
 @dataclass(frozen=True)
@@ -189,6 +202,25 @@ class ManifestDraft:
             raise bad_manifest(self.path, f"admission: {error}") from None
 
 
+def read_model(file: FoundersFile, path: Path) -> ModelDraft:
+    """Return the model of the file at `path`, the same that `read_draft` returns.
+
+    A tokenizer that is not there yet does not matter where the file states the vocabulary's size.
+    Raises `UserError` (`MANIFEST`, `NO_TASK`).
+    """
+    if file.task == DIFFUSION:
+        images = plan_images(file, path)
+        return ModelDraft(_denoiser(file, path, images), images.sample_bytes, None, None)
+    source = tokenizer_file(file, path)
+    stated = isinstance(file.model.get("vocab_size"), int)
+    vocabulary = 1
+    if not stated or source is None or source.exists():
+        tokenizer = ByteTokenizer() if source is None else FileTokenizer(source)
+        vocabulary = tokenizer.vocabulary
+    config, checkpoint, lora = _model(file, path, vocabulary)
+    return ModelDraft(config, file.data.sequence_length, checkpoint, lora)
+
+
 def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     """Read a founder's file and what it names, but no text; `data` as in `CreateSettings`.
 
@@ -217,15 +249,7 @@ def read_draft(path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
 
 def _read_images(file: FoundersFile, path: Path, data: tuple[Path | str, ...]) -> ManifestDraft:
     images = plan_images(file, path)
-    try:
-        for key in ("checkpoint", "lora"):
-            if key in file.model:
-                raise StructureError(
-                    f"model.{key}", "models of images begin anew here: give a configuration"
-                )
-        model = complete_denoiser(dict(file.model), images)
-    except StructureError as error:
-        raise bad_manifest(path, str(error)) from None
+    model = _denoiser(file, path, images)
     found = find_sources(file, path, data, images=images)
     # From here on an image is handled as a sequence of bytes.
     file = replace(file, data=replace(file.data, sequence_length=images.sample_bytes))
@@ -234,6 +258,18 @@ def _read_images(file: FoundersFile, path: Path, data: tuple[Path | str, ...]) -
     return ManifestDraft(
         path, file, task.tokenizer, model, None, None, found, start, (), special, task
     )
+
+
+def _denoiser(file: ManifestFile, path: Path, images: ImageSettings) -> dict[str, Any]:
+    try:
+        for key in ("checkpoint", "lora"):
+            if key in file.model:
+                raise StructureError(
+                    f"model.{key}", "models of images begin anew here: give a configuration"
+                )
+        return complete_denoiser(dict(file.model), images)
+    except StructureError as error:
+        raise bad_manifest(path, str(error)) from None
 
 
 def _store_settings(settings: TokenizerSettings, store: BlobStore) -> ContentId | None:

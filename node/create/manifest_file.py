@@ -192,6 +192,11 @@ class LoraTable:
     """The linear layers that get an adapter, by the last part of their names; empty: all but the
     head."""
 
+    def for_trainer(self) -> dict[str, Any]:
+        """Return the trainer's settings of these adapters."""
+        alpha = 2.0 * self.rank if self.alpha is None else self.alpha
+        return {"rank": self.rank, "alpha": alpha, "targets": list(self.targets)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerTable(OptimizerSpec):

@@ -41,7 +41,7 @@ from ..training.initial_model import initialise_model
 from .checkpoint import tokenizer_warning
 from .corpus import Progress, TokenisedCorpus
 from .manifest_draft import ManifestDraft, read_draft
-from .manifest_file import DataTable, LoraTable, bad_manifest
+from .manifest_file import DataTable, bad_manifest
 from .rates import rate_warning
 from .summary import DataSummary, Forecast, forecast
 
@@ -238,7 +238,7 @@ async def _initialised(
             draft.checkpoint,
             blobs,
             _INITIAL_DEVICE,
-            None if draft.lora is None else _wanted(draft.lora),
+            None if draft.lora is None else draft.lora.for_trainer(),
             describe,
         )
     except TrainerFailed as error:
@@ -249,12 +249,6 @@ async def _initialised(
         raise explain_trainer(error) from error
     progress(what, 1, 1)
     return initial
-
-
-def _wanted(lora: LoraTable) -> dict[str, Any]:
-    """Return the trainer's settings of adapters."""
-    alpha = 2.0 * lora.rank if lora.alpha is None else lora.alpha
-    return {"rank": lora.rank, "alpha": alpha, "targets": list(lora.targets)}
 
 
 def _made(

@@ -29,8 +29,8 @@ from .audit_score import AssignedSample
 from .device import allocated_bytes, choose_device, device_kind, free_room
 from .error_report import describe
 from .models.export import export
-from .models.initial_parameters import Lora, initialise
-from .models.model import lay_out, parameter_table
+from .models.initial_parameters import Lora, initialise, plan_parameters
+from .models.model import lay_out
 from .models.probe import make_probe
 from .models.read_export import examine
 from .optimizer import dp_accountant
@@ -173,11 +173,8 @@ class Worker:
     ) -> dict[str, Any]:
         self._prepare(None)
         path = None if checkpoint is None else Path(checkpoint)
-        wanted = None
-        if lora is not None:
-            wanted = Lora(rank=lora["rank"], alpha=lora["alpha"], targets=tuple(lora["targets"]))
         store = BlobStore(Path(blobs))
-        made = initialise(config, seed, path, store, choose_device(device), wanted)
+        made = initialise(config, seed, path, store, choose_device(device), Lora.read(lora))
         return {
             "parameters": [to_plain(spec, named=True) for spec in made.table],
             "blob_list": made.blobs.encode(),
@@ -190,7 +187,9 @@ class Worker:
         probe = make_probe(_decoded(manifest), BlobStore(Path(blobs)))
         return None if probe is None else to_plain(probe, named=True)
 
-    def _survey(self, device: str, config: dict[str, Any] | None) -> dict[str, Any]:
+    def _survey(
+        self, device: str, config: dict[str, Any] | None, lora: dict[str, Any] | None
+    ) -> dict[str, Any]:
         # Code for several devices is imported only where there are some.
         from .ranks.processes import devices_of
 
@@ -198,7 +197,8 @@ class Worker:
         names = devices_of(device) if names_several(device) else [device]
         chosen = [choose_device(name) for name in dict.fromkeys(names)]
         rooms = [free_room(each) for each in chosen]
-        table = () if config is None else parameter_table(lay_out(config))
+        planned = None if config is None else plan_parameters(lay_out(config), Lora.read(lora))
+        table = () if planned is None else planned.table
         times = "" if len(names) == 1 else f" × {len(names)}"
         return {
             "kind": device_kind(chosen[0]),
@@ -207,6 +207,7 @@ class Worker:
             "host_bytes": min(room.host for room in rooms),
             "parameters": [to_plain(spec, named=True) for spec in table],
             "count": len(names),
+            "frozen": 0 if planned is None else planned.frozen,
         }
 
     def _privacy_noise(

@@ -22,18 +22,25 @@ class Survey:
     host_bytes: int
     """Free main memory beside it; 0 on a CPU."""
     parameters: tuple[ParameterSpec, ...]
-    """Empty if no model was given."""
+    """The trained ones; empty if no model was given."""
     count: int = 1
     """Number of devices."""
+    frozen: int = 0
+    """Number of weights that are not trained: the base of adapters."""
 
 
-async def survey(device: str = "auto", config: dict[str, Any] | None = None) -> Survey:
-    """Survey a device or a list of devices, and the model of a configuration.
+async def survey(
+    device: str = "auto",
+    config: dict[str, Any] | None = None,
+    lora: dict[str, Any] | None = None,
+) -> Survey:
+    """Survey a device or a list of devices, and the model of a configuration, with the adapters of
+    `initialise_model`'s `lora`.
 
     Raises `TrainerFailed` (`no_device`, `bad_model`) and `TrainerDied`.
     """
     async with trainer_process(None, ()) as client:
-        answer = await client.survey(device=device, config=config)
+        answer = await client.survey(device=device, config=config, lora=lora)
     table = tuple(
         ParameterSpec(name=entry["name"], shape=tuple(entry["shape"]))
         for entry in answer.pop("parameters")

@@ -723,6 +723,9 @@ def test_real_adapters_are_made_beside_a_real_base(command, run: Path, home: Pat
     dry = command(*options, "--dry-run")
     assert (dry.code, dry.err) == (0, "")
     assert f"beside {weights:,} that stay as they are" in dry.out
+    fitting = json.loads(command("fit", run, "--json").out)
+    assert f"{fitting['parameters']:,} parameters in adapters, beside {weights:,} that" in dry.out
+    assert fitting["frozen_parameters"] == weights
     assert re.search(r"a member fetches .* of model: .* of base, once, and .* of adapters", dry.out)
     assert re.search(r"an update has \d.*times less than a gradient of the whole model", dry.out)
     assert command(*options).code == 0

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from chain.spoken import Spoken
 from cli.schemas import conforms
+from create.test_checkpoint import write_tokenizer
 from distro_node.node import memory_fit
+from distro_node.node.create.manifest_draft import read_draft
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.training.device_probe import Survey
 from distro_node.node.training.errors import TrainerFailed
-from distro_node.protocol.wire.manifest import ChecksSpec, Manifest
+from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, ParameterSpec
+from PIL import Image
 from simulation.chain import Chain
 
 
@@ -25,12 +28,42 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that sets what the trainer process reports of the device."""
 
     def say(kind: str, device: int, host: int = 0, count: int = 1) -> None:
-        async def survey(name: str, config: Any = None) -> Survey:
+        async def survey(name: str, config: Any = None, lora: Any = None) -> Survey:
             return Survey(kind, f"{kind} (a card)", device, host, (), count)
 
         monkeypatch.setattr(memory_fit, "survey", survey)
 
     return say
+
+
+BYTES = """
+name = "a run"
+[model]
+model_type = "llama"
+hidden_size = 8
+num_attention_heads = 2
+[data]
+sequence_length = 16
+"""
+FROM_CHECKPOINT = """
+name = "a run"
+[model]
+checkpoint = "base"
+[data]
+sequence_length = 16
+document_end = "<end>"
+"""
+OF_IMAGES = """
+name = "a run"
+task = "diffusion"
+[task_settings]
+size = 8
+channels = 1
+[model]
+block_out_channels = [8, 16]
+model_type = "unet2d"
+[data]
+"""
 
 
 @pytest.fixture
@@ -167,3 +200,55 @@ def test_a_device_that_is_not_there(
     monkeypatch.setattr(memory_fit, "survey", survey)
     command("fit", manifest, "--device", "cuda").refused_with(ExitCode.NO_DEVICE)
     command("fit", manifest, "--device", "toaster").refused_with(ExitCode.NO_DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("text", "vocabulary"),
+    [
+        (BYTES, 256),
+        (BYTES + 'tokenizer = "few/tokenizer.json"\ndocument_end = "<end>"', 12),
+        (BYTES.replace("hidden_size", "vocab_size = 300\nhidden_size"), 300),
+        (FROM_CHECKPOINT, 20),
+        (FROM_CHECKPOINT.replace("[data]", "[model.lora]\nrank = 2\n[data]"), 20),
+        (OF_IMAGES, None),
+    ],
+    ids=["bytes", "few tokens", "spare rows", "checkpoint", "adapters", "images"],
+)
+def test_a_founder_s_file_is_asked_about_as_create_will_make_it(
+    command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, vocabulary: int | None
+) -> None:
+    write_tokenizer(tmp_path / "few" / "tokenizer.json", "<end>", "<begin>")
+    write_tokenizer(tmp_path / "base" / "tokenizer.json", "<end>", "<begin>")
+    (tmp_path / "base" / "config.json").write_text(
+        '{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 20}'
+    )
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("w1 w2 w3")
+    Image.new("L", (8, 8)).save(tmp_path / "texts" / "a.png")
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    asked: list[Any] = []
+
+    async def survey(name: str, config: Any = None, lora: Any = None) -> Survey:
+        asked.append((config, lora))
+        table = (ParameterSpec(name="weight", shape=(64, 64)),)
+        return Survey("cpu", "cpu", 10**12, 0, table, frozen=0 if lora is None else 1000)
+
+    monkeypatch.setattr(memory_fit, "survey", survey)
+    done = command("fit", path, "--json")
+    assert done.code == 0, done
+    conforms("fit", json.loads(done.out))
+    draft = read_draft(path, (tmp_path / "texts",))
+    wanted = None if draft.lora is None else draft.lora.for_trainer()
+    assert asked == [(draft.model, wanted)]
+    assert draft.model.get("vocab_size") == vocabulary
+    beside = " in adapters, beside 1,000 that stay as they are" if wanted else ""
+    assert command("fit", path).out.startswith(f"{draft.file.name}: 4,096 parameters{beside}\n")
+
+
+def test_a_tokenizer_that_is_not_there_stops_only_what_depends_on_it(
+    command, there, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(BYTES + 'tokenizer = "nowhere.json"')
+    command("fit", path).refused_with(ExitCode.MANIFEST, "nowhere.json")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,35 @@ class Lora:
     targets: tuple[str, ...] = ()
     """The last name components of linear layers; empty: all layers but the head."""
 
+    @classmethod
+    def read(cls, plain: dict[str, Any] | None) -> Lora | None:
+        """Read what the node process sends; None: no adapters."""
+        if plain is None:
+            return None
+        return cls(rank=plain["rank"], alpha=plain["alpha"], targets=tuple(plain["targets"]))
+
+
+@dataclass(frozen=True)
+class ParameterPlan:
+    """Which of a model's weights are trained, before any exists."""
+
+    table: tuple[ParameterSpec, ...]
+    """The trained parameters."""
+    frozen: int = 0
+    """Number of weights that are not trained."""
+    targets: tuple[str, ...] = ()
+    """The layers that get adapters."""
+
+
+def plan_parameters(skeleton: PreTrainedModel, lora: Lora | None) -> ParameterPlan:
+    """Return the parameters of a model, or of its adapters. Raises `TrainerFailed` (`bad_model`) for
+    adapters that do not go with it."""
+    if lora is None:
+        return ParameterPlan(parameter_table(skeleton))
+    targets = tuple(sorted(set(lora.targets))) or target_names(skeleton)
+    table = adapter_table(skeleton, lora.rank, targets)
+    return ParameterPlan(table, sum(p.numel() for p in skeleton.parameters()), targets)
+
 
 @dataclass(frozen=True)
 class InitialParameters:
@@ -66,18 +95,13 @@ def initialise(
     """
     built = model_config(config)
     skeleton = new_model(built, torch.device("meta"))
-    weights = sum(p.numel() for p in skeleton.parameters())
+    planned = plan_parameters(skeleton, lora)
+    _check_fits(config, planned.table, device, frozen=planned.frozen)
     if lora is not None:
         if checkpoint is None:
             raise TrainerFailed("bad_model", "adapters need a checkpoint to be put into")
-        targets = tuple(sorted(set(lora.targets))) or target_names(skeleton)
-        trained = adapter_table(skeleton, lora.rank, targets)
-        _check_fits(config, trained, device, frozen=weights)
         base = read_checkpoint(checkpoint, built)
-        return _with_adapters(
-            base, Lora(rank=lora.rank, alpha=lora.alpha, targets=targets), seed, store
-        )
-    _check_fits(config, parameter_table(skeleton), device)
+        return _with_adapters(base, replace(lora, targets=planned.targets), seed, store)
     if checkpoint is None:
         torch.manual_seed(seed)
         model = new_model(built, torch.device("cpu"))
