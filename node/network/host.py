@@ -28,7 +28,8 @@ from ...crypto.identity import Identity
 from .addresses import advertised, check_free, endpoint, id_of, multiaddress
 from .errors import BadAddress, PortInUse
 from .peer_store import OwnKeyStore
-from .segment_size import SegmentSizes, SizedTCP
+from .segment_size import SegmentSizes
+from .tcp_transport import LinkScopes, NodeTCP
 
 # Two peers that dial each other at once make two; a third can be a reconnection that arrives before the
 # old one is known to be broken.
@@ -43,9 +44,10 @@ def build_host(
     max_connections: int,
     announce: Sequence[Multiaddr] = (),
     sizes: SegmentSizes | None = None,
+    scopes: LinkScopes | None = None,
 ) -> tuple[BasicHost, Swarm]:
-    """Build a host that is not listening yet, and the libp2p swarm in it. It dials with segments of
-    these `sizes`."""
+    """Build a host that is not listening yet, and the libp2p swarm in it. It dials with
+    these `sizes` of segments, and link-local addresses with these `scopes`."""
     key_pair = create_new_key_pair(identity.seed)
     config = ConnectionConfig(
         max_connections=max_connections,
@@ -82,7 +84,7 @@ def build_host(
     identifier: Any = host
     identifier._schedule_identify = lambda peer_id, *, reason: None
     manager: Any = swarm.transport_manager
-    ours = SizedTCP(sizes or SegmentSizes())
+    ours = NodeTCP(sizes or SegmentSizes(), scopes or LinkScopes())
     manager._transports = [ours if type(t) is TCP else t for t in manager.get_transports()]
     # One attempt per dial: the callers decide when to retry.
     swarm.retry_config = RetryConfig(max_retries=0)

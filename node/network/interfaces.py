@@ -89,6 +89,32 @@ def look_for_hosts() -> list[str]:
     return list(dict.fromkeys(host for _, _, host in ranked))
 
 
+def link_hosts() -> list[tuple[str, int]]:
+    """Return the link-local IPv6 addresses that are usable now, each with its interface's index."""
+    found: list[tuple[str, int]] = []
+    try:
+        for interface, entries in psutil.net_if_addrs().items():
+            for entry in entries:
+                host = entry.address.partition("%")[0]
+                if entry.family == socket.AF_INET6 and ipaddress.ip_address(host).is_link_local:
+                    index = socket.if_nametoindex(interface)
+                    if _is_usable(host, index):
+                        found.append((host, index))
+    except OSError as error:
+        log.debug("the link-local addresses are not known: %s", error)
+    return found
+
+
+def _is_usable(host: str, interface: int) -> bool:
+    # For a second after an interface is up the system checks that no other machine has the address.
+    try:
+        with closing(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as probe:
+            probe.bind((host, 0, 0, interface))
+    except OSError:
+        return False
+    return True
+
+
 def _told_host(text: str) -> str | None:
     try:
         host = ipaddress.ip_address(text.partition("%")[0])

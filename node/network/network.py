@@ -54,6 +54,7 @@ from .requests import Requests
 from .scores import OffenceScores
 from .segment_size import SegmentSizes
 from .socket_buffers import UNSENT_BYTES, shorten
+from .tcp_transport import LinkScopes
 from .traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -96,15 +97,19 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
         check_free(address)
     room = make_room(settings.max_connections, MAX_HANDSHAKES)
     settings = replace(settings, max_connections=room.connections)
-    sizes = SegmentSizes()
+    sizes, scopes = SegmentSizes(), LinkScopes()
     host, swarm = build_host(
-        identity, max_connections=settings.max_connections, announce=announce, sizes=sizes
+        identity,
+        max_connections=settings.max_connections,
+        announce=announce,
+        sizes=sizes,
+        scopes=scopes,
     )
     vars(swarm)[DOORWAY] = HandshakeLimit(room.handshakes)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         traffic = Traffic(Rate(settings.max_upload), Rate(settings.max_download))
-        network = Network(host, swarm, identity.peer, nursery, traffic, settings)
+        network = Network(host, swarm, identity.peer, nursery, traffic, settings, scopes)
         async with host.run([]), open_gossip(network.gossip):
             nursery.start_soon(liveness.watch, network._muxers, sizes)
             try:
@@ -131,8 +136,11 @@ class Network:
         nursery: trio.Nursery,
         traffic: Traffic,
         settings: NetworkSettings,
+        scopes: LinkScopes,
     ) -> None:
         self.peer = peer
+        self.link_scopes = scopes
+        """The interfaces of link-local addresses."""
         self.traffic = traffic
         self.unsent_bytes = UNSENT_BYTES
         """Unsent bytes that the kernel may hold for each new connection."""
@@ -210,6 +218,14 @@ class Network:
                 ip = ipaddress.ip_address(host)
                 if not ip.is_loopback:
                     yield ip.version, port
+
+    def listens_on_all(self, version: int) -> bool:
+        """Whether we listen on all interfaces in IPv4 or IPv6."""
+        bound = (
+            each for listener in self._swarm.listeners.values() for each in listener.get_addrs()
+        )
+        hosts = (ipaddress.ip_address(endpoint(address)[0]) for address in bound)
+        return any(host.is_unspecified and host.version == version for host in hosts)
 
     def announce(self, source: str, addresses: Iterable[str]) -> None:
         """Announce these addresses too, replacing those that `source` announced before."""

@@ -511,6 +511,6 @@ def _local(data: bytes) -> object:
             if value is None or isinstance(value, bytes)
         },
         port=port if type(port) is int else None,
-        parsed_addresses=lambda: [str(host)[:200] for host in hosts],
+        parsed_scoped_addresses=lambda: [str(host)[:200] for host in hosts],
     )
     return dialable(info, STRANGER.peer)

@@ -17,7 +17,7 @@ from distro_node.node.errors import ExitCode, UserError
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import swarm_text
 from e2e.program import Program, wait_for
-from namespaces import Lan, available
+from namespaces import Lan, available, run
 
 pytestmark = [
     pytest.mark.skipif(not available(), reason="takes root, ip and nft"),
@@ -105,10 +105,17 @@ def test_a_misspelt_address_is_not_waited_for(lan: Lan, tmp_path: Path) -> None:
 class LocalNode:
     """A node without training that has no bootstrap peer and searches its local network."""
 
-    def __init__(self, lan: Lan, host: str, number: int, folder: Path) -> None:
+    def __init__(
+        self,
+        lan: Lan,
+        host: str,
+        number: int,
+        folder: Path,
+        listen: str = "/ip4/0.0.0.0/tcp/4001",
+    ) -> None:
         self._out, self._err = folder / f"{host}.out", folder / f"{host}.err"
         program = Path(__file__).with_name("home_program.py")
-        command = (sys.executable, program, str(number), "/ip4/0.0.0.0/tcp/4001", "local")
+        command = (sys.executable, program, str(number), listen, "local")
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen([*lan.inside(host), *command], stdout=out, stderr=err)
 
@@ -142,3 +149,35 @@ def test_local_discovery_follows_the_addresses_of_the_machine(lan: Lan, tmp_path
         lan.address("one", "192.168.60.1/24")
         lan.address("other", "192.168.60.2/24")
         wait_for(lambda: meet("/ip4/192.168.60."), "them to meet at their new addresses")
+
+
+@pytest.mark.parametrize("prefix", ["", "fd77:1:2:3::", "2a02:77:1:2::"])
+def test_nodes_in_a_network_of_ipv6_alone_find_each_other(
+    lan: Lan, tmp_path: Path, prefix: str
+) -> None:
+    """With link-local addresses alone, as without a router; with private ones; with public ones. One of
+    the nodes has no network at first."""
+    cable = (*lan.inside("other"), "ip", "link", "set", "eth0")
+    run(*cable, "down")
+    if prefix:
+        lan.address("one", f"{prefix}1/64")
+    with contextlib.ExitStack() as stack:
+        nodes = [
+            LocalNode(lan, host, n, tmp_path, listen="default")
+            for n, host in ((1, "one"), (2, "other"))
+        ]
+        for node in nodes:
+            stack.callback(node.process.wait)
+            stack.callback(node.process.kill)
+        wait_for(lambda: nodes[1].told().get("verdict"), "both to run")
+        assert not nodes[0].told()["echoes"]
+        run(*cable, "up")
+        if prefix:
+            lan.address("other", f"{prefix}2/64")
+        wait_for(
+            lambda: [node.told()["echoes"] for node in nodes] == [[2], [1]],
+            "them to meet",
+            describe=lambda: [node.told() for node in nodes],
+        )
+        told = [text for node in nodes for text in node.told()["addresses"]]
+        assert not any("/ip6/fe80:" in text for text in told)

@@ -27,7 +27,7 @@ from network.homes import SWARM, home
 from network.support import identity, networks, until
 from zeroconf import ServiceStateChange
 
-# Private here: `_open`: nothing is announced in the network in which the tests run.
+# Private here: `_open`, `_open_sockets`: nothing is announced in the network in which the tests run.
 # Private here: `_followed`, `_contact`: what is followed, and which peer it led to, shows nowhere else.
 
 ME, OTHER = identity(1).peer, identity(2).peer
@@ -39,18 +39,27 @@ def told(
     addresses: tuple[str, ...] = ("192.168.1.7",),
 ) -> Any:
     return SimpleNamespace(
-        properties={b"peer": peer}, port=port, parsed_addresses=lambda: list(addresses)
+        properties={b"peer": peer}, port=port, parsed_scoped_addresses=lambda: list(addresses)
     )
 
 
 def test_what_somebody_tells_becomes_addresses() -> None:
     suffix = f"/tcp/4001/p2p/{peer_text(OTHER)}"
-    given = told(addresses=("192.168.1.7", "fe80::1%eth0", "fd77::1", "10.0.0.1"))
-    assert dialable(given, ME) == (
+    given = told(addresses=("192.168.1.7", "fe80::1%3", "fd77::1", "10.0.0.1"))
+    found = dialable(given, ME)
+    assert [address.text for address in found] == [
         "/ip4/192.168.1.7" + suffix,
+        "/ip6/fe80::1" + suffix,
         "/ip6/fd77::1" + suffix,
         "/ip4/10.0.0.1" + suffix,
-    )
+    ]
+    assert [address.interface for address in found] == [0, 3, 0, 0]
+
+
+def test_a_public_address_is_local_in_a_network_of_ours() -> None:
+    given = told(addresses=("2a02:77::7", "2a02:78::7", "8.8.8.8"))
+    own = ["/dns4/example.org/tcp/1", f"/ip6/2a02:77::1/tcp/4001/p2p/{peer_text(ME)}"]
+    assert [address.host for address in dialable(given, ME, own)] == ["2a02:77::7"]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +72,8 @@ def test_what_somebody_tells_becomes_addresses() -> None:
         told(port=None),
         told(port=70000),
         told(addresses=()),
-        told(addresses=("8.8.8.8", "127.0.0.1", "0.0.0.0")),
+        told(addresses=("8.8.8.8", "127.0.0.1", "0.0.0.0", "2a02:77::7")),
+        told(addresses=("fe80::1", "fe80::1%eth0", "fe80::1%" + "9" * 30, "169.254.0.1%3")),
         told(addresses=("nonsense",)),
     ],
 )
@@ -100,7 +110,7 @@ class Neighbourhood:
         self._asked: Counter[str] = Counter()
         self._tell: Callable[..., None] = lambda **event: None
         self._attempts = 0
-        monkeypatch.setattr(mdns, "Zeroconf", self.open)
+        monkeypatch.setattr(mdns, "_open_sockets", self.open)
         monkeypatch.setattr(mdns, "_open", self.begin)
         monkeypatch.setattr(mdns, "_FIRST_REPEAT_SECONDS", 0.01)
         monkeypatch.setattr(mdns, "_LAST_REPEAT_SECONDS", 0.02)
@@ -142,7 +152,7 @@ async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_ta
         await neighbourhood.tell(f"{tag}-one", ServiceStateChange.Added)
         # Repeatedly: a machine that did not answer may do so later.
         await until(lambda: len(heard) >= 2)
-        assert set(heard) == {dialable(told(), network.peer)}
+        assert {*map(tuple, heard)} == {tuple(a.text for a in dialable(told(), network.peer))}
         assert len(discovery._followed) == 1
         for number in range(100):
             await neighbourhood.tell(f"{tag}-{number}", ServiceStateChange.Added)
@@ -178,7 +188,7 @@ async def test_a_thousand_invented_names_keep_no_member_from_being_found(
             await neighbourhood.tell(f"{tag}-{number}", ServiceStateChange.Added)
         await neighbourhood.tell(f"{tag}-honest", ServiceStateChange.Added)
         await until(lambda: bool(heard))
-        assert set(heard) == {dialable(told(), network.peer)}
+        assert {*map(tuple, heard)} == {tuple(a.text for a in dialable(told(), network.peer))}
         all_.cancel_scope.cancel()
 
 

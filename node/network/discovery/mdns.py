@@ -3,6 +3,9 @@
 A node announces itself under a name that contains a hash of the swarm-id and nothing else of it, so
 strangers cannot tell which swarm it is. Announcements of others are only suggestions of peers to dial: a
 peer that answers has to prove its key like any other.
+
+Both families are used, where the machine has them. A network without a router for IPv6 has link-local
+addresses alone: they are announced last, and dialled at the interface where they were announced.
 """
 
 from __future__ import annotations
@@ -10,11 +13,20 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import trio
-from zeroconf import Error, ServiceBrowser, ServiceInfo, ServiceStateChange, Zeroconf
+from zeroconf import (
+    Error,
+    InterfaceChoice,
+    IPVersion,
+    ServiceBrowser,
+    ServiceInfo,
+    ServiceStateChange,
+    Zeroconf,
+)
 
 from ....crypto.hashing import content_id
 from ....crypto.identity import PeerId, peer_from_text, peer_text
@@ -23,6 +35,7 @@ from ....protocol.wire.manifest import SwarmId
 from ..addresses import endpoint, parse_dial
 from ..cancel_scopes import open_scope, shielded
 from ..errors import BadAddress
+from ..interfaces import link_hosts
 from ..network import Network
 
 log = logging.getLogger(__name__)
@@ -43,6 +56,7 @@ _AGAIN_SECONDS = 30.0
 _LOOK_SECONDS = 3.0
 _CLOSE_SECONDS = 3.0
 _TAG_CHARACTERS = 24
+_SCOPE_DIGITS = 9
 
 
 class LocalDiscovery:
@@ -73,13 +87,13 @@ class LocalDiscovery:
             pause = float("inf")
             if own is not None:
                 try:
-                    zeroconf = await trio.to_thread.run_sync(Zeroconf)
+                    zeroconf = await trio.to_thread.run_sync(_open_sockets)
                     try:
                         await self._look_around(zeroconf, own)
                     finally:
                         with shielded(_CLOSE_SECONDS):
                             await trio.to_thread.run_sync(zeroconf.close)
-                except (OSError, Error) as error:
+                except (OSError, RuntimeError, Error) as error:
                     log.info("members in this network are not looked for: %s", error)
                     pause = _AGAIN_SECONDS
             with trio.move_on_after(pause):
@@ -92,7 +106,7 @@ class LocalDiscovery:
             await trio.sleep(_LOOK_SECONDS)
 
     async def _look_around(self, zeroconf: Zeroconf, own: ServiceInfo) -> None:
-        failure: OSError | Error | None = None
+        failure: Exception | None = None
         self._followed.clear()
         async with trio.open_nursery() as self._nursery:
             try:
@@ -100,7 +114,7 @@ class LocalDiscovery:
                 await self._wait_for_change(own)
                 log.info("the addresses of this machine have changed: announcing the new ones")
                 self._nursery.cancel_scope.cancel()
-            except (OSError, Error) as error:
+            except (OSError, RuntimeError, Error) as error:
                 # Passed out of the nursery, which would wrap it in a group.
                 failure = error
                 self._nursery.cancel_scope.cancel()
@@ -149,10 +163,28 @@ class LocalDiscovery:
                         abandon_on_cancel=True,
                         limiter=self._questions,
                     )
-                    addresses = dialable(info, self._network.peer) if info is not None else ()
-                    if addresses:
-                        self._hear(addresses)
+                    if info is not None:
+                        self._suggest(info)
                 await trio.sleep(pause.after_failure())
+
+    def _suggest(self, info: ServiceInfo) -> None:
+        addresses = dialable(info, self._network.peer, self._network.own_addresses)
+        for address in addresses:
+            if address.interface:
+                self._network.link_scopes.note(address.host, address.interface)
+        if addresses:
+            self._hear([address.text for address in addresses])
+
+
+@dataclass(frozen=True)
+class LocalAddress:
+    """An address to dial in the local network."""
+
+    text: str
+    """The full multiaddress."""
+    host: str
+    interface: int = 0
+    """The index of the interface of a link-local address."""
 
 
 def swarm_tag(swarm: SwarmId) -> str:
@@ -171,6 +203,8 @@ def own_service(network: Network, tag: str) -> ServiceInfo | None:
         except (BadAddress, ValueError):
             # A name, which is meant for peers outside.
             continue
+    if network.listens_on_all(6):
+        hosts += [host for host, _ in link_hosts()]
     ports = network.listening_ports
     if not hosts or not ports:
         return None
@@ -190,24 +224,57 @@ def _places(own: ServiceInfo | None) -> tuple[int | None, frozenset[str]]:
     return (None, frozenset()) if own is None else (own.port, frozenset(own.parsed_addresses()))
 
 
-def dialable(info: Any, own: PeerId) -> tuple[str, ...]:
-    """Return the usable addresses of an announcement, which is untrusted; none if it is invalid."""
+def dialable(info: Any, own: PeerId, own_addresses: Iterable[str] = ()) -> tuple[LocalAddress, ...]:
+    """Return the usable addresses of an announcement, which is untrusted; none if it is invalid.
+
+    Only addresses in a local network: no announcement may make us dial strangers. They are private, in
+    an IPv6 network of one of our `own_addresses`, or link-local and announced at one interface.
+    """
     try:
         peer = peer_from_text((info.properties.get(b"peer") or b"").decode("ascii"))
         if peer == own or not 0 < (info.port or 0) < 65536:
             return ()
-        found: list[str] = []
-        for host in info.parsed_addresses()[:_MAX_ADDRESSES]:
-            address = ipaddress.ip_address(host.partition("%")[0])
-            # Only addresses in a local network: no announcement may make us dial strangers. A link-local
-            # one is useless without our interface's name.
-            nowhere = address.is_loopback or address.is_unspecified or address.is_link_local
-            if address.is_private and not nowhere:
-                family = f"ip{address.version}"
-                found.append(f"/{family}/{address}/tcp/{info.port}/p2p/{peer_text(peer)}")
+        networks = _networks(own_addresses)
+        found: list[LocalAddress] = []
+        for host in info.parsed_scoped_addresses()[:_MAX_ADDRESSES]:
+            plain, _, scope = host.partition("%")
+            address = ipaddress.ip_address(plain)
+            interface = 0
+            if address.is_loopback or address.is_unspecified:
+                continue
+            if address.is_link_local:
+                # Of IPv4 it has no scope, and the system chooses an interface of its own accord.
+                if address.version == 4 or not scope.isdecimal() or len(scope) > _SCOPE_DIGITS:
+                    continue
+                interface = int(scope)
+            elif not address.is_private and not any(address in network for network in networks):
+                continue
+            text = f"/ip{address.version}/{address}/tcp/{info.port}/p2p/{peer_text(peer)}"
+            found.append(LocalAddress(text, str(address), interface))
         return tuple(found)
     except ValueError:
         return ()
+
+
+def _networks(own_addresses: Iterable[str]) -> list[ipaddress.IPv6Network]:
+    """Return the IPv6 networks that this machine has addresses in."""
+    found: list[ipaddress.IPv6Network] = []
+    for text in own_addresses:
+        with contextlib.suppress(BadAddress, ValueError):
+            address = ipaddress.ip_address(endpoint(parse_dial(text)[0])[0])
+            if isinstance(address, ipaddress.IPv6Address) and address.is_global:
+                found.append(ipaddress.IPv6Network((address, 64), strict=False))
+    return found
+
+
+def _open_sockets() -> Zeroconf:
+    """Open the library's sockets on all interfaces, in both families or, without IPv6, in IPv4. Raises
+    `OSError`, and `RuntimeError` if there is no interface."""
+    try:
+        return Zeroconf(InterfaceChoice.All, ip_version=IPVersion.All)
+    except (OSError, RuntimeError) as error:
+        log.info("members in this network are looked for in IPv4 alone: %s", error)
+        return Zeroconf()
 
 
 def _open(zeroconf: Zeroconf, own: ServiceInfo, changed: Callable[..., None]) -> None:
