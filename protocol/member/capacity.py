@@ -1,21 +1,37 @@
 """Capacity: how many sequences a member can compute, measured by itself and announced rarely.
 
-A member times its trainer and its own rounds. The part of a round that is left after fixed work
-(encoding, applying, and without `overlap` the exchange), times its rate of computing sequences, is its
-capacity, in sequences per day: with shares in proportion to capacities, all members finish at the same
-time. A unit that depended on the swarm's pace would have to be agreed on, and would change for all
+A member times its trainer and its own rounds. The number of sequences that it can compute in the part
+of a round that is left after fixed work (encoding, applying, and without `overlap` the exchange) is its
+capacity, stated in sequences per day: with shares in proportion to capacities, all members finish at the
+same time. A unit that depended on the swarm's pace would have to be agreed on, and would change for all
 members whenever one comes or goes.
+
+Computing itself has a fixed part as well: the seconds of an update are those of its sequences plus those
+of some more, the *overhead*. It shows where updates had different numbers of sequences. Without it a
+member with a small share would seem slow and keep its small share for ever, since the overhead is spread
+over few sequences.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 DAY_SECONDS = 86_400
 MOST_CAPACITY = 1 << 40
 
 # Number of measurements whose median counts: one interrupted round is no change.
 _WINDOW = 7
+# Updates from which the overhead is derived, and how much larger than the smallest share of them the
+# largest has to be: else noise decides.
+_OVERHEAD_WINDOW = 16
+_OVERHEAD_SPREAD = 1.5
+# Overhead that is assumed where it is unknown, in multiples of the present share, and the most that is
+# believed. A member that is idle for part of the round then states somewhat more than it has shown, and
+# finds out. A share smaller than three sequences counts as three: with one it could never grow.
+_ASSUMED_OVERHEAD = 1.0
+_MOST_OVERHEAD = 3.0
+_SMALL_SHARE = 3
 # The announced value stays while measurements are this close to it: each change moves streams, and a
 # member that gets one fetches its data.
 _HYSTERESIS = 1 / 16
@@ -28,7 +44,8 @@ class Capacity:
     """One member's measurements, and the capacity it announces. All times are in seconds."""
 
     def __init__(self) -> None:
-        self._per_sequence: deque[float] = deque(maxlen=_WINDOW)
+        # Sequences and seconds of the last updates.
+        self._timed: deque[tuple[int, float]] = deque(maxlen=_OVERHEAD_WINDOW)
         self._fixed: deque[float] = deque(maxlen=_WINDOW)
         self._applying: deque[float] = deque(maxlen=_WINDOW)
         self._exchanges: deque[float] = deque(maxlen=_WINDOW)
@@ -38,7 +55,7 @@ class Capacity:
         """Record an update: its number of sequences, the seconds of computing them, and the seconds that
         any update takes."""
         if sequences > 0 and computing > 0:
-            self._per_sequence.append(computing / sequences)
+            self._timed.append((sequences, computing))
             self._fixed.append(max(0.0, fixed))
 
     def applied(self, seconds: float) -> None:
@@ -56,14 +73,20 @@ class Capacity:
     def measured(self, round_seconds: float | None) -> int:
         """Return the sequences per day if a round takes `round_seconds` (None if unknown); 0 if nothing
         was measured."""
-        if not self._per_sequence:
+        if not self._timed:
             return 0
-        rate = 1.0 / _median(self._per_sequence)
+        share = self._timed[-1][0]
+        overhead = self._overhead(share)
+        per_sequence = self._seconds_per_sequence(overhead)
+        usual = share / (per_sequence * (share + overhead))
         if round_seconds:
             parts = self._fixed, self._applying, self._exchanges
             fixed = sum(_median(part) for part in parts if part)
-            rate *= max(_LEAST_PART, 1.0 - fixed / round_seconds)
-        return max(1, min(MOST_CAPACITY, round(rate * DAY_SECONDS)))
+            left = max(_LEAST_PART, 1.0 - fixed / round_seconds)
+            # In a shorter time than its share takes, overhead is shared out like the rest: a slow member
+            # computes a share over several rounds, and has the overhead once.
+            usual = max(usual * left, left / per_sequence - overhead / round_seconds)
+        return max(1, min(MOST_CAPACITY, round(usual * DAY_SECONDS)))
 
     def stated(self, round_seconds: float | None) -> int:
         """Return the capacity to announce: the last one, unless it has become wrong."""
@@ -72,6 +95,30 @@ class Capacity:
             self._stated = measured
         return self._stated
 
+    def _overhead(self, share: int) -> float:
+        """Return the fixed part of computing an update, in sequences that would take as long."""
+        share = max(share, _SMALL_SHARE)
+        most = max(self._timed, key=lambda timed: (timed[0], -timed[1]))
+        fewer = [timed for timed in self._timed if _OVERHEAD_SPREAD * timed[0] <= most[0]]
+        if not fewer:
+            return _ASSUMED_OVERHEAD * share
+        # The fastest, since other work on the device makes some of them slower.
+        few = min(fewer, key=lambda timed: timed[1])
+        each = (most[1] - few[1]) / (most[0] - few[0])
+        if each <= 0:
+            # The device was busier at the time of the smaller share.
+            return _ASSUMED_OVERHEAD * share
+        return max(0.0, min(_MOST_OVERHEAD * share, few[1] / each - few[0]))
 
-def _median(values: deque[float]) -> float:
+    def _seconds_per_sequence(self, overhead: float) -> float:
+        """Return the seconds of a sequence, the same with overhead included.
+
+        One interrupted update is no change. Two fast ones in a row are: interruptions make an update
+        slower, and nothing makes it faster than the device is.
+        """
+        found = [seconds / (sequences + overhead) for sequences, seconds in self._timed]
+        return min(_median(found[-_WINDOW:]), max(found[-2:]))
+
+
+def _median(values: Collection[float]) -> float:
     return sorted(values)[len(values) // 2]

@@ -148,10 +148,13 @@ def _lend(
     """Lend streams to members that need several rounds for one. Returns for each the borrower, the
     number of rounds, and the lender: the member that takes longest."""
     pace = pace_of(given, weights)
+    takes_turns = terms.order.lanes < len(given)
     slow: list[tuple[int, int]] = []
     for index, lanes in enumerate(given):
         if lanes == 0:
             rounds = min(-(-time_of(1, weights[index]) // pace), MOST_ROUNDS)
+            # A tie may leave it without a stream although it could compute one.
+            rounds = rounds if takes_turns else max(2, rounds)
             if rounds > 1 and terms.trains(round + rounds - 1):
                 slow.append((index, rounds))
     # If they are too many for one round, rotate which of them wait.

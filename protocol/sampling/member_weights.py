@@ -17,13 +17,18 @@ from typing import Literal
 from ...crypto.identity import PeerId
 from ..wire.messages import Record
 
-# Growth with each update that counts, up to the stated capacity: a share sixteen times as large takes
-# seven of them. A device that was asleep is back soon, and a false claim makes a round at most half as
-# long again.
+# Growth with each round up to an update that counts, up to the stated capacity: a share sixteen times as
+# large takes seven of them. A device that was asleep is back soon, and a false claim makes a round at
+# most half as long again. Rounds in which nothing was due count as well: with a share below one stream a
+# member is due in few rounds, and would need a hundred for the seven updates.
 _GROWTH = 2
-# Growth above half of the weight at which an update was last late: by a sixteenth. An excessive claim
-# then costs one late update in a dozen, rather than one in three.
-_CAREFUL_GROWTH = 16
+_ROUNDS_COUNTED = 8
+# Growth above half of the weight at which an update was last late: by a tenth, for eight rounds, which
+# takes it to that weight again. An excessive claim then costs one late update in nine, rather than one in
+# three. With slower growth a member that is late now and then for other reasons than its weight loses
+# all of it in time.
+_CAREFUL_GROWTH = 10
+_CAREFUL_ROUNDS = 8
 # Late updates shrink a weight to no less than one stream in this many rounds, among members at the
 # median: with that stream a member shows that it is back, and its capacity.
 _FLOOR_ROUNDS = 64
@@ -47,11 +52,16 @@ class MemberWeight:
     capacity: int = 0
     """Capacity stated in the last update that counted; 0 if none was."""
     limit: int = 0
-    """Half of the weight at which an update was late; above it growth is slow. 0 if none was late."""
+    """Half of the weight at which an update was late; above it growth is slow. 0 if none was late, or not
+    for a while."""
     missed: int = 0
     """Consecutive updates that were due and did not count."""
     spared: bool = False
     """Whether the last update that was due did not count in a thin round (`is_thin`)."""
+    punctual: int = 0
+    """Rounds since that late update, up to the last one whose update counted."""
+    waited: int = 0
+    """Consecutive rounds in which no update was due, up to a bound."""
 
     @property
     def why(self) -> Why:
@@ -68,14 +78,26 @@ class MemberWeight:
         """Return the weight after an update that counts, with the capacity that it stated; 0 states
         none. `most` is an upper bound."""
         if capacity == 0:
-            return MemberWeight(self.value, self.capacity, self.limit)
-        value = self.value
-        if self.limit and value >= self.limit:
-            grown = value + max(1, value // _CAREFUL_GROWTH)
-        else:
-            grown = value + max(1, value // _GROWTH)
-            grown = min(grown, self.limit) if self.limit else grown
-        return MemberWeight(min(capacity, grown, most), capacity, self.limit)
+            return replace(self, missed=0, spared=False, waited=0)
+        if self.missed and self.value < self.limit:
+            # On time again after a row of late updates: what it could do before is known.
+            return MemberWeight(min(capacity, self.limit, most), capacity, self.limit)
+        value, limit, punctual = self.value, self.limit, self.punctual
+        for _ in range(self.waited + 1):
+            if limit and value >= limit:
+                value += max(1, value // _CAREFUL_GROWTH)
+            else:
+                grown = value + max(1, value // _GROWTH)
+                value = min(grown, limit) if limit else grown
+            punctual += 1
+            if punctual >= _CAREFUL_ROUNDS:
+                limit = 0
+        value = min(capacity, value, most)
+        return MemberWeight(value, capacity, limit, punctual=punctual if limit else 0)
+
+    def idle(self) -> MemberWeight:
+        """Return the weight after a round in which no update was due."""
+        return replace(self, waited=min(self.waited + 1, _ROUNDS_COUNTED - 1))
 
     def late(self, floor: int) -> MemberWeight:
         """Return the weight after an update that was due and did not count."""
@@ -127,7 +149,7 @@ def next_weights(
         elif peer in due and median:
             after[peer] = weight.missed_in_thin_round(floor) if thin else weight.late(floor)
         else:
-            after[peer] = weight
+            after[peer] = weight.idle() if median else weight
     return weights if after == weights else after
 
 

@@ -7,11 +7,13 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from random import Random
 
 import pytest
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.shares import first_shares, next_shares
+from distro_node.protocol.member.capacity import Capacity
 from distro_node.protocol.member.timeouts import RoundTimeouts
 from distro_node.protocol.sampling.assignment import Terms
 from distro_node.protocol.sampling.member_weights import MemberWeight, next_weights
@@ -79,14 +81,23 @@ def play(
     max_share: float = 1 / 3,
     later: Callable[[int], list[float]] | None = None,
     idle: tuple[int, ...] = (),
+    overhead: float | None = None,
+    hindered: Callable[[int, int], float] = lambda round_, number: 1.0,
 ) -> Played:
     """Simulate members of these speeds, in sequences a second. An `idle` member makes its updates up at
-    once."""
+    once. With an `overhead`, seconds that each update takes besides its sequences, members state what
+    they measure instead of their true capacity. In round r, member n takes `hindered(r, n)` times as
+    long."""
     peers = sorted(PeerId(bytes([n % 256, n // 256]) * 16) for n in range(len(speeds)))
     everybody = Membership(since=dict.fromkeys(peers, 0))
     spec = RoundSpec(sequences=lanes, max_share=max_share, collect_min_seconds=0.1)
     terms = Terms(StreamOrder(1, 1_000_000, lanes, 1000, 10), max_share, bool)
     pacing, played = RoundTimeouts(spec), Played()
+    measured = [Capacity() for _ in peers]
+
+    def seconds_of(sequences: int, number: int, round_: int) -> float:
+        return (sequences / true[number] + (overhead or 0.0)) * hindered(round_, number)
+
     empty = Record(0, RecordId(bytes(32)), 0, (), (), (), None)
     shares, _ = next_shares(terms, first_shares(everybody), empty, everybody, False)
     begun: dict[tuple[int, int], float] = {}
@@ -102,10 +113,14 @@ def play(
             run = shares.dealt[0].runs.get(peer)
             if run is not None:
                 due[number] = sum(map(len, run))
-                arrivals[number] = 0.0 if number in idle else due[number] / true[number]
+                took = seconds_of(due[number], number, round_)
+                arrivals[number] = 0.0 if number in idle else took
+                measured[number].trained(due[number], took, 0.0)
             elif peer in shares.due:
                 due[number] = 1
-                arrivals[number] = max(0.0, begun[number, round_] + 1 / true[number] - now)
+                took = seconds_of(1, number, round_)
+                arrivals[number] = max(0.0, begun[number, round_] + took - now)
+                measured[number].trained(1, took, 0.0)
         deadline = pacing.collect
         counted = {n: due[n] for n, at in arrivals.items() if at <= deadline}
         seconds = max(arrivals.values()) if len(counted) == len(arrivals) else deadline
@@ -117,7 +132,9 @@ def play(
                 1,
                 0.0,
                 bytes(64),
-                (claims or {}).get(n, honest)(round_, round(true[n] * DAY)),
+                measured[n].stated(pacing.round_seconds)
+                if overhead is not None
+                else (claims or {}).get(n, honest)(round_, round(true[n] * DAY)),
             )
             for n in sorted(counted)
         )
@@ -245,6 +262,41 @@ def test_fifty_of_sixty_who_claim_everything_and_do_nothing() -> None:
     assert max(max(each.values()) for each in played.lanes) <= 200
     # If they compute honestly, they are late at once, and each late update halves their share.
     assert max(play([4.0] * 60, few, lanes=600, rounds=60).lanes[-1].values()) <= 40
+
+
+@pytest.mark.parametrize("lanes", [16, 24, 240])
+@pytest.mark.parametrize("overhead, slower", [(0.0, 4.0), (0.0, 12.0), (2.0, 12.0), (10.0, 4.0)])
+def test_an_equal_member_finds_its_share_within_ten_rounds_of_being_on_time(
+    lanes: int, overhead: float, slower: float
+) -> None:
+    """Its computer had other work for forty rounds. An update takes as long as `overhead` sequences
+    more than it has: with a small share a member must not look slow because of them."""
+    played = play(
+        [lanes / 8.0] * 3,
+        lanes=lanes,
+        overhead=overhead * 8 / lanes,
+        hindered=lambda round_, number: slower if number == 2 and round_ <= 40 else 1.0,
+        rounds=80,
+    )
+    shares = [each.get(2, 0) / lanes for each in played.lanes]
+    assert statistics.mean(shares[20:40]) < 0.12
+    # The first update may have been begun before.
+    on_time = [n for n, each in enumerate(played.counted) if n >= 40 and 2 in each][1]
+    assert min(shares[on_time + 10 :]) > 0.25
+    assert max(shares[on_time:]) < 0.4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_being_late_now_and_then_does_not_cost_a_member_its_share(seed: int) -> None:
+    """Another program makes one update in ten take ten times as long, whatever its size."""
+    chance = Random(seed)
+    played = play(
+        [3.0] * 3,
+        lanes=24,
+        hindered=lambda _, number: 10.0 if number == 2 and chance.random() < 0.1 else 1.0,
+        rounds=200,
+    )
+    assert played.part(2, last=150) > 0.2
 
 
 def after(weights: dict[PeerId, MemberWeight], *counted: int) -> dict[PeerId, MemberWeight]:

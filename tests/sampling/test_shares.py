@@ -102,19 +102,41 @@ def test_no_claim_grows_for_ever() -> None:
 
 
 def test_who_came_late_grows_carefully() -> None:
-    """So an excessive claim costs one late update in a dozen, not one in three."""
+    """So an excessive claim costs one late update in nine, not one in three."""
     values = [(weight := MemberWeight(1600, HUGE).late(1)).value]
-    for _ in range(2):
+    for _ in range(10):
         weight = weight.counted(HUGE, HUGE)
         values.append(weight.value)
-    assert values == [800, 850, 903]
+    assert values[:3] == [800, 880, 968]
+    # For eight rounds, in which it comes to the weight that was too much; then it grows as before.
+    assert 1600 < values[8] < 1760
+    assert values[10] == values[8] * 9 // 4
 
 
-def test_only_the_first_of_a_row_says_how_much_is_too_much() -> None:
-    """A member that was away for a while is back soon."""
+def test_after_a_row_of_late_updates_half_of_the_weight_before_is_back_at_once() -> None:
+    """A member that was away for a while is back soon; but only up to what it states."""
     weight = MemberWeight(1600, 1600).late(1).late(1).late(1)
-    grown = [(weight := weight.counted(1600, HUGE)).value for _ in range(4)]
-    assert grown == [300, 450, 675, 800]
+    assert weight.value == 200
+    assert weight.counted(1600, HUGE).value == 800
+    assert weight.counted(300, HUGE).value == 300
+    assert weight.counted(1600, 500).value == 500
+
+
+def test_one_that_is_always_late_again_gains_nothing_by_being_on_time_in_between() -> None:
+    weight = MemberWeight(1600, HUGE)
+    for _ in range(4):
+        weight = weight.late(1).late(1).counted(HUGE, HUGE)
+    assert weight.value == 100
+
+
+def test_rounds_in_which_nothing_was_due_count_as_growth() -> None:
+    """A member with less than one stream is due in few rounds."""
+    weight = MemberWeight(100, 100)
+    assert weight.counted(HUGE, HUGE).value == 150
+    assert weight.idle().idle().counted(HUGE, HUGE).value == 337
+    for _ in range(1000):
+        weight = weight.idle()
+    assert weight.counted(HUGE, HUGE).value < 100 * 1.5**8
 
 
 def test_a_minority_does_not_set_the_scale() -> None:
@@ -228,7 +250,8 @@ def test_who_is_at_work_is_not_late() -> None:
     while chain.round < work.due:
         _goes_on(chain, slow)
     assert work.due > work.dealt + 1
-    assert chain.ledger.dealing.shares(chain.round).weights[slow] == before
+    after = chain.ledger.dealing.shares(chain.round).weights[slow]
+    assert (after.value, after.missed) == (before.value, before.missed)
 
 
 def test_what_was_lent_and_not_trained_is_dealt_again() -> None:
@@ -377,3 +400,27 @@ def test_something_is_always_left_of_a_round() -> None:
 
 def test_a_capacity_has_a_bound() -> None:
     assert _capacity(1e-12).measured(None) == HUGE
+
+
+def _shown(*timed: tuple[int, float]) -> Capacity:
+    found = Capacity()
+    for sequences, seconds in timed:
+        found.trained(sequences, seconds, 0.0)
+    return found
+
+
+def test_what_any_update_takes_is_not_slowness() -> None:
+    """Ten seconds for any update and one for each sequence: in 20 seconds that is ten."""
+    ten = 86_400 // 2
+    assert _shown((10, 20.0), (10, 20.0)).measured(20.0) == ten
+    assert _shown((10, 20.0), (5, 15.0), (5, 15.0)).measured(20.0) == ten
+    # One that had one sequence at a time states more than one in eleven seconds, and finds out.
+    assert _shown((1, 11.0), (1, 11.0)).measured(20.0) > 2 * 86_400 // 20
+    # A share that takes several rounds is as slow as it is.
+    assert _shown((1, 40.0), (1, 40.0)).measured(20.0) == 86_400 // 40
+
+
+def test_two_fast_updates_show_that_a_device_is_free_again() -> None:
+    busy = [(10, 90.0)] * 7
+    assert _shown(*busy, (10, 10.0)).measured(None) == 9600
+    assert _shown(*busy, (10, 10.0), (10, 10.0)).measured(None) == 86_400
