@@ -35,6 +35,7 @@ from distro_node.node.telemetry.audit_status import LeftOut
 from distro_node.node.telemetry.families import Family
 from distro_node.node.telemetry.logs import LOG_FILE, LogFormat, configure_logging
 from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.status import EventStatus, MemberStatus, Progress, encode_status
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training import client
@@ -258,7 +259,7 @@ def test_the_history_is_json_line_by_line(tmp_path: Path) -> None:
     telemetry = Telemetry(chain.ledger.manifest.founder, Metrics(version="1"))
     telemetry.keep_history(tmp_path / "history.jsonl")
     record = chain.ledger[0].record
-    telemetry.applied(record, 3, 9, 0.1, 1.0)
+    telemetry.applied(record, 3, 9, 0.1, 1.0, attendance=RoundAttendance("counted"))
     telemetry.evaluated(0, float("nan"))
     telemetry.evaluated(0, float("inf"))
     text = (tmp_path / "history.jsonl").read_text()

@@ -15,6 +15,7 @@ from ..telemetry.audit_status import ChecksStatus
 from ..telemetry.messages import (
     STATES,
     duration_words,
+    own_rounds_note,
     reach_words,
     shift_sentence,
     short,
@@ -101,7 +102,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         value = ", ".join(shown[:_TASKS_SHOWN]) + more
         yield StatusRow("tasks", value, f"after round {status.scores.round:,}, by lm-eval")
     yield StatusRow("tokens", _count(training.tokens), "by the swarm, since your start")
-    yield StatusRow("your rounds", _own_rounds(status), "in which your update counted")
+    yield StatusRow("your rounds", _own_rounds(status), own_rounds_note(training.own))
     if swarm is not None and swarm.checks is not None:
         yield from _own_checks(swarm.checks)
         yield from _checks(swarm.checks)
@@ -305,7 +306,7 @@ def _members(status: Status) -> str:
 def _own_rounds(status: Status) -> str:
     own = status.training.own
     since = "" if own.first_round is None else f" since round {own.first_round}"
-    return f"{own.counted:,}{since}"
+    return f"{own.counted:,} counted{since}"
 
 
 def _count(number: int | None) -> str:

@@ -26,6 +26,7 @@ from ...protocol.chain.entry_store import MAX_DECIDED_BYTES, decode_decided
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.messages import Record
 from ..telemetry.history import MAX_SAMPLE_CHARACTERS
+from ..telemetry.own_rounds import OWN_ROUNDS
 from ..util.sanitize import harmless_piece
 
 T = TypeVar("T")
@@ -45,6 +46,8 @@ _PHASES_KEPT = 64
 _PEERS_AGAIN = 64
 # Number of most recently departed peers listed among the members.
 _GONE_SHOWN = 64
+# Number of members with a late update listed for a round.
+_LATE_SHOWN = 16
 _MAX_HELDOUT = 4096
 _MAX_SAMPLES = 64
 # Samples sent with each event; no second brings more.
@@ -355,8 +358,17 @@ class RunHistory:
         while self.phases and self.phases[-1]["round"] >= round_:
             # The round was repeated on another chain.
             self.phases.pop()
+        own, late = line.get("own"), line.get("late")
         self.phases.append(
-            {"round": round_, "time": time, **{name: _number(seconds.get(name)) for name in PHASES}}
+            {
+                "round": round_,
+                "time": time,
+                "own": own if own in OWN_ROUNDS else None,
+                "late": [each for each in late if isinstance(each, str)][:_LATE_SHOWN]
+                if isinstance(late, list)
+                else None,
+                **{name: _number(seconds.get(name)) for name in PHASES},
+            }
         )
 
 

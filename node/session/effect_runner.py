@@ -66,6 +66,7 @@ from ..network.exchange.relays import Relays
 from ..network.network import Network
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import SwarmStore
+from ..telemetry.own_rounds import attendance_of
 from ..telemetry.telemetry import Telemetry
 from ..training.client import TrainedUpdate as Made
 from ..training.reaudit import ReauditWorker
@@ -248,7 +249,10 @@ class Runner:
         record = self.member.ledger[record_round].record
         if record.updates or record_round == 0:
             members = len(self.member.ledger.membership(record_round))
-            self.telemetry.applied(record, members, fingerprint, seconds, now)
+            attendance = attendance_of(self.member.ledger, record, self.telemetry.me)
+            self.telemetry.applied(
+                record, members, fingerprint, seconds, now, attendance=attendance
+            )
         self._dispatch(Applied(record_round, fingerprint, snapshot, seconds))
         self._say_state()
         # After the last round of the run, the run ends by itself with a record that needs all members.

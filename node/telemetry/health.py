@@ -28,8 +28,8 @@ _TONES: dict[State, Tone] = {
     "paused": "rest",
     "leaving": "rest",
 }
-# After this many rounds without a counted update it is not bad luck any more.
-_ROUNDS_MISSED = 5
+# After this many updates in a row that were due and did not count it is not bad luck any more.
+_UPDATES_MISSED = 5
 # A swarm counts as stalled if nothing was decided for this many rounds' time and at least this long.
 _ROUNDS_OF_SILENCE = 10
 _LONG_SECONDS = 60.0
@@ -49,7 +49,7 @@ def verdict(status: Status) -> Health:
     if status.state == "observing":
         return _observed(status)
     words, sentence = STATES[status.state], state_sentence(status)
-    swarm, training, own = status.swarm, status.training, status.training.own
+    swarm, own = status.swarm, status.training.own
     checked = None if swarm is None or swarm.checks is None else swarm.checks.own
     if status.state == "joining" and checked is not None and checked.why == "turned_away":
         why = own_words(checked)
@@ -73,14 +73,11 @@ def verdict(status: Status) -> Health:
             awaited_sentence(swarm.awaited),
             "nothing has to be done: then the others go on without it",
         )
-    if (
-        own.last_round is not None
-        and training.round is not None
-        and training.round - own.last_round >= _ROUNDS_MISSED
-    ):
+    if own.missed_in_a_row >= _UPDATES_MISSED:
+        missed = f"your last {own.missed_in_a_row:,} updates"
         return Health(
             "warn",
-            f"no update of yours has counted since round {own.last_round:,}: they come too late",
+            f"{missed} were late, so the swarm gives you less work",
             "raise --max-upload, or give the trainer more of the computer (--threads, --device)",
         )
     if (

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .status import (
     Awaited,
+    OwnWork,
     Phase,
     ReachStatus,
     ScheduleStatus,
@@ -154,6 +155,18 @@ def state_sentence(status: Status) -> str:
     if is_over(training, status.swarm):
         return "the last round is done; the members sign for what came out"
     return _PHASES[training.phase].format(device=device, round=round_)
+
+
+def own_rounds_note(own: OwnWork) -> str:
+    """Return in how many rounds a node's update did not count, by cause."""
+    parts = (
+        (own.late, "late"),
+        (own.left_out, "left out"),
+        (own.no_work, "without work for you"),
+        (own.not_needed, "that needed none of yours"),
+    )
+    said = [f"{number:,} {what}" for number, what in parts if number]
+    return ", ".join(said) or "none late, none left out"
 
 
 def speed_words(trainer: TrainerStatus) -> str:

@@ -33,6 +33,7 @@ from ..errors import ExitCode, UserError, address_missing
 from ..util.host_names import host_name, is_loopback, is_own_host
 from .audit_metrics import CheckedMetrics
 from .families import Maker
+from .own_rounds import OwnRound
 from .status import State
 
 _log = logging.getLogger(__name__)
@@ -208,8 +209,13 @@ class Metrics(Maker):
             "the last rounds, over what a large matrix product reaches on its device, from 0 to 1.",
         )
         self.model_flops_utilisation.set(math.nan)
-        self.rounds_contributed = self._single(
-            Counter, "rounds_contributed_total", "Rounds whose record counts this node's update."
+        self.own_rounds = self._family(
+            Counter,
+            "own_rounds_total",
+            "Rounds by this node's part in them: its update counted, was late, was left out; it had no "
+            "work, or none was needed of it.",
+            "own",
+            Literal[OwnRound, "other"],
         )
         self.phase_seconds = self._family(
             Histogram,

@@ -117,6 +117,16 @@ class OwnWork:
 
     counted: int
     """Rounds in which its update counted."""
+    late: int
+    """Rounds whose record lacks its update, which was due."""
+    left_out: int
+    """Rounds whose record has its update, and whose step does not."""
+    no_work: int
+    """Rounds in which it was assigned no samples."""
+    not_needed: int
+    """Rounds that needed no update of it: in them committees aggregate those of the round before."""
+    missed_in_a_row: int
+    """Its updates that were due and did not count since the last one that did."""
     tokens: int
     """Tokens of its updates in these rounds."""
     first_round: int | None

@@ -21,6 +21,7 @@ from ...protocol.wire.messages import Record
 from .history import last_rounds, last_scores, write
 from .messages import event_sentence
 from .metrics import Metrics, Task
+from .own_rounds import OWN_ROUNDS, OwnRound, OwnRoundCounts, RoundAttendance
 from .privacy import PrivacyStatus
 from .speed import RecentRounds
 from .status import (
@@ -70,7 +71,7 @@ class OwnUpdate:
 class _Totals:
     tokens: int = 0
     own_tokens: int = 0
-    contributed: int = 0
+    rounds: OwnRoundCounts = field(default_factory=OwnRoundCounts)
     first_round: int | None = None
     last_round: int | None = None
     update_bytes: list[int] = field(default_factory=lambda: [0, 0])
@@ -227,7 +228,14 @@ class Telemetry:
         self.round, self.fingerprint = max(0, round), fingerprint
 
     def applied(
-        self, record: Record, members: int, fingerprint: int, seconds: float, now: float
+        self,
+        record: Record,
+        members: int,
+        fingerprint: int,
+        seconds: float,
+        now: float,
+        *,
+        attendance: RoundAttendance,
     ) -> None:
         """Note that a record is in the parameters, and write the round's line of the history.
 
@@ -240,21 +248,21 @@ class Telemetry:
             self.times.pop(round_, None)
             return
         self._told[round_] = fingerprint
-        counted = any(entry.peer == self.me for entry in record.updates)
         tokens = sum(entry.tokens for entry in record.updates)
         loss_now = self._note_loss(record)
         own = self.own.pop(round_, None)
         received = self._received.pop(round_, 0)
-        if own is not None and not counted:
+        if own is not None and attendance.own == "late":
             self.event("refunded", round_, self.me)
         phases = self._phases(round_, seconds)
         waited = self._reach(now)
         if self._since is None or round_ >= self._since:
             loss = "" if loss_now is None else f"loss {loss_now:.4f}, "
-            number, said = len(record.updates), "yours among them" if counted else "yours not"
-            _log.info("round %d: %s%d of %d updates, %s", round_, loss, number, members, said)
-            self._count(round_, counted, own, tokens, received, len(record.updates))
-            self._count_metrics(counted, own, tokens, now)
+            number = len(record.updates)
+            what = f"{number} update{'' if number == 1 else 's'} of {members} members"
+            _log.info("round %d: %s%s; %s", round_, loss, what, OWN_ROUNDS[attendance.own])
+            self._count(round_, attendance.own, own, tokens, received, number)
+            self._count_metrics(attendance.own, own, tokens, now)
         for phase, length in phases.items():
             if length is not None:
                 self.metrics.phase_seconds[phase].observe(max(0.0, length))
@@ -270,6 +278,8 @@ class Telemetry:
             loss=loss_now,
             received=received,
             seconds=phases,
+            own=attendance.own,
+            late=[peer_text(peer) for peer in attendance.late],
             **own_work,
         )
         for table in (self.own, self.times, self._received):
@@ -290,10 +300,11 @@ class Telemetry:
         size = sum(entry.size for entry in record.updates)
         number = len(record.updates)
         said = "" if loss is None else f", loss {loss:.4f}"
-        _log.info("round %d: %d of %d updates%s", record.round, number, members, said)
+        what = f"{number} update{'' if number == 1 else 's'} of {members} members"
+        _log.info("round %d: %s%s", record.round, what, said)
         self._reach(now)
-        self._count(record.round, False, None, tokens, size, number)
-        self._count_metrics(False, None, tokens, now)
+        self._count(record.round, None, None, tokens, size, number)
+        self._count_metrics(None, None, tokens, now)
         self._write_round(record, members, record.fingerprint, loss=loss, received=size, seconds={})
 
     # Queries
@@ -323,7 +334,12 @@ class Telemetry:
             tokens=totals.tokens,
             received_bytes_per_round=_mean(totals.received),
             own=OwnWork(
-                counted=totals.contributed,
+                counted=totals.rounds.counted,
+                late=totals.rounds.late,
+                left_out=totals.rounds.left_out,
+                no_work=totals.rounds.no_work,
+                not_needed=totals.rounds.not_needed,
+                missed_in_a_row=totals.rounds.missed_in_a_row,
                 tokens=totals.own_tokens,
                 first_round=totals.first_round,
                 last_round=totals.last_round,
@@ -388,7 +404,7 @@ class Telemetry:
     def _count(
         self,
         round: int,
-        counted: bool,
+        became: OwnRound | None,
         own: OwnUpdate | None,
         tokens: int,
         received: int,
@@ -396,30 +412,33 @@ class Telemetry:
     ) -> None:
         totals = self._totals
         totals.tokens += tokens
+        if became is not None:
+            totals.rounds.add(became)
         if own is not None:
             _add(totals.update_bytes, own.size)
             totals.bits[0] += 8 * own.size
             totals.bits[1] += own.coefficients
         if updates and received:
             _add(totals.received, received)
-        if counted:
-            totals.contributed += 1
+        if became == "counted":
             totals.own_tokens += own.tokens if own is not None else 0
             totals.last_round = round
             if totals.first_round is None:
                 totals.first_round = round
 
-    def _count_metrics(self, counted: bool, own: OwnUpdate | None, tokens: int, now: float) -> None:
+    def _count_metrics(
+        self, became: OwnRound | None, own: OwnUpdate | None, tokens: int, now: float
+    ) -> None:
         metrics = self.metrics
         metrics.tokens["swarm"].inc(tokens)
-        own_tokens = own.tokens if own is not None and counted else 0
+        own_tokens = own.tokens if own is not None and became == "counted" else 0
         metrics.tokens["own"].inc(own_tokens)
         if self._last_applied is not None and now > self._last_applied:
             metrics.tokens_per_second["swarm"].set(tokens / (now - self._last_applied))
             metrics.tokens_per_second["own"].set(own_tokens / (now - self._last_applied))
         self._last_applied = now
-        if counted:
-            metrics.rounds_contributed.inc()
+        if became is not None:
+            metrics.own_rounds[became].inc()
 
     def _write_round(
         self,
@@ -430,7 +449,7 @@ class Telemetry:
         loss: float | None,
         received: int,
         seconds: Mapping[str, float | None],
-        **own_work: float | None,
+        **own_work: object,
     ) -> None:
         """Write a round's line of the history, and set the metrics of the swarm's progress."""
         self.metrics.round.set(record.round)

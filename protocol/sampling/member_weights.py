@@ -24,9 +24,9 @@ from ..wire.messages import Record
 _GROWTH = 2
 _ROUNDS_COUNTED = 8
 # Growth above half of the weight at which an update was last late: by a tenth, for eight rounds, which
-# takes it to that weight again. An excessive claim then costs one late update in nine, rather than one in
-# three. With slower growth a member that is late now and then for other reasons than its weight loses
-# all of it in time.
+# takes it to that weight again. An excessive claim then costs one late update in nine, rather than one
+# in three. With slower growth a member that is late now and then for other reasons than its weight
+# loses all of it in time.
 _CAREFUL_GROWTH = 10
 _CAREFUL_ROUNDS = 8
 # Late updates shrink a weight to no less than one stream in this many rounds, among members at the
@@ -52,8 +52,8 @@ class MemberWeight:
     capacity: int = 0
     """Capacity stated in the last update that counted; 0 if none was."""
     limit: int = 0
-    """Half of the weight at which an update was late; above it growth is slow. 0 if none was late, or not
-    for a while."""
+    """Half of the weight at which an update was late; above it growth is slow. 0 if none was late in the
+    last rounds."""
     missed: int = 0
     """Consecutive updates that were due and did not count."""
     spared: bool = False

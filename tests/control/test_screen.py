@@ -50,7 +50,7 @@ def test_a_newcomer_reads_what_goes_on() -> None:
         "1,234,567",
         "3.06 kB",
         "10.56 bits",
-        "14 since round 3",
+        "14 counted since round 3",
         # 2 bytes × 857,216 parameters × 2 others, and by how much that exceeds 6,120 bytes.
         "3.43 MB, 560 ×",
         "CCCCCC (heard 12 s ago)",

@@ -12,6 +12,7 @@ from distro_node.crypto.identity import peer_text
 from distro_node.node.dashboard import run_history as module
 from distro_node.node.dashboard.run_history import RunHistory
 from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.telemetry import Telemetry
 from simulation.chain import Chain
 from simulation.swarm import identity
@@ -239,7 +240,9 @@ def test_the_history_that_a_node_writes_is_the_one_that_is_read(
     telemetry.keep_history(files[1])
     times = telemetry.round_times(7)
     times.compute, times.trained, times.collected, times.decided = 0.5, 1.0, 3.0, 3.5
-    telemetry.applied(chain.ledger[7].record, 2, 9, 0.125, 4.0)
+    telemetry.applied(
+        chain.ledger[7].record, 2, 9, 0.125, 4.0, attendance=RoundAttendance("counted")
+    )
     telemetry.evaluated(7, 2.0)
     telemetry.sampled(7, "and so on\x1b[2J\n")
     whole = read(open_it(chain, files))

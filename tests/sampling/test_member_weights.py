@@ -265,7 +265,9 @@ def test_fifty_of_sixty_who_claim_everything_and_do_nothing() -> None:
 
 
 @pytest.mark.parametrize("lanes", [16, 24, 240])
-@pytest.mark.parametrize("overhead, slower", [(0.0, 4.0), (0.0, 12.0), (2.0, 12.0), (10.0, 4.0)])
+@pytest.mark.parametrize(
+    ("overhead", "slower"), [(0.0, 4.0), (0.0, 12.0), (2.0, 12.0), (10.0, 4.0)]
+)
 def test_an_equal_member_finds_its_share_within_ten_rounds_of_being_on_time(
     lanes: int, overhead: float, slower: float
 ) -> None:

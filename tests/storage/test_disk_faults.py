@@ -48,6 +48,7 @@ from distro_node.node.storage.spill_file import SpillFile
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.telemetry import logs
 from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.plots import plot_losses
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer.error_report import describe
@@ -342,7 +343,14 @@ def history(root: Path) -> None:
     telemetry = Telemetry(CHAIN.manifest.founder, Metrics(version="1"))
     telemetry.keep_history(path)
     for round_ in range(3):
-        telemetry.applied(CHAIN.ledger[round_].record, 3, 9, 0.1, float(round_))
+        telemetry.applied(
+            CHAIN.ledger[round_].record,
+            3,
+            9,
+            0.1,
+            float(round_),
+            attendance=RoundAttendance("counted"),
+        )
 
 
 async def _serve(socket: Path) -> None:

@@ -26,6 +26,7 @@ from distro_node.node.storage.final_file import read_final, write_final
 from distro_node.node.storage.monotonic_counter import MonotonicCounter
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer.optimizer.momentum import load_momentum, save_momentum
 from distro_node.protocol.wire.checkpoint import Checkpoint
@@ -217,12 +218,26 @@ def test_the_history(directory: SwarmDir) -> None:
     telemetry = Telemetry(CHAIN.manifest.founder, Metrics(version="1"))
     telemetry.keep_history(directory.history)
     for round_ in range(ROUNDS):
-        telemetry.applied(CHAIN.ledger[round_].record, 3, 9, 0.1, float(round_))
+        telemetry.applied(
+            CHAIN.ledger[round_].record,
+            3,
+            9,
+            0.1,
+            float(round_),
+            attendance=RoundAttendance("counted"),
+        )
     for _ in flips(directory.history, "history"):
         again = Telemetry(CHAIN.manifest.founder, Metrics(version="1"))
         again.keep_history(directory.history)
         for round_ in range(ROUNDS):
-            again.applied(CHAIN.ledger[round_].record, 3, 9, 0.1, float(round_))
+            again.applied(
+                CHAIN.ledger[round_].record,
+                3,
+                9,
+                0.1,
+                float(round_),
+                attendance=RoundAttendance("counted"),
+            )
         assert directory.history.read_bytes().endswith(b"}\n")
 
 

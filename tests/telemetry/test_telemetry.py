@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.own_rounds import attendance_of
 from distro_node.node.telemetry.telemetry import OwnUpdate, Telemetry
 from simulation.chain import Chain
 from simulation.swarm import identity
@@ -29,7 +30,11 @@ def history(tmp_path: Path) -> Path:
 
 def apply_rounds(telemetry: Telemetry, chain: Chain, *rounds: int, fingerprint: int = 9) -> None:
     for round_ in rounds:
-        telemetry.applied(chain.ledger[round_].record, 2, fingerprint + round_, 0.1, float(round_))
+        record = chain.ledger[round_].record
+        attendance = attendance_of(chain.ledger, record, ME)
+        telemetry.applied(
+            record, 2, fingerprint + round_, 0.1, float(round_), attendance=attendance
+        )
 
 
 @pytest.fixture
@@ -80,7 +85,8 @@ def test_each_round_is_a_line_of_the_log(
         apply_rounds(telemetry, chain, 1, 2, 2)
     lines = [line for line in caplog.messages if line.startswith("round ")]
     assert len(lines) == 2
-    assert re.fullmatch(r"round 1: loss \d\.\d{4}, 2 of 2 updates, yours among them", lines[0])
+    expected = r"round 1: loss \d\.\d{4}, 2 updates of 2 members; your update counted"
+    assert re.fullmatch(expected, lines[0])
 
 
 def test_a_restart_goes_on_where_the_history_ends(history: Path, chain: Chain) -> None:
