@@ -9,7 +9,8 @@ They run with each record that any member follows.
 - *accused*: a member that does its work and reports its audits truthfully has a clean reputation.
 - *idle*: a member that does no work is out of the step before `IDLE_ROUNDS` of its updates have counted
   in a row. Rounds in which another liar has votes are not counted: while honest members are away it may
-  be enough to keep a dispute open. Work that cannot be audited never counts.
+  be enough to keep a dispute open. Nor are the rounds of a dispute about it that was dropped since too
+  few were there to settle it. Work that cannot be audited never counts.
 
 Which updates are work is known from what was really computed (`scores`), and not from the audits.
 """
@@ -21,7 +22,8 @@ from dataclasses import dataclass, field, replace
 
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.reputation import ReputationTable
+from distro_node.protocol.audit.disputes import OPEN
+from distro_node.protocol.audit.reputation import FRESH, ReputationTable
 from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.audit.verdict import LEAST
 from distro_node.protocol.chain.audits import AuditLedger
@@ -32,10 +34,9 @@ from simulation.scores import Scores
 
 # Private here: `_accounts`, `_looked`: every field of an account is compared.
 
-IDLE_ROUNDS = 60
-"""A member with votes audits in every second round at least, but most members are away at times, and a
-dispute may be dropped twenty rounds after it began. At first the founder audits alone. One run reached
-41."""
+IDLE_ROUNDS = FRESH + OPEN
+"""An audit is recorded within `FRESH` rounds of the audited one and settled within `OPEN` more. A member
+with votes audits in every second round at least, so that three failures (`WORK`) come together."""
 
 
 @dataclass
@@ -133,6 +134,10 @@ class Books:
             page = pages[drawn.peer]
             shown = sum(n for round_, n in page.by_round.items() if round_ <= look.round)
             pages[drawn.peer] = replace(page, shown=max(page.shown, shown))
+        for first, ending in work.accounts.ended:
+            if ending == "dropped" and first.peer in pages:
+                page = pages[first.peer]
+                pages[first.peer] = replace(page, idle=max(0, page.idle - OPEN))
         # Members after this record: a member that departs with it has no votes, and heirs have one each.
         members = ledger.membership(record.round + 1).peers
         earned = work.earned(record.round)
