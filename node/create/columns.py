@@ -160,7 +160,9 @@ class ParquetFile:
         names = self._columns.there(self._file.schema_arrow.names)
         try:
             batches = self._file.iter_batches(self._at_once, columns=names, use_threads=False)
-            yield from _numbered(self._mapped.released(batches), names, self._columns.nested)
+            yield from self._mapped.intact(
+                _numbered(self._mapped.released(batches), names, self._columns.nested)
+            )
         except (self._arrow.ArrowException, OSError) as error:
             raise _broken("Parquet", error) from None
 
@@ -189,7 +191,7 @@ class ArrowFile:
         names = self._columns.there(self._reader.schema.names)
         try:
             pieces = self._mapped.released(self._pieces(names))
-            yield from _numbered(pieces, names, self._columns.nested)
+            yield from self._mapped.intact(_numbered(pieces, names, self._columns.nested))
         except (self._arrow.ArrowException, OSError) as error:
             raise _broken("Arrow", error) from None
 
@@ -215,6 +217,22 @@ class _MappedFile:
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.source = arrow.BufferReader(arrow.py_buffer(self._map))
+
+    def intact(self, rows: Rows) -> Rows:
+        """Yield the rows as long as the file keeps its length. Raises `BadFile` if it does not: the
+        system ends a process that reads what was cut off from a mapped file (SIGBUS)."""
+        while True:
+            # Of the file that is mapped, whatever has its name by now.
+            if self._map.size() < len(self._map):
+                raise BadFile(
+                    "was cut short by another program while it was read",
+                    "begin again when nothing writes to the file any more; a file that is replaced "
+                    "under another name and then renamed does no harm",
+                )
+            row = next(rows, None)
+            if row is None:
+                return
+            yield row
 
     def released(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield each batch, and drop from memory what was read for it: it stays in the system's cache,

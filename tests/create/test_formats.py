@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -172,6 +173,26 @@ def test_broken_parquet_and_arrow_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "b.parquet", "is no Parquet file, or damaged")
     (tmp_path / "a.arrow").write_bytes(b"ARROW1 but no more of it")
     refused(tmp_path / "a.arrow", "is no Arrow file, or damaged")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_mapped_file_that_is_cut_short_while_it_is_read_is_one_line(
+    tmp_path: Path, kind: str
+) -> None:
+    """Otherwise the system would end the process with a bus error."""
+    table = pyarrow.table({"text": [f"{number}" * 500 for number in range(5000)]})
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        parquet(path, {"text": table["text"]})
+    else:
+        with pyarrow.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+    source = Source(name="s", paths=(path,), columns=Columns(None, None))
+    found = items(find_files(source)[0][0], source, HOW)
+    next(found)
+    os.truncate(path, 4096)
+    with pytest.raises(UserError, match="was cut short by another program"):
+        list(found)
 
 
 @pytest.mark.parametrize("kind", ["stream", "file"])
