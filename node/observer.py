@@ -172,6 +172,7 @@ class ObserverSession:
             ledger.versions[len(ledger)].now,
             change_status(ledger),
             checks_status(ledger, None),
+            ended=ledger.finished,
         )
         self._checked.update(ledger)
 
@@ -187,6 +188,7 @@ class ObserverSession:
             final_round=None if seen is None or seen.final < 0 else seen.final,
             members=None if seen is None else _members(seen.members, connected),
             awaited=(),
+            ended=seen is not None and seen.ended,
             decided_seconds=self._telemetry.learned_seconds(trio.current_time()),
             apart=(),
             version=None if seen is None else seen.version,
@@ -223,6 +225,8 @@ class _Seen:
     """Protocol version in that round."""
     change: ChangeStatus | None
     checks: ChecksStatus | None
+    ended: bool
+    """Whether the chain has the run's last record."""
 
 
 def _members(peers: Sequence[PeerId], connected: Container[PeerId]) -> tuple[MemberStatus, ...]:

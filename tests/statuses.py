@@ -57,6 +57,7 @@ SWARM = SwarmStatus(
     final_round=14,
     members=MEMBERS,
     awaited=(),
+    ended=False,
     decided_seconds=41.0,
     apart=(),
     version=4,

@@ -15,17 +15,22 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
+from ...protocol.util.backoff import BackoffTimer
 from ...protocol.wire.blobs import CHUNK_BYTES, MAX_BLOB_BYTES, BlobList, decode_blob_list
 from ...protocol.wire.errors import ProtocolError
 from ..network.exchange.blobs import FetchFailed, Wanted
 from ..network.exchange.chunks import ChunkFetcher, Fetcher
 from ..storage.blob_store import BlobStore
+from ..util.waiting import WAITING_FOR
 
 _log = logging.getLogger(__name__)
 
 # For a list or the tokenizer, at most 16 MiB: at 1 Mbit/s it takes 134 s.
 _TIMEOUT_SECONDS = 300.0
+# Pause before peers that lack an item are asked again; a new connection ends it.
 _PAUSE_SECONDS = 2.0
+_MOST_PAUSE_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
 
 Report = Callable[[str, int, int], None]
 """(what, done, total)"""
@@ -92,6 +97,7 @@ class Downloads:
         return blobs if complete else None
 
     async def _blob(self, blob: ContentId, what: str, wanted: Wanted) -> bytes | None:
+        pauses = BackoffTimer(_PAUSE_SECONDS, _MOST_PAUSE_SECONDS)
         while True:
             try:
                 return await self._fetcher.fetch(
@@ -105,11 +111,19 @@ class Downloads:
                 if not wanted():
                     return None
                 self._say_waiting(what, failure)
-                await trio.sleep(_PAUSE_SECONDS)
+                await self._pause(pauses.after_failure(), wanted)
+
+    async def _pause(self, seconds: float, wanted: Wanted) -> None:
+        """Wait until other peers can be asked, for `seconds` at most."""
+        known, looks = set(self._providers()), round(seconds / _LOOK_SECONDS)
+        for _ in range(looks):
+            await trio.sleep(_LOOK_SECONDS)
+            if not wanted() or not set(self._providers()) <= known:
+                return
 
     def _say_waiting(self, what: str, failure: FetchFailed) -> None:
         _log.info("waiting for a peer that has %s (%s)", what, failure.reason)
-        self._report(f"waiting for a peer that has {what}", 0, 0)
+        self._report(f"{WAITING_FOR}a peer that has {what}", 0, 0)
 
 
 def blob_list_at(

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from ..telemetry.audit_messages import left_out_list, looks_text, own_words, votes_text
 from ..telemetry.audit_status import ChecksStatus
 from ..telemetry.messages import (
-    STATES,
     duration_words,
     own_rounds_note,
     reach_words,
     shift_sentence,
     short,
     speed_words,
+    state_remedy,
     state_sentence,
 )
 from ..telemetry.status import BootstrapStatus, EnergyStatus, LineStatus, Status
@@ -283,7 +283,7 @@ def _state(status: Status) -> str:
 
 
 def _meaning(status: Status) -> str:
-    remedy = STATES[status.state].remedy
+    remedy = state_remedy(status)
     return state_sentence(status) + (f"; {remedy}" if remedy else "")
 
 

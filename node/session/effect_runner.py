@@ -66,12 +66,12 @@ from ..network.exchange.relays import Relays
 from ..network.network import Network
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import SwarmStore
-from ..telemetry.own_rounds import attendance_of
 from ..telemetry.telemetry import Telemetry
 from ..training.client import TrainedUpdate as Made
 from ..training.reaudit import ReauditWorker
 from ..training.supervisor import TrainerSupervisor
 from .aggregator import panelist_of
+from .attendance import attendance_of
 from .progress_report import say_state
 from .sign_vote_exchange import open_sheets
 from .sync import Synchronizer
@@ -315,7 +315,8 @@ class Runner:
                 self.leave(_GOODBYE_SECONDS)
             if self.leaving and (now >= self._leave_by or self._may_go()):
                 self.finished.set()
-            if self.member.may_end(now) and not self._serve_result and self._may_part(now):
+            done = self.member.may_end(now, self._network.connected())
+            if done and not self._serve_result and self._may_part(now):
                 self.finished.set()
             await trio.sleep(TICK_SECONDS)
 

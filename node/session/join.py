@@ -46,6 +46,7 @@ from ..storage.data_dir import SwarmDir
 from ..storage.swarm_store import SwarmStore
 from ..telemetry.telemetry import Telemetry
 from ..training.task_names import require_task
+from ..util.waiting import WAITING_FOR
 from .sync import catch_up
 from .version_watch import check_version
 
@@ -214,8 +215,8 @@ def _another_chain(point: Checkpoint) -> UserError:
 
 def _waiting_for(checkpoint: Checkpoint | None) -> str:
     if checkpoint is None:
-        return "waiting for a member of the swarm"
-    return f"waiting for a member whose chain has the final record of round {checkpoint.round}"
+        return f"{WAITING_FOR}a member of the swarm"
+    return f"{WAITING_FOR}a member whose chain has the final record of round {checkpoint.round}"
 
 
 async def fetch_data(means: JoinContext, manifest: Manifest) -> Prefetch:

@@ -102,6 +102,7 @@ class SwarmSession:
         self._joining = open_scope()
         # What is known of the swarm so far; the status may be requested at any time.
         self._manifest: Manifest | None = None
+        self._ended = False
         self._work: _Work | None = None
 
     async def run(self, ticket: bytes) -> None:
@@ -184,6 +185,7 @@ class SwarmSession:
         check_standing(ledger, means.me)
         check_invitation(manifest, ledger, means.me, ticket)
         telemetry.arrive(len(ledger))
+        self._ended = ledger.finished
         prefetch = await fetch_data(means, manifest)
         own = await self._own_training(manifest, ledger)
         runner = Runner(
@@ -324,6 +326,7 @@ class SwarmSession:
             final_round=None if member is None else _final_round(member),
             members=None if member is None else _members(member, self._network.connected()),
             awaited=() if member is None else _awaited(member),
+            ended=self._ended if member is None else member.ledger.finished,
             decided_seconds=self._telemetry.learned_seconds(trio.current_time()),
             apart=() if self._work is None else _texts(self._work.runner.apart()),
             version=None if member is None else member.ledger.versions[member.round].now,

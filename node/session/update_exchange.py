@@ -36,6 +36,7 @@ from ..storage.blob_store import BlobStore
 from ..telemetry.telemetry import Telemetry
 from ..training.client import TrainedUpdate as Made
 from ..util.system_errors import is_shortage, note_shortage
+from ..util.waiting import WAITING_FOR
 from .sign_vote_exchange import SignVoteExchange
 
 _log = logging.getLogger(__name__)
@@ -204,7 +205,7 @@ class UpdateExchange:
         member = self._member
         if self._goes_on(wanted) and member.applied_round + 1 == wanted.round < member.round:
             # The round is decided and the next one to be applied: this node replays and waits for it.
-            what = f"waiting for a peer that has the updates of round {wanted.round}"
+            what = f"{WAITING_FOR}a peer that has the updates of round {wanted.round}"
             self._telemetry.report(what, 0, 0)
         if failure.is_vain:
             for report in self._fetching.in_vain(wanted, member.ledger, member.applied_round):

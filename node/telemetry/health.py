@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .audit_messages import is_trouble, own_words, trouble_sentence
-from .messages import STATES, awaited_sentence, reach_words, state_sentence
+from .messages import (
+    awaited_sentence,
+    is_result_missing,
+    reach_words,
+    state_remedy,
+    state_sentence,
+)
 from .status import State, Status, is_over
 
 Tone = Literal["good", "busy", "rest", "warn", "bad"]
@@ -48,14 +54,16 @@ def verdict(status: Status) -> Health:
     """Return the verdict on a node."""
     if status.state == "observing":
         return _observed(status)
-    words, sentence = STATES[status.state], state_sentence(status)
+    sentence = state_sentence(status)
     swarm, own = status.swarm, status.training.own
     checked = None if swarm is None or swarm.checks is None else swarm.checks.own
     if status.state == "joining" and checked is not None and checked.why == "turned_away":
         why = own_words(checked)
         return Health("bad", why.meaning, why.remedy)
-    if status.state != "training":
-        return Health(_TONES[status.state], sentence, words.remedy)
+    waits = status.progress is not None and status.progress.waits
+    if status.state != "training" or is_result_missing(status):
+        calm: Tone = "warn" if waits and status.state == "syncing" else _TONES[status.state]
+        return Health(calm, sentence, state_remedy(status))
     members = (swarm and swarm.members) or ()
     others = [member for member in members if not member.me]
     if others and not any(member.connected for member in others):

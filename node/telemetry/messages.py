@@ -143,6 +143,10 @@ def state_sentence(status: Status) -> str:
         return _observed_sentence(status)
     if status.state == "paused" and (causes := hold_words(status.shift)):
         return f"{causes}: {STATES['paused'].meaning}"
+    if is_result_missing(status):
+        return f"the run is over; {_result_search(status)}"
+    if status.state == "syncing" and status.progress is not None and status.progress.waits:
+        return f"nobody who is connected has what this node lacks: {status.progress.what}"
     if status.state != "training":
         return STATES[status.state].meaning
     if status.swarm is not None and status.swarm.awaited:
@@ -155,6 +159,30 @@ def state_sentence(status: Status) -> str:
     if is_over(training, status.swarm):
         return "the last round is done; the members sign for what came out"
     return _PHASES[training.phase].format(device=device, round=round_)
+
+
+def is_result_missing(status: Status) -> bool:
+    """Whether the run is over and its result is not here yet."""
+    ended = status.swarm is not None and status.swarm.ended
+    return ended and status.state in ("connecting", "syncing", "joining", "training")
+
+
+def _result_search(status: Status) -> str:
+    if status.progress is not None and status.progress.waits:
+        return "nobody who has the result can be reached"
+    return "this node fetches the result"
+
+
+def state_remedy(status: Status) -> str:
+    """Return what helps if the state persists; empty if nothing has to be done."""
+    if is_result_missing(status):
+        return (
+            "ask a member to start again with `--serve-result`; this node goes on asking, more and more "
+            "seldom"
+            if status.progress is not None and status.progress.waits
+            else "a large model on a slow line takes its time"
+        )
+    return STATES[status.state].remedy
 
 
 def own_rounds_note(own: OwnWork) -> str:

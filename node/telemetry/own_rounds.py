@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...crypto.identity import PeerId
-from ...protocol.chain.ledger import Ledger
-from ...protocol.wire.messages import Record
 
 OwnRound = Literal["counted", "late", "left_out", "no_work", "not_needed"]
 """A node's part in a decided round: its update counted; one was due and is not in the record; it is in
@@ -31,22 +29,6 @@ class RoundAttendance:
     own: OwnRound
     late: tuple[PeerId, ...] = ()
     """Members whose update was due and is not in the record."""
-
-
-def attendance_of(ledger: Ledger, record: Record, me: PeerId) -> RoundAttendance:
-    """Return who took part in the round of a checked `record` of this ledger."""
-    named = {entry.peer: entry for entry in record.updates}
-    due = ledger.dealing.due(record.round) if record.round else frozenset[PeerId]()
-    late = tuple(sorted(due - named.keys()))
-    if me in named:
-        weights = zip(record.updates, ledger.counts(record), strict=True)
-        counts = any(weight for entry, weight in weights if entry.peer == me)
-        return RoundAttendance("counted" if counts else "left_out", late)
-    if me in due:
-        return RoundAttendance("late", late)
-    return RoundAttendance(
-        "not_needed" if ledger.manifest.speaks(record.round) else "no_work", late
-    )
 
 
 @dataclass

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from ...protocol.wire.structure import StructureError, from_plain
 from ..errors import ExitCode, UserError
+from ..util.waiting import WAITING_FOR
 from .audit_status import ChecksStatus
 from .privacy import PrivacyStatus
 from .task_scores import TaskScores
@@ -69,6 +70,11 @@ class Progress:
     """Bytes, rounds or entries done so far."""
     total: int | None
     """Bytes, rounds or entries in all; None: unknown."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether nobody who could provide it is connected."""
+        return self.what.startswith(WAITING_FOR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +258,8 @@ class SwarmStatus:
     """Members whose update is due, and that may have gone."""
     decided_seconds: float | None
     """Seconds since this node learned of the last round's record; None: it knows of none."""
+    ended: bool
+    """Whether the chain here has the run's last record; the result may still be missing."""
     apart: tuple[str, ...]
     """Peer ids of connected current or former members whose chain diverges from this one before
     `final_round`. Neither side follows the other by itself."""

@@ -1,9 +1,10 @@
 """Shutdown after a finished run: a finished member may exit once no peer has fetched the result for a
 while.
 
-Members announce what they have (`view`). Peers that are not members do not: a newcomer that came too
-late, or an observer that keeps the result for others. They ask, which shows that they are there. So a
-member stays while it is asked for records or blobs, but not for ever.
+Members announce what they have (`view`), and a connected one that still catches up is waited for. Peers
+that are not members announce nothing: a newcomer that came too late, or an observer that keeps the
+result for others. They ask, which shows that they are there. So a member stays while it is asked for
+records or blobs, but not for ever.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ LOOK_SECONDS = 0.5
 _LOOKED_SECONDS = 4 * LOOK_SECONDS
 # A chunk of 4 MiB takes this long at 1 Mbit/s, and the next one is requested only then.
 _FETCHED_SECONDS = 30.0
-# Requests cost nothing, so they cannot keep a member for longer.
-_LONGEST_SECONDS = 3600.0
+LONGEST_SECONDS = 3600.0
+"""The longest time for which a finished member stays: requests cost nothing, and neither does being
+behind."""
 
 
 class ShutdownTimer:
@@ -39,5 +41,5 @@ class ShutdownTimer:
         """
         if self._since is None:
             self._since = now
-        until = min(max(self._until, self._since + _LOOKED_SECONDS), self._since + _LONGEST_SECONDS)
+        until = min(max(self._until, self._since + _LOOKED_SECONDS), self._since + LONGEST_SECONDS)
         return not watched or now >= until

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
@@ -10,6 +12,7 @@ from .liveness import Liveness
 from .message_filter import MessageFilter
 from .replica import Replica
 from .round import Round
+from .shutdown import LONGEST_SECONDS
 from .states import MemberState
 from .timeouts import RoundTimeouts
 
@@ -79,19 +82,29 @@ class MemberView:
         """Whether the run is over and the parameters here are its result."""
         return self._ledger.finished and self.at_tip
 
-    def may_end(self, now: float) -> bool:
+    def may_end(self, now: float, connected: Collection[PeerId] = ()) -> bool:
         """Whether the run is over and no member needs this one any more: all others have announced that
-        they have everything, or are silent. The wait for other answers is bounded, and so is the wait
-        for an end that is not final."""
+        they have everything, or are silent. A `connected` one that still catches up is waited for, up to
+        `LONGEST_SECONDS`; the wait for other answers is bounded by some leases, and so is the wait for
+        an end that is not final."""
         if not self.is_finished:
             return False
-        if now - self._current.created > _END_LEASES * self._pacing.lease or not self.is_member:
+        if not self.is_member:
             return True
-        # A heartbeat for the round that never comes announces it.
+        waited = now - self._current.created
+        behind = self.behind
+        if waited <= LONGEST_SECONDS and not behind.isdisjoint(connected):
+            return False
+        if waited > _END_LEASES * self._pacing.lease:
+            return True
+        return self._ledger.outcome_is_final and behind <= self._presence.silent(self.lease, now)
+
+    @property
+    def behind(self) -> set[PeerId]:
+        """The other members that have not announced the round at the tip. At the end of a run, a
+        heartbeat for the round that never comes announces that a member has everything."""
         reached = self._presence.reached
-        missing = {p for p in self.members if p != self._me and reached(p) < self.round}
-        gone = self._presence.silent(self.lease, now)
-        return self._ledger.outcome_is_final and missing <= gone
+        return {p for p in self.members if p != self._me and reached(p) < self.round}
 
     @property
     def applied_round(self) -> int:

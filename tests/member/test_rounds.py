@@ -200,3 +200,11 @@ def test_who_lacks_the_end_is_not_waited_for_for_ever() -> None:
         ends[now] = member.may_end(float(now))
     assert not ends[17]
     assert ends[19]
+    # As long as it is connected, it still catches up here; but it cannot keep others for ever.
+    assert not member.may_end(19.0, {other})
+    assert not member.may_end(3600.0, {other})
+    assert member.may_end(3602.0, {other})
+    # What is not behind keeps nobody.
+    beat = chain.envelope(other, "heartbeat", Heartbeat(chain.round, 99))
+    member.handle(MessageReceived(beat), 20.0)
+    assert member.may_end(20.0, {other})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from distro_node.node.control.status_rows import rows
+from distro_node.node.session.attendance import attendance_of
 from distro_node.node.telemetry.health import verdict
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.own_rounds import (
@@ -16,7 +17,6 @@ from distro_node.node.telemetry.own_rounds import (
     OwnRound,
     OwnRoundCounts,
     RoundAttendance,
-    attendance_of,
 )
 from distro_node.node.telemetry.telemetry import OwnUpdate, Telemetry
 from prometheus_client import generate_latest

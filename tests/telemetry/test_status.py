@@ -11,6 +11,7 @@ from typing import Any, get_args
 import pytest
 from distro_node.node.control.status_rows import rows
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.telemetry.health import verdict
 from distro_node.node.telemetry.messages import (
     STATES,
     duration_words,
@@ -21,6 +22,7 @@ from distro_node.node.telemetry.messages import (
 )
 from distro_node.node.telemetry.status import (
     BootstrapStatus,
+    Progress,
     State,
     Status,
     decode_any_status,
@@ -225,3 +227,26 @@ def test_a_speed_is_said_in_a_unit_that_suits_it(flops: float, said: str) -> Non
     assert (
         speed_words(trainer) == f"of yours: {said}, 40% of what the device does in a matrix product"
     )
+
+
+def test_a_run_that_is_over_and_whose_result_nobody_has_is_called_that() -> None:
+    """A member that catches up while the others finish waited with "training follows"."""
+    swarm = TRAINING.swarm
+    assert swarm is not None
+    ended = replace(TRAINING, state="syncing", swarm=replace(swarm, ended=True, awaited=()))
+    vain = Progress(what="waiting for a peer that has the state of round 9", done=0, total=None)
+    moving = Progress(what="the state of round 9", done=3, total=9)
+    alone = verdict(replace(ended, progress=vain))
+    assert alone.sentence == "the run is over; nobody who has the result can be reached"
+    assert "--serve-result" in alone.remedy
+    assert alone.tone == "warn"
+    fetching = verdict(replace(ended, progress=moving))
+    assert fetching.sentence == "the run is over; this node fetches the result"
+    assert fetching.tone == "busy"
+    (row,) = [row for row in rows(replace(ended, progress=vain)) if row.name == "state"]
+    assert "nobody who has the result" in row.note
+    # Before the end.
+    early = replace(ended, swarm=replace(swarm, ended=False), progress=vain)
+    assert "nobody who is connected has" in verdict(early).sentence
+    done = replace(ended, state="finished", progress=None)
+    assert verdict(done).tone == "good"

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
+from distro_node.node.session.attendance import attendance_of
 from distro_node.node.telemetry.metrics import Metrics
-from distro_node.node.telemetry.own_rounds import attendance_of
 from distro_node.node.telemetry.telemetry import OwnUpdate, Telemetry
 from simulation.chain import Chain
 from simulation.swarm import identity

@@ -1,0 +1,67 @@
+"""A download that nobody can provide is asked for more and more seldom, until somebody new comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.node.content.downloads import Downloads
+from distro_node.node.network.exchange.blobs import FetchFailed
+from distro_node.node.storage.blob_store import BlobStore
+
+BLOB = ContentId(content_id(b"x"))
+
+
+class Nobody:
+    """A fetcher whose peers lack everything until `HAVES` is among them."""
+
+    HAVES = PeerId(b"b" * 32)
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def fetch(self, cid: ContentId, *, providers: Any, **options: Any) -> bytes:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(trio.current_time())
+        if self.HAVES in providers():
+            return b"x"
+        raise FetchFailed(cid, {})
+
+
+def test_nobody_is_asked_every_other_second_for_ever(tmp_path: Path) -> None:
+    peers: list[PeerId] = [PeerId(b"a" * 32)]
+    told: list[str] = []
+    fetcher = Nobody()
+
+    def providers() -> Sequence[PeerId]:
+        return peers
+
+    async def main() -> float:
+        downloads = Downloads(
+            BlobStore(tmp_path),
+            fetcher,
+            None,
+            providers,
+            lambda what, *_: told.append(what),  # type: ignore[arg-type]
+        )
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            async def comes() -> None:
+                await trio.sleep(600)
+                peers.append(Nobody.HAVES)
+
+            nursery.start_soon(comes)
+            assert await downloads.blob(BLOB, "the state of round 9") == b"x"
+        return trio.current_time() - began
+
+    took = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert len(fetcher.asked) < 30
+    assert took == pytest.approx(600, abs=1)
+    assert told[0].startswith("waiting for a peer that has the state of round 9")
