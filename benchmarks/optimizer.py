@@ -15,6 +15,12 @@ and writes: the gradient once in; momentum, second moment and parameters in and 
 
 With --shared only what follows a record is timed, and only parameters and updates are in memory.
 
+`critical_path_seconds` is the time of one core between a record and the step, in which a GPU waits:
+updates decoded on arrival are looked up by their hashes, filtered, and put together for the device.
+It is proportional to updates times coefficients, but for the filter, whose cost is bounded; so
+"1.2B x 32" is extrapolated from a smaller size. `late_decoding_seconds` is what decoding them only
+then would add.
+
 The same run checks that replicas stay identical: a table of fingerprints over orders of updates,
 threads and, where there is a GPU, devices.
 """
@@ -33,9 +39,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from defaults import OPTIMIZERS
+from distro_node.crypto.hashing import content_id
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.optimizer.blocks import float_basis
-from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer.exact_step import apply_step, weighted_signs
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer, Taken
 from distro_node.protocol.codec.basis import exact_in_float32
@@ -65,6 +72,7 @@ OURS = {
     "take": "take the strongest coefficients",
     "encode": "encode them",
     "decode": "decode all updates",
+    "find": "find them decoded, by their hashes",
     "audit": "audit all updates",
     "apply": "apply all updates",
     "yield": "yield to them",
@@ -288,8 +296,12 @@ def time_shared(
 ) -> None:
     """Time the work that every member does alike."""
     bodies = [encode_update(layout, u.positions, u.signs) for u in updates]
+    decoded = {content_id(body): decode_update(layout, body) for body in bodies}
+    updates, counts, device = [*decoded.values()], [1] * len(updates), parameters[0].device
     for _ in range(repeats):
         watch.run("decode", lambda: [decode_update(layout, body) for body in bodies])
+        watch.run("find", lambda: [decoded[content_id(body)] for body in bodies])
+        watch.run("gather", lambda: weighted_signs(updates, counts, layout, device))
         watch.run("audit", lambda: contradicted(layout, updates, 0))
         watch.run("apply", lambda: apply_step(parameters, layout, updates, RATE, DECAY, step=step))
         watch.run("fingerprint", lambda: fingerprint(parameters))
@@ -365,7 +377,18 @@ def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
     elements = sum(parameter.numel() for parameter in parameters)
     floor_bytes = SHARED_FLOOR_BYTES if options.shared else FLOOR_BYTES
     speed = bandwidth(device, options.threads)
+    waiting = ms["find"] + ms["gather"]
+    target = update_layout(llama("1.2B"), 64, options.k).coefficients * 32
+    growth = target / (layout.coefficients * options.updates)
     return {
+        "critical_path_seconds": {
+            f"{options.parameters} x {options.updates}": (waiting + ms["audit"]) / 1000,
+            "1.2B x 32": (waiting * growth + ms["audit"]) / 1000,
+        },
+        "late_decoding_seconds": {
+            f"{options.parameters} x {options.updates}": ms["decode"] / 1000,
+            "1.2B x 32": ms["decode"] * growth / 1000,
+        },
         "parameters": elements,
         "coefficients": layout.coefficients,
         "updates": options.updates,
@@ -395,6 +418,7 @@ def report(result: dict[str, Any]) -> None:
         **OURS,
         "take": f"take the strongest {result['coefficients']:,} coefficients",
         "decode": f"decode {updates} updates",
+        "find": f"find {updates} updates decoded on arrival",
         "audit": f"audit {updates} updates",
         "apply": f"apply {updates} updates",
         "ours": "ours, all of it",
@@ -423,6 +447,10 @@ def report(result: dict[str, Any]) -> None:
     print()
     for name, figure in ratios.items():
         print(f"{name:56} {figure:10.2f}")
+    for size, seconds in result["critical_path_seconds"].items():
+        print(f"{f'a GPU waits after a record, {size}, s':56} {seconds:10.3f}")
+    for size, seconds in result["late_decoding_seconds"].items():
+        print(f"{f'  and would for decoding, {size}, s':56} {seconds:10.3f}")
     other = "in another order of updates" if result["device"] == "cpu" else "to the CPU"
     print(f"\nidentical {other}: {_yes(result['identical'])}")
     print("fingerprints of the shared step on odd shapes: one CPU thread, and who has the same")

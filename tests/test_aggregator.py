@@ -88,6 +88,7 @@ class Desk:
             telemetry=telemetry,
             ids=BoundedTable(1000),
             tell=self.reports.append,
+            expect=lambda *_: None,
             sheets=self.sheets,
         )
         found = panelist_of(manifest, self.store, self.updates, self.sheets, self.reports.append)

@@ -41,6 +41,7 @@ def updates_of(chain: Chain, store: BlobStore) -> UpdateExchange:
         telemetry=unused,
         ids=BoundedTable(100),
         tell=unused,
+        expect=lambda *_: None,
     )
 
 
@@ -119,6 +120,7 @@ async def test_the_status_says_which_updates_are_waited_for(
         telemetry=SimpleNamespace(report=lambda *what: reported.append(what)),  # type: ignore[arg-type]
         ids=BoundedTable(100),
         tell=told.append,
+        expect=lambda *_: None,
     )
     await updates.fetch(FetchUpdate(3, peer, ContentId(bytes(32)), 9))
     assert told[0] == UpdatesGone(3)

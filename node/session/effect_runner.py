@@ -145,6 +145,7 @@ class Runner:
             telemetry=telemetry,
             ids=update_ids,
             tell=self._dispatch,
+            expect=self._expect,
             sheets=sheets,
         )
         self._panelist = panelist_of(manifest, store, self._updates, sheets, self._dispatch)
@@ -185,6 +186,7 @@ class Runner:
             nursery.start_soon(self._tick)
             nursery.start_soon(self._write)
             nursery.start_soon(trainer_supervisor.run, self)
+            nursery.start_soon(trainer_supervisor.forward_expected)
             if self.second_looks is not None:
                 nursery.start_soon(self.second_looks.run, self)
             nursery.start_soon(self._receive, received)
@@ -270,6 +272,10 @@ class Runner:
         self.leave(_GOODBYE_SECONDS)
 
     # Inputs
+
+    def _expect(self, round: int, update: ContentId) -> None:
+        if self.trainer_supervisor is not None:
+            self.trainer_supervisor.expect(round, update)
 
     def _dispatch(self, what: Input) -> None:
         """Pass an input to the state machine and perform its effects. Raises `ProtocolError`."""

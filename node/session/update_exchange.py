@@ -75,9 +75,11 @@ class UpdateExchange:
         telemetry: Telemetry,
         ids: BoundedTable[ContentId, None],
         tell: Callable[[Input], None],
+        expect: Callable[[int, ContentId], None],
         sheets: SignVoteExchange | None = None,
     ) -> None:
-        """`ids` is kept filled with the ids of recent updates; `tell` passes an input to the member.
+        """`ids` is kept filled with the ids of recent updates; `tell` passes an input to the member;
+        `expect` is called with the round and id of each update in the store that a record may name.
         With `sheets`, all other updates are aggregates."""
         self._manifest = manifest
         self._member = member
@@ -88,6 +90,7 @@ class UpdateExchange:
         self._telemetry = telemetry
         self._ids = ids
         self._tell = tell
+        self._expect = expect
         self._layout = manifest_layout(manifest)
         self._longest = self._layout.body_bytes
         self._check_body: Callable[[UpdateLayout, bytes], object] = check_update
@@ -136,6 +139,7 @@ class UpdateExchange:
         """Note that an update of `round` is in the store."""
         self._kept.note(round, update)
         self._ids[update] = None
+        self._expect(round, update)
 
     async def sweep(self, round: int) -> None:
         """Remove updates that missed their round, since no one will ever request them."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..settings import Split
-from ..training.frames import FrameDecoder, FrameError, encode_frame
+from ..training.frames import EXPECT, ExpectedUpdate, FrameDecoder, FrameError, encode_frame
 from ..training.sandbox import confine
 
 if TYPE_CHECKING:
@@ -69,13 +69,15 @@ def main() -> None:
             )
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     # Before torch is imported: that takes seconds, and the parent may die meanwhile.
-    threading.Thread(target=_read, args=(arguments.requests, requests), daemon=True).start()
+    expected: queue.SimpleQueue[ExpectedUpdate] = queue.SimpleQueue()
+    reading = arguments.requests, requests, expected
+    threading.Thread(target=_read, args=reading, daemon=True).start()
 
     answers = _Answers(arguments.answers)
     # An orderly exit may hang on torch's threads and kernels, and on a device's dead context it
     # does; nothing is left to save.
     try:
-        worker = _new_worker(answers, arguments if arguments.several else None)
+        worker = _new_worker(answers, expected, arguments if arguments.several else None)
         worker.sandbox = enforced
         while (request := requests.get())["method"] != "exit":
             answer = worker.answer(request)
@@ -87,7 +89,11 @@ def main() -> None:
     _end(0)
 
 
-def _new_worker(answers: _Answers, several: argparse.Namespace | None) -> Worker:
+def _new_worker(
+    answers: _Answers,
+    expected: queue.SimpleQueue[ExpectedUpdate],
+    several: argparse.Namespace | None,
+) -> Worker:
     """Return a worker with its libraries loaded; with `several`, one for several devices.
 
     The libraries create half a million long-lived objects. Scanning them again and again for garbage
@@ -97,7 +103,7 @@ def _new_worker(answers: _Answers, several: argparse.Namespace | None) -> Worker
     gc.disable()
     from .worker import Worker
 
-    new: Callable[[], Worker] = Worker
+    new: Callable[[], Worker] = functools.partial(Worker, expected)
     if several is not None:
         from .ranks.worker import RankWorker
 
@@ -107,20 +113,28 @@ def _new_worker(answers: _Answers, several: argparse.Namespace | None) -> Worker
 
             launch = launch_here()
         new = functools.partial(
-            RankWorker, answers.last_words, several.patience, several.split, launch
+            RankWorker, answers.last_words, several.patience, several.split, launch, expected
         )
     gc.freeze()
     gc.enable()
     return new()
 
 
-def _read(descriptor: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Queue the requests of the pipe; end the process when the pipe closes."""
+def _read(
+    descriptor: int,
+    requests: queue.SimpleQueue[dict[str, Any]],
+    expected: queue.SimpleQueue[ExpectedUpdate],
+) -> None:
+    """Queue the requests of the pipe, and apart from them the updates to be decoded early; end the
+    process when the pipe closes."""
     decoder = FrameDecoder()
     while data := os.read(descriptor, _READ_BYTES):
         try:
             for request in decoder.feed(data):
-                requests.put(request)
+                if request["method"] == EXPECT:
+                    expected.put(ExpectedUpdate(**request["arguments"]))
+                else:
+                    requests.put(request)
         except FrameError as error:
             logging.getLogger(__name__).error("the requests are garbled: %s", error)
             _end(1)

@@ -31,7 +31,7 @@ from ..training.answers import Judgement
 from ..training.errors import TrainerFailed
 from ..training.frames import TrainedUpdate
 from ..training.local_policy import USUAL_WAYS, LocalPolicy
-from ..training.memory_model import Workload
+from ..training.memory_model import Workload, most_decoded
 from ..training.memory_options import LOOK_ROOM, MemoryOptions
 from ..training.memory_plan import FreeMemory, choose, chosen_line
 from .audit_cache import AuditCache, SavedGradient, changed
@@ -57,7 +57,8 @@ from .optimizer.dp_gradient import private_gradient
 from .optimizer.exact_step import apply_step
 from .optimizer.mixed_precision import MixedPrecision, all_finite
 from .optimizer.optimizer import LocalOptimizer
-from .optimizer.update_bodies import coefficients_of, make_body, read_bodies
+from .optimizer.update_bodies import body_decoder, coefficients_of, make_body, step_updates
+from .optimizer.update_decoder import UpdateDecoder
 from .tasks.data import Corpus
 from .tasks.tasks import Batch, HasBeginnings, Loss, StoredSample, open_task
 
@@ -121,6 +122,10 @@ class TrainingSession:
         # With committees these keep the momentum, and a member votes with its last gradient.
         own = spec if manifest.speakers is None else replace(spec, momentum=0.0)
         self.layout = manifest_layout(manifest)
+        self.updates = UpdateDecoder(
+            store, body_decoder(manifest, self.layout), most_decoded(self.layout)
+        )
+        """The updates that were decoded on arrival."""
         self.part = self._part()
         self.optimizer = LocalOptimizer(
             self.part.layout, self.part.parameters, own, self.options.state
@@ -171,6 +176,7 @@ class TrainingSession:
         self.part.read(self._store, chunks)
         self._loaded = True
         self.optimizer.forget_all()
+        self.updates.forget()
         self._looks.forget()
         return self.part.fingerprint()
 
@@ -335,10 +341,11 @@ class TrainingSession:
         if counts is not None:
             updates = [body for body, count in zip(updates, counts, strict=True) if count]
         try:
-            decoded, often = read_bodies(self.manifest, self.layout, updates, often)
+            bodies = self.updates.take(round_number, updates)
         except ProtocolError as error:
             # The node checked them before it voted for them.
             raise TrainerFailed("internal", f"an agreed update does not decode: {error}") from None
+        decoded, often = step_updates(self.layout, bodies, often)
         self._looks.moved_on()
         spec = self.manifest.optimizer
         left_out = contradicted(self.layout, decoded, audit_seed(updates)) if spec.audit else set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,6 +24,7 @@ from ...protocol.wire.structure import from_plain, to_plain
 from ..settings import Compile, names_several
 from ..storage.blob_store import BlobStore
 from ..training.errors import FailureKind, TrainerFailed
+from ..training.frames import ExpectedUpdate
 from ..training.graphics_cards import card_maker
 from ..training.local_policy import LocalPolicy
 from .audit_score import AssignedSample
@@ -68,7 +70,9 @@ class Worker:
     The parent process sends them; they are trusted to be well-formed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expected: queue.SimpleQueue[ExpectedUpdate] | None = None) -> None:
+        """`expected` is filled with the updates that the node has received, to be decoded early."""
+        self._expected = expected
         self.sandbox: tuple[str, ...] = ()
         """The rights that this process has given up (`sandbox.HOLDS`)."""
         self._session: TrainingSession | None = None
@@ -140,6 +144,8 @@ class Worker:
         self._store = BlobStore(Path(opening.blobs))
         self._session = self._new_session(manifest, self._store, chosen, opening)
         self._session.prove()
+        if self._expected is not None:
+            self._session.updates.start(self._expected)
         return {
             "device": _device_text(chosen),
             "gpus": _gpu_uuids(chosen),

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +29,14 @@ from ..util.sanitize import MOST_CHARACTERS
 from .answers import ExportedParameters, Judgement, SnapshotResult, StepApplied
 from .environment import drop_if_large, environment
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
-from .frames import FrameDecoder, FrameError, TrainedUpdate, encode_frame
+from .frames import (
+    EXPECT,
+    ExpectedUpdate,
+    FrameDecoder,
+    FrameError,
+    TrainedUpdate,
+    encode_frame,
+)
 from .graphics_cards import make_device_node
 from .trainer_spec import PATIENCE_SECONDS, TrainerSpec
 
@@ -136,7 +144,8 @@ class TrainerClient:
         self._received: list[Any] = []
         # The rest of a frame that a cancelled call began to send: it must go out before any other.
         self._unsent = memoryview(b"")
-        self._lock = trio.Lock()
+        # One call at a time; and one frame at a time, since `expect` may be sent during a call.
+        self._lock, self._writing = trio.Lock(), trio.Lock()
         self._next_id = 0
         self._closed = False
 
@@ -227,6 +236,14 @@ class TrainerClient:
             )
         )
 
+    async def expect(self, update: ExpectedUpdate) -> None:
+        """Have an update decoded that is in the blob store and that a record may name, beside the
+        call under way: `apply` will be quicker. There is no answer."""
+        try:
+            await self._send(-1, EXPECT, asdict(update))
+        except trio.ClosedResourceError:
+            raise TrainerDied("the trainer was closed during a call") from None
+
     async def snapshot(self) -> SnapshotResult:
         """Store the parameters as chunks in the blob store; return their list, which is not stored."""
         return SnapshotResult(**await self._call("snapshot"))
@@ -301,12 +318,9 @@ class TrainerClient:
 
     async def _call(self, method: str, staged: Sequence[bytes] = (), **arguments: Any) -> Any:
         async with self._lock:
-            if self._closed:
-                raise TrainerDied("the trainer has been closed")
             identifier = self._next_id
             self._next_id += 1
             try:
-                await self._send_rest()
                 for body in staged:
                     await self._send(identifier, "stage", {"body": body})
                 await self._send(identifier, method, arguments)
@@ -322,8 +336,12 @@ class TrainerClient:
 
     async def _send(self, identifier: int, method: str, arguments: dict[str, Any]) -> None:
         frame = encode_frame({"id": identifier, "method": method, "arguments": arguments})
-        self._unsent = memoryview(frame)
-        await self._send_rest()
+        async with self._writing:
+            if self._closed:
+                raise TrainerDied("the trainer has been closed")
+            await self._send_rest()
+            self._unsent = memoryview(frame)
+            await self._send_rest()
 
     async def _send_rest(self) -> None:
         while self._unsent:
@@ -383,7 +401,6 @@ class TrainerClient:
             patience.shield = True
             with suppress(TrainerDied):
                 async with self._lock:
-                    await self._send_rest()
                     await self._send(self._next_id, "exit", {})
             await self._process.wait()
         if self._process.returncode is None:

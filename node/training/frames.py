@@ -11,8 +11,13 @@ from typing import Any, cast
 
 import msgpack
 
+from ...crypto.hashing import ContentId
+
 MAX_FRAME_BYTES = 64 << 20
 """Four times the largest blob: every message carries at most one update, and none is longer."""
+
+EXPECT = "expect"
+"""The method of a message that has no answer and may be sent during a call: an `ExpectedUpdate`."""
 
 _HEADER_BYTES = 4
 
@@ -28,6 +33,14 @@ class TrainedUpdate:
     coefficients: int
     compute_seconds: float
     encode_seconds: float
+
+
+@dataclass(frozen=True)
+class ExpectedUpdate:
+    """An update in the blob store that a record of `round` may name."""
+
+    round: int
+    update: ContentId
 
 
 class FrameError(ValueError):

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...protocol.codec.aggregator import room_to_speak
 from ...protocol.codec.layout import TensorLayout, UpdateLayout, update_layout
-from ...protocol.wire.manifest import Manifest, OptimizerSpec, ParameterSpec, Step
+from ...protocol.wire.manifest import MAX_MEMBERS, Manifest, OptimizerSpec, ParameterSpec, Step
 from ...protocol.wire.structure import StructureError
 from .architectures import check_configuration, makes_images
 from .bands import plan_bands, torn_tensors
@@ -39,11 +39,14 @@ MANY_MEMBERS = 32
 _EXTRACTING: Mapping[Precision, int] = {"float32": 7, "bfloat16": 8, "int8": 15}
 _APPLYING = 5
 # Bytes per coefficient of an update: its position (16 bits) and sign on the device; there also its
-# offset (32 bits) and sign (float32) while its tensor is processed; and decoded in main memory, 32
+# offset (32 bits) and sign (float32) while its tensor is processed; and decoded in main memory, 16
 # and 8 bits.
-_SENT, _PLACED, _DECODED = 3, 8, 5
+_SENT, _PLACED, _DECODED = 3, 8, 3
 # Bytes that the fingerprint holds per element of a piece, and elements of a piece.
 _CHECKED, _CPU_PIECE, _GPU_PIECE = 8, 1 << 16, 1 << 24
+
+_MOST_DECODED = 1 << 29
+"""Bytes of updates that a trainer decodes before they are needed."""
 
 # Arrays that each residual block and each attention of a U-Net keeps for the backward pass, in
 # images of the block's width.
@@ -218,6 +221,11 @@ class Workload:
         return update_layout(self.parameters, self.optimizer.chunk, self.optimizer.top_k)
 
 
+def most_decoded(layout: UpdateLayout) -> int:
+    """Return the number of updates that a trainer decodes before they are needed."""
+    return min(MAX_MEMBERS, _MOST_DECODED // max(1, _DECODED * layout.coefficients))
+
+
 def needs(
     work: Workload,
     device: str,
@@ -312,11 +320,13 @@ def _needs_of(
     parameters = 4 * (portion.elements + work.frozen)
     lasting = [MemoryItem(name="parameters", device=parameters), *states]
     lasting.append(MemoryItem(name="own update, until it is counted", **pending))
+    early = min(members, most_decoded(work.layout)) * _DECODED * work.layout.coefficients
+    lasting.append(MemoryItem(name="updates decoded on arrival", **_beside(device, early)))
     gradient = MemoryItem(name="gradient", device=4 * portion.elements)
     computing = _activations(work, device, options, micro_batch)
     decoding = MemoryItem(
-        name=f"update decoding, {members} members",
-        **_beside(device, members * _decoded(work.layout)),
+        name=f"updates as received, {members} members",
+        **_beside(device, members * work.layout.body_bytes),
     )
     return Needs(
         lasting=tuple(lasting),
@@ -484,11 +494,6 @@ def _applying(layout: UpdateLayout, device: str, members: int, step: Step) -> in
         matrices = sum(each.blocks * each.elements for each in layout.tensors if each.sides == 2)
         kept = 4 * min(matrices, CPU_KEPT_SUMS if device == "cpu" else GPU_KEPT_SUMS)
     return max(working + kept + _SENT * members * layout.coefficients, _CHECKED * piece)
-
-
-def _decoded(layout: UpdateLayout) -> int:
-    """Return the bytes of one update: as received, and its positions and signs."""
-    return layout.body_bytes + _DECODED * layout.coefficients
 
 
 def _beside(device: str, size: int) -> dict[str, int]:

@@ -10,17 +10,18 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import trio
 
+from ...crypto.hashing import ContentId
 from ...protocol.codec.schedule import learning_rate
 from ...protocol.member.effects import Apply, ScoreAudit, Train
 from ...protocol.member.inputs import AuditScored
-from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.manifest import MAX_MEMBERS, Manifest
 from ...protocol.wire.messages import SnapshotEntry
 from ..content.snapshots import Snapshots
 from ..errors import ExitCode, UserError
@@ -35,6 +36,7 @@ from .client import (
     TrainerSpec,
     open_trainer,
 )
+from .frames import ExpectedUpdate
 from .restart_policy import RestartPolicy
 from .start_report import report_start
 from .step_inputs import counted_bodies
@@ -166,6 +168,14 @@ class TrainerSupervisor:
         self._wake = trio.Event()
         self._reload = False
         self._applied = -1
+        self._trainer: TrainerClient | None = None
+        self._say_expected, self._expected = trio.open_memory_channel[ExpectedUpdate](MAX_MEMBERS)
+
+    def expect(self, round: int, update: ContentId) -> None:
+        """Note that an update of `round` is in the store, so that the trainer may decode it early."""
+        # With this many waiting, the step decodes the others.
+        with suppress(trio.WouldBlock):
+            self._say_expected.send_nowait(ExpectedUpdate(round, update))
 
     def train(self, effect: Train) -> None:
         """Queue the computation of an update, with `aside` in the background while other rounds are
@@ -199,11 +209,21 @@ class TrainerSupervisor:
             try:
                 async with self._start(self._restarts.spec) as trainer:
                     report_start(trainer, self._telemetry)
+                    self._trainer = trainer
                     await self._serve(trainer, reports, self._restarts.certified_only)
             except (TrainerDied, TrainerFailed) as failure:
+                self._trainer = None
                 reason = self._restarts.after(failure)
                 self._telemetry.event("trainer", max(0, self._applied), None, reason)
             await trio.sleep(self._restarts.pause_seconds())
+
+    async def forward_expected(self) -> None:
+        """Pass what is expected to the trainer that runs, for ever."""
+        async for update in self._expected:
+            # A call under way reports that the trainer has died.
+            with suppress(TrainerDied):
+                if self._trainer is not None:
+                    await self._trainer.expect(update)
 
     async def _serve(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
         while True:

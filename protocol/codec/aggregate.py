@@ -157,7 +157,7 @@ def joined(layout: UpdateLayout, tallies: Sequence[Aggregate]) -> DecodedUpdate:
     """Return aggregates of different sections as one update. Blocks without an aggregate have signs of
     0."""
     tensors = layout.tensors
-    positions = [np.tile(np.arange(t.top_k, dtype=np.int32), (t.blocks, 1)) for t in tensors]
+    positions = [np.tile(np.arange(t.top_k, dtype=np.int16), (t.blocks, 1)) for t in tensors]
     signs = [np.zeros((tensor.blocks, tensor.top_k), np.int8) for tensor in tensors]
     for tally in tallies:
         section = sections(layout, tally.sections)[tally.section]

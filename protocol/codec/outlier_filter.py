@@ -137,7 +137,7 @@ def _scatter(seed: int, count: int) -> npt.NDArray[np.uint64]:
 
 
 def _signs_by_member(
-    positions_UBK: npt.NDArray[np.int32], signs_UBK: npt.NDArray[np.int8], elements: int
+    positions_UBK: npt.NDArray[np.int16], signs_UBK: npt.NDArray[np.int8], elements: int
 ) -> npt.NDArray[np.float32]:
     """Return the sign of each update at each coefficient that several send, 0 where it sends none: (U,
     C)."""

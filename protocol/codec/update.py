@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,9 @@ __all__ = [
 
 FORMAT = 3
 
+Positions = npt.NDArray[Any]
+"""Integers of any width: a block has at most 64 · 64 positions. Decoded ones are int16."""
+
 _Bits = npt.NDArray[np.uint8]
 """One bit per element."""
 
@@ -62,7 +66,7 @@ _Bits = npt.NDArray[np.uint8]
 class DecodedUpdate:
     """Content of an update, per tensor of its layout."""
 
-    positions: list[npt.NDArray[np.int32]]
+    positions: list[Positions]
     """Each (blocks, k): positions in the block, ascending."""
     signs: list[npt.NDArray[np.int8]]
     """Each (blocks, k): +1 or -1."""
@@ -70,7 +74,7 @@ class DecodedUpdate:
 
 def encode_update(
     layout: UpdateLayout,
-    positions: Sequence[npt.NDArray[np.int32]],
+    positions: Sequence[Positions],
     signs: Sequence[npt.NDArray[np.int8]],
 ) -> bytes:
     """Return the body of an update, given as in `DecodedUpdate`.
@@ -89,19 +93,20 @@ def encode_update(
 
 
 def decode_update(layout: UpdateLayout, body: bytes) -> DecodedUpdate:
-    """Decode a body; memory and time are bounded by the layout, whatever the bytes.
+    """Decode a body; memory and time are bounded by the layout, whatever the bytes. The result has
+    three bytes per coefficient.
 
     Raises `ProtocolError`: `oversized` for more bytes than a body of this layout has, `malformed` if
     this is no body of this layout.
     """
     tails, packed = _tails_and_bits(layout, body)
     bits = np.unpackbits(packed)
-    positions: dict[int, npt.NDArray[np.int32]] = {}
+    positions: dict[int, npt.NDArray[np.int16]] = {}
     for kind in layout.kinds:
         tail, tails = np.split(tails, [kind.blocks * kind.tail_octets])
         heads, bits = _read_heads(kind, bits)
         numbers = np.concatenate([heads, tail.reshape(kind.blocks, kind.tail_octets)], axis=1)
-        sets = np.ascontiguousarray(subsets(numbers, kind.elements, kind.top_k).T)
+        sets = np.ascontiguousarray(subsets(numbers, kind.elements, kind.top_k).T, np.int16)
         ends = accumulate(layout.tensors[index].blocks for index in kind.tensors)
         positions |= zip(kind.tensors, np.split(sets, list(ends)[:-1]), strict=True)
     if bits[layout.coefficients :].any():
@@ -185,7 +190,7 @@ def _read_heads(kind: BlockKind, bits: _Bits) -> tuple[Octets, _Bits]:
 
 def _check_arrays(
     layout: UpdateLayout,
-    positions: Sequence[npt.NDArray[np.int32]],
+    positions: Sequence[Positions],
     signs: Sequence[npt.NDArray[np.int8]],
 ) -> None:
     for tensor, within, sign in zip(layout.tensors, positions, signs, strict=True):

@@ -53,7 +53,7 @@ def random_update(
         # The k largest of independent Gumbel variables with these means: a weighted sample.
         scores = bias + generator.gumbel(size=(tensor.blocks, tensor.elements))
         chosen = np.argpartition(-scores, tensor.top_k - 1, axis=1)[:, : tensor.top_k]
-        positions.append(np.sort(chosen, axis=1).astype(np.int32))
+        positions.append(np.sort(chosen, axis=1).astype(np.int16))
         drawn = generator.integers(0, 2, (tensor.blocks, tensor.top_k))
         signs.append((1 - 2 * drawn).astype(np.int8))
     return DecodedUpdate(positions, signs)
@@ -113,7 +113,7 @@ def test_extreme_positions(place: str) -> None:
             "spread": np.arange(1, k + 1) * elements // k - 1,
             "all": np.arange(k),
         }[place]
-        positions.append(np.tile(chosen.astype(np.int32), (tensor.blocks, 1)))
+        positions.append(np.tile(chosen.astype(np.int16), (tensor.blocks, 1)))
     signs = [np.full_like(p, -1, dtype=np.int8) for p in positions]
     body = encode_update(layout, positions, signs)
     assert len(body) == layout.body_bytes

@@ -23,6 +23,7 @@ from distro_node.node.training.client import (
     TrainerSpec,
     open_trainer,
 )
+from distro_node.node.training.frames import ExpectedUpdate
 from distro_node.node.training.initial_model import initialise_model
 from distro_node.protocol.wire.blobs import decode_blob_list
 from distro_node.protocol.wire.manifest import Manifest
@@ -79,6 +80,12 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         assert trained.loss == pytest.approx(expected.loss)
         assert (trained.tokens, trained.coefficients) == (64, twin.layout.coefficients)
         other = make_session(root).train(1, [5]).body
+        stored = BlobStore(root).put(other)
+        async with trio.open_nursery() as nursery:
+            # During a call; what is not in the store is left to the step.
+            nursery.start_soon(trainer.evaluate, 10)
+            for update in (stored, ContentId(bytes(32))):
+                nursery.start_soon(trainer.expect, ExpectedUpdate(1, update))
         assert twin.look(1, AssignedSample(sample=7, share=4))
         seconds = await trainer.look(1, 7, 4)
         assert seconds is not None
@@ -121,6 +128,8 @@ async def test_a_whole_life(tmp_path: Path) -> None:
     assert ended(trainer.pid)
     with pytest.raises(TrainerDied, match="closed"):
         await trainer.memory()
+    with pytest.raises(TrainerDied, match="closed"):
+        await trainer.expect(ExpectedUpdate(1, stored))
 
 
 async def frozen_call(trainer: TrainerClient, size: int) -> None:

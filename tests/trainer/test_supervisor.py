@@ -25,10 +25,12 @@ from distro_node.node.training.client import (
     TrainerFailed,
     TrainerSpec,
 )
+from distro_node.node.training.frames import ExpectedUpdate
 from distro_node.node.training.supervisor import SequenceDraw, TrainerSupervisor
 from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.member.effects import Apply, ScoreAudit, Train
 from distro_node.protocol.member.inputs import AuditScored
+from distro_node.protocol.wire.manifest import MAX_MEMBERS
 from distro_node.protocol.wire.messages import AuditScore, Record, RecordId
 from simulation.swarm import identity, toy_manifest
 
@@ -58,6 +60,9 @@ class FakeTrainer:
     def __init__(self, shop: FakeSupervisor) -> None:
         self._shop = shop
         self.parameters = -1
+
+    async def expect(self, update: ExpectedUpdate) -> None:
+        self._shop.expected.append(update)
 
     async def load(self, chunks: object) -> int:
         await self._shop.before_load()
@@ -156,6 +161,7 @@ class FakeSupervisor:
         self.after_first_round = 0
         """How many trainers die after their first round."""
         self.specs: list[TrainerSpec] = []
+        self.expected: list[ExpectedUpdate] = []
         self.short: dict[str, int] = {}
         """How often memory runs out, by the kind of work."""
         self.fitting: list[int] = []
@@ -278,6 +284,25 @@ async def test_what_was_queued_for_a_dead_trainer_is_not_done_by_the_next(
     shop.before_load = decide_meanwhile
     await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
     assert shop.applied_rounds == list(range(LOADED_ROUND + 1, LOADED_ROUND + 6))
+
+
+async def test_the_trainer_is_told_which_updates_have_arrived(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
+) -> None:
+    """Not a trainer that is only being started, and never more than are in memory anyway."""
+    supervisor, update = shop.trainer_supervisor, content_id(b"update")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.forward_expected)
+        for _ in range(2 * MAX_MEMBERS):
+            supervisor.expect(1, update)
+        await trio.sleep(1)
+        assert shop.expected == []
+        nursery.start_soon(supervisor.run, shop)
+        await trio.sleep(1)
+        supervisor.expect(2, update)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert shop.expected == [ExpectedUpdate(2, update)]
 
 
 async def test_several_devices_without_memory_go_on_with_smaller_steps(

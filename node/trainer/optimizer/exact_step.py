@@ -128,7 +128,7 @@ class _Votes:
         device: torch.device,
     ) -> None:
         self._layout = layout
-        self._positions_UC, self._signs_UC = _signed_positions(updates, counts, layout, device)
+        self._positions_UC, self._signs_UC = weighted_signs(updates, counts, layout, device)
 
     def signed(self) -> Iterator[_TensorStep]:
         """Yield a sign step, tensor by tensor."""
@@ -231,7 +231,7 @@ def _groups(tensors: Sequence[TensorLayout], limit: int) -> Iterator[range]:
     yield range(start, len(tensors))
 
 
-def _signed_positions(
+def weighted_signs(
     updates: Sequence[DecodedUpdate],
     counts: Sequence[int],
     layout: UpdateLayout,

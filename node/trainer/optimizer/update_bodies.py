@@ -3,9 +3,10 @@ and aggregates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from ....protocol.codec.aggregate import decode_tally, joined
+from ....protocol.codec.aggregate import Aggregate, decode_tally, joined
 from ....protocol.codec.sections import sections
 from ....protocol.codec.sign_vote import encode_part, heard_of, step_of
 from ....protocol.codec.update import DecodedUpdate, UpdateLayout, decode_update, encode_update
@@ -41,15 +42,20 @@ def coefficients_of(manifest: Manifest, layout: UpdateLayout, round: int) -> int
     return sum(tensor.blocks * heard_of(tensor, speakers.one_of, turn) for tensor in layout.tensors)
 
 
-def read_bodies(
-    manifest: Manifest, layout: UpdateLayout, bodies: Sequence[bytes], counts: Sequence[int]
-) -> tuple[list[DecodedUpdate], list[int]]:
-    """Decode a round's bodies, with their update weights. In a swarm with committees the bodies are
-    aggregates of different sections; together they form one update of weight 1.
+def body_decoder(
+    manifest: Manifest, layout: UpdateLayout
+) -> Callable[[bytes], DecodedUpdate | Aggregate]:
+    """Return the decoder of the bodies that a record names: updates or, with committees, aggregates.
+    It raises `ProtocolError`."""
+    return partial(decode_update if manifest.speakers is None else decode_tally, layout)
 
-    Raises `ProtocolError`.
-    """
-    if manifest.speakers is None:
-        return [decode_update(layout, body) for body in bodies], list(counts)
-    tallies = [decode_tally(layout, body) for body in bodies]
-    return ([joined(layout, tallies)], [1]) if tallies else ([], [])
+
+def step_updates(
+    layout: UpdateLayout, bodies: Sequence[DecodedUpdate | Aggregate], counts: Sequence[int]
+) -> tuple[list[DecodedUpdate], list[int]]:
+    """Return the updates of a step with their weights, from a record's decoded bodies. Aggregates are
+    of different sections and form one update of weight 1."""
+    tallies = [body for body in bodies if isinstance(body, Aggregate)]
+    if tallies:
+        return [joined(layout, tallies)], [1]
+    return [body for body in bodies if isinstance(body, DecodedUpdate)], list(counts)

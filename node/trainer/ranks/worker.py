@@ -8,6 +8,7 @@ any other; after a failure that leaves a rank behind, all of them end, with one 
 from __future__ import annotations
 
 import os
+import queue
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from ....protocol.wire.structure import from_plain
 from ...settings import Split
 from ...storage.blob_store import BlobStore
 from ...training.errors import FailureKind, TrainerFailed
+from ...training.frames import ExpectedUpdate
 from ...training.local_policy import LocalPolicy
 from ...training.memory_plan import FreeMemory
 from ...training.torchrun import RankAssignment
@@ -63,9 +65,10 @@ class RankWorker(Worker):
         patience: float,
         split: Split,
         launch: RankAssignment | None = None,
+        expected: queue.SimpleQueue[ExpectedUpdate] | None = None,
     ) -> None:
         """`launch`: the other ranks are not forked here, but were started as it describes."""
-        super().__init__()
+        super().__init__(expected)
         self._end = end
         self._patience = patience
         self._split = split

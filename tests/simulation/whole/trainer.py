@@ -23,6 +23,7 @@ from distro_node.node.storage.atomic_write import write_atomically
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.training.client import SnapshotResult, StepApplied, TrainedUpdate
 from distro_node.node.training.errors import TrainerDied, TrainerFailed
+from distro_node.node.training.frames import ExpectedUpdate
 from distro_node.protocol.codec.aggregate import decode_tally, encode_tally, joined
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.sign_vote import encode_part, heard_of, step_of
@@ -167,6 +168,9 @@ class Toy:
     def balanced(self) -> bool:
         """Whether every gradient is in the momentum, under way, or counted."""
         return self._computed == self._momentum + sum(self.sent.values()) + self._counted
+
+    async def expect(self, update: ExpectedUpdate) -> None:
+        """Do nothing: a toy's updates are decoded when they are applied."""
 
     async def load(self, chunks: Sequence[ContentId]) -> int:
         await self._take(0.05)

@@ -1,0 +1,91 @@
+"""Decoding of updates as they arrive, beside the computation, so that the step finds them decoded.
+
+One update of 1.2 billion parameters takes a quarter of a second of numpy, and a record names up to
+hundreds: decoded after the decision, they would keep a GPU waiting for seconds.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from ....crypto.hashing import ContentId, content_id
+from ....protocol.wire.errors import ProtocolError
+from ...storage.blob_store import BlobStore
+from ...training.frames import ExpectedUpdate
+
+T = TypeVar("T")
+
+
+class UpdateDecoder(Generic[T]):
+    """The decoded updates of rounds that are not applied yet, at most `most` of them."""
+
+    def __init__(self, store: BlobStore, decode: Callable[[bytes], T], most: int) -> None:
+        self._store = store
+        self._decode = decode
+        self._most = most
+        self._lock = threading.Lock()
+        # By content id; with the round whose record may name it.
+        self._decoded: dict[ContentId, tuple[int, T]] = {}
+        self._applied = -1
+
+    def start(self, expected: queue.SimpleQueue[ExpectedUpdate]) -> None:
+        """Start a thread that decodes what is put into this queue; it ends with the process.
+
+        What is missing, damaged or too much is left to `take`.
+        """
+        threading.Thread(target=self._run, args=(expected,), name="decoder", daemon=True).start()
+
+    def take(self, round: int, bodies: Sequence[bytes]) -> list[T]:
+        """Return the decoded bodies of a round's record, and drop all others of this round and earlier
+        ones. Raises `ProtocolError`."""
+        with self._lock:
+            self._applied = round
+            found = {cid: decoded for cid, (_, decoded) in self._decoded.items()}
+            self._decoded = {
+                cid: (expected, decoded)
+                for cid, (expected, decoded) in self._decoded.items()
+                if expected > round
+            }
+        return [
+            decoded if (decoded := found.get(content_id(body))) is not None else self._decode(body)
+            for body in bodies
+        ]
+
+    def forget(self) -> None:
+        """Drop everything, because other parameters were loaded, perhaps of an earlier round."""
+        with self._lock:
+            self._applied = -1
+            self._decoded.clear()
+
+    def decode(self, expected: ExpectedUpdate) -> bool:
+        """Decode an update and keep it; return False, with nothing changed, if it is not needed, not
+        there, or one too many."""
+        if not self._is_wanted(expected):
+            return False
+        body = self._store.get(expected.update)
+        if body is None:
+            return False
+        try:
+            decoded = self._decode(body)
+        except ProtocolError:
+            return False
+        with self._lock:
+            if not self._is_wanted(expected):
+                return False
+            self._decoded[expected.update] = expected.round, decoded
+        return True
+
+    def _is_wanted(self, expected: ExpectedUpdate) -> bool:
+        known = expected.update in self._decoded
+        return expected.round > self._applied and not known and len(self._decoded) < self._most
+
+    def _run(self, expected: queue.SimpleQueue[ExpectedUpdate]) -> None:
+        while True:
+            try:
+                self.decode(expected.get())
+            except (OSError, MemoryError):
+                # `take` reports it, if the update counts.
+                continue
