@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -15,6 +16,7 @@ import typer
 
 from ...protocol.wire.swarm_id import Invite, invite_text, swarm_text
 from ..errors import ExitCode, UserError
+from ..util.sanitize import harmless
 from .options import (
     Bootstrap,
     DataDirectory,
@@ -175,21 +177,25 @@ def _example() -> str:
 
 @contextmanager
 def _progress() -> Iterator:
-    """Show a progress bar on stderr, which leaves stdout to the result."""
+    """Show a progress bar on stderr, which leaves stdout to the result; a line for each step where no
+    bar can be drawn."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from ..control.terminal import redraws
 
     left = TimeRemainingColumn(elapsed_when_finished=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), left)
     console = Console(stderr=True)
-    # In a log file a progress bar is noise.
-    hidden = not console.is_terminal
+    hidden = not redraws(console)
     with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
         tasks = {}
 
         def show(what: str, done: int, total: int) -> None:
             if what not in tasks:
                 tasks[what] = bars.add_task(what)
+                if hidden:
+                    print(harmless(f"{what} …"), file=sys.stderr, flush=True)
             # Until a task of a single step is done, a moving bar is more informative than 0 %.
             bars.update(tasks[what], completed=done, total=None if total == 1 > done else total)
 

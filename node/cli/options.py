@@ -416,9 +416,10 @@ def prepare_to_run(
     screen if enabled."""
     from rich.console import Console
 
+    from ..control.terminal import redraws
     from ..telemetry.loop_lag import spare_what_stays
 
-    # Where stderr is not a terminal the screen is a line per round, and log lines may appear between.
-    drawn = settings.screen and Console(stderr=True).is_terminal
+    # Where no screen can be drawn, log lines say the same.
+    drawn = settings.screen and redraws(Console(stderr=True))
     configure_logging(form=form, level=level, folder=data.logs, screen=drawn)
     spare_what_stays()

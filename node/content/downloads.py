@@ -122,7 +122,7 @@ class Downloads:
                 return
 
     def _say_waiting(self, what: str, failure: FetchFailed) -> None:
-        _log.info("waiting for a peer that has %s (%s)", what, failure.reason)
+        _log.debug("no connected peer has %s: %s", what, failure.reason)
         self._report(f"{WAITING_FOR}a peer that has {what}", 0, 0)
 
 

@@ -21,7 +21,7 @@ from ..telemetry.messages import short, state_sentence
 from ..telemetry.status import MemberStatus, Status
 from ..util.sanitize import harmless
 from .status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN, StatusRow, rows
-from .terminal import sparkline
+from .terminal import redraws, sparkline
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +47,10 @@ async def show_screen(status: Callable[[], Status]) -> None:
     """Show the node on stderr until cancelled, with status from `status`, which must not block.
 
     Drawing happens in a thread: a slow or stopped terminal does not hold up the node. Returns at once if
-    stderr is not a terminal.
+    stderr is not a terminal that can be redrawn.
     """
     console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
+    if not redraws(console):
         return
     curves = Curves()
     live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)

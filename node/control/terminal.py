@@ -1,12 +1,13 @@
-"""Helpers for terminal output: sizes, and curves in one line.
-
-All are pure, and take whatever a status may hold.
-"""
+"""Helpers for terminal output: sizes, curves in one line, and whether a terminal can be redrawn."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -39,3 +40,9 @@ def sparkline(values: Sequence[float], width: int) -> str:
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     offset = 0.0 if scale else (len(_BARS) - 1) / 2
     return "".join(_BARS[round((point - low) * scale + offset)] for point in points)
+
+
+def redraws(console: Console) -> bool:
+    """Whether a picture can be redrawn in place there. Without a terminal, and on one that obeys no
+    commands (`TERM=dumb`, as in an editor), nothing would be seen: lines have to do."""
+    return console.is_terminal and not console.is_dumb_terminal

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..control.status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN
-from ..control.terminal import size_text, sparkline
+from ..control.terminal import redraws, size_text, sparkline
 from ..telemetry.status import LineStatus
 from ..util.sanitize import harmless
 from .outcome import DemoPromise, reduction
@@ -69,7 +69,7 @@ class View(AbstractContextManager["View"]):
         self._round = 0
 
     def __enter__(self) -> View:
-        if self._console.is_terminal:
+        if redraws(self._console):
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
         return self

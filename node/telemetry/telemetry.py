@@ -39,6 +39,8 @@ from .task_scores import TaskScores
 _log = logging.getLogger(__name__)
 
 _EVENTS_KEPT = 50
+# Interval between log lines about the same progress.
+_REPORT_SECONDS = 15.0
 # A replay begins at a snapshot: more rounds than there usually are between two of them.
 _ROUNDS_REMEMBERED = 1024
 
@@ -93,6 +95,7 @@ class Telemetry:
         self.started = time.time()
         self.state: State = "starting"
         self.progress: Progress | None = None
+        self._reported = -math.inf
         self.round: int | None = None
         self.fingerprint: int | None = None
         self.loss: float | None = None
@@ -147,7 +150,12 @@ class Telemetry:
 
     def report(self, what: str, done: int, total: int) -> None:
         """Set the progress of something that takes long; a total of 0 means unknown."""
+        begins = self.progress is None or self.progress.what != what
         self.progress = Progress(what=what, done=done, total=total or None)
+        now = time.monotonic()
+        if begins or now >= self._reported + _REPORT_SECONDS:
+            self._reported = now
+            _log.info("%s%s", what, f": {done:,} of {total:,}" if total else "")
 
     def event(self, kind: str, round: int, peer: PeerId | None = None, text: str = "") -> None:
         """Record an event for display, and count it in the metrics."""

@@ -5,17 +5,22 @@ from __future__ import annotations
 import errno
 import io
 import itertools
+import logging
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
 import trio.testing
+from distro_node.node.cli import options
 from distro_node.node.control import screen
 from distro_node.node.control.screen import Curves, screen_text, show_screen
 from distro_node.node.control.status_rows import rows
-from distro_node.node.control.terminal import size_text, sparkline
+from distro_node.node.control.terminal import redraws, size_text, sparkline
+from distro_node.node.demo.view import View
 from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.telemetry.messages import state_sentence
+from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.status import (
     EnergyPart,
     EventStatus,
@@ -26,7 +31,9 @@ from distro_node.node.telemetry.status import (
     State,
     Status,
 )
+from distro_node.node.telemetry.telemetry import Telemetry
 from rich.console import Console
+from simulation.swarm import identity
 from statuses import AWAITING, CHECKS, EARLY, LEFT_OUT, SWARM, TRAINING, UNREACHABLE
 
 
@@ -252,3 +259,45 @@ def test_sparklines() -> None:
     assert sparkline([float("nan"), 1.0, float("inf"), 2.0], 10) == "▁█"
     assert len(sparkline(list(range(1000)), 24)) == 24
     assert sparkline(list(range(1000)), 24) == "".join(sorted(sparkline(list(range(1000)), 24)))
+
+
+@pytest.mark.parametrize(
+    ("term", "terminal", "drawn"),
+    [("xterm", True, True), ("dumb", True, False), ("xterm", False, False)],
+)
+def test_where_nothing_can_be_redrawn_there_are_log_lines(
+    monkeypatch: pytest.MonkeyPatch, term: str, terminal: bool, drawn: bool
+) -> None:
+    """`TERM=dumb` showed neither a screen nor a line for the first minute."""
+    console = Console(
+        file=io.StringIO(), force_terminal=terminal, _environ={"TERM": term, "COLUMNS": "80"}
+    )
+    assert redraws(console) is drawn
+    monkeypatch.setattr("rich.console.Console", lambda **_: console)
+    monkeypatch.setattr("distro_node.node.demo.view.Console", lambda **_: console)
+    seen: list[bool] = []
+    monkeypatch.setattr(options, "configure_logging", lambda *, screen, **_: seen.append(screen))
+    settings = SimpleNamespace(screen=True)
+    options.prepare_to_run(settings, SimpleNamespace(logs=None), None, None)  # type: ignore[arg-type]
+    assert seen == [drawn]
+    with View() as view:
+        assert vars(view)["_live"] is not None if drawn else vars(view)["_live"] is None
+
+
+def test_what_takes_long_is_logged_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    telemetry = Telemetry(identity(0).peer, Metrics(version="test"))
+    with caplog.at_level(logging.INFO):
+        for done in range(41):
+            telemetry.report("the state of round 9", done, 40)
+            clock[0] += 1
+        telemetry.report("replaying rounds", 0, 0)
+    assert caplog.messages == [
+        "the state of round 9: 0 of 40",
+        "the state of round 9: 15 of 40",
+        "the state of round 9: 30 of 40",
+        "replaying rounds",
+    ]
