@@ -47,7 +47,7 @@ def tokenizer_file(file: ManifestFile, path: Path) -> Path | None:
         raise bad_manifest(
             path,
             f"data.tokenizer: {named!r} is not the tokenizer that the checkpoint was trained with; "
-            "leave the key out, and the checkpoint's own is used",
+            "leave the key out to use the checkpoint's own",
         )
     return own
 
@@ -89,13 +89,15 @@ def _chat_date(template: str | None, file: ManifestFile, path: Path) -> str | No
     said = file.data.chat_date
     if template is None or WRITES_DATE not in template:
         if said is not None:
-            raise bad_manifest(path, "data.chat_date: the chat template writes no date")
+            raise bad_manifest(
+                path, "data.chat_date: the chat template writes no date: leave the key out"
+            )
         return None
     try:
         day = date.today() if said is None else date.fromisoformat(said)
     except ValueError:
         raise bad_manifest(
-            path, f'data.chat_date: {said!r} is no day, as "2026-11-28" is'
+            path, f'data.chat_date: {said!r} is not a date such as "2026-11-28"'
         ) from None
     return day.isoformat()
 
@@ -111,9 +113,9 @@ def tokenizer_warning(model_type: str, definition: bytes) -> str | None:
     if by_words and plain.get("normalizer") == {"type": "NFC"}:
         return None
     return (
-        "AutoTokenizer of transformers 5 cuts words as Qwen2's own tokenizer does for every model of "
-        "the family 'qwen2', and this tokenizer does it otherwise: open an export with "
-        "PreTrainedTokenizerFast, as its card says"
+        "AutoTokenizer of transformers 5 splits words like Qwen2's own tokenizer for every model of "
+        "the family 'qwen2', and this tokenizer splits them differently: load an export with "
+        "PreTrainedTokenizerFast, as its model card shows"
     )
 
 
@@ -123,8 +125,8 @@ def check_fit(model_vocabulary: int, tokenizer: Tokenizer, file: ManifestFile, p
     if _checkpoint(file, path) is not None and far:
         raise bad_manifest(
             path,
-            f"data.tokenizer: it has {tokenizer.vocabulary:,} tokens and the checkpoint knows "
-            f"{model_vocabulary:,}, so the model was trained with another one: give that one's path",
+            f"data.tokenizer: the tokenizer has {tokenizer.vocabulary:,} tokens and the checkpoint "
+            f"{model_vocabulary:,}, so the model was trained with another tokenizer: give its path",
         )
 
 

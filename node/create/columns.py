@@ -55,11 +55,11 @@ class Columns:
             raise ValueError(f"template: {error}") from None
         for before, name, spec, conversion in parts:
             if name is not None and (not name or spec or conversion):
-                raise ValueError("template: a column stands in it as {name}, a brace as {{ or }}")
+                raise ValueError("template: write a column as {name} and a brace as {{ or }}")
             self.parts.append((before, name))
         self.names = tuple(dict.fromkeys(name for _, name in self.parts if name is not None))
         if not self.names:
-            raise ValueError("template: names no column, as in {title}")
+            raise ValueError("template: names no column; write one as {title}")
 
     def text(self, row: Mapping[str, Any]) -> str | bytes | BadRow:
         """Return the text of a row; without a template the value of the one column must be text."""
@@ -113,7 +113,7 @@ class Columns:
                 raise BadFile(missing(name, columns), self.remedy)
             if list(columns).count(name) > 1:
                 raise BadFile(
-                    f"has {list(columns).count(name)} columns {name!r}, and nobody knows which is meant",
+                    f"has {list(columns).count(name)} columns {name!r}, so the name is ambiguous",
                     "rename all but one of them, name another column, or leave the file out with "
                     "`exclude`",
                 )
@@ -124,7 +124,7 @@ class Columns:
 
     def _no_text(self, name: str, value: Any) -> BadRow:
         shown = "nothing" if value is None else json.dumps(value, default=lambda _: "…")[:40]
-        return BadRow(f"the column {name!r} holds no text but {shown}")
+        return BadRow(f"the column {name!r} holds {shown}, not text")
 
 
 def missing(name: str, columns: Sequence[str]) -> str:
@@ -258,7 +258,7 @@ def hub_rows(address: str, split: str | None, columns: Columns, config: str | No
     owner, _, rest = place.partition("/")
     name, _, named_config = rest.partition("/")
     if not owner or not name or "/" in named_config:
-        raise BadFile("is no data set", "write it as hf://owner/name[/config][:split]")
+        raise BadFile("is not a data set", "write it as hf://owner/name[/config][:split]")
     try:
         found: Any = datasets.load_dataset(
             f"{owner}/{name}",
@@ -277,7 +277,7 @@ def hub_rows(address: str, split: str | None, columns: Columns, config: str | No
         reason = first_line(error, 300)
         raise BadFile(
             f"cannot be fetched: {reason}",
-            "check the name, its configuration and split, and that the internet is reached from here",
+            "check the name, the configuration, the split and this computer's internet connection",
         ) from None
 
 
@@ -316,14 +316,14 @@ def _check_types(arrow: Any, schema: Any, columns: Columns) -> None:
         kind = schema.field(name).type
         if not columns.accepts(arrow, name, kind):
             raise BadFile(
-                f"the column {name!r} holds no {columns.content} but {str(kind)[:60]}",
+                f"the column {name!r} holds {str(kind)[:60]}, not {columns.content}",
                 columns.remedy,
             )
 
 
 def _broken(kind: str, error: Exception) -> BadFile:
     reason = first_line(error, empty="unknown")
-    return BadFile(f"is no {kind} file, or damaged ({reason})")
+    return BadFile(f"is not a valid {kind} file ({reason})")
 
 
 def _library(what: str) -> Any:

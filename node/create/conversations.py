@@ -134,12 +134,14 @@ def _is_learned(given: dict[str, Any], name: str) -> bool:
     """Return whether a message may be learned, and remove the keys that state it."""
     weight = given.pop(_WEIGHT, 1)
     if isinstance(weight, bool) or weight not in (0, 1):
-        raise BadConversation(f"has the weight {weight!r} in {name}, where 0 and 1 are known")
+        raise BadConversation(f"has the weight {weight!r} in {name}; only 0 and 1 are allowed")
     learned = weight == 1
     for key in _SWITCHES:
         said = given.pop(key, True)
         if not isinstance(said, bool):
-            raise BadConversation(f"has {key} = {said!r} in {name}, where true and false are known")
+            raise BadConversation(
+                f"has {key} = {said!r} in {name}; only true and false are allowed"
+            )
         learned = learned and said
     return learned
 

@@ -89,7 +89,7 @@ def find_sources(
     """
     table = file.data
     if table.source and given:
-        raise bad_manifest(path, "has [[data.source]], and --data cannot be given beside it")
+        raise bad_manifest(path, "has [[data.source]], so --data cannot be given as well")
     sources = []
     for number, each in enumerate(table.source or (table,), 1):
         paths = tuple(
@@ -110,7 +110,7 @@ def _columns(
             if table.text or table.template or table.holds_conversations:
                 raise ValueError(
                     "`text`, `template`, `messages`, `prompt` and `completion` are for text; name the "
-                    "column of images with `image`, and that of their classes with `label`"
+                    "column of images with `image`, and the column of their classes with `label`"
                 )
             return ImageColumns(table.image, table.label, images)
         if table.holds_images:
@@ -166,13 +166,14 @@ def end_tokens(table: DataTable, tokenizer: Tokenizer, path: Path) -> tuple[int,
         if text is None and tokenizer.needs_utf8:
             raise bad_manifest(
                 path,
-                f"data.tokenizer: {table.tokenizer} says no token that ends a document; name it with "
-                'document_end, or go without with document_end = ""',
+                f"data.tokenizer: {table.tokenizer} names no token that ends a document; name one with "
+                'document_end, or set document_end = "" for none',
             )
     tokens = tuple(tokenizer.encode([text.encode()])[0].tolist()) if text else ()
     if text and tokenizer.needs_utf8 and len(tokens) != 1:
         raise bad_manifest(
-            path, f"data.document_end: {text!r} is no token of {table.tokenizer}, but {len(tokens)}"
+            path,
+            f"data.document_end: {text!r} is {len(tokens)} tokens of {table.tokenizer}, not one",
         )
     if table.attention == "document" and len(tokens) != 1:
         raise bad_manifest(
@@ -349,7 +350,7 @@ def read_corpus(
         if tokens == 0 and len(sources) > 1:
             raise missing(
                 f"the source {source.name!r} has nothing to train on",
-                "give it more, or leave it out of [[data.source]]",
+                "give it more files, or leave it out of [[data.source]]",
             )
     run = file.schedule.total_rounds * file.rounds.sequences * table.sequence_length
     shares = training.shares(run)
@@ -481,7 +482,7 @@ def _hold_out(
 def _skipped(each: Found, own: TokenCache) -> Skipped:
     skipped = Skipped(dict(each.skipped.reasons))
     for name in own.tally.no_text:
-        skipped.add("no text, whatever their ending says", name)
+        skipped.add("not text, despite the file name's ending", name)
     return skipped
 
 

@@ -32,7 +32,8 @@ def revision(snapshots: Path, known: Sequence[str]) -> str:
         return named
     if len(known) != 1:
         raise BadFile(
-            f"has {len(known)} revisions, and none is called main", "give the folder of one of them"
+            f"has {len(known)} revisions, and none of them is main",
+            "give the folder of one of them",
         ).at(snapshots)
     return known[0]
 

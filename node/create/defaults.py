@@ -31,7 +31,7 @@ line once, and not once from every member, so that a large number costs little
 few."""
 
 _MOMENTUM_OF_PANELS = (
-    "with speakers panels have the momentum, and fade it by a thirty-second a step: leave it out"
+    "with [speakers] the committees keep the momentum, and it decays by 1/32 a step: leave it out"
 )
 
 
@@ -65,9 +65,10 @@ def usual_optimizer(
     if untold and (table.preconditioner == "muon" or table.smoothing):
         raise bad_manifest(
             path,
-            f"optimizer: an update of this model has {coefficients:,} coefficients; with fewer than "
-            f"{TOLD_WITH_MUON:,} checks take honest work for none unless preconditioner is 'orthogonal' "
-            "and smoothing is 0: leave both out, or the table [checks]",
+            f"optimizer: an update of this model has {coefficients:,} coefficients; with fewer "
+            f"than {TOLD_WITH_MUON:,} audits cannot tell honest work from none unless "
+            "preconditioner is 'orthogonal' and smoothing is 0: leave both out, or the table "
+            "[checks]",
         )
     if file.data.policy == "private":
         # Members whose texts differ contradict each other honestly.

@@ -65,10 +65,11 @@ class DiskRoom:
             own.remove()
         raise UserError(
             ExitCode.DISK_FULL,
-            f"the training data will take about {size_text(needed + there)} in {self._data.root}, and "
-            f"{size_text(free + there)} are free: so much do its files become, as {file.name} does",
-            "leave files out with `exclude` in [data], free some space, or give a directory on a larger "
-            "disk with --data-dir; nothing was left behind",
+            f"the training data will take about {size_text(needed + there)} in {self._data.root}, "
+            f"and {size_text(free + there)} are free (estimated from the files read so far, up to "
+            f"{file.name})",
+            "leave files out with `exclude` in [data], free some space, or give a directory on a "
+            "larger disk with --data-dir; what was made so far is removed",
         )
 
     def _to_come(self, kind: str) -> int:

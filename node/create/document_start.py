@@ -20,7 +20,7 @@ from .tokens import FileTokenizer, Tokenizer
 _NEED_ONE = frozenset({"gemma", "gemma2", "gemma3_text"})
 """Families that were pretrained with a start token before every text and fail without it."""
 _CONFIG_KEY = "bos_token_id"
-_SAID = "as document_start says"
+_SAID = "set by document_start"
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class DocumentStart:
             return None
         remedy = "put {{ bos_token }} first in the chat template"
         if not conversations:
-            remedy = 'say document_start = "bos" in [data]'
+            remedy = 'set document_start = "bos" in [data]'
         return (
-            f"models of the family {model_type!r} need a start token before every text and are of "
-            f"little use without it: {remedy}"
+            f"models of the family {model_type!r} need a start token before every text and "
+            f"perform badly without it: {remedy}"
         )
 
 
@@ -85,7 +85,7 @@ def document_start(
             raise bad_manifest(
                 path,
                 "data.document_start: the tokenizer names no token that starts a text; name one as "
-                "bos_token in the tokenizer_config.json beside it",
+                "bos_token in the tokenizer_config.json next to it",
             )
         return DocumentStart(token, tokenizer.spelling(token), _SAID)
     try:
@@ -94,11 +94,11 @@ def document_start(
         raise bad_manifest(path, f"the tokenizer's {error}") from None
     if adds is None and len(own) > 1:
         return DocumentStart(
-            None, None, f"the tokenizer puts {len(own)} tokens there, and one is possible"
+            None, None, f"the tokenizer puts {len(own)} tokens there, and only one is possible"
         )
     if token is None or not (adds if adds is not None else own):
-        return DocumentStart(None, None, "the tokenizer puts none there by itself", token)
-    return DocumentStart(token, tokenizer.spelling(token), "as the tokenizer does by itself")
+        return DocumentStart(None, None, "the tokenizer adds none", token)
+    return DocumentStart(token, tokenizer.spelling(token), "the tokenizer adds it")
 
 
 def _start_token(
@@ -130,17 +130,17 @@ def _of_conversations(
         named = "a start token" if spelled is None else repr(spelled)
         raise bad_manifest(
             path,
-            "data.document_start: conversations start as the chat template writes them, and it does "
+            "data.document_start: the chat template decides how conversations start, and it does "
             f"not begin with {named}: put {{{{ bos_token }}}} first in the template",
         )
     if said == "none" and writes:
         raise bad_manifest(
             path,
-            "data.document_start: conversations start as the chat template writes them, and it begins "
-            f"with {spelled!r}: take it out of the template",
+            "data.document_start: the chat template decides how conversations start, and it begins "
+            f"with {spelled!r}: remove it from the template",
         )
     if writes:
-        return DocumentStart(token, spelled, "as the chat template writes it")
+        return DocumentStart(token, spelled, "the chat template writes it")
     return DocumentStart(None, None, "the chat template writes none")
 
 

@@ -79,14 +79,14 @@ def items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, I
         raise UserError(
             ExitCode.MANIFEST,
             f"{file.path}, line {error.line}: the chat template {error}",
-            "the fault is the template's and not the row's: name a file with another one as "
-            "chat_template in [data], such as one that marks what the assistant says with "
+            "the fault is in the template, not in the row: name a file with another template as "
+            "chat_template in [data], such as one that marks the assistant's text with "
             "{% generation %}",
         ) from None
     except BadFile as error:
         raise error.at(file.path) from None
     except FileNotFoundError:
-        raise BadFile("is not there any more", "start again").at(file.path) from None
+        raise BadFile("no longer exists", "start again").at(file.path) from None
 
 
 def _items(file: File, source: Source, how: ReadOptions) -> Iterator[tuple[int, Item, int]]:
@@ -154,7 +154,7 @@ def _of_rows(
             try:
                 data = text.encode("utf-8")
             except UnicodeEncodeError:
-                bad = BadRow("holds half a character, which UTF-8 has no bytes for")
+                bad = BadRow("holds half of a surrogate pair, which UTF-8 cannot encode")
                 yield number, bad, position()
                 continue
             # The assistant's parts are marked by offsets in the whole conversation.
@@ -170,7 +170,7 @@ def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int,
     if not looks_like_text(kept):
         if named:
             raise BadFile(
-                "is not text", "say its `format` in [data], or leave it out with `exclude`"
+                "is not text", "set its `format` in [data], or leave it out with `exclude`"
             )
         yield 0, NoText(), stream.position()
         return
@@ -188,7 +188,7 @@ def _of_text(stream: TextStream, named: bool, utf8: bool) -> Iterator[tuple[int,
         if utf8 and (broken := _broken_line(text)) is not None:
             yield (
                 line + broken,
-                BadRow("is not UTF-8: what stands around it is left out"),
+                BadRow("is not UTF-8: the text around it is left out"),
                 stream.position(),
             )
         elif whole and not text.strip():

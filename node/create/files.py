@@ -156,7 +156,7 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
     if isinstance(path, str) and source.columns.images:
         raise BadFile(
             "cannot be taken from the hub as images",
-            "save it with `datasets` (save_to_disk) or as Parquet, and give that",
+            "save it with `datasets` (save_to_disk) or as Parquet, and give the saved folder or file",
         ).at(path)
     if isinstance(path, str):
         yield File(path, PurePath(path), "parquet", True)
@@ -172,8 +172,8 @@ def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[Fi
         if source.columns.nested and kind in _WITHOUT_ROWS:
             raise BadFile(
                 "holds no conversations, which this task learns from",
-                "give rows with `messages`, or with `prompt` and `completion`, as JSON lines or "
-                "Parquet, say",
+                "give rows with `messages`, or with `prompt` and `completion`, for example as "
+                "JSON lines or Parquet",
             ).at(path)
         yield File(path, PurePath(path.name), kind, True)
     else:
@@ -257,7 +257,7 @@ class _FolderWalk:
             return False
         real = folder.resolve()
         if folder.is_symlink() and folder.parent.resolve().is_relative_to(real):
-            self._skipped.add("linked into themselves", name)
+            self._skipped.add("links to a folder that contains them", name)
             return False
         if folder.is_symlink() and self._is_read_anyway(real):
             self._skipped.add(_SECOND, name)
@@ -282,7 +282,7 @@ class _FolderWalk:
         # The hub's cache of a data set: the blobs that its revisions link to, and the name of the
         # latest one.
         if here.name.startswith(CACHED) and "snapshots" in folders:
-            self._leave_out_folders(here, folders, ["snapshots"], "of the cache alone")
+            self._leave_out_folders(here, folders, ["snapshots"], "internal to the cache")
         if here.name == "snapshots" and here.parent.name.startswith(CACHED):
             self._leave_out_folders(here, folders, [revision(here, folders)], "of other revisions")
         return home
@@ -324,7 +324,7 @@ class _FolderWalk:
             ]
             for path in files:
                 if not path.is_file():
-                    raise BadFile(f"names {path.name}, which is not there").at(
+                    raise BadFile(f"names {path.name}, which does not exist").at(
                         folder / "state.json"
                     )
         elif is_prepared(folder):
@@ -354,7 +354,7 @@ class _FolderWalk:
         if card is not None:
             left_out = {name: _NO_DATA for name in own if PurePath(name).name in _DESCRIPTIONS}
         if card is None and source.config is not None:
-            raise BadFile("is no data set with configurations", "leave `config` out").at(home)
+            raise BadFile("is not a data set with configurations", "leave `config` out").at(home)
         names = [name for name in own if name not in left_out]
         if chosen is not None and chosen.splits is not None:
             splits = by_patterns(names, chosen)
@@ -431,9 +431,9 @@ def _refuse(error: OSError) -> None:
     raise UserError(
         ExitCode.DATA_MISSING,
         f"{error.filename}{', which is a link,' if linked else ''} cannot be read: {error.strerror}",
-        "name the folder that it leads to, too, or remove the link"
+        "name the folder that it links to as well, or remove the link"
         if linked
-        else "make it readable, or name the folders beside it instead of the one around it",
+        else "make it readable, or name the folders next to it instead of their parent folder",
     )
 
 
@@ -454,11 +454,11 @@ def _why_not(name: PurePath, source: Source) -> str | None:
     if source.include is not None:
         return None
     if source.format is not None:
-        return None if by_name in (source.format, None) else f"not {source.format} by their name"
+        return None if by_name in (source.format, None) else f"not {source.format} by their ending"
     if by_name is None:
-        return "of no known ending"
+        return "with an unknown ending"
     if by_name == "tokens" and bare(name).suffix.lower() != ".ds":
-        return 'possibly arrays of tokens, which count with format = "tokens"'
+        return 'possibly arrays of tokens, which are read only with format = "tokens"'
     return None
 
 
@@ -484,12 +484,12 @@ def _nothing(source: Source, skipped: Skipped) -> UserError:
             f"{there_is} {wanted} (no path was given)",
             "give files or directories with --data, or `paths` in [data]",
         )
-    there = "; ".join(skipped.words()) or "nothing at all"
+    there = "; ".join(skipped.words()) or "nothing"
     return UserError(
         ExitCode.DATA_MISSING,
-        f"{there_is} {wanted} in {where}, only files that do not count: {there}"
+        f"{there_is} {wanted} in {where}, only files that are not read: {there}"
         if skipped.count
         else f"{there_is} {wanted} in {where}: there is {there}",
-        "name other files with --data, widen `include` in [data], or say the `format` of files whose "
-        "names do not",
+        "name other files with --data, widen `include` in [data], or set the `format` of files "
+        "whose names do not show it",
     )

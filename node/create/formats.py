@@ -77,7 +77,7 @@ class BadFile(Exception):
     def __init__(self, problem: str, remedy: str = "") -> None:
         super().__init__(problem)
         self.problem = problem
-        self.remedy = remedy or "mend the file, or leave it out with `exclude` in [data]"
+        self.remedy = remedy or "fix the file, or leave it out with `exclude` in [data]"
 
     def at(self, path: str | Path) -> UserError:
         """Return the error to show for this file."""
@@ -133,7 +133,7 @@ def open_stream(path: Path, *, lines: bool = False) -> Iterator[TextStream]:
         if kind == ".bz2" and ending != kind and not start[3:4].isdigit():
             kind = None
         if ending in _MAGIC and kind != ending:
-            raise BadFile(f"is not what {ending} says: it does not begin as such a file does")
+            raise BadFile(f"is not a {ending} file, despite its name: its first bytes differ")
         yield TextStream(raw, kind, lines)
 
 
@@ -230,7 +230,8 @@ class _Recoded(io.RawIOBase):
         except UnicodeError:
             name = str(self._encoding).upper()
             raise BadFile(
-                f"begins as {name} and is not throughout", "convert it to UTF-8, or fetch it again"
+                f"begins as {name}, and a later part is not",
+                "convert it to UTF-8, or fetch it again",
             ) from None
 
 
@@ -240,7 +241,9 @@ def reading() -> Iterator[None]:
     try:
         yield
     except EOFError:
-        raise BadFile("is cut short: the compressed data has no end", _FETCH_AGAIN) from None
+        raise BadFile(
+            "is cut short: the end of the compressed data is missing", _FETCH_AGAIN
+        ) from None
     except (zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise BadFile(f"is damaged ({error})", _FETCH_AGAIN) from None
     except OSError as error:
@@ -249,7 +252,7 @@ def reading() -> Iterator[None]:
         raise BadFile(problem, _FETCH_AGAIN) from None
 
 
-_FETCH_AGAIN = "fetch or make the file again, or leave it out with `exclude` in [data]"
+_FETCH_AGAIN = "download or make the file again, or leave it out with `exclude` in [data]"
 
 
 def needs(package: str, what: str, extra: str = "create") -> UserError:

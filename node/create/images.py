@@ -46,7 +46,7 @@ class ImageColumns(Columns):
 
     content = "images"
     remedy = (
-        "name the column with `image`, and the one with the class with `label`, or leave the file out "
+        "name the column with `image`, and the column of the class with `label`, or leave the file out "
         "with `exclude`"
     )
     images = True
@@ -54,7 +54,7 @@ class ImageColumns(Columns):
     def __init__(self, image: str | None, label: str | None, settings: ImageSettings) -> None:
         """Raise `ValueError` for columns that do not go together."""
         if label is not None and not settings.classes:
-            raise ValueError("`label` is given, and [task_settings] has no `classes`")
+            raise ValueError("`label` is given, but [task_settings] has no `classes`")
         self.parts = []
         self.settings = settings
         self._image = image or USUAL_COLUMN
@@ -97,7 +97,7 @@ class ImageColumns(Columns):
             data = file.read(MAX_IMAGE_BYTES + 1)
         label = name.parts[0] if len(name.parts) > 1 else None
         if self._label is not None and label is None:
-            return BadRow("lies in no folder that is called as a class")
+            return BadRow("is not in a folder that is named after a class")
         return self._sample(data, label)
 
     def _sample(self, data: bytes, label: Any) -> bytes | BadRow:
@@ -118,7 +118,7 @@ class ImageColumns(Columns):
         else:
             known = isinstance(label, str) and label in self._numbers
         if not known:
-            return BadRow(f"is of a class that `classes` has not: {str(label)[:40]!r}")
+            return BadRow(f"is of a class that is not in `classes`: {str(label)[:40]!r}")
         return label if isinstance(label, int) else self._numbers[label]
 
 
@@ -170,7 +170,7 @@ def decoded(data: bytes, settings: ImageSettings) -> bytes | BadRow:
     except (bomb, pillow.Image.DecompressionBombError):
         return _too_large(None)
     except pillow.UnidentifiedImageError:
-        return BadRow(f"is no image of a known kind ({', '.join(_KINDS)})")
+        return BadRow(f"is not an image of a known kind ({', '.join(_KINDS)})")
     # Pillow and the libraries under it raise many kinds of errors for an invalid file.
     except Exception as error:
         reason = first_line(error, 100)
@@ -219,5 +219,5 @@ def _webp_canvas(data: bytes) -> int | None:
 
 def _too_large(pixels: int | None) -> BadRow:
     return BadRow(
-        f"has {'too many' if pixels is None else f'{pixels:,}'} pixels: {MOST_PIXELS:,} are the most"
+        f"has {'too many' if pixels is None else f'{pixels:,}'} pixels; the limit is {MOST_PIXELS:,}"
     )

@@ -265,7 +265,8 @@ def _denoiser(file: ManifestFile, path: Path, images: ImageSettings) -> dict[str
         for key in ("checkpoint", "lora"):
             if key in file.model:
                 raise StructureError(
-                    f"model.{key}", "models of images begin anew here: give a configuration"
+                    f"model.{key}",
+                    "models of images are trained from scratch here: give a configuration instead",
                 )
         return complete_denoiser(dict(file.model), images)
     except StructureError as error:
@@ -315,6 +316,6 @@ def _lora(table: Any, has_checkpoint: bool) -> LoraTable:
     if not has_checkpoint:
         raise StructureError(
             "model.lora",
-            "needs model.checkpoint: adapters are trained beside weights that know something",
+            "needs model.checkpoint: adapters are trained on top of pretrained weights",
         )
     return lora

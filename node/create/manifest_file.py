@@ -175,9 +175,9 @@ class DataTable(SourceTable):
             usual = SourceTable()
             for each in fields(SourceTable):
                 if getattr(self, each.name) != getattr(usual, each.name):
-                    raise ValueError(f"{each.name!r} belongs into each [[data.source]] here")
+                    raise ValueError(f"{each.name!r} must be set in each [[data.source]]")
             if len({table.weight is None for table in self.source}) > 1:
-                raise ValueError("all of [[data.source]] have a weight, or none has")
+                raise ValueError("give every [[data.source]] a weight, or none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +235,7 @@ class OptimizerTable(OptimizerSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionTable:
-    """Who may become a member."""
+    """The rule that decides which peers may become members."""
 
     policy: Literal["open", "invite"] = "open"
     """`open`: anyone with the link may join; `invite`: every newcomer needs a ticket, which
@@ -311,7 +311,10 @@ def read_manifest_file(path: Path) -> FoundersFile:
     if file.task != DIFFUSION and not file.data.sequence_length:
         raise bad_manifest(path, "data: the key 'sequence_length' is missing")
     if file.task == DIFFUSION and file.data.policy == "private":
-        raise bad_manifest(path, "data.policy: private data is text: the task 'diffusion' has none")
+        raise bad_manifest(
+            path,
+            "data.policy: private data must be text, and the task 'diffusion' trains on images",
+        )
     tables = ("optimizer", "schedule")
     said = {f"{table}.{key}" for table in tables for key in content.get(table, ())}
     return FoundersFile(**vars(file), said=frozenset(said))
@@ -322,5 +325,5 @@ def bad_manifest(path: Path, problem: str) -> UserError:
     return UserError(
         ExitCode.MANIFEST,
         f"{path}: {problem}",
-        "mend the file; `distro-node create --example` prints a commented one that works",
+        "fix the file; `distro-node create --example` prints a commented one that works",
     )

@@ -35,7 +35,7 @@ def complete_model(
     config = check_configuration(config)
     if makes_images(config["model_type"]):
         raise StructureError(
-            "model.model_type", f'{config["model_type"]!r} takes images: say task = "diffusion"'
+            "model.model_type", f'{config["model_type"]!r} takes images: set task = "diffusion"'
         )
     positions = "n_positions" if config["model_type"] == "gpt2" else "max_position_embeddings"
     reserved = reserved_positions(config)
@@ -86,7 +86,8 @@ def complete_denoiser(config: dict[str, Any], settings: ImageSettings) -> dict[s
     for key in (*follows, "num_class_embeds"):
         if complete.get(key) != follows.get(key):
             raise StructureError(
-                f"model.{key}", "follows from [task_settings]: leave it out, or say the same there"
+                f"model.{key}",
+                "follows from [task_settings]: leave it out, or set the same value there",
             )
     return complete
 

@@ -271,8 +271,8 @@ def _made(
         warnings.append(rate_warning(manifest.schedule, manifest.elements, manifest.optimizer.step))
     if draft.special.chat_date is not None and file.data.chat_date is None:
         warnings.append(
-            f"the chat template writes the day's date, which is {draft.special.chat_date} for all "
-            "members from now on (`chat_date` in [data] names another)"
+            f"the chat template writes the date, which is fixed to {draft.special.chat_date} for all "
+            "members (set `chat_date` in [data] for another)"
         )
     if not draft.images:
         family, talks = manifest.model["model_type"], draft.task.chat is not None
@@ -307,12 +307,14 @@ def _sources(table: DataTable, summary: DataSummary) -> tuple[SourceSpec, ...] |
 def _store_manifest(manifest: Manifest, data: DataDir, store: BlobStore, path: Path) -> None:
     encoded = manifest.encode()
     if len(encoded) > MAX_MANIFEST_BYTES:
-        raise bad_manifest(path, "makes a manifest too large to be passed around: use less data")
+        raise bad_manifest(
+            path, f"makes a manifest larger than {MAX_MANIFEST_BYTES >> 10} KiB: use less data"
+        )
     # A value that members could not read back is found here and not by them.
     swarm = manifest.swarm
     decode_manifest(encoded, swarm)
     if content_id(encoded) != store.put(encoded):
-        raise AssertionError("the blob store names a blob otherwise than the protocol does")
+        raise AssertionError("the blob store's content id differs from the protocol's")
     path = data.swarm(swarm).manifest
     path.parent.mkdir(mode=0o700, exist_ok=True)
     write_atomically(path, encoded)

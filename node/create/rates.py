@@ -45,6 +45,6 @@ def rate_warning(schedule: ScheduleSpec, parameters: int, step: Step) -> str | N
         return None
     which = "above" if schedule.peak > usual else "below"
     return (
-        f"the learning rate of {schedule.peak:g} is {which} what learned best in benchmarks: about "
+        f"the learning rate of {schedule.peak:g} is {which} the best one in benchmarks, which is about "
         f"{usual:g} for {parameters:,} parameters (`peak` in [schedule])"
     )

@@ -127,7 +127,10 @@ def separated_values(
         elif not cells:
             continue
         elif len(cells) != len(names):
-            yield line, BadRow(f"has {len(cells)} cells, the first line names {len(names)}")
+            yield (
+                line,
+                BadRow(f"has {len(cells)} cells, but the first line names {len(names)} columns"),
+            )
         elif any(_undecoded(cell) for cell in cells):
             yield line, BadRow("is not UTF-8")
         else:
@@ -163,7 +166,7 @@ def _object(line: bytes) -> Mapping[str, Any] | BadRow:
     except json.JSONDecodeError as error:
         return BadRow(f"is not JSON ({error.msg} at character {error.pos + 1})")
     except (ValueError, RecursionError):
-        return BadRow("is not JSON that can be read")
+        return BadRow("cannot be read as JSON")
     return value if isinstance(value, dict) else _no_object(value)
 
 
@@ -192,7 +195,7 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_object(value: Any) -> BadRow:
-    return BadRow(f"holds no object but {_kind(value)}")
+    return BadRow(f"holds {_kind(value)}, not an object")
 
 
 def _kind(value: Any) -> str:
@@ -248,10 +251,12 @@ def _table_fault(error: csv.Error) -> str:
     if "unexpected end" in said:
         return "a quotation mark that is opened here is not closed"
     if "expected after" in said:
-        return "something follows a closing quotation mark; one within a cell is written twice"
+        return (
+            "text follows a closing quotation mark; a quotation mark within a cell must be doubled"
+        )
     if "larger than" in said:
         return f"a cell is longer than {MAX_ROW_BYTES >> 20} MB"
-    return f"is no row of separated values ({said})"
+    return f"is not a valid row of the table ({said})"
 
 
 def _undecoded(cell: str) -> bool:

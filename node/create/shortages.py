@@ -17,7 +17,7 @@ def too_short(part: str, length: int) -> UserError:
 
 def no_images(part: str) -> UserError:
     return missing(
-        f"there is no {part} image", "give two different ones at least with --data: one is held out"
+        f"there is no {part} image", "give at least two different ones with --data: one is held out"
     )
 
 
@@ -25,7 +25,7 @@ def no_conversations(part: str, length: int, parts: Sequence[TokenCache]) -> Use
     long = sum(each.tally.too_long for each in parts)
     if long:
         return missing(
-            f"there is no {part} conversation: {long} have no answer that ends within a sequence of "
+            f"there is no {part} conversation: in {long} of them no answer ends within a sequence of "
             f"{length} tokens",
             "give a larger sequence_length in [data], or shorter conversations",
         )
@@ -34,13 +34,13 @@ def no_conversations(part: str, length: int, parts: Sequence[TokenCache]) -> Use
         file, line, problem = bad[0]
         many = sum(each.tally.bad for each in parts)
         return missing(
-            f"there is no {part} conversation: all {many} rows are bad, the first of them {file}, line "
+            f"there is no {part} conversation: all {many} rows are bad, the first is {file}, line "
             f"{line}, which {problem}",
-            "what is wrong with every row is the schema's fault, or the chat template's: name the "
+            "if every row is bad, the columns or the chat template are wrong: name the "
             "columns in [data], or another template as chat_template",
         )
     return missing(
-        f"there is no {part} conversation", "give two at least with --data: one of them is held out"
+        f"there is no {part} conversation", "give at least two with --data: one of them is held out"
     )
 
 

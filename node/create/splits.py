@@ -122,7 +122,7 @@ def read_card(path: Path) -> dict[str, Any] | None:
     except (yaml.YAMLError, RecursionError, ValueError):
         # Other files begin so, too. A card that is broken names no splits that could be followed.
         if re.search(r"^configs:", head, re.MULTILINE):
-            raise BadFile("begins with YAML that is broken", "mend it, or remove the file").at(
+            raise BadFile("begins with invalid YAML", "fix it, or remove the file").at(
                 path
             ) from None
         return None
@@ -145,7 +145,7 @@ def configuration(card: dict[str, Any], wanted: str | None, path: Path) -> Confi
     try:
         known = [_configuration(each) for each in _list(listed)]
     except (TypeError, ValueError, LookupError, AttributeError):
-        raise BadFile("has `configs` that cannot be understood", "mend them").at(path) from None
+        raise BadFile("has `configs` that cannot be read", "fix them").at(path) from None
     names = ", ".join(each.name for each in known)
     if wanted is not None:
         found = [each for each in known if each.name == wanted]
@@ -154,7 +154,7 @@ def configuration(card: dict[str, Any], wanted: str | None, path: Path) -> Confi
         found = found or known if len(known) == 1 else found
     if len(found) != 1:
         problem = (
-            f"has several configurations, and none is the default ({names})"
+            f"has several configurations and no default ({names})"
             if wanted is None
             else f"has no configuration {wanted!r} (it has: {names})"
         )

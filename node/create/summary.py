@@ -113,28 +113,28 @@ class DataSummary:
                 trained = f"{source.tokens // self.sequence_length:,} of them"
             end = f"{trained} to train on"
             if self.private:
-                end = f"{self.heldout_tokens:,} tokens held out, for everybody to read"
+                end = f"{self.heldout_tokens:,} tokens held out, which are public"
             yield (
                 f"{head}{_count(source.files, 'file')} read, "
                 f"{_count(source.read.documents, what)}, {end}"
             )
             if several:
-                times = f"comes {source.times:.2f} times in an epoch"
+                times = f"read {source.times:.2f} times in an epoch"
                 if 0.995 < source.times < 1.005:
-                    times = "comes once in an epoch"
+                    times = "read once in an epoch"
                 of = "images" if self.images else "tokens"
                 yield f"  {100 * source.share:.1f} % of an epoch's {of}; {times}"
             if source.read.learned:
                 share = 100 * source.read.learned / source.read.tokens
-                yield f"  of the tokens {share:.1f} % are the assistant's, which are learned"
+                yield f"  {share:.1f} % of the tokens are the assistant's and are learned"
             for words in source.skipped.words():
                 yield f"  not read: {words}"
             if source.duplicates:
                 yield f"  left out: {_count(source.duplicates, what)} equal to an earlier one"
             if source.read.unstarted:
                 yield (
-                    f"  the start token was added to {source.read.unstarted:,} documents of arrays of "
-                    "tokens that lacked it"
+                    f"  the start token was added to {source.read.unstarted:,} documents from "
+                    "arrays of tokens that lacked it"
                 )
             if source.read.empty:
                 empty = _count(source.read.empty, "row or file", "rows or files")
@@ -143,7 +143,7 @@ class DataSummary:
                 long = source.read.cut + source.read.too_long
                 few = long <= _NAMED_ON_SCREEN
                 yield (
-                    f"  longer than a sequence: {_count(source.read.cut, 'conversation')} cut behind an "
+                    f"  longer than a sequence: {_count(source.read.cut, 'conversation')} cut after an "
                     f"answer, {source.read.too_long:,} left out{':' if few else ', such as'}"
                 )
                 for file, line, problem in source.read.long_rows[:_NAMED_ON_SCREEN]:
@@ -207,35 +207,37 @@ class Forecast:
             f"an epoch: {self.rounds_an_epoch:,.1f} rounds; the run: {self.epochs:.2f} epochs, "
             f"{self.tokens_a_parameter:.3g} {unit} a parameter"
         )
-        yield f"the learning rate goes up to {self.peak_rate:g} (`peak` in [schedule])"
+        yield f"the learning rate peaks at {self.peak_rate:g} (`peak` in [schedule])"
         base = ""
         if self.frozen:
             parts = _bytes(4 * self.frozen), _bytes(4 * self.parameters)
-            base = f": {parts[0]} of base, once, and {parts[1]} of adapters"
+            base = f": {parts[0]} of base model, once, and {parts[1]} of adapters"
         yield f"to join, a member fetches {_bytes(self.model_bytes)} of model{base}"
         if self.frozen:
             times = 4 * self.frozen / self.update_bytes
             yield (
-                f"an update has {_bytes(self.update_bytes)}: {times:,.0f} times less than a gradient of "
-                "the whole model"
+                f"an update has {_bytes(self.update_bytes)}, {times:,.0f} times less than a "
+                "gradient of the whole model"
             )
         for members in MEMBERS:
             what = (
-                ("round", "updates") if self.rounds_a_step == 1 else ("step", "sheets and tallies")
+                ("round", "updates")
+                if self.rounds_a_step == 1
+                else ("step", "sign votes and aggregates")
             )
             line = (
-                f"a {what[0]} with {members:>2} members: {_bytes(self.received_bytes[members])} of "
-                f"{what[1]} and "
-                f"{_bytes(self.data_bytes_a_round[members])} of data received by each"
+                f"a {what[0]} with {members:>2} members: {_bytes(self.received_bytes[members])} "
+                f"of {what[1]} and {_bytes(self.data_bytes_a_round[members])} of data received by "
+                "each"
             )
             if self.sequence_seconds is not None and self.update_seconds is not None:
                 share = -(-self.samples_a_round // members)
                 seconds = share * self.sequence_seconds + self.update_seconds
-                line += f", {_seconds(seconds)} of computing for a machine like this"
+                line += f", {_seconds(seconds)} of computing on a machine like this"
             yield line
         if self.sequence_seconds is not None and self.update_seconds is not None:
             alone = self.samples_a_round * self.sequence_seconds + self.update_seconds
-            yield f"a round of this machine alone: {_seconds(alone)}"
+            yield f"a round on this machine alone: {_seconds(alone)}"
 
 
 def forecast(

@@ -62,7 +62,7 @@ def plan_task(
         settings = _settings(file, path, tokenizer, special)
     if file.task == SFT or (file.task not in BUILT_IN and any(said)):
         if file.task != SFT and not all(said):
-            raise bad_manifest(path, "all of [[data.source]] hold conversations, or none does")
+            raise bad_manifest(path, "either all of [[data.source]] hold conversations or none")
         _check_window(file, path, model)
         made, chat = _conversations(file, path, tokenizer, special, end)
         return TaskPlan(made, chat, settings, _filler(made, special, end))
@@ -90,7 +90,7 @@ def plan_images(file: ManifestFile, path: Path) -> ImageSettings:
     ):
         if given is not None:
             raise bad_manifest(
-                path, f"data.{key}: belongs to text, and task {file.task!r} takes images"
+                path, f"data.{key}: is for text, and the task {file.task!r} trains on images"
             )
     return settings
 
@@ -102,7 +102,8 @@ def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
     if both != (file.task == MASKED_LM):
         fitting = "'masked_lm'" if both else "'causal_lm' or 'sft'"
         raise bad_manifest(
-            path, f"task: {file.task!r} does not go with a {model['model_type']!r}: say {fitting}"
+            path,
+            f"task: {file.task!r} does not go with a {model['model_type']!r}: set task = {fitting}",
         )
 
 
@@ -115,8 +116,8 @@ def _check_window(file: ManifestFile, path: Path, model: dict[str, Any]) -> None
     if apart and slides and isinstance(window, int) and window < length:
         raise bad_manifest(
             path,
-            f"data.attention: conversations cannot be kept apart with a model whose window of {window} "
-            f'tokens slides within a sequence of {length}: say attention = "sequence", or a shorter '
+            f"data.attention: conversations cannot be separated with a model whose window of {window} "
+            f'tokens slides within a sequence of {length}: set attention = "sequence", or a shorter '
             "sequence_length",
         )
 
@@ -130,8 +131,8 @@ def _settings(
         if found is None:
             raise bad_manifest(
                 path,
-                "data.tokenizer: it has no token for gaps such as [MASK], which task 'masked_lm' needs; "
-                "give the number of one as mask_token in [task_settings]",
+                "data.tokenizer: it has no mask token such as [MASK], which the task 'masked_lm' "
+                "needs; set mask_token in [task_settings] to a token's number",
             )
         given = {**(given or {}), "mask_token": found}
     try:
@@ -155,14 +156,14 @@ def _conversations(
     if not isinstance(tokenizer, FileTokenizer):
         raise bad_manifest(
             path,
-            f"data.tokenizer: bytes have no chat template, which task {file.task!r} needs; start from a "
-            "checkpoint with one, or give a tokenizer.json and a chat_template",
+            f"data.tokenizer: bytes have no chat template, which the task {file.task!r} needs; "
+            "start from a checkpoint with one, or give a tokenizer.json and a chat_template",
         )
     if special.chat_template is None:
         raise bad_manifest(
             path,
-            f"data.tokenizer: it has no chat template, which task {file.task!r} needs; name a file with "
-            "one as chat_template",
+            f"data.tokenizer: it has no chat template, which the task {file.task!r} needs; name a "
+            "file with one as chat_template",
         )
     try:
         chat = ChatTemplate(special)

@@ -47,9 +47,7 @@ _MEGATRON_TYPES: dict[int, TokenType] = {
 }
 # With fewer numbers than this, zeros between them may be chance.
 _EVIDENCE_NUMBERS = 32
-_OTHER_TOKENIZER = (
-    "give the tokenizer that they were made with, or say in [data] of which `token_type` they are"
-)
+_OTHER_TOKENIZER = "give the tokenizer that made them, or set their `token_type` in [data]"
 
 
 @dataclass(frozen=True)
@@ -83,17 +81,18 @@ def token_documents(
     for piece, start, whole in _pieces(tokens, bounds, borders):
         if start == 0 and piece[0] == borders.unwanted:
             raise BadFile(
-                f"has the start token ({piece[0]}) before its documents, and no document is to have one",
-                'say document_start = "bos" in [data], or give the array without it',
+                f"has the start token ({piece[0]}) before its documents, and the swarm's "
+                "documents have none",
+                'set document_start = "bos" in [data], or give the array without it',
             )
         if piece.dtype.kind == "i" and piece.min() < 0:
-            raise BadFile(f"holds a token below zero behind token {start}", _OTHER_TOKENIZER)
+            raise BadFile(f"holds a negative token after token {start}", _OTHER_TOKENIZER)
         largest = int(piece.max())
         if largest >= vocabulary:
             index = start + int(piece.argmax())
             how = "" if tokens.certain else f" (read as {tokens.type.name})"
             raise BadFile(
-                f"token {index} is {largest}{how}, and the tokenizer has {vocabulary} tokens",
+                f"token {index} is {largest}{how}, but the tokenizer has {vocabulary} tokens",
                 _OTHER_TOKENIZER,
             )
         read = tokens.offset + (start + len(piece)) * tokens.type.itemsize
@@ -111,7 +110,7 @@ def _open(
     if ending == ".npy" and (said is None or start.startswith(b"\x93NUMPY")):
         return _of_numpy(path), None
     if start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04")):
-        raise BadFile("is no array of tokens but a model's or a program's file")
+        raise BadFile("is a model's or a program's file, not an array of tokens")
     # A token has two bytes unless the vocabulary needs more, as in the programs that write such arrays.
     kind: TokenType = said or ("uint16" if vocabulary <= 1 << 16 else "uint32")
     if ending == ".ds":
@@ -138,12 +137,12 @@ def _stored(
     stored, rest = divmod(path.stat().st_size - offset, type_.itemsize)
     if rest or stored < 0:
         raise BadFile(
-            f"is no array of tokens of {type_.itemsize} bytes ({kind}): {rest} bytes are left over",
-            "say in [data] of which `token_type` they are, or fetch the file again",
+            f"is not an array of tokens of {type_.itemsize} bytes ({kind}): {rest} bytes are left over",
+            "set their `token_type` in [data], or download the file again",
         )
     if count is not None and count != stored:
         raise BadFile(
-            f"is cut short, or of another type than {kind}: {stored} tokens where {count} are named"
+            f"is cut short or not of type {kind}: it holds {stored} tokens and declares {count}"
         )
     return _Stored(path, type_, offset, stored, certain is not None)
 
@@ -160,9 +159,9 @@ def _refuse_wider(tokens: _Stored) -> None:
         if _is_padded(tokens, factor):
             kinds = [name for name in get_args(TokenType) if np.dtype(name).itemsize == wider]
             raise BadFile(
-                f"certainly holds no tokens of {tokens.type.name}: of every {factor} numbers all but "
+                f"does not hold tokens of type {tokens.type.name}: of every {factor} numbers all but "
                 f"the first are 0, so its tokens have {wider} bytes",
-                f'say in [data] of which type they are, such as token_type = "{kinds[-1]}"',
+                f'set their type in [data], such as token_type = "{kinds[-1]}"',
             )
 
 
@@ -187,17 +186,16 @@ def _of_numpy(path: Path) -> _Stored:
     except (ValueError, EOFError) as error:
         reason = first_line(error, empty="unknown")
         raise BadFile(
-            f"is no array of numpy ({reason})",
-            "say in [data] of which `token_type` it is if it is a plain array, or leave it out with "
-            "`exclude`",
+            f"is not a numpy array ({reason})",
+            "set its `token_type` in [data] if it is a plain array, or leave it out with `exclude`",
         ) from None
     if kind.kind not in "ui":
-        raise BadFile(f"holds no tokens but numbers of type {kind}")
+        raise BadFile(f"holds numbers of type {kind}, not tokens")
     if by_columns and len(shape) > 1:
-        raise BadFile("is stored column by column", 'save it anew with numpy\'s order="C"')
+        raise BadFile("is stored column by column", 'save it again with numpy\'s order="C"')
     count = int(np.prod(shape, dtype=np.int64))
     if path.stat().st_size - offset < count * kind.itemsize:
-        raise BadFile("is cut short: it is no array of numpy with all its numbers")
+        raise BadFile("is cut short: some of the numpy array's numbers are missing")
     return _Stored(path, kind, offset, count, True)
 
 
@@ -214,9 +212,9 @@ def _nanotron_type(path: Path) -> tuple[TokenType | None, int | None]:
         pass
     name, _, width = lines[0].rpartition("|") if lines else ("", "", "")
     if not name or not width.isdigit() or int(width) not in _WIDTHS or len(lines) < 2:
-        raise BadFile(f"{beside.name} beside it does not say tokenizer, width and count")
+        raise BadFile(f"{beside.name} next to it does not name tokenizer, width and count")
     if not lines[1].isdigit():
-        raise BadFile(f"{beside.name} beside it names no count of tokens")
+        raise BadFile(f"{beside.name} next to it names no count of tokens")
     return _WIDTHS[int(width)], int(lines[1])
 
 
@@ -239,10 +237,10 @@ def _nanotron_ends(path: Path, stored: int) -> Iterator[np.ndarray]:
     """Yield the ends of the documents, from the index beside an array."""
     index = _nanotron_index(path)
     if not index.is_file():
-        raise BadFile(f"has no index: {index.name} is not there")
+        raise BadFile(f"has no index: {index.name} does not exist")
     entries, rest = divmod(index.stat().st_size, 8)
     if rest:
-        raise BadFile(f"{index.name} beside it is cut short")
+        raise BadFile(f"{index.name} next to it is cut short")
     last = np.fromfile(index, "<u8", 1, offset=8 * entries - 8)[0] if entries else None
     if last != stored:
         raise _unfit(index, stored)
@@ -268,16 +266,17 @@ def _megatron_type(index: Path, said: TokenType | None) -> TokenType | None:
         if said is not None:
             return None
         raise BadFile(
-            f"{index.name} beside it is no index that is known here",
-            "say in [data] of which `token_type` the tokens are: documents then end with the end token",
+            f"{index.name} next to it is not an index of a known format",
+            "set the tokens' `token_type` in [data]: documents then end with the end token",
         )
     _, version, code, _, _ = _MEGATRON.unpack(start)
     kind = _MEGATRON_TYPES.get(code)
     if version != 1 or kind is None:
-        raise BadFile(f"{index.name} beside it is of version {version} and type {code}: unknown")
+        raise BadFile(f"{index.name} next to it has the unknown version {version} or type {code}")
     if said is not None and said != kind:
         raise BadFile(
-            f"{index.name} beside it says {kind}, and token_type {said}", "leave `token_type` out"
+            f"{index.name} next to it gives the type {kind}, but token_type is {said}",
+            "leave `token_type` out",
         )
     return kind
 
@@ -291,7 +290,7 @@ def _megatron_ends(index: Path, tokens: _Stored) -> Iterator[np.ndarray]:
     places_at = lengths_at + 4 * sequences
     documents_at = places_at + 8 * sequences
     if index.stat().st_size < documents_at + 8 * entries or entries == 0:
-        raise BadFile(f"{index.name} beside it is cut short")
+        raise BadFile(f"{index.name} next to it is cut short")
 
     def ends() -> Iterator[np.ndarray]:
         before = sequence = token = 0
@@ -324,7 +323,7 @@ def _megatron_ends(index: Path, tokens: _Stored) -> Iterator[np.ndarray]:
 
 
 def _unfit(index: Path, stored: int) -> BadFile:
-    return BadFile(f"{index.name} beside it does not fit its {stored} tokens")
+    return BadFile(f"{index.name} next to it does not match its {stored} tokens")
 
 
 def _pieces(
@@ -344,7 +343,7 @@ def _pieces(
                 origin = start
                 window = tokens.read(start, min(start + _PIECE_TOKENS, tokens.count))
                 if len(window) == 0:
-                    raise BadFile("is cut short: it has become shorter while it was read")
+                    raise BadFile("is cut short: it became shorter while it was read")
             until = min(last, origin + len(window))
             yield window[start - origin : until - origin], start, until == last and stop is not None
             start = until

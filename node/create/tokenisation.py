@@ -47,15 +47,15 @@ _CUT_WINDOW = 1 << 14
 _SHOW_SECONDS = 0.1
 _ROOM_SECONDS = 0.5
 _MEND_ROW = (
-    "mend the row, say with `text` or `template` in [data] where the text is, or leave some bad rows "
+    "fix the row, name the text's columns with `text` or `template` in [data], or leave some bad rows "
     "out with `max_bad`"
 )
 _MEND_TEMPLATE = (
-    "if it refuses every row the template is at fault: mend it, or name another as chat_template in "
-    "[data]; else mend the row, or leave some bad rows out with `max_bad`"
+    "if it refuses every row, the template is at fault: fix it, or name another as chat_template in "
+    "[data]; else fix the row, or leave some bad rows out with `max_bad`"
 )
 _MEND_IMAGE = (
-    "mend or remove it, leave it out with `exclude` in [data], or leave some out with `max_bad`"
+    "fix or remove it, leave it out with `exclude` in [data], or leave some out with `max_bad`"
 )
 # A new number invalidates all parts, as a change of how documents are cut or hashed requires.
 _FORMAT = 3

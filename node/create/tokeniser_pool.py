@@ -156,8 +156,8 @@ def _alive() -> Iterator[None]:
     except (EOFError, OSError):
         raise UserError(
             ExitCode.TRAINER,
-            "a process that tokenises was ended from outside (out of memory?)",
-            "start the same command again: it goes on where it was",
+            "a tokenising process was killed (out of memory?)",
+            "start the same command again: it resumes where it stopped",
         ) from None
 
 

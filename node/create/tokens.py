@@ -255,7 +255,7 @@ def _library() -> Any:
     except ImportError:
         raise UserError(
             ExitCode.TRAINER,
-            "what is needed to make a swarm is not installed here (the package tokenizers)",
+            "the package tokenizers, which making a swarm needs, is not installed",
             "install it with: pip install 'distro-node[train]'",
         ) from None
     return tokenizers

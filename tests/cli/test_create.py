@@ -209,7 +209,7 @@ def test_a_checkpoint_is_tuned_on_conversations(
     run.write_text(text.replace('"texts"', '"talks.parquet"'))
     result = command("create", run, "--data-dir", home / "data")
     assert (result.code, result.err) == (0, "")
-    assert "% are the assistant's, which are learned" in result.out
+    assert "% of the tokens are the assistant's and are learned" in result.out
     manifest = manifest_in(DataDir(home / "data"))
     assert manifest.task == "sft"
     data = manifest.data
@@ -295,9 +295,9 @@ def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
     for words in (
         "41 files read, 41 documents",
         "a document starts with no token of its own (bytes have none)",
-        "not read: 1 of no known ending (picture.jpg)",
+        "not read: 1 with an unknown ending (picture.jpg)",
         "left out: 1 row or file without text",
-        "rows.jsonl, line 3: the column 'text' holds no text but 1",
+        "rows.jsonl, line 3: the column 'text' holds 1, not text",
         "a round with 32 members:",
         "an epoch: ",
         "create.json",
@@ -325,14 +325,13 @@ def test_a_founder_is_told_what_documents_start_with(
     run.write_text(text)
     made = command("create", run, "--data-dir", home / "data")
     assert (
-        "a document starts with no token of its own (the tokenizer puts none there by itself) and "
-        "ends with <eos>"
+        "a document starts with no token of its own (the tokenizer adds none) and ends with <eos>"
     ) in made.out
     warning = "Mind: models of the family 'gemma2' need a start token"
     assert warning in made.out
     run.write_text(text.replace("paths", 'document_start = "bos"\npaths'))
     made = command("create", run, "--data-dir", home / "data")
-    assert "a document starts with <bos> (as document_start says)" in made.out
+    assert "a document starts with <bos> (set by document_start)" in made.out
     assert warning not in made.out
     facts = json.loads(command("create", run, "--data-dir", home / "data", "--json").out)
     assert facts["document_start"] == "<bos>"
@@ -344,8 +343,8 @@ def test_a_rate_that_nobody_chose_is_taken_and_told(
 ) -> None:
     run.write_text(RUN)
     out = command("create", run, "--data-dir", home / "data").out
-    assert "the learning rate goes up to 0.005" in out
-    assert "learned best" not in out
+    assert "the learning rate peaks at 0.005" in out
+    assert "best one in benchmarks" not in out
 
 
 def test_a_rate_far_from_what_benchmarks_found_is_told(
@@ -354,8 +353,8 @@ def test_a_rate_far_from_what_benchmarks_found_is_told(
     for rate, words in ((0.5, "is above"), (1e-5, "is below"), (4e-3, None)):
         run.write_text(RUN + f"[schedule]\npeak = {rate}\n")
         out = command("create", run, "--data-dir", home / "data").out
-        assert f"the learning rate goes up to {rate:g}" in out
-        assert ("learned best" in out) == (words is not None)
+        assert f"the learning rate peaks at {rate:g}" in out
+        assert ("best one in benchmarks" in out) == (words is not None)
         assert words is None or words in out
 
 
@@ -390,7 +389,7 @@ def test_few_speak_for_all_if_the_founder_says_so(
     assert manifest.speakers == SpeakersSpec(one_of=2)
     assert (manifest.optimizer.top_k, manifest.optimizer.audit) == (64, False)
     assert "a step with 32 members:" in out
-    assert "of sheets and tallies" in out
+    assert "of sign votes and aggregates" in out
     assert "[speakers] is for members" in out
     told = json.loads(command("create", run, "--data-dir", home / "data", "--json").out)
     conforms("create", told)
@@ -403,7 +402,7 @@ def test_few_speak_for_all_if_the_founder_says_so(
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ("[optimizer]\nmomentum = 0.9\n[speakers]\n", "optimizer.momentum: with speakers panels"),
+        ("[optimizer]\nmomentum = 0.9\n[speakers]\n", "optimizer.momentum: with [speakers]"),
         ("[optimizer]\naudit = true\n[speakers]\n", "speakers do not go with optimizer.audit"),
         ("[schedule]\ntotal_rounds = 999\n[speakers]\n", "total_rounds (999) is odd"),
         ("[rounds]\noverlap = true\n[speakers]\n", "speakers do not go with rounds.overlap"),
@@ -424,7 +423,7 @@ def test_what_does_not_go_with_speakers_is_told(
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ("[optimizer]\npreconditioner = 'muon'\n[checks]\n", "checks take honest work for none"),
+        ("[optimizer]\npreconditioner = 'muon'\n[checks]\n", "audits cannot tell honest work"),
         ("[checks]\n[speakers]\n", "speakers do not go with checks"),
         ("[rounds]\nstart_members = 9\n[admission]\nmax_members = 8\n", "would never begin"),
     ],
@@ -482,7 +481,7 @@ weight = 0.25
         assert (source.documents, source.tokens) == (said["documents"], said["tokens"])
         assert source.share == said["share"]
     result = command("create", run, "--data-dir", home / "data", "--data", home / "texts")
-    result.refused_with(ExitCode.MANIFEST, "--data cannot be given beside it")
+    result.refused_with(ExitCode.MANIFEST, "--data cannot be given as well")
 
 
 # --- mistakes ------------------------------------------------------------------------------------
@@ -503,12 +502,12 @@ weight = 0.25
         ("[optimizer]", '[admission]\nissuer = "me"\n[optimizer]', "admission.issuer"),
         ("[optimizer]", f'[admission]\nissuer = "{PEER}"\n[optimizer]', "policy 'invite'"),
         ("paths", 'tokenizer = "no.json"\npaths', "no.json"),
-        ("paths", 'tokenizer = "endless.json"\npaths', "says no token that ends a document"),
-        ("paths", 'tokenizer = "endless.json"\ndocument_end = "</s>"\npaths', "is no token of"),
+        ("paths", 'tokenizer = "endless.json"\npaths', "names no token that ends a document"),
+        ("paths", 'tokenizer = "endless.json"\ndocument_end = "</s>"\npaths', " tokens of "),
         ("paths", 'attention = "document"\npaths', "needs a document_end that is one token"),
         ("paths", 'template = "{"\npaths', "data: template"),
         ("paths", 'format = "parket"\npaths', "data.format"),
-        ("paths", 'source = [{paths = ["a"]}]\npaths', "'paths' belongs into each"),
+        ("paths", 'source = [{paths = ["a"]}]\npaths', "'paths' must be set in each"),
         ("name = ", "name = = ", "not TOML"),
     ],
 )
@@ -534,10 +533,10 @@ def test_a_file_that_is_not_there(command, initialised, home: Path) -> None:
         (["--data", "nowhere"], "nowhere"),
         (["--data", "short.txt"], "shorter than one sequence"),
         (["--data", "nothing"], "no training text"),
-        (["--data", "pictures"], "2 of no known ending (a.jpg, b.jpg)"),
+        (["--data", "pictures"], "2 with an unknown ending (a.jpg, b.jpg)"),
         (["--data", "none.txt"], "is not text"),
         (["--data", "cut.txt.gz"], "cut.txt.gz: is cut short"),
-        (["--data", "broken.parquet"], "broken.parquet: is no Parquet file, or damaged"),
+        (["--data", "broken.parquet"], "broken.parquet: is not a valid Parquet file"),
         (["--data", "other.parquet"], "no column 'text' (it has: body)"),
         (["--data", "numbers.parquet"], "the column 'text' holds no text but int64"),
         (["--data", "mixed.jsonl"], "mixed.jsonl, line 2: the row the column 'text' holds no text"),
@@ -545,7 +544,7 @@ def test_a_file_that_is_not_there(command, initialised, home: Path) -> None:
             ["--data", "large.bin"],
             "token 1 is 300 (read as uint16), and the tokenizer has 256 tokens",
         ),
-        (["--data", "hf://nobody"], "hf://nobody: is no data set"),
+        (["--data", "hf://nobody"], "hf://nobody: is not a data set"),
     ],
 )
 def test_missing_texts_are_told(
@@ -726,7 +725,9 @@ def test_real_adapters_are_made_beside_a_real_base(command, run: Path, home: Pat
     fitting = json.loads(command("fit", run, "--json").out)
     assert f"{fitting['parameters']:,} parameters in adapters, beside {weights:,} that" in dry.out
     assert fitting["frozen_parameters"] == weights
-    assert re.search(r"a member fetches .* of model: .* of base, once, and .* of adapters", dry.out)
+    assert re.search(
+        r"a member fetches .* of model: .* of base model, once, and .* of adapters", dry.out
+    )
     assert re.search(r"an update has \d.*times less than a gradient of the whole model", dry.out)
     assert command(*options).code == 0
     manifest = manifest_in(DataDir(home / "data"))

@@ -92,7 +92,7 @@ def test_a_template_that_writes_the_date_has_one_for_all(tmp_path: Path, base: P
     assert ChatTemplate(there).text([]) == "29 February 2024[]"
     for day in ("2023-02-29", "29.2.2024!"):
         refusal = Founder(tmp_path, data=f'chat_date = "{day}"').refusal()
-        assert f"data.chat_date: {day!r} is no day" in refusal
+        assert f"data.chat_date: {day!r} is not a date" in refusal
     configure(base, chat_template=TEMPLATE)
     assert Founder(tmp_path).settings().chat_date is None
     assert (

@@ -211,7 +211,7 @@ def test_what_does_not_fit_is_cut_behind_an_answer_or_left_out_and_named(
     assert len(whole) == 6
     assert sum("7." in text for text in learned) == 1
     said = "\n".join(corpus.summary.lines())
-    assert "1 conversation cut behind an answer, 1 left out" in said
+    assert "1 conversation cut after an answer, 1 left out" in said
     assert "a.jsonl, line 6: has" in said
     assert "a.jsonl, line 7: has" in said
     named = corpus.summary.facts()["sources"][0]["long_rows"]
@@ -222,7 +222,7 @@ def test_if_nothing_fits_that_is_said(founder: Founder, tmp_path: Path) -> None:
     talks = [talk(number) for number in range(5)]
     error = founder.refused(jsonl(tmp_path / "a.jsonl", talks), sequence_length=8)
     assert error.code == ExitCode.DATA_MISSING
-    assert "5 have no answer that ends within a sequence of 8 tokens" in error.problem
+    assert "in 5 of them no answer ends within a sequence of 8 tokens" in error.problem
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_if_nothing_fits_that_is_said(founder: Founder, tmp_path: Path) -> None:
         ({"messages": [7]}, "message 1 has no role"),
         ({"messages": [{"role": "user"}]}, "message 1 has no role or no text"),
         ({"messages": [{"role": 3, "content": "x"}]}, "message 1 has no role"),
-        ({"messages": TALK[:1]}, "no words of the assistant's"),
+        ({"messages": TALK[:1]}, "has no text by the assistant"),
         ({"text": "hello"}, "has no column 'messages' (it has: text)"),
     ],
 )
@@ -254,7 +254,7 @@ def test_a_bad_row_is_named_or_left_out(
 
 def test_a_column_of_another_type_is_refused(founder: Founder, tmp_path: Path) -> None:
     error = founder.refused(parquet(tmp_path / "a.parquet", {"messages": [1, 2]}))
-    assert "the column 'messages' holds no messages but int64" in error.problem
+    assert "the column 'messages' holds int64, not messages" in error.problem
     assert "`prompt`" in error.remedy
     error = founder.refused(parquet(tmp_path / "b.parquet", {"text": ["x"]}))
     assert "has no column 'messages' (it has: text)" in error.problem
@@ -267,7 +267,7 @@ def test_a_template_that_cannot_be_taken_apart_is_refused(
     file = jsonl(tmp_path / "a.jsonl", [*(talk(number) for number in range(6)), talk(6, 2)])
     error = founder.refused(file)
     assert error.code == ExitCode.MANIFEST
-    assert "a.jsonl, line 7: the chat template writes the beginning" in error.problem
+    assert "a.jsonl, line 7: the chat template changes the earlier text" in error.problem
     assert "{% generation %}" in error.remedy
 
 
@@ -403,10 +403,10 @@ def test_messages_that_are_marked_so_are_not_learned(
 @pytest.mark.parametrize(
     ("mark", "words"),
     [
-        ({"weight": 0.5}, "has the weight 0.5 in message 2, where 0 and 1 are known"),
+        ({"weight": 0.5}, "has the weight 0.5 in message 2; only 0 and 1 are allowed"),
         ({"weight": "no"}, "has the weight 'no' in message 2"),
         ({"train": "false"}, "has train = 'false' in message 2"),
-        ({"weight": 0}, "holds no words of the assistant's that are to be learned"),
+        ({"weight": 0}, "has no assistant's text that is to be learned"),
     ],
 )
 def test_a_mark_that_cannot_be_followed_is_a_bad_row(
@@ -501,7 +501,7 @@ def test_a_template_that_fails_on_every_row_is_told_as_such(
     error = founder.refused(file, max_bad=100)
     assert error.code == ExitCode.MANIFEST
     assert "fails on every conversation" in error.problem
-    assert "the fault is the template's and not the row's" in error.remedy
+    assert "the fault is in the template, not in the row" in error.remedy
 
 
 def test_rows_that_the_template_refuses_point_to_it(tmp_path: Path, plain: FileTokenizer) -> None:
@@ -512,9 +512,7 @@ def test_rows_that_the_template_refuses_point_to_it(tmp_path: Path, plain: FileT
     assert "is refused by the chat template: too many" in error.problem
     assert "chat_template" in error.remedy
     error = founder.refused(file, max_bad=100)
-    assert (
-        "all 3 rows are bad, the first of them a.jsonl, line 1, which is refused" in error.problem
-    )
+    assert "all 3 rows are bad, the first is a.jsonl, line 1, which is refused" in error.problem
 
 
 def test_a_very_long_conversation_costs_no_memory_and_is_named(

@@ -149,9 +149,9 @@ def test_what_a_folder_holds_is_found_and_the_rest_is_named(tmp_path: Path) -> N
     assert names == ["a.md", "b.TXT", "sub/c.jsonl", "sub/d.py.gz", "one.odd"]
     assert skipped == {
         "hidden": 2,
-        "of no known ending": 1,
+        "with an unknown ending": 1,
         "empty": 1,
-        'possibly arrays of tokens, which count with format = "tokens"': 1,
+        'possibly arrays of tokens, which are read only with format = "tokens"': 1,
         "named a second time": 1,
     }
     assert find(root, include=("sub/*",))[0] == ["sub/c.jsonl", "sub/d.py.gz"]
@@ -165,8 +165,8 @@ def test_what_a_folder_holds_is_found_and_the_rest_is_named(tmp_path: Path) -> N
     [
         ([], "no path was given"),
         (["none"], "there is no file or directory"),
-        (["."], "1 of no known ending (a.jpg); 1 empty (empty.txt)"),
-        (["void"], "there is nothing at all"),
+        (["."], "1 with an unknown ending (a.jpg); 1 empty (empty.txt)"),
+        (["void"], "there is nothing"),
     ],
 )
 def test_missing_text_is_told_with_what_there_is(
@@ -256,8 +256,8 @@ def test_end_tokens(founder: Founder, tmp_path: Path, tokenizer: FileTokenizer) 
     plain = tmp_path / "plain.json"
     plain.write_bytes(ByteTokenizer().definition)
     for wrong, options, words in (
-        (FileTokenizer(plain), {}, "says no token that ends a document"),
-        (tokenizer, {"document_end": "</s>"}, "is no token of"),
+        (FileTokenizer(plain), {}, "names no token that ends a document"),
+        (tokenizer, {"document_end": "</s>"}, " tokens of "),
         (ByteTokenizer(), {"attention": "document"}, "needs a document_end that is one token"),
     ):
         with pytest.raises(UserError, match=words) as caught:
@@ -364,9 +364,9 @@ def test_each_source_has_its_share_to_within_a_percent(
 
 
 def test_weights_are_for_all_sources_or_none() -> None:
-    with pytest.raises(ValueError, match="have a weight, or none has"):
+    with pytest.raises(ValueError, match="a weight, or none"):
         DataTable(sequence_length=16, source=(source("a", weight=1.0), source("b")))
-    with pytest.raises(ValueError, match="belongs into each"):
+    with pytest.raises(ValueError, match="must be set in each"):
         DataTable(sequence_length=16, source=(source("a"),), text="body")
 
 
@@ -494,7 +494,7 @@ def test_a_worker_that_is_killed_is_told(
             pool.give(0, [b"text"])
             pool.give(1, [b"text"])
 
-        with pytest.raises(UserError, match="was ended from outside"):
+        with pytest.raises(UserError, match="was killed"):
             give_twice()
     assert {process.pid for process in psutil.Process().children()} <= before
 

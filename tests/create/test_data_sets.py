@@ -195,7 +195,7 @@ def test_a_card_says_which_files_are_of_which_split(tmp_path: Path) -> None:
     assert "no configuration 'fr' (it has: de, en)" in refusal(root, config="fr").problem
     (root / "README.md").write_text(CARD.format(configs=CONFIGS.replace("  default: true\n", "")))
     error = refusal(root)
-    assert "has several configurations, and none is the default (de, en)" in error.problem
+    assert "has several configurations and no default (de, en)" in error.problem
     assert "`config`" in error.remedy
 
 
@@ -220,9 +220,9 @@ def test_the_ways_to_write_a_card(tmp_path: Path, configs: str, names: list[str]
 )
 def test_a_card_that_cannot_be_understood_is_one_line(tmp_path: Path, configs: str) -> None:
     root = lay(tmp_path / "set", "a.jsonl", card=configs)
-    assert "has `configs` that cannot be understood" in refusal(root).problem
+    assert "has `configs` that cannot be read" in refusal(root).problem
     (root / "README.md").write_text("---\nconfigs:\n- : [\n---\n")
-    assert "begins with YAML that is broken" in refusal(root).problem
+    assert "begins with invalid YAML" in refusal(root).problem
 
 
 def test_other_notes_are_no_cards(tmp_path: Path) -> None:
@@ -244,13 +244,13 @@ def test_the_cache_of_the_hub(tmp_path: Path) -> None:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(os.path.relpath(root / "blobs" / name, link.parent))
         lay(root / "snapshots" / revision, card="")
-    assert "has 2 revisions, and none is called main" in refusal(root).problem
+    assert "has 2 revisions, and none of them is main" in refusal(root).problem
     lay(root, "refs/main")
     (root / "refs" / "main").write_text("b" * 40)
     names, skipped = find(root)
     assert names == [f"snapshots/{'b' * 40}/train.jsonl"]
     assert skipped == {
-        "of the cache alone": ["blobs/", "refs/"],
+        "internal to the cache": ["blobs/", "refs/"],
         "of other revisions": [f"snapshots/{'a' * 40}/"],
         OTHER: [f"snapshots/{'b' * 40}/test.jsonl"],
         BESIDE: [f"snapshots/{'b' * 40}/README.md"],
@@ -316,7 +316,7 @@ def test_a_folder_that_is_linked_into_itself_is_named(tmp_path: Path) -> None:
     (root / "above").symlink_to(tmp_path)
     assert find(root) == (
         ["in/a.txt"],
-        {"linked into themselves": ["above/", "in/again/", "in/self/"]},
+        {"links to a folder that contains them": ["above/", "in/again/", "in/self/"]},
     )
     # Two folders with links to each other.
     one, two = lay(tmp_path / "one", "1.txt"), lay(tmp_path / "two", "2.txt")

@@ -135,5 +135,5 @@ def test_with_speakers_the_panels_have_the_momentum(tmp_path: Path) -> None:
     assert usual(tmp_path, "[optimizer]\ntop_k = 32\n[speakers]").top_k == 32
     # For a large model, as many as one committee can aggregate.
     assert usual(tmp_path, "[speakers]", blocks=1 << 18).top_k == 60
-    with pytest.raises(UserError, match="with speakers panels have the momentum"):
+    with pytest.raises(UserError, match="the committees keep the momentum"):
         usual(tmp_path, "[optimizer]\nmomentum = 0.9\n[speakers]")

@@ -178,7 +178,7 @@ def test_without_a_choice_it_is_as_the_tokenizer_does(
     founder = Founder(tmp_path, processor, **config)
     start = founder.draft().start
     assert start.token == (START if adds else None)
-    assert "by itself" in start.reason
+    assert "the tokenizer adds" in start.reason
     line = founder.draft().borders_line()
     assert line.startswith(f"a document starts with {'<s>' if adds else 'no token of its own'} (")
     assert line.endswith("and ends with </s>")
@@ -333,8 +333,8 @@ class TestConversations:
         writes = template == WRITES_START
         said = "none" if writes else "bos"
         told = founder.refused(f'document_start = "{said}"', task="sft")
-        assert "conversations start as the chat template writes them" in told
-        assert ("take it out" if writes else "put {{ bos_token }} first") in told
+        assert "the chat template decides how conversations start" in told
+        assert ("remove it" if writes else "put {{ bos_token }} first") in told
         said = "bos" if writes else "none"
         assert founder.draft(f'document_start = "{said}"', task="sft").start.token == (
             START if writes else None
@@ -393,7 +393,7 @@ def test_what_a_choice_needs(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="document_start"):
         founder.draft('document_start = "<s>"')
     (tmp_path / "tokenizer_config.json").write_text('{"add_bos_token": 1}')
-    assert "add_bos_token: is neither true nor false" in founder.refused()
+    assert "add_bos_token: must be true or false" in founder.refused()
     path = tmp_path / "run.toml"
     path.write_text(
         f'name = "a"\n[model]\n{LLAMA}[data]\nsequence_length = 8\npaths = ["texts.jsonl"]\n'
@@ -410,7 +410,7 @@ def test_a_tokenizer_that_puts_two_tokens_there_says_so(tmp_path: Path) -> None:
     founder = Founder(tmp_path, two)
     start = founder.draft().start
     assert start.token is None
-    assert start.reason == "the tokenizer puts 2 tokens there, and one is possible"
+    assert start.reason == "the tokenizer puts 2 tokens there, and only one is possible"
     assert founder.draft('document_start = "bos"').start.token == START
 
 
@@ -424,7 +424,7 @@ def test_gemma_is_warned_of(tmp_path: Path, family: str) -> None:
         talks = draft.task.chat is not None
         return draft.start.warning(draft.model["model_type"], conversations=talks)
 
-    assert 'say document_start = "bos"' in (warned() or "")
+    assert 'set document_start = "bos"' in (warned() or "")
     assert warned('document_start = "bos"') is None
     assert warned(model=LLAMA) is None
     assert "first in the chat template" in (warned(task="sft") or "")

@@ -136,7 +136,7 @@ def test_a_folder_of_images_becomes_whole_samples(tmp_path: Path) -> None:
     lines = "\n".join(corpus.summary.lines())
     assert f"60 files read, 60 images, {len(training)} of them to train on" in lines
     assert "1 without images (notes.txt)" in lines
-    assert "1 of no known ending (what.xyz)" in lines
+    assert "1 with an unknown ending (what.xyz)" in lines
 
 
 def test_a_dry_run_takes_whole_images(tmp_path: Path) -> None:
@@ -212,10 +212,10 @@ def test_what_is_no_image_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> N
     noise = np.random.default_rng(0).integers(0, 256, (64, 64), np.uint8)
     whole = encoded(Image.fromarray(noise))
     for data, words in (
-        (b"", "is no image of a known kind"),
-        (b"GIF89a" + bytes(100), "is no image of a known kind (PNG, JPEG, WEBP, BMP)"),
+        (b"", "is not an image of a known kind"),
+        (b"GIF89a" + bytes(100), "is not an image of a known kind (PNG, JPEG, WEBP, BMP)"),
         (whole[: len(whole) // 2], "is a damaged image"),
-        (whole[:40], "is no image of a known kind"),
+        (whole[:40], "is not an image of a known kind"),
         (encoded(Image.fromarray(noise), "JPEG")[:-500], "is a damaged image"),
         (encoded(Image.fromarray(noise), "WEBP")[:-500], "is "),
     ):
@@ -242,7 +242,7 @@ def test_a_bomb_is_refused_by_its_head_alone(monkeypatch: pytest.MonkeyPatch) ->
     ):
         made = decoded(data, GREY)
         assert isinstance(made, BadRow)
-        assert "67,108,864 are the most" in made.problem
+        assert "the limit is 67,108,864" in made.problem
 
 
 def test_bad_images_are_counted_and_named(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_bad_images_are_counted_and_named(tmp_path: Path) -> None:
     assert corpus.summary.bad == 2
     lines = "\n".join(corpus.summary.lines())
     assert "left out: 2 bad images:" in lines
-    assert "    101.jpg: is no image of a known kind" in lines
+    assert "    101.jpg: is not an image of a known kind" in lines
     training, heldout = founder.samples(corpus)
     assert len(training) + len(heldout) == 20
 
@@ -276,9 +276,9 @@ def test_folders_are_classes(tmp_path: Path) -> None:
         picture(number).tobytes() for number in range(10)
     )
     founder.draw(1, "bird")
-    founder.refused("000.png: the image is of a class that `classes` has not: 'bird'")
+    founder.refused("000.png: the image is of a class that is not in `classes`: 'bird'")
     (founder.folder / "bird" / "000.png").rename(founder.folder / "000.png")
-    founder.refused("000.png: the image lies in no folder that is called as a class")
+    founder.refused("000.png: the image is not in a folder that is named after a class")
 
 
 def test_many_classes_take_two_bytes() -> None:
@@ -327,20 +327,20 @@ def test_columns_that_hold_no_images_are_refused(tmp_path: Path) -> None:
     founder = Founder(tmp_path, ANIMALS)
     file = founder.folder / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"image": ["x"], "label": [0]}), file)
-    founder.refused("the column 'image' holds no images but string")
+    founder.refused("the column 'image' holds string, not images")
     pyarrow.parquet.write_table(pyarrow.table({"image": [b"x"], "label": [0.5]}), file)
-    founder.refused("the column 'label' holds no images but double")
+    founder.refused("the column 'label' holds double, not images")
     pyarrow.parquet.write_table(pyarrow.table({"picture": [b"x"], "label": [0]}), file)
     founder.refused("has no column 'image' (it has: picture, label)")
     good = [encoded(picture(number)) for number in range(3)]
     cells, labels = [*good, None, b"x", good[0]], [0, 1, 0, 0, 1, 2]
     pyarrow.parquet.write_table(pyarrow.table({"image": cells, "label": labels}), file)
     founder.refused("a.parquet, line 4: the row holds no image in the column 'image'")
-    founder.refused("line 5: the row is no image of a known kind", max_bad=1)
+    founder.refused("line 5: the row is not an image of a known kind", max_bad=1)
     founder.refused("line 6: the row is of a class that `classes` has not: '2'", max_bad=2)
     assert founder.read(max_bad=3).summary.documents == 3
     file.write_bytes(b"PAR1" + bytes(20))
-    founder.refused("is no Parquet file, or damaged")
+    founder.refused("is not a valid Parquet file")
 
 
 def test_places_without_images_are_refused(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_text_is_what_other_tasks_take(tmp_path: Path) -> None:
     )
     found = find_sources(file, tmp_path / "run.toml", ())
     assert [each.name.name for each in found[0].files] == ["a.txt"]
-    assert found[0].skipped.reasons == {"of no known ending": (2, ["000.png", "001.png"])}
+    assert found[0].skipped.reasons == {"with an unknown ending": (2, ["000.png", "001.png"])}
 
 
 FILE = """
@@ -402,13 +402,13 @@ size = 8
     ("parts", "words"),
     [
         ({"data": "sequence_length = 64"}, "data.sequence_length: follows from the size"),
-        ({"data": 'tokenizer = "bytes"'}, "data.tokenizer: belongs to text"),
-        ({"data": 'attention = "document"'}, "data.attention: belongs to text"),
+        ({"data": 'tokenizer = "bytes"'}, "data.tokenizer: is for text"),
+        ({"data": 'attention = "document"'}, "data.attention: is for text"),
         ({"data": 'text = "body"'}, "name the column of images with `image`"),
-        ({"data": 'label = "kind"'}, "`label` is given, and [task_settings] has no `classes`"),
+        ({"data": 'label = "kind"'}, "`label` is given, but [task_settings] has no `classes`"),
         ({"settings": "channels = 4"}, "task_settings.channels"),
         ({"settings": 'schedule = "square"'}, "task_settings.schedule"),
-        ({"settings": 'classes = ["a", "a"]'}, "task_settings: classes: a name stands there twice"),
+        ({"settings": 'classes = ["a", "a"]'}, "task_settings: classes: a name occurs twice"),
         ({"settings": "sizes = 9"}, "did you mean 'size'?"),
     ],
 )
@@ -468,13 +468,13 @@ def test_a_configuration_is_completed_from_the_images() -> None:
         ({"model_type": "llama"}, "'llama' takes no images; these do: unet2d"),
         ({"model_type": None}, "'model_type' is missing"),
         ({"block_out_channels": None}, "'block_out_channels' is missing"),
-        ({"block_out_channels": []}, "has 1 items, and block_out_channels 0"),
+        ({"block_out_channels": []}, "has 1 items, but block_out_channels has 0"),
         ({"block_out_channels": [8, 12]}, "8 does not divide the 12"),
         ({"block_out_channels": [8, 8192]}, "expected a whole number from 1 to 4096"),
         ({"block_out_channels": [8] * 9}, "expected a list of at most 8"),
-        ({"block_out_channels": [8] * 4}, "4 pixels are no multiple of 8"),
+        ({"block_out_channels": [8] * 4}, "4 pixels are not a multiple of 8"),
         ({"norm_num_groups": 1, "attention_head_dim": 1, "block_out_channels": [7]}, "odd"),
-        ({"down_block_types": ["DownBlock2D"]}, "has 1 items, and block_out_channels 2"),
+        ({"down_block_types": ["DownBlock2D"]}, "has 1 items, but block_out_channels has 2"),
         ({"down_block_types": ["os.system"] * 2}, "expected one of AttnDownBlock2D, DownBlock2D"),
         ({"dropout": 0.1}, "expected 0, got 0.1"),
         ({"layers_per_block": 10**9}, "from 1 to 8"),

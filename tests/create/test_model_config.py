@@ -82,7 +82,7 @@ def test_keys_that_mean_nothing_are_left_out(more: dict[str, Any]) -> None:
         # The library would use its defaults for both kinds of layers.
         (
             {"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 5000.0}},
-            "rope_parameters.*'rope_theta' is no kind of layer",
+            "rope_parameters.*'rope_theta' is not a kind of layer",
         ),
     ],
 )

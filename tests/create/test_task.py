@@ -95,7 +95,7 @@ def test_conversations_need_a_tokenizer_with_a_template(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").unlink()
     refused(tmp_path, "it has no chat template", "sft", template=None)
     refused(tmp_path, "the chat template cannot be read", "sft", template="{% if %}")
-    refused(tmp_path, "says no token that ends a document", "sft", special=("<|im_start|>",))
+    refused(tmp_path, "names no token that ends a document", "sft", special=("<|im_start|>",))
 
 
 def test_a_template_may_be_named(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_template_may_be_named(tmp_path: Path) -> None:
     assert made.chat.text([{"role": "user", "content": "x"}]) == "x"
     refused(tmp_path, "'causal_lm' uses none", "causal_lm", data=named)
     (tmp_path / "other.jinja").write_bytes(b"\xff")
-    refused(tmp_path, "other.jinja: is no chat template", "sft", data=named)
+    refused(tmp_path, "other.jinja: is not a chat template", "sft", data=named)
     (tmp_path / "other.jinja").unlink()
     refused(tmp_path, "other.jinja: cannot be read", "sft", data=named)
 
@@ -131,7 +131,7 @@ def test_gaps_need_a_model_and_a_token_for_them(tmp_path: Path) -> None:
     more = "[task_settings]\nmask_token = 7\nshare = 0.3"
     made = plan(tmp_path, "masked_lm", model=BERT, settings=more)
     assert made.settings == {"mask_token": 7, "share": 0.3}
-    refused(tmp_path, "no token for gaps", "masked_lm", model=BERT, special=SPECIAL[:3])
+    refused(tmp_path, "no mask token", "masked_lm", model=BERT, special=SPECIAL[:3])
     for settings, words in (
         ("mask_token = 260", "has 260 tokens"),
         ("mask_token = 7\nshare = 2.0", "share"),
@@ -143,9 +143,9 @@ def test_gaps_need_a_model_and_a_token_for_them(tmp_path: Path) -> None:
 
 def test_models_go_with_their_tasks(tmp_path: Path) -> None:
     for task, model, words in (
-        ("causal_lm", BERT, "say 'masked_lm'"),
-        ("sft", BERT, "say 'masked_lm'"),
-        ("masked_lm", LLAMA, "say 'causal_lm' or 'sft'"),
+        ("causal_lm", BERT, "set task = 'masked_lm'"),
+        ("sft", BERT, "set task = 'masked_lm'"),
+        ("masked_lm", LLAMA, "set task = 'causal_lm' or 'sft'"),
     ):
         refused(tmp_path, words, task, model=model)
     refused(tmp_path, "unknown key 'x'", "causal_lm", settings="[task_settings]\nx = 1")
