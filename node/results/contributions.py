@@ -93,9 +93,9 @@ def checked_work_of(ledger: Ledger) -> AuditLedger:
     if ledger.work is None:
         raise UserError(
             ExitCode.NOTHING_TO_EXPORT,
-            f"the swarm {ledger.manifest.name!r} does not check its members' work, so nothing of it "
+            f"the swarm {ledger.manifest.name!r} does not audit its members' work, so no contribution "
             "can be proved",
-            "what its members say of themselves is in `distro-node status`",
+            "`distro-node status` shows what members report about themselves",
         )
     return ledger.work
 
@@ -106,7 +106,7 @@ def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:
     store = SwarmStore(data.swarm(swarm), read_manifest(data, swarm))
     ledger = store.load_ledger(mend=False)
     if len(ledger) == 0:
-        raise _missing(data, "its records are not here")
+        raise _missing(data, "its ledger is missing")
     return ledger
 
 
@@ -125,6 +125,6 @@ def read_manifest(data: DataDir, swarm: SwarmId) -> Manifest:
 def _missing(data: DataDir, problem: str) -> UserError:
     return UserError(
         ExitCode.NOTHING_TO_EXPORT,
-        f"nothing can be told of this swarm from {data.root}: {problem}",
-        "take the data directory of a node that has joined the swarm",
+        f"{data.root} has no usable data of this swarm: {problem}",
+        "give the data directory of a node that has joined the swarm",
     )

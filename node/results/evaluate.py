@@ -73,7 +73,7 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
     other = {MASKED_LM: "fills gaps", DIFFUSION: "draws images"}.get(known.manifest.task)
     if other is not None:
         raise _unmeasured(
-            f"lm-eval measures models that write on, and this swarm's {other}",
+            f"lm-eval measures models that continue a text, and this swarm's model {other}",
             "see its held-out loss with `distro-node status`, or export it and measure it elsewhere",
         )
     preset = all(each in PRESETS for each in settings.tasks)
@@ -110,14 +110,14 @@ async def evaluate_swarm(settings: EvaluateSettings) -> TaskScores:
     facts = bound | told | answer
     scores = read_scores(facts)
     if scores is None or not scores.tasks:
-        raise _unmeasured("lm-eval measured nothing that is a number", "see what it wrote above")
+        raise _unmeasured("lm-eval returned no numeric score", "see its output above")
     await trio.to_thread.run_sync(_keep, known.directory.history, scores)
     await trio.to_thread.run_sync(_tell, data, scores)
     return scores
 
 
 def _before(data: DataSpec) -> int | None:
-    """The token before the first one of a document; None: nobody knows."""
+    """Return the token before the first one of a document; None if unknown."""
     return data.end_token if data.start_token is None else data.start_token
 
 
@@ -131,13 +131,14 @@ def chosen_tasks(given: tuple[str, ...]) -> tuple[str, ...]:
         if each.endswith((".yaml", ".yml")):
             path = Path(each).expanduser().absolute()
             if not path.is_file():
-                raise _unmeasured(f"there is no file of tasks {path}", "mend the path")
+                raise _unmeasured(f"there is no task file {path}", "fix the path")
             tasks.append(str(path))
         else:
             tasks += PRESETS.get(each, (each,))
     if not 1 <= len(tasks) <= MAX_TASKS:
         raise _unmeasured(
-            f"{len(tasks)} tasks, and 1 to {MAX_TASKS} can be measured at once", "name fewer"
+            f"{len(tasks)} tasks were given, and 1 to {MAX_TASKS} can be measured at once",
+            "name fewer",
         )
     return tuple(dict.fromkeys(tasks))
 
@@ -148,8 +149,8 @@ def asks_by_template(wanted: bool | None, task: str, model: Path) -> bool:
     has = (model / CHAT_TEMPLATE_NAME).exists()
     if wanted and not has:
         raise _unmeasured(
-            "this model has no chat template, so nobody can say how it is asked",
-            "leave --chat out: it is asked to write on then",
+            "this model has no chat template, so questions cannot be put as chat messages",
+            "leave --chat out: the model then continues the question as text",
         )
     return has and task == SFT if wanted is None else wanted
 
@@ -176,8 +177,8 @@ async def _measured(request: dict[str, Any], folder: Path, threads: int | None) 
         answer = json.loads(answered.read_bytes())
     except (OSError, ValueError):
         raise _unmeasured(
-            f"the process that measures ended with the exit code {ended.returncode}",
-            "see what it wrote above; there may be too little memory",
+            f"the evaluation process ended with exit code {ended.returncode}",
+            "see its output above; it may have run out of memory",
         ) from None
     if "error" in answer:
         raise _explained(answer["error"], answer["message"])
@@ -187,20 +188,20 @@ async def _measured(request: dict[str, Any], folder: Path, threads: int | None) 
 def _explained(kind: str, message: str) -> UserError:
     if kind == "missing":
         return _unmeasured(
-            f"what measures is not installed here: {message}",
+            f"lm-eval is not installed: {message}",
             "install it with: pip install 'distro-node[eval]'",
         )
     if kind == "task":
         return _unmeasured(
-            f"lm-eval knows no such task: {message}", "`lm-eval ls tasks` lists those it has"
+            f"lm-eval does not know the task: {message}", "`lm-eval ls tasks` lists those it has"
         )
     if kind == "offline":
         return UserError(
             ExitCode.HUB,
             f"these tasks need the Hugging Face hub, which cannot be reached from here: {message}",
-            "try again with the internet, or name files of tasks that lie on this disk",
+            "try again with an internet connection, or name task files on this disk",
         )
-    return _unmeasured(f"lm-eval failed: {message}", "see what it wrote above")
+    return _unmeasured(f"lm-eval failed: {message}", "see its output above")
 
 
 def _keep(history: Path, scores: TaskScores) -> None:

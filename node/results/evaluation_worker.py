@@ -135,7 +135,7 @@ class _Missing(Exception):
 
 
 class _Unknown(Exception):
-    """There is no task of this name."""
+    """lm-eval has no task of this name."""
 
 
 def _is_file(name: str) -> bool:

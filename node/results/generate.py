@@ -63,7 +63,7 @@ class Writer:
         except TrainerFailed as failure:
             if failure.kind != "bad_data":
                 raise
-            raise UserError(ExitCode.USAGE, str(failure), "give another beginning") from None
+            raise UserError(ExitCode.USAGE, str(failure), "give another prompt") from None
         while (piece := await self._trainer.next_text()) is not None:
             show(piece)
 
@@ -75,8 +75,8 @@ async def open_writer(settings: GenerateSettings) -> AsyncIterator[Writer]:
     if known.manifest.task == DIFFUSION:
         raise UserError(
             ExitCode.USAGE,
-            "this swarm learns from images, and its model writes no text",
-            "let it draw some with --grid FILE.png",
+            "this swarm learns from images, and its model generates no text",
+            "use --grid FILE.png to generate images",
         )
     async with made_again(
         known, settings.which, threads=settings.threads, device=settings.device

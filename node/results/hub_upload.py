@@ -25,7 +25,7 @@ def push(directory: Path, name: str) -> str:
     except ImportError:
         raise _refused(
             name,
-            "what speaks to it is not installed (huggingface_hub)",
+            "the package huggingface_hub is not installed",
             "install it with: pip install 'distro-node[train]'",
         ) from None
     # Its messages about retries would appear between ours.
@@ -37,12 +37,12 @@ def push(directory: Path, name: str) -> str:
     except (HFValidationError, ValueError) as error:
         raise _refused(name, first_line(error, 300, empty=""), "give --push OWNER/NAME") from None
     except LocalTokenNotFoundError:
-        raise _refused(name, "nobody is logged in", "log in with: hf auth login") from None
+        raise _refused(name, "no user is logged in", "log in with: hf auth login") from None
     except HfHubHTTPError as error:
         raise _refused(
             name,
             first_line(error, 300, empty=""),
-            "log in with `hf auth login` as somebody who may write there",
+            "log in with `hf auth login` as a user who may write there",
         ) from None
     # Each library below has its own exception for a missing connection.
     except Exception as error:
@@ -50,7 +50,7 @@ def push(directory: Path, name: str) -> str:
         raise _refused(
             name,
             f"it cannot be reached from here ({type(error).__name__}: {text})",
-            "push the directory later, with the internet: hf upload OWNER/NAME DIRECTORY",
+            "push the directory when the hub is reachable: hf upload OWNER/NAME DIRECTORY",
         ) from None
     return str(url)
 

@@ -73,7 +73,9 @@ async def draw_grid(settings: GridSettings) -> ImageGrid:
     require_task(DIFFUSION)
     # Drawing takes minutes: the destination is checked before.
     if settings.to.is_dir() or not settings.to.parent.is_dir():
-        problem = "is a directory" if settings.to.is_dir() else "lies in no directory that is there"
+        problem = (
+            "is a directory" if settings.to.is_dir() else "is in a directory that does not exist"
+        )
         raise UserError(ExitCode.USAGE, f"{settings.to} {problem}", "name a file with --grid")
     pixels = []
     async with made_again(

@@ -126,7 +126,7 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         lines.append(f"| held-out loss | {loss:.4f} {unit} |")
     if not facts["agreed"]:
         lines.append(
-            "| agreed on | not yet: the next record says whether these are the parameters |"
+            "| agreed on | not yet: the next record decides whether these are the parameters |"
         )
     lines += [
         "",
@@ -136,8 +136,8 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         f"distro-node verify . {swarm}",
         "```",
         "",
-        "It computes the fingerprint anew from the weights in this directory, and holds it against the "
-        "record that the swarm's members have signed.",
+        "It recomputes the fingerprint from the weights in this directory and compares it with "
+        "the record that the swarm's members have signed.",
         "",
         "## Data",
         "",
@@ -179,7 +179,7 @@ def _data_words(facts: dict[str, Any]) -> str:
         )
     if data.get("private"):
         return (
-            "Each member trained on files of its own, which nobody else has seen; "
+            "Each member trained on files of its own, which no other member has seen; "
             f"{data['heldout_tokens']:,} public tokens were held out, with a vocabulary of "
             f"{data['vocabulary']:,}, in sequences of {data['sequence_length']:,}. "
         )
@@ -280,10 +280,10 @@ def _what(facts: dict[str, Any], model_type: str, of: str) -> list[str]:
     return [
         f"Low-rank adapters of rank {adapter['rank']} and alpha {adapter['alpha']:g} with "
         f"{facts['parameters']:,} parameters, for a `{model_type}` with {adapter['base_parameters']:,} "
-        f"that stayed as they were, {trained}",
+        f"frozen ones, {trained}",
         "",
-        f"The base has the content id `{adapter['base']}`; "
-        "`distro-node export --merged` writes it and the adapters in one, and with `--round 0` itself.",
+        f"The base has the content id `{adapter['base']}`; `distro-node export --merged` writes "
+        "it merged with the adapters, and with `--round 0` the base itself.",
         "",
     ]
 

@@ -99,8 +99,8 @@ def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, 
         raise UserError(
             ExitCode.NOTHING_TO_EXPORT,
             f"no update of {peer_text(peer)} has counted before round {rounds[-1]:,}",
-            "`distro-node contributions` lists whose have; a newcomer waits for the next record that "
-            "certifies them",
+            "`distro-node contributions` lists the members whose updates have counted; a "
+            "newcomer waits for the next record that certifies them",
         )
     return receipt, _facts(receipt, examine(receipt))
 
@@ -143,9 +143,9 @@ def verify_receipt(file: Path, ledger: Path | None, link: Invite | None) -> Rece
         raise _false(file, error) from None
     if named:
         return ReceiptVerdict(facts=facts, proof="link", final=False)
-    missing = "nobody can tell from the file alone whether those who signed were members"
+    missing = "the file alone does not prove that its signers were members"
     if ledger is not None:
-        missing = f"the chain in {ledger} ends before round {receipt.anchor.round:,}"
+        missing = f"the ledger in {ledger} ends before round {receipt.anchor.round:,}"
     elif link is not None:
         missing = f"the link names no record of round {receipt.anchor.round:,}"
     return ReceiptVerdict(facts=facts, proof="signatures", final=False, missing=missing)

@@ -77,7 +77,7 @@ async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
     ledger = await trio.to_thread.run_sync(lambda: swarm_store.load_ledger(mend=False))
     if len(ledger) == 0:
         raise nothing(
-            "its ledger is not here, and without it nobody can say which state is the swarm's"
+            "its ledger is missing, and without it no state can be verified as the swarm's"
         )
     store = BlobStore(data.blobs)
     size = 4 * manifest.elements
@@ -97,7 +97,7 @@ async def read_swarm(data: DataDir, swarm: SwarmId) -> StoredSwarm:
 
     found = await trio.to_thread.run_sync(whole)
     if not found:
-        raise nothing("its parameters have not been fetched yet")
+        raise nothing("its parameters have not been downloaded yet")
     snapshots = tuple(found[round_] for round_ in sorted(found))
     return StoredSwarm(
         manifest=manifest, ledger=ledger, store=store, snapshots=snapshots, directory=directory
@@ -151,8 +151,8 @@ def _plan(known: StoredSwarm, which: StateSelector) -> tuple[LocalSnapshot, int 
     if start is not None:
         return start, end
     raise nothing(
-        f"the state of round {end:,} is not kept here any more, or not there yet; what can be made "
-        f"again from this disk: {_spans(known)}",
+        f"the state of round {end:,} is no longer stored here, or not reached yet; what can be rebuilt "
+        f"from this disk: {_spans(known)}",
         "name one of those with --round, or leave it out for the newest",
     )
 
@@ -179,7 +179,7 @@ def _best_round(known: StoredSwarm) -> int:
     }
     if not measured:
         raise nothing(
-            "no held-out loss is known of the states that are kept, so none is the best",
+            "no held-out loss is known for the stored states, so none is the best",
             "name a round with --round, or leave --best out for the newest",
         )
     return min(measured, key=lambda round_: (measured[round_], -round_))
@@ -214,6 +214,6 @@ def nothing(
     """Return the error for a swarm without an available state of the model."""
     return UserError(
         ExitCode.NOTHING_TO_EXPORT,
-        f"there is no model to take: {problem}",
+        f"no model is available: {problem}",
         remedy,
     )

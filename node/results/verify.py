@@ -89,9 +89,9 @@ async def verify_model(settings: VerifySettings) -> Verified:
         late = claimed + 1 >= len(known.ledger)
         raise _differs(
             directory,
-            f"no record on this disk says yet what the parameters after round {claimed:,} are"
+            f"no record on this disk has a fingerprint of the parameters after round {claimed:,} yet"
             if late
-            else f"it says that it is of round {claimed:,}, and the swarm agreed on other parameters "
+            else f"it claims to be of round {claimed:,}, but the swarm agreed on other parameters "
             f"there",
         )
     if not rounds:
@@ -135,13 +135,14 @@ def _claims(directory: Path, known: StoredSwarm) -> int | None:
         return None
     swarm, round_ = facts.get("swarm"), facts.get("round")
     if isinstance(swarm, str) and swarm != swarm_text(known.manifest.swarm):
-        raise _differs(directory, "it says that it is of another swarm")
+        raise _differs(directory, "it claims to be of another swarm")
     return round_ if type(round_) is int and 0 <= round_ < 1 << 62 else None
 
 
 def _differs(directory: Path, problem: str) -> UserError:
     return UserError(
         ExitCode.NOT_THE_SWARMS,
-        f"{directory} cannot be taken for the swarm's model: {problem}",
-        "export the model anew, or let this node catch up with the swarm if it is of a later round",
+        f"{directory} is not the swarm's model: {problem}",
+        "export the model again, or let this node catch up with the swarm if the model is of a "
+        "later round",
     )

@@ -163,7 +163,7 @@ def test_it_writes_no_text_and_is_not_measured_by_it(swarm: Made, capsys) -> Non
         async with open_writer(GenerateSettings(swarm=swarm_id, data_dir=root)):
             pytest.fail("it wrote")
 
-    with pytest.raises(UserError, match="its model writes no text") as caught:
+    with pytest.raises(UserError, match="its model generates no text") as caught:
         trio.run(write)
     assert "--grid" in caught.value.remedy
     with pytest.raises(UserError, match="this swarm's draws images"):
