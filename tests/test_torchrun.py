@@ -64,7 +64,7 @@ def test_a_rank_without_room_for_temporary_files_says_so() -> None:
     )
     assert ended.returncode == NO_STORE
     (line,) = ended.stderr.splitlines()
-    assert line.endswith("no room for temporary files: [Errno 28] No space left on device")
+    assert line.endswith("no space for temporary files: [Errno 28] No space left on device")
 
 
 MACHINE = """

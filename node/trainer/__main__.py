@@ -37,15 +37,15 @@ def main() -> None:
     parser.add_argument("--answers", type=int, required=True, help="file descriptor to write")
     parser.add_argument("--readable", type=Path, action="append", default=[], metavar="PATH")
     parser.add_argument("--writable", type=Path, action="append", default=[], metavar="PATH")
-    parser.add_argument("--unconfined", action="store_true", help="give up nothing (`sandbox`)")
-    parser.add_argument("--nice", type=int, default=0, help="step back behind other processes")
+    parser.add_argument("--unconfined", action="store_true", help="do not enter the sandbox")
+    parser.add_argument("--nice", type=int, default=0, help="niceness of the process")
     parser.add_argument(
         "--several", action="store_true", help="one process for each of its devices"
     )
     parser.add_argument(
-        "--launched", action="store_true", help="these were started by torchrun (`rank_launch`)"
+        "--launched", action="store_true", help="the ranks were started by torchrun"
     )
-    parser.add_argument("--patience", type=float, help="seconds that these wait for each other")
+    parser.add_argument("--patience", type=float, help="seconds that ranks wait for each other")
     parser.add_argument("--split", type=Split, choices=[*Split], default=Split.AUTO)
     arguments = parser.parse_args()
     os.nice(arguments.nice)
@@ -64,8 +64,8 @@ def main() -> None:
         )
         if arguments.several and not arguments.launched and "network" not in enforced:
             logging.getLogger(__name__).warning(
-                "this system gives the processes of several devices no network of their own: what they "
-                "run could reach yours"
+                "this system does not isolate the network of a trainer on several devices: its "
+                "code could reach your network"
             )
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     # Before torch is imported: that takes seconds, and the parent may die meanwhile.
@@ -136,7 +136,7 @@ def _read(
                 else:
                     requests.put(request)
         except FrameError as error:
-            logging.getLogger(__name__).error("the requests are garbled: %s", error)
+            logging.getLogger(__name__).error("the requests cannot be decoded: %s", error)
             _end(1)
     _end(0)
 

@@ -33,14 +33,14 @@ def look_again(
     try:
         update = decode_update(session.layout, body)
     except ProtocolError as error:
-        raise TrainerFailed("internal", f"what is looked at does not decode: {error}") from None
+        raise TrainerFailed("internal", f"the audited update does not decode: {error}") from None
     if not session.optimizer.steps:
         _learn_sizes(session, round_number, others)
     session.gradient(round_number, others)
     own = session.part.gradients()
     found = []
     for sample in samples:
-        # This leaves the gradients in `own` as they are: they are no longer the parameters' gradients.
+        # This leaves the gradients in `own` unchanged: they are no longer the parameters' gradients.
         session.gradient(round_number, [sample])
         changed = changes(
             [session.part.gradients()],

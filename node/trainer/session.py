@@ -237,7 +237,9 @@ class TrainingSession:
         try:
             update = decode_update(self.layout, body)
         except ProtocolError as error:
-            raise TrainerFailed("internal", f"what is looked at does not decode: {error}") from None
+            raise TrainerFailed(
+                "internal", f"the audited update does not decode: {error}"
+            ) from None
         own, tables = self.part.own(update), (kept.whole, kept.beginning)
         found = []
         for table in tables:
@@ -300,7 +302,7 @@ class TrainingSession:
         if counted or self._ways.clipping is not None:
             finite = self.part.everywhere(math.isfinite(loss) and all_finite(gradients))
             if not finite:
-                _log.warning("the gradient of round %d is not finite and left out", round_number)
+                _log.warning("the gradient of round %d is not finite and is left out", round_number)
         computed = time.perf_counter()
         if finite:
             self.optimizer.accumulate(gradients)
@@ -403,7 +405,7 @@ class TrainingSession:
 
         total, counted = self.part.summed(lambda: self._within_memory(whole))
         if not counted:
-            raise TrainerFailed("bad_data", "there is nothing to learn in the held-out samples")
+            raise TrainerFailed("bad_data", "the held-out samples contain no tokens to learn")
         return self._mean(total, counted, count)
 
     def gradient(

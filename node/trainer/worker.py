@@ -135,8 +135,8 @@ class Worker:
         unused = card_maker() if opening.device == "auto" and chosen.type == "cpu" else None
         if unused is not None:
             _log.warning(
-                "training on the CPU, though there is a graphics card of %s here that PyTorch cannot "
-                "use: `distro-node doctor` says more",
+                "training on the CPU, although this computer has a graphics card of %s: PyTorch "
+                "cannot use it (see `distro-node doctor`)",
                 unused,
             )
         manifest = _decoded(opening.manifest)

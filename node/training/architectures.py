@@ -114,7 +114,7 @@ def _rope(value: Any) -> str | None:
         return f"expected a table, got {shown(value)}"
     for key, item in value.items():
         if key not in _ROPE:
-            return f"{shown(key)} is not known here"
+            return f"{shown(key)} is not supported here"
         problem = None if item is None else _ROPE[key](item)
         if problem:
             return f"{key}: {problem}"
@@ -127,7 +127,9 @@ def _ropes(value: Any) -> str | None:
     if not isinstance(value, dict):
         return _rope(value)
     for kind, table in value.items():
-        problem = f"{shown(kind)} is no kind of layer" if kind not in _LAYER_KINDS else _rope(table)
+        problem = (
+            f"{shown(kind)} is not a kind of layer" if kind not in _LAYER_KINDS else _rope(table)
+        )
         if problem:
             return f"{kind}: {problem}" if kind in _LAYER_KINDS else problem
     return None
@@ -442,7 +444,7 @@ def _check_levels(config: Mapping[str, Any]) -> None:
     for key in ("down_block_types", "up_block_types"):
         if len(config[key]) != levels or not levels:
             raise StructureError(
-                f"model.{key}", f"has {len(config[key])} items, and block_out_channels {levels}"
+                f"model.{key}", f"has {len(config[key])} items, but block_out_channels has {levels}"
             )
     for width in widths:
         for key, part in (("norm_num_groups", groups), ("attention_head_dim", head)):
@@ -457,5 +459,5 @@ def _check_levels(config: Mapping[str, Any]) -> None:
         raise StructureError(
             "model.block_out_channels",
             f"has {levels} levels, which halve images {levels - 1} times, and "
-            f"{config['sample_size']} pixels are no multiple of {halved}",
+            f"{config['sample_size']} pixels are not a multiple of {halved}",
         )

@@ -120,11 +120,11 @@ class ChatTemplate:
             if message["role"] == ASSISTANT
         ]
         if wanted and not any(wanted):
-            raise BadConversation("holds no words of the assistant's that are to be learned")
+            raise BadConversation("has no assistant's text that is to be learned")
         by = self._by_marks if self.says_spans else self._by_prefixes
         made = by(messages, tools, wanted)
         if not made.spans:
-            raise BadConversation("holds no words of the assistant's")
+            raise BadConversation("has no text by the assistant")
         return made
 
     def _by_marks(
@@ -133,14 +133,14 @@ class ChatTemplate:
         said = json.dumps([messages, tools], ensure_ascii=False, default=str)
         self._marks = [character for character in _PRIVATE if character not in said][:2]
         if len(self._marks) < 2:
-            raise BadConversation("holds characters that are for programs' own use")
+            raise BadConversation("holds characters that Unicode reserves for internal use")
         rendered = self._render(messages, False, tools)
         opening, closing = self._marks
         text, spans = "", []
         for number, part in enumerate(rendered.split(opening)):
             inside, *outside = part.split(closing)
             if len(outside) != (number > 0):
-                raise BadTemplate("has {% generation %} blocks inside each other")
+                raise BadTemplate("has nested {% generation %} blocks")
             if number == 0:
                 text = inside
                 continue
@@ -149,8 +149,9 @@ class ChatTemplate:
         if not all(wanted):
             if len(spans) != len(wanted):
                 raise BadConversation(
-                    "has messages that are not to be learned, and nobody can tell where they are: the "
-                    "chat template has not one {% generation %} block for each of the assistant's"
+                    "has messages that must not be learned, and their place in the text is "
+                    "unknown: the chat template needs one {% generation %} block for each of the "
+                    "assistant's messages"
                 )
             spans = [span for span, learned in zip(spans, wanted, strict=True) if learned]
         return Conversation(text, tuple(span for span in spans if span[0] < span[1]))
@@ -171,8 +172,8 @@ class ChatTemplate:
                 after = self._render(messages[: number + 1], False, tools)
             if not (whole.startswith(after) and after.startswith(before)):
                 raise BadTemplate(
-                    "writes the beginning of a conversation differently once more follows, so that "
-                    f"nobody can tell where the assistant speaks (message {number + 1} of "
+                    "changes the earlier text of a conversation when messages are added, so the "
+                    f"assistant's part cannot be located (message {number + 1} of "
                     f"{len(messages)})"
                 )
             if len(before) < len(after):
@@ -185,21 +186,23 @@ class ChatTemplate:
         try:
             text = self._write(messages, prompt, tools)
         except RecursionError:
-            raise BadTemplate("calls itself without an end") from None
+            raise BadTemplate("recurses without end") from None
         except MemoryError:
-            raise BadTemplate("makes more text than there is memory") from None
+            raise BadTemplate("makes more text than fits into memory") from None
         # A template is a stranger's program: it raises whatever Python does for a wrong key or type.
         except Exception as error:
             if self._works is None:
                 self._works = self._writes_the_simplest()
             if not self._works:
                 raise BadTemplate(
-                    f"fails on every conversation, even one of two words: {first_line(error, _SHOWN)}"
+                    f"fails on every conversation, even the shortest: {first_line(error, _SHOWN)}"
                 ) from None
             raise BadConversation(f"{REFUSED}: {first_line(error, _SHOWN)}") from None
         self._works = True
         if len(text) > _MAX_CHARACTERS:
-            raise BadConversation(f"becomes more than {_MAX_CHARACTERS >> 20} million characters")
+            raise BadConversation(
+                f"is longer than {_MAX_CHARACTERS >> 20} million characters when rendered"
+            )
         return text
 
     def _write(
@@ -260,7 +263,7 @@ def _day(date: str) -> datetime:
     try:
         return datetime.fromisoformat(date)
     except ValueError:
-        raise BadTemplate(f"is to be written on a day that there is not: {date!r}") from None
+        raise BadTemplate(f"needs a date, and {date!r} is not one") from None
 
 
 def _json(value: Any, **options: Any) -> str:

@@ -65,8 +65,8 @@ _DEATH_SECONDS = 5.0
 # The probable cause of a trainer's end, by signal (`resource_limits` sets the bound for the second).
 _HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory?)",
-    signal.SIGXCPU: " (the swarm's model or tokenizer kept it busy for longer than it may)",
-    signal.SIGABRT: " (a library gave up: the swarm's model or tokenizer asked for too much memory?)",
+    signal.SIGXCPU: " (the swarm's model or tokenizer exceeded the CPU time limit)",
+    signal.SIGABRT: " (a library aborted: did the swarm's model or tokenizer ask for too much memory?)",
 }
 
 
@@ -370,7 +370,7 @@ class TrainerClient:
                 continue
             except FrameError as error:
                 self._process.kill()
-                raise TrainerDied(f"the trainer's answers are garbled: {error}") from None
+                raise TrainerDied(f"the trainer's answers cannot be decoded: {error}") from None
             if not data:
                 raise await self._died()
 

@@ -20,8 +20,8 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
         return UserError(
             ExitCode.TRAINER,
             f"the trainer process ended unexpectedly: {error}",
-            "see what it wrote above; check that PyTorch is installed (pip install "
-            "'distro-node[train]') and that there is memory to spare",
+            "see its output above; check that PyTorch is installed (pip install "
+            "'distro-node[train]') and that enough memory is free",
         )
     match error.kind:
         case "no_device":
@@ -34,21 +34,21 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
             return UserError(
                 ExitCode.MODEL_TOO_LARGE,
                 f"the model does not fit: {error}",
-                "use a device with more memory, or free some; where it is a step of `join` that is too "
-                "large, --micro-batch 1 makes it smaller",
+                "use a device with more memory, or free some; if a step of `join` is too large, "
+                "--micro-batch 1 makes it smaller",
             )
         case "bad_model" | "bad_data" | "missing_data" | "bad_snapshot":
             return UserError(
                 ExitCode.MANIFEST,
                 f"the swarm's model or data cannot be used: {error}",
-                "whoever made the swarm has to mend its manifest and create it anew",
+                "the founder has to fix the founder's file and create a new swarm",
             )
         case "other_model":
             return UserError(
                 ExitCode.OTHER_MODEL,
                 f"this computer computes another model than the swarm's: {error}",
-                "install the releases that this program is tested with (pip install -U "
-                "'distro-node[train]'); if they are there, train with --device cpu",
+                "install the releases that distro-node is tested with (pip install -U "
+                "'distro-node[train]'); if they are installed, train with --device cpu",
             )
         case "no_task":
             return no_task(str(error))

@@ -79,8 +79,8 @@ def quantised(value: Any) -> str:
     method = value.get("quant_method") if isinstance(value, dict) else None
     kind = f" ({shown(method)})" if isinstance(method, str) else ""
     return (
-        f"the checkpoint is quantised{kind}, and what is trained has to be numbers: take the original "
-        "weights, or write them out dequantised (transformers: model.dequantize(), then "
+        f"the checkpoint is quantised{kind}, and quantised weights cannot be trained: use the "
+        "original weights, or save a dequantised copy (transformers: model.dequantize(), then "
         "save_pretrained)"
     )
 
@@ -102,11 +102,11 @@ _FAMILIES: Mapping[str, str] = {
     "opt": "the nearest is 'gpt2'; learned positions with an offset are missing",
     "bloom": "the nearest is 'gpt2'; positions as a bias of attention (ALiBi) are missing",
     "falcon": "the nearest is 'gpt_neox'; one key for all heads is missing",
-    "mamba": "there is nothing near: state spaces are missing",
-    "mamba2": "there is nothing near: state spaces are missing",
+    "mamba": "no supported one is similar: state spaces are missing",
+    "mamba2": "no supported one is similar: state spaces are missing",
     "distilbert": "the nearest is 'bert'; its own names of layers are missing",
     "modernbert": "the nearest is 'bert'; rotary positions without padding are missing",
-    "t5": "there is nothing near: encoders with decoders are missing",
+    "t5": "no supported one is similar: encoders with decoders are missing",
 }
 
 

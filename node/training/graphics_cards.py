@@ -49,7 +49,7 @@ def make_device_node(driver: Path = _NVIDIA_DRIVER, node: Path = _NVIDIA_NODE) -
         return
     helper = shutil.which("nvidia-modprobe")
     if helper is None:
-        _log.warning("CUDA needs %s, and nvidia-modprobe, which makes it, is not installed", node)
+        _log.warning("CUDA needs %s; install nvidia-modprobe, which creates it", node)
         return
     try:
         done = subprocess.run(

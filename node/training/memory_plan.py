@@ -65,7 +65,7 @@ class MemoryPlan:
         if state.place == "host":
             said[0] += " in main memory, across the bus twice a round"
         if self.options.checkpointing:
-            said.append("activations computed twice, a third more work")
+            said.append("activations computed twice, which is a third more work")
         return ", ".join(said)
 
 
@@ -170,9 +170,9 @@ def choose(
         aside = "" if device == "cpu" else f" beside {least.needs.host} of main memory"
         raise TrainerFailed(
             "model_too_large",
-            f"training this model takes {needed} bytes ({needed / 2**30:.1f} GiB){aside} at the "
-            f"least, with {least.words}; {device} has {room.device} "
-            f"({room.device / 2**30:.1f} GiB) free",
+            f"training this model takes {needed} bytes ({needed / 2**30:.1f} GiB){aside} at "
+            f"least, with {least.words}; {device} has {room.device} ({room.device / 2**30:.1f} "
+            "GiB) free",
         )
     return chosen
 
@@ -182,6 +182,6 @@ def chosen_line(choice: MemoryPlan, room: FreeMemory) -> str:
     gigabytes = choice.needs.device / 1e9, room.device / 1e9
     plural = "" if choice.micro_batch == 1 else "s"
     return (
-        f"{gigabytes[0]:.1f} of {gigabytes[1]:.1f} GB: {choice.words}, "
-        f"{choice.micro_batch} sequence{plural} at once"
+        f"{gigabytes[0]:.1f} of {gigabytes[1]:.1f} GB: {choice.words}, {choice.micro_batch} "
+        f"sequence{plural} at once"
     )

@@ -2,7 +2,7 @@
 
 A published file has a post-processor that adds them. A swarm adds its start token or nothing
 (`DataSpec.start_token`), and nothing after a text that is to be continued. The file is edited as JSON,
-so that everything else in it stays as it is; neither torch nor the tokenizers library is needed.
+so that everything else in it stays unchanged; neither torch nor the tokenizers library is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEY = "post_processor"
 _PARTS = "processors"
 _SEQUENCE, _TEMPLATE, _OFFSETS = "Sequence", "TemplateProcessing", "ByteLevel"
 _BERT, _ROBERTA = "BertProcessing", "RobertaProcessing"
-# Nobody publishes sequences of sequences.
+# Published files have no sequences of sequences.
 _DEEPEST = 4
 # Raised by reading another form: a stranger's, or that of a newer version of the library.
 _ODD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)

@@ -114,7 +114,9 @@ class ReauditWorker:
             first = await self._until_there_is_one(hears)
             if not await self._can_be_made(first.round, hears.ledger()):
                 # Not worth starting a trainer.
-                _log.info("no second look at round %d: its parameters are not kept", first.round)
+                _log.info(
+                    "no re-audit of round %d: its parameters are no longer stored", first.round
+                )
                 self._waiting.pop(first, None)
                 continue
             try:
@@ -122,7 +124,7 @@ class ReauditWorker:
                     await self._look_with(trainer, hears)
             except (TrainerFailed, TrainerDied) as problem:
                 # It did not start, and would not start for the next one.
-                _log.info("no second look at %d rounds: %s", len(self._waiting), problem)
+                _log.info("no re-audit of %d rounds: %s", len(self._waiting), problem)
                 self._waiting.clear()
 
     async def _until_there_is_one(self, hears: ReauditReports) -> Audit:
@@ -193,7 +195,7 @@ class ReauditWorker:
                     await trio.sleep(_WATCH_SECONDS)
             nursery.cancel_scope.cancel()
         if not done:
-            _log.info("no second look at round %d: it was not done in time", effect.first.round)
+            _log.info("no re-audit of round %d: it was not finished in time", effect.first.round)
             # At least this many.
             self._takes = max(self._takes, len(hears.ledger()) - began)
         return usable
@@ -206,13 +208,15 @@ class ReauditWorker:
         try:
             found = await self._look(replayed, effect, self._past(ledger))
         except (NotKept, DiskFull, TrainerFailed, TrainerDied) as problem:
-            _log.info("no second look at round %d: %s", round_, problem)
+            _log.info("no re-audit of round %d: %s", round_, problem)
             return None, not isinstance(problem, TrainerDied)
         if not all(each.squares for each in found):
-            _log.info("no second look at round %d: nothing is learned from some of it", round_)
+            _log.info(
+                "no re-audit of round %d: some of its samples contain nothing to learn", round_
+            )
             return None, True
         said = [f"{each.score:.1f}" for each in found]
-        _log.info("looked again at round %d: %s", round_, ", ".join(said))
+        _log.info("re-audited round %d: %s", round_, ", ".join(said))
         return tuple(AuditScore(each.total, each.squares) for each in found), True
 
     async def _look(
@@ -221,10 +225,10 @@ class ReauditWorker:
         round_ = effect.first.round
         body = await trio.to_thread.run_sync(self._store.get, effect.update)
         if body is None:
-            raise NotKept("the update is not here any more")
+            raise NotKept("the update is no longer stored")
         others = dealt_to_others(past.ledger, round_, effect.first.peer, self._me)[:_OTHERS]
         if not others:
-            raise NotKept("there is nothing to hold it against")
+            raise NotKept("there is nothing to compare it with")
         await self._bring((*effect.samples, *others))
         before = self._trained_on(round_)
         await replayed.go_to(past, before, await self._states.at_hand())

@@ -93,7 +93,7 @@ class ReplayTrainer:
         elif start is not None:
             self._at = await replay(self.trainer, past, start, end)
         else:
-            raise NotKept("the parameters of then cannot be made again")
+            raise NotKept("the parameters of that round cannot be rebuilt")
 
 
 def _is_nearer(past: StoredRun, at: int, start: LocalSnapshot | None, end: int) -> bool:

@@ -100,7 +100,7 @@ class RestartPolicy:
             raise explain_trainer(TrainerFailed(shortage.kind, problem), self._wanted.blobs)
         if self._worked:
             self._false_starts, self.certified_only = 0, False
-        return f"{shortage}; starting again with the memory that is free then"
+        return f"{shortage}; starting again with the memory that is then free"
 
     def _try_again(self, failure: TrainerDied | TrainerFailed) -> str:
         reason = str(failure)
@@ -123,6 +123,6 @@ class RestartPolicy:
             raise UserError(
                 ExitCode.TRAINER,
                 f"the trainer failed {self._false_starts} times in a row: {reason}",
-                "see the log in the data directory; what the node had is safe",
+                "see the log in the data directory; the node's data is safe",
             )
         return reason

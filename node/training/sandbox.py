@@ -133,9 +133,9 @@ def sandbox_words(enforced: Sequence[str]) -> str:
     held = [words for name, words in HOLDS.items() if name in enforced]
     missing = [name for name in HOLDS if name not in enforced]
     if not held:
-        return "the trainer is not confined: nothing is out of its reach that is in yours"
-    lacks = f"; this system does not hold: {', '.join(missing)}" if missing else ""
-    return f"the trainer's sandbox leaves it {', '.join(held)}{lacks}"
+        return "the trainer is not sandboxed: it can reach everything that you can"
+    lacks = f"; this system does not enforce: {', '.join(missing)}" if missing else ""
+    return f"the trainer is sandboxed: {', '.join(held)}{lacks}"
 
 
 def _rules(

@@ -245,7 +245,7 @@ class TrainerSupervisor:
         fingerprint = await trainer.load(chunks)
         keeps = not self._spec.ways.stateless
         if keeps and await trainer.load_momentum(self._momentum):
-            _log.info("took up the momentum where it was saved")
+            _log.info("resumed with the saved momentum")
         # All queued jobs were for other parameters; after the report the member requests its jobs again.
         self._jobs.clear()
         self._aside = None
@@ -294,8 +294,8 @@ class TrainerSupervisor:
             if self._draw is not None:
                 raise UserError(
                     ExitCode.DATA_MISSING,
-                    "the disk has lost some of your data, as it was read for training",
-                    "start the same command again: what is missing is read anew",
+                    "some of your data, as prepared for training, is missing on the disk",
+                    "start the same command again: it reads the missing data again",
                 ) from None
             # The disk has lost some of it since: wait for it once more.
             _log.warning("%s", failure)
@@ -329,7 +329,7 @@ class TrainerSupervisor:
         try:
             seconds = await trainer.look(effect.round, sample, effect.look_share)
         except TrainerFailed as failure:
-            _log.info("no look in round %d: %s", effect.round, failure)
+            _log.info("no audit in round %d: %s", effect.round, failure)
             return
         if seconds is not None and self._jobs:
             self._delayed = seconds
@@ -341,7 +341,7 @@ class TrainerSupervisor:
         try:
             found = await trainer.judge(job.round, body)
         except TrainerFailed as failure:
-            _log.info("the look in round %d came to nothing: %s", job.round, failure)
+            _log.info("the audit in round %d failed: %s", job.round, failure)
             return
         if found is not None:
             reports.looked(found.said_of(job.round))
@@ -380,11 +380,11 @@ class TrainerSupervisor:
         except TrainerFailed as failure:
             if failure.kind != "bad_data":
                 raise
-            _log.warning("the model writes no sample: %s", failure)
+            _log.warning("the model generates no sample text: %s", failure)
             self._sample_prompt = None
         except TrainerDied:
             # A tokenizer may be built to kill its process. It does so only once.
-            _log.warning("the trainer ended over a sample: the model writes none any more")
+            _log.warning("the trainer ended while generating a sample text: no more are generated")
             self._sample_prompt = None
             raise
         if text:
@@ -427,7 +427,7 @@ class TrainerSupervisor:
         # All at once: 90 MB at 32 members.
         counted = await trio.to_thread.run_sync(counted_bodies, self._store, job.needed)
         if counted is None:
-            raise TrainerDied("an update that was held has vanished from the disk")
+            raise TrainerDied("an update that was stored is missing on the disk")
         # Round 0 only admits members; learning rates count from 1.
         rate = learning_rate(self._manifest.schedule, max(1, record.round))
         applied = await trainer.apply(

@@ -66,7 +66,7 @@ class ImageSettings:
 
     def __post_init__(self) -> None:
         if len(set(self.classes)) < len(self.classes):
-            raise ValueError("classes: a name stands there twice")
+            raise ValueError("classes: a name occurs twice")
 
     @property
     def values(self) -> int:
@@ -105,8 +105,8 @@ def entry_point(task: str) -> EntryPoint | None:
     if len(found) > 1:
         raise UserError(
             ExitCode.NO_TASK,
-            f"several packages bring the task {task!r}: {', '.join(sorted(found))}",
-            "uninstall those that the swarm does not mean",
+            f"several packages provide the task {task!r}: {', '.join(sorted(found))}",
+            "uninstall those that the swarm does not use",
         )
     return next(iter(found.values()), None)
 
@@ -134,6 +134,6 @@ def no_task(problem: str) -> UserError:
     return UserError(
         ExitCode.NO_TASK,
         problem,
-        "install the package that brings it, from a source that you trust; built in are "
+        "install the package that provides it, from a source that you trust; built in are "
         + ", ".join(BUILT_IN),
     )

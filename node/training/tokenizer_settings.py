@@ -79,7 +79,9 @@ def decode_settings(data: bytes) -> TokenizerSettings:
     except (ValueError, RecursionError):
         plain = None
     if plain is None:
-        raise StructureError("", "the tokenizer's settings are not JSON of a fair size")
+        raise StructureError(
+            "", f"the tokenizer's settings are not JSON of at most {MAX_SETTINGS_BYTES >> 20} MB"
+        )
     return from_plain(TokenizerSettings, plain, named=True)
 
 
@@ -111,7 +113,7 @@ def read_adds_start(directory: Path) -> bool | None:
     config = _read_json(directory / "tokenizer_config.json")
     said = config.get("add_bos_token")
     if said is not None and not isinstance(said, bool):
-        raise StructureError("add_bos_token", "is neither true nor false")
+        raise StructureError("add_bos_token", "must be true or false")
     if said is None and config.get("tokenizer_class") in _ADD_START:
         return True
     return said
@@ -128,7 +130,10 @@ def read_template(path: Path) -> str:
     except UnicodeDecodeError:
         text = None
     if not text:
-        raise StructureError(path.name, "is no chat template: no text of a fair size")
+        raise StructureError(
+            path.name,
+            f"is not a chat template: it must be text of at most {MAX_SETTINGS_BYTES >> 20} MB",
+        )
     return text
 
 

@@ -19,7 +19,7 @@ from ..errors import ExitCode, UserError
 from ..settings import Split
 
 _WAYS = (
-    "start it as docs/guides/cluster.md does it, with --rdzv-backend c10d, or without torchrun: "
+    "start it as docs/guides/cluster.md describes, with --rdzv-backend c10d, or without torchrun: "
     "--device all takes all GPUs of this machine"
 )
 # Exit codes of a rank process that has served one generation; with any other code it was lost.
@@ -63,7 +63,7 @@ def launch_of(environment: Mapping[str, str]) -> RankAssignment | None:
             name=f"{run}/{int(environment['TORCHELASTIC_RESTART_COUNT'])}",
         )
     except (KeyError, ValueError) as error:
-        problem = f"torchrun has said too little, or something strange: {error}"
+        problem = f"torchrun's environment variables are missing or invalid: {error}"
         raise UserError(ExitCode.USAGE, problem, _WAYS) from None
     if found.size == 1:
         return None

@@ -338,9 +338,12 @@ class TestRefusals:
         table = manifest.parameters
         for changed, match in (
             (table[:-1], "lacks model"),
-            ((*table[:-1], dataclasses.replace(table[-1], shape=(4, 32))), "not of its adapters"),
-            ((*table, table[0]), "not of its adapters"),
-            ((*table, base_of(manifest).base_parameters[0]), "not of its adapters"),
+            (
+                (*table[:-1], dataclasses.replace(table[-1], shape=(4, 32))),
+                "is not one of its adapters",
+            ),
+            ((*table, table[0]), "is not one of its adapters"),
+            ((*table, base_of(manifest).base_parameters[0]), "is not one of its adapters"),
         ):
             refused = refusal(dataclasses.replace(manifest, parameters=changed), tmp_path)
             assert refused.kind == "bad_model"

@@ -111,7 +111,7 @@ def test_tables_beside_the_parameters_are_bounded(
         return model
 
     monkeypatch.setattr(model_module, "new_model", with_a_mask)
-    with pytest.raises(TrainerFailed, match="128 MiB beside its parameters"):
+    with pytest.raises(TrainerFailed, match="128 MiB in addition to its parameters"):
         build_model(TINY_LLAMA, made.table, CPU)
 
 
@@ -123,6 +123,6 @@ def test_laying_out_a_model_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(model_module, "_BUILD_SECONDS", 0.05)
     monkeypatch.setattr(model_module, "new_model", endless)
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(TrainerFailed, match="to lay it out takes more than"):
+    with pytest.raises(TrainerFailed, match="building it takes more than"):
         build_model(TINY_LLAMA, TABLE * 2, CPU)
     assert signal.getsignal(signal.SIGALRM) is before

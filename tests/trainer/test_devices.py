@@ -127,7 +127,7 @@ def test_the_file_that_cuda_needs_is_made_before_a_trainer_is_confined(
     helper = tmp_path / "nvidia-modprobe"
     monkeypatch.setenv("PATH", str(tmp_path))
     make_device_node(driver, node)
-    assert "nvidia-modprobe, which makes it, is not installed" in caplog.text
+    assert "install nvidia-modprobe, which creates it" in caplog.text
 
     helper.write_text("#!/bin/sh\necho no such device >&2\nexit 1\n")
     helper.chmod(0o755)

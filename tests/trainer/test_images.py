@@ -309,19 +309,19 @@ def test_manifests_that_contradict_themselves_are_refused(
         ({"task_settings": plain | {"size": 8}}, "sample_size is 4, the images' 8"),
         ({"task_settings": plain | {"classes": []}}, "num_class_embeds is 2, the images' None"),
         ({"task_settings": plain | {"steps": 10**9}}, "task_settings.steps"),
-        ({"data": replace(manifest.data, sequence_length=16)}, "is no image, which has 17"),
+        ({"data": replace(manifest.data, sequence_length=16)}, "but an image has 17"),
         ({"data": replace(manifest.data, end_token=0)}, "without documents and marks"),
-        ({"data": replace(manifest.data, vocabulary=255)}, "its data are bytes"),
+        ({"data": replace(manifest.data, vocabulary=255)}, "its data must be bytes"),
         ({"task": "causal_lm", "task_settings": None}, "does not go with a 'unet2d'"),
         (
             {"model": text.model, "parameters": text.parameters},
-            "does not go with a 'llama', which takes no images",
+            "does not go with a 'llama', which is not an image model",
         ),
         ({"model": manifest.model | {"dropout": 0.5}}, "expected 0"),
         ({"model": manifest.model | {"block_out_channels": "x"}}, "expected a list"),
         ({"model": manifest.model | {"block_out_channels": [8, 32]}}, "has the shape"),
         ({"model": {"model_type": "unet2d"}}, "'sample_size' is missing"),
-        ({"adapter": adapter}, "only those of language have some here"),
+        ({"adapter": adapter}, "only language models can have adapters here"),
     ):
         with pytest.raises(TrainerFailed, match=words) as caught:
             TrainingSession(replace(manifest, **changes), BlobStore(place), CPU)

@@ -146,7 +146,7 @@ class TestInitialParameters:
         for config, directory, says in [
             (TINY_LLAMA, tmp_path / "nowhere", "cannot be read"),
             (larger, tmp_path / "out", "lacks parameters"),
-            (wider, tmp_path / "out", r"has the shape \(\d+.*its configuration wants \(\d+"),
+            (wider, tmp_path / "out", r"has the shape \(\d+.*its configuration requires \(\d+"),
         ]:
             with pytest.raises(TrainerFailed, match=says) as caught:
                 initialise(config, 0, directory, store, CPU)

@@ -123,7 +123,7 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
 
         os.kill(other.pid, signal.SIGSTOP)
         with pytest.raises(
-            TrainerDied, match=r"the devices of this node lost each other: .*10000ms"
+            TrainerDied, match=r"the devices of this node lost contact with each other: .*10000ms"
         ):
             await trainer.train(4, range(4))
     await until_ended(other.pid)
@@ -188,7 +188,7 @@ def test_all_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "count_gpus", lambda: 2)
     assert processes.devices_of("all") == ["cuda:0", "cuda:1"]
     monkeypatch.setattr(processes, "count_gpus", lambda: 0)
-    with pytest.raises(TrainerFailed, match="no GPU is here") as caught:
+    with pytest.raises(TrainerFailed, match="this computer has none") as caught:
         processes.devices_of("all")
     assert caught.value.kind == "no_device"
 

@@ -114,7 +114,7 @@ def test_a_regular_expression_that_gives_up_is_the_tokenizers_fault() -> None:
     tokenizer = Tokenizer(WordLevel({"a": 0, "?": 1}, unk_token="?"))
     tokenizer.pre_tokenizer = Split(Regex("(a+)+$"), "isolated")
     assert cut(tokenizer, "a").ids == [0]
-    with pytest.raises(TrainerFailed, match=r"cannot cut the text: .*limit") as failed:
+    with pytest.raises(TrainerFailed, match=r"cannot tokenise the text: .*limit") as failed:
         cut(tokenizer, "a" * 40 + "!")
     assert failed.value.kind == "bad_data"
 

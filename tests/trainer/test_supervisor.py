@@ -131,7 +131,7 @@ class FakeTrainer:
     async def begin_text(self, prompt: str, **_: object) -> None:
         self._shop.prompts.append(prompt)
         if prompt == "too long":
-            raise TrainerFailed("bad_data", "the beginning has 9 tokens, the model takes 1 to 7")
+            raise TrainerFailed("bad_data", "the prompt has 9 tokens, but the model takes 1 to 7")
         if prompt == "bomb":
             raise TrainerDied("the trainer was ended by signal 6")
         self._pieces = iter(self._shop.pieces)
@@ -627,7 +627,7 @@ async def test_a_tokenizer_that_ends_its_process_does_so_once(
     shop.heldout = 2.5
     await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
     assert shop.prompts == ["bomb"]
-    assert "ended over a sample" in caplog.text
+    assert "ended while generating a sample text" in caplog.text
 
 
 async def test_a_beginning_that_the_model_cannot_take_is_tried_once(
@@ -637,7 +637,7 @@ async def test_a_beginning_that_the_model_cannot_take_is_tried_once(
     shop.heldout = 2.5
     await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
     assert shop.prompts == ["too long"]
-    assert "the model writes no sample" in caplog.text
+    assert "the model generates no sample text" in caplog.text
 
 
 async def test_nothing_is_written_where_nobody_asked_for_it(

@@ -99,7 +99,7 @@ def test_gaps_are_filled(tmp_path: Path) -> None:
     assert text.startswith("a ")
     assert text.endswith(" c")
     assert "[MASK]" not in text
-    with pytest.raises(TrainerFailed, match=r"no gap, which is written \[MASK\]"):
+    with pytest.raises(TrainerFailed, match=r"no gap to fill; write a gap as \[MASK\]"):
         "".join(write_text(session, store, "a b c", 0, 0.0, 20))
 
 

@@ -162,7 +162,7 @@ def test_samples_without_an_answer_are_nogradient(tmp_path: Path) -> None:
     session = opened((replace(manifest, data=data), chunks), tmp_path)
     made = session.train(1, [0, 1])
     assert (made.loss, made.tokens) == (0.0, 0)
-    with pytest.raises(TrainerFailed, match="nothing to learn"):
+    with pytest.raises(TrainerFailed, match="no tokens to learn"):
         session.evaluate(1)
 
 
@@ -260,7 +260,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     sft, _ = sft_manifest(tmp_path)
     plain, _ = make_manifest(tmp_path)
     for manifest, words in (
-        (replace(masked, task="causal_lm", task_settings=None), "which does not see only"),
+        (replace(masked, task="causal_lm", task_settings=None), "which does not only see"),
         (replace(plain, task="masked_lm", task_settings={"mask_token": 1}), "which sees only"),
         (replace(sft, task="causal_lm"), "takes no marked data"),
         (replace(plain, task="sft"), "needs data whose tokens are marked"),
@@ -357,7 +357,7 @@ def test_two_packages_with_one_task_are_none(
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[distro_node.tasks]\nlast = other:Task\n")
-    with pytest.raises(UserError, match="several packages bring the task 'last'"):
+    with pytest.raises(UserError, match="several packages provide the task 'last'"):
         entry_point("last")
 
 

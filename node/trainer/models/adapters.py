@@ -48,7 +48,7 @@ def build_trained(
         model = build_model(manifest.model, manifest.parameters, device)
         return model, ordered_parameters(model, manifest.parameters)
     if makes_images(str(manifest.model.get("model_type"))):
-        raise _bad("only those of language have some here")
+        raise _bad("only language models can have adapters here")
     model = build_model(manifest.model, adapter.base_parameters, device)
     # Before memory is allocated for adapters: the table gives their size.
     check_table(model, adapter, manifest.parameters)
@@ -109,7 +109,9 @@ def check_table(
     expected = {spec.name: spec for spec in adapter_table(model, adapter.rank, adapter.targets)}
     for spec in table:
         if expected.pop(spec.name, None) != spec:
-            raise _bad(f"the manifest's parameter {spec.name} {spec.shape} is not of its adapters")
+            raise _bad(
+                f"the manifest's parameter {spec.name} {spec.shape} is not one of its adapters"
+            )
     if expected:
         raise _bad(f"the manifest's table lacks {next(iter(expected))}")
 
@@ -230,7 +232,7 @@ def _base_chunks(adapter: AdapterSpec, store: BlobStore) -> tuple[ContentId, ...
     missing = sum(not store.has(chunk) for chunk in chunks)
     if missing:
         raise TrainerFailed(
-            "bad_snapshot", f"{missing} of {len(chunks)} pieces of the base model are missing"
+            "bad_snapshot", f"{missing} of {len(chunks)} chunks of the base model are missing"
         )
     return chunks
 
@@ -255,4 +257,4 @@ def _sides(layer: torch.nn.Module) -> tuple[int, int]:
 
 
 def _bad(problem: str) -> TrainerFailed:
-    return TrainerFailed("bad_model", f"adapters cannot be put into this model: {problem}"[:500])
+    return TrainerFailed("bad_model", f"adapters cannot be added to this model: {problem}"[:500])

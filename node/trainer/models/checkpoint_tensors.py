@@ -1,4 +1,4 @@
-"""Check of a checkpoint's tensors against those that its configuration has a place for.
+"""Check of a checkpoint's tensors against its configuration.
 
 The library that loads a checkpoint drops tensors that it has no place for, and takes integers for
 weights. With quantised weights without their scales, surplus layers or an unmerged adapter, a swarm
@@ -35,14 +35,14 @@ _QUANTISED = re.compile(
     r"|nested_absmax|quant_state[^.]*|_packed|_shape)$"
 )
 _USE_ORIGINAL = (
-    "it is quantised: take the original weights, or write them out dequantised (transformers: "
+    "it is quantised: use the original weights, or save a dequantised copy (transformers: "
     "model.dequantize(), then save_pretrained)"
 )
 _HINTS = (
     (_QUANTISED, _USE_ORIGINAL),
     (re.compile(r"lora_[AB]|lora_embedding|lora_magnitude"), "merge the adapter into it first"),
-    (re.compile(r"^(v_head|score|value_head|classifier)\b"), "take the head of another task out"),
-    (re.compile(r"\blayers?\.\d+\.|\bh\.\d+\."), "mend its config.json, or the file"),
+    (re.compile(r"^(v_head|score|value_head|classifier)\b"), "remove the head of another task"),
+    (re.compile(r"\blayers?\.\d+\.|\bh\.\d+\."), "fix its config.json or the file"),
 )
 
 
@@ -55,7 +55,7 @@ def tensor_types(directory: Path) -> dict[str, str]:
     for name in _files(directory):
         try:
             with safe_open(directory / name, framework="pt") as opened:
-                for key in opened.keys():  # noqa: SIM118 (it is no dictionary)
+                for key in opened.keys():  # noqa: SIM118 (it is not a dictionary)
                     found[key] = opened.get_slice(key).get_dtype()
         except OSError as error:
             raise _bad(f"{name} cannot be read ({error.strerror or error})") from None
@@ -79,9 +79,10 @@ def check_tensors(types: Mapping[str, str], unexpected: Collection[str]) -> None
     strange = sorted(name for name in unexpected if not _WITHOUT_PLACE.search(name))
     if strange:
         hints = [hint for pattern, hint in _HINTS if any(map(pattern.search, strange))]
-        remedy = hints[0] if hints else "mend its config.json, or the file"
+        remedy = hints[0] if hints else "fix its config.json or the file"
         raise _bad(
-            f"its configuration has no place for what the checkpoint holds: {_listed(strange)}; {remedy}"
+            "the checkpoint has tensors that its configuration does not describe: "
+            f"{_listed(strange)}; {remedy}"
         )
 
 
@@ -104,7 +105,7 @@ def _files(directory: Path) -> list[str]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         names = []
     if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
-        raise _bad(f"{index.name} is no list of files")
+        raise _bad(f"{index.name} is not a list of files")
     return names
 
 

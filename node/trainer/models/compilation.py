@@ -49,7 +49,9 @@ def compile_if_faster(
     """Compile these layers if that makes `compute` faster by the factor `least_gain` or more.
     `compute` runs that many sequences forward and backward and waits until they are done."""
     if not layers:
-        return CompileTrial(False, "nothing is compiled: the model has no layers that are alike")
+        return CompileTrial(
+            False, "nothing is compiled: the model has no layers of the same structure"
+        )
     try:
         before = _best(compute, sequences)
         began = time.perf_counter()

@@ -69,7 +69,8 @@ def load_library() -> None:
         import diffusers.models.unets.unet_2d  # noqa: F401  (to have it loaded)
     except ImportError as error:
         raise TrainerFailed(
-            "no_task", f"the package diffusers, which models of images need, is not here: {error}"
+            "no_task",
+            f"the package diffusers, which models of images need, cannot be imported: {error}",
         ) from None
 
 
@@ -126,7 +127,7 @@ def read_denoiser(directory: Path, model: Denoiser) -> None:
                 raise _bad(f"{path.name} lacks {name} {tuple(parameter.shape)}")
             parameter.copy_(tensor)
     if found:
-        raise _bad(f"{path.name} has too much: {next(iter(found))[:200]}")
+        raise _bad(f"{path.name} has an unknown tensor: {next(iter(found))[:200]}")
 
 
 def written_config(model: Denoiser) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def open_tokenizer(
     if definition is None:
         raise TrainerFailed("bad_data", "the tokenizer's blob is missing")
     try:
-        with limited("bad_data", "to read the tokenizer"):
+        with limited("bad_data", "reading the tokenizer"):
             definition = _as_trained(definition, manifest)
             tokenizer = Tokenizer.from_buffer(definition)
     except TrainerFailed:
@@ -208,8 +208,8 @@ def _adds_start(manifest: Manifest) -> bool | None:
 
 
 def _as_trained(definition: bytes, manifest: Manifest) -> bytes:
-    """Return a `tokenizer.json` that puts before a text what comes before a document in training. After
-    it comes nothing, as it is to be continued, unless the model fills gaps."""
+    """Return a `tokenizer.json` that adds to a text the tokens before a document in training, and
+    nothing after it, since a prompt is continued, unless the model fills gaps."""
     start = manifest.data.start_token
     reader = Tokenizer.from_buffer(definition)
     own = added_tokens(definition)
@@ -231,14 +231,16 @@ def cut(tokenizer: Tokenizer, text: str, *, whole: bool = False) -> Encoding:
     Raises `TrainerFailed` (`bad_data`).
     """
     try:
-        with limited("bad_data", "to cut the text into tokens"):
+        with limited("bad_data", "tokenising the text"):
             return tokenizer.encode(text, add_special_tokens=whole)
     # A panic of the library's Rust code arrives in Python as this type, which has no importable name.
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        problem = first_line(error, empty="it gave up")
-        raise TrainerFailed("bad_data", f"the tokenizer cannot cut the text: {problem}") from None
+        problem = first_line(error, empty="the library failed")
+        raise TrainerFailed(
+            "bad_data", f"the tokenizer cannot tokenise the text: {problem}"
+        ) from None
 
 
 def special_ids(tokenizer: Tokenizer, settings: TokenizerSettings) -> dict[str, int | None]:
@@ -258,7 +260,7 @@ def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettin
         return None
     asked = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
     try:
-        with limited("bad_data", "the chat template"):
+        with limited("bad_data", "rendering the chat template"):
             said = ChatTemplate(settings).conversation(asked)
     except (BadTemplate, BadConversation, UserError):
         return None

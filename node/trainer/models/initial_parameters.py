@@ -99,7 +99,7 @@ def initialise(
     _check_fits(config, planned.table, device, frozen=planned.frozen)
     if lora is not None:
         if checkpoint is None:
-            raise TrainerFailed("bad_model", "adapters need a checkpoint to be put into")
+            raise TrainerFailed("bad_model", "adapters need a checkpoint")
         base = read_checkpoint(checkpoint, built)
         return _with_adapters(base, replace(lora, targets=planned.targets), seed, store)
     if checkpoint is None:
@@ -183,7 +183,7 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
     for name, has, wanted in report["mismatched_keys"]:
         raise TrainerFailed(
             "bad_model",
-            f"the checkpoint's {name} has the shape {tuple(has)}, and its configuration wants "
+            f"the checkpoint's {name} has the shape {tuple(has)}, but its configuration requires "
             f"{tuple(wanted)}",
         )
     _check_tied(model, config)
@@ -202,7 +202,7 @@ def _check_tied(model: PreTrainedModel, config: Any) -> None:
     if loose:
         raise TrainerFailed(
             "bad_model",
-            f"the checkpoint's {loose[0]} differs from the embeddings, and tie_word_embeddings = true "
-            "says that they are one: say false in its config.json to train both, or take "
-            f"{loose[0]} out of the file",
+            f"the checkpoint's {loose[0]} differs from the embeddings, and tie_word_embeddings = "
+            f"true ties them: set it to false in config.json to train both, or remove {loose[0]} "
+            "from the file",
         )

@@ -89,7 +89,7 @@ def auto_class(config: PretrainedConfig) -> Any:
 
 def lay_out(config: dict[str, Any]) -> PreTrainedModel:
     """Return a model without memory for its parameters. Raises as `new_model` does."""
-    what = "the manifest's model cannot be used: to lay it out"
+    what = "the manifest's model cannot be used: building it"
     if makes_images(str(config.get("model_type"))):
         # Loading takes longer than building a model.
         load_library()
@@ -112,7 +112,7 @@ def build_model(
     parameters = ordered_parameters(skeleton, table)
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
     if buffers > max(_BUFFER_BYTES, 4 * sum(each.numel() for each in parameters)):
-        raise _bad(f"it wants {buffers >> 20} MiB beside its parameters")
+        raise _bad(f"it needs {buffers >> 20} MiB in addition to its parameters")
     return new_model(skeleton.config, device)
 
 
@@ -186,13 +186,15 @@ def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) 
         return
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, torch.nn.Embedding):
-        raise _bad("its input is no table of token embeddings")
+        raise _bad("its input layer is not a table of token embeddings")
     known = embeddings.num_embeddings
     if vocabulary > known:
-        raise _bad(f"the data has {vocabulary} tokens, the model knows {known}")
+        raise _bad(f"the data has {vocabulary} tokens, but the model only {known}")
     longest = longest_sequence(model.config.to_dict())
     if longest is not None and sequence_length > longest:
-        raise _bad(f"sequences of {sequence_length} tokens, the model takes {longest}")
+        raise _bad(
+            f"the data has sequences of {sequence_length} tokens, but the model takes at most {longest}"
+        )
 
 
 def _bad(problem: str) -> TrainerFailed:

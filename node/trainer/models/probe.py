@@ -107,7 +107,7 @@ def prove(
     if probe is None:
         return
     if not isinstance(task, HasProbe):
-        raise TrainerFailed("no_task", f"the task {manifest.task!r} here offers no probe")
+        raise TrainerFailed("no_task", f"the installed task {manifest.task!r} has no probe")
     trained, frozen = fills(manifest)
     part.fill(trained)
     if frozen is not None and manifest.adapter is not None:
@@ -121,7 +121,9 @@ def prove(
         problem = _difference(found, probe, probe.narrow_tolerance, "bfloat16")
     if not part.everywhere(problem is None):
         if problem is None:
-            raise TrainerFailed("other_model", "another device of this computer does so")
+            raise TrainerFailed(
+                "other_model", "another device of this computer computes different losses"
+            )
         here = _library(str(manifest.model["model_type"]))
         kind = next(model.parameters()).device.type
         raise TrainerFailed(

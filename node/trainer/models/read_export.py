@@ -113,7 +113,9 @@ def _read_adapter(manifest: Manifest, directory: Path) -> list[torch.Tensor]:
             raise TrainerFailed("bad_model", f"{path.name} lacks {spec.name} {spec.shape}")
         parameters.append(tensor)
     if found:
-        raise TrainerFailed("bad_model", f"{path.name} has too much: {next(iter(found))[:200]}")
+        raise TrainerFailed(
+            "bad_model", f"{path.name} has an unknown tensor: {next(iter(found))[:200]}"
+        )
     return parameters
 
 
@@ -137,7 +139,7 @@ def _check_merged(
         # Written so that NaN counts as a difference, too.
         if not bool(((found - meant).abs() <= tolerance).all()):
             raise TrainerFailed(
-                "bad_model", f"{spec.name} is not the base's with the adapter beside it"
+                "bad_model", f"{spec.name} is not the base's with the adapter added"
             )
 
 

@@ -78,7 +78,7 @@ def snapshot_chunks(parameters: Sequence[torch.Tensor]) -> Iterator[bytes]:
 def check_count(chunks: Sequence[ContentId], elements: int) -> None:
     """Raise `TrainerFailed` (`bad_snapshot`) unless the number of chunks fits the number of elements."""
     if len(chunks) != -(-elements // _CHUNK_ITEMS):
-        raise _bad(f"{len(chunks)} chunks do not make {elements} parameters")
+        raise _bad(f"{len(chunks)} chunks do not hold {elements} parameters")
 
 
 def read_values(
@@ -108,4 +108,4 @@ def read_values(
 
 
 def _bad(problem: str) -> TrainerFailed:
-    return TrainerFailed("bad_snapshot", f"the snapshot does not fit: {problem}")
+    return TrainerFailed("bad_snapshot", f"the snapshot does not match the model: {problem}")

@@ -63,16 +63,16 @@ def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
             there = set(file.keys())
             known = {f"{key}{part}" for key in wanted for part in PARTS}
             if not {*wanted, _STEPS} <= there <= known | {_STEPS}:
-                return _refuse(path, "it is of another model")
+                return _refuse(path, "it belongs to another model")
             steps = file.get_tensor(_STEPS)
             if steps.dtype != torch.int64 or steps.shape != () or not 0 <= int(steps) < 1 << 62:
-                return _refuse(path, "its step count is no count")
+                return _refuse(path, "its step count is invalid")
             # Checked before anything is changed; a tensor at a time, so memory stays small.
             check = blake3()
             for name in sorted(there):
                 _note(check, name, file.get_tensor(name))
             if (file.metadata() or {}).get(_CHECK) != check.hexdigest():
-                return _refuse(path, "it is not as it was written")
+                return _refuse(path, "its checksum is wrong")
             for key, state in wanted.items():
                 values_of(_parts(file, there, key), state)
             for key, state in wanted.items():
@@ -83,7 +83,7 @@ def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
     except (OSError, safetensors.SafetensorError) as error:
         return _refuse(path, str(error))
     except ValueError as error:
-        return _refuse(path, f"in it there is {error}")
+        return _refuse(path, f"it contains {error}")
     optimizer.steps = int(steps)
     optimizer.forget_all()
     return True
@@ -109,5 +109,5 @@ def _note(check: blake3, key: str, tensor: torch.Tensor) -> None:
 
 
 def _refuse(path: Path, problem: str) -> bool:
-    _log.warning("the saved momentum %s is not used, a new one begins: %s", path, problem)
+    _log.warning("the saved momentum %s is discarded and starts at zero: %s", path, problem)
     return False

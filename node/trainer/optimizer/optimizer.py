@@ -180,7 +180,7 @@ class LocalOptimizer:
                 for stripe in stripes(tensor, state.device)
             ]
             values.append(torch.cat(here))
-        # At once behind the last tensor, as every copy waits for the GPU.
+        # At once after the last tensor, as every copy waits for the GPU.
         arrays = [each.numpy() for each in _copied_together(values)]
         return [np.where(each == 0, at_zero, np.sign(each)).astype(np.int8) for each in arrays]
 

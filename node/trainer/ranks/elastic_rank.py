@@ -38,14 +38,18 @@ def main() -> None:
     """Run as a rank until the node has ended."""
     parser = argparse.ArgumentParser(prog="python -m distro_node.node.trainer.ranks.elastic_rank")
     parser.add_argument(
-        "--over", action="store_true", help="tell the ranks that the node has ended"
+        "--over", action="store_true", help="notify the ranks that the node has ended"
     )
     parser.add_argument("--split", type=Split, choices=[*Split], default=Split.AUTO)
     parser.add_argument("--writable", type=Path, action="append", default=[], metavar="PATH")
-    parser.add_argument("--unconfined", action="store_true", help="give up nothing (`sandbox`)")
-    parser.add_argument("--after", type=int, default=0, help="the last generation it was in")
-    parser.add_argument("--tell", type=int, help="take part in one, and tell it to this descriptor")
-    parser.add_argument("--patience", type=float, default=600.0, help="seconds, for the others")
+    parser.add_argument("--unconfined", action="store_true", help="do not enter the sandbox")
+    parser.add_argument("--after", type=int, default=0, help="the last generation of this rank")
+    parser.add_argument(
+        "--tell", type=int, help="take part in one generation, and report it to this descriptor"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=600.0, help="seconds to wait for other ranks"
+    )
     arguments = parser.parse_args()
     # The launcher ends its processes by SIGTERM; a Ctrl-C is for the node to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -57,7 +61,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="distro-node-rank-") as scratch:
                 code = _follow(scratch)
         except OSError as error:
-            _log.error("there is no room for temporary files: %s", error)
+            _log.error("there is no space for temporary files: %s", error)
             code = NO_STORE
         sys.exit(code)
 

@@ -33,7 +33,7 @@ def follow(arguments: argparse.Namespace) -> NoReturn:
         device = local_device(asked["device"], launch)
         worker.follow(store, launch.rank, launch.size, device, asked)
     except RankLost as error:
-        _log.info("rank %d begins again: %s", launch.rank, error)
+        _log.info("rank %d starts again: %s", launch.rank, error)
         os._exit(AGAIN)
     except RuntimeError as error:
         # The first machine's launcher is gone, and this machine's launcher will end too.

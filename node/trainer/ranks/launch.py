@@ -112,4 +112,4 @@ def end_all() -> None:
     try:
         Gathering(launch_here()).end()
     except (RankLost, RuntimeError) as error:
-        _log.info("the other ranks are not told: %s", error)
+        _log.info("the other ranks are not notified: %s", error)

@@ -51,7 +51,7 @@ class RankSupervision:
 
     def lost(self, reason: str) -> NoReturn:
         """End all ranks, because one cannot be reached."""
-        self._give_up(f"the devices of this node lost each other: {reason}")
+        self._give_up(f"the devices of this node lost contact with each other: {reason}")
 
     def out_of_memory(self, reason: str) -> NoReturn:
         """End all ranks, because rank 0 has no memory left for the joint computation."""
@@ -137,7 +137,7 @@ def devices_of(name: str) -> list[str]:
         return name.split(",")
     gpus = count_gpus()
     if gpus == 0:
-        raise TrainerFailed("no_device", "no GPU is here, and `all` means all of them")
+        raise TrainerFailed("no_device", "`all` means all GPUs, and this computer has none")
     return [f"cuda:{index}" for index in range(gpus)]
 
 
@@ -166,7 +166,7 @@ def meet(store: Store, rank: int, size: int, name: str, patience: float) -> Rank
         try:
             problem = store.get(f"device/{other}").decode()
         except RuntimeError as error:
-            raise RankLost(f"rank {other} did not begin: {error}") from None
+            raise RankLost(f"rank {other} did not start: {error}") from None
         if problem:
             raise TrainerFailed("no_device", problem)
     return open_ranks(store, rank, size, device, patience)

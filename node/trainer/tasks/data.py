@@ -43,7 +43,7 @@ def read_tokens(spec: DataSpec, samples: Sequence[bytes]) -> Tokens:
     numbers = numbers.reshape(shape)
     ids = numbers & ((1 << bits - 2) - 1) if spec.marked else numbers
     if ids.size and int(ids.max()) >= spec.vocabulary:
-        raise _bad(f"token {int(ids.max())}, the vocabulary has {spec.vocabulary}")
+        raise _bad(f"token {int(ids.max())} is outside the vocabulary of {spec.vocabulary}")
     if not spec.marked:
         return Tokens(ids, None, None)
     return Tokens(ids, (numbers >> bits - 1 & 1) == 1, (numbers >> bits - 2 & 1) == 1)
@@ -143,7 +143,7 @@ class Corpus:
 
 
 def _missing(problem: str) -> TrainerFailed:
-    return TrainerFailed("missing_data", f"training data has to be fetched again: {problem}")
+    return TrainerFailed("missing_data", f"training data has to be downloaded again: {problem}")
 
 
 def _bad(problem: str) -> TrainerFailed:

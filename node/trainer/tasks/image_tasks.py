@@ -108,7 +108,7 @@ class Diffusion:
 
     def _check_model(self, config: PretrainedConfig) -> None:
         if not isinstance(config, DenoiserConfig):
-            raise _bad(f"it does not go with a {config.model_type!r}, which takes no images")
+            raise _bad(f"it does not go with a {config.model_type!r}, which is not an image model")
         settings = self.settings
         for key, value in (
             ("sample_size", settings.size),
@@ -117,16 +117,18 @@ class Diffusion:
             ("num_class_embeds", len(settings.classes) or None),
         ):
             if config.network.get(key) != value:
-                raise _bad(f"the model's {key} is {config.network.get(key)}, the images' {value}")
+                raise _bad(
+                    f"the model's {key} is {config.network.get(key)}, but the images have {value}"
+                )
 
     def _check_data(self) -> None:
         data, settings = self.manifest.data, self.settings
         plain = not data.marked and data.attention == "sequence" and data.end_token is None
         if data.token_bytes != 1 or data.vocabulary != 256 or not plain:
-            raise _bad("its data are bytes, without documents and marks")
+            raise _bad("its data must be bytes, without documents and marked tokens")
         if data.sequence_length != settings.sample_bytes:
             raise _bad(
-                f"a sample of {data.sequence_length} bytes is no image, which has "
+                f"a sample has {data.sequence_length} bytes, but an image has "
                 f"{settings.sample_bytes}"
             )
 

@@ -43,12 +43,14 @@ class CausalLM:
         except StructureError as error:
             raise _bad(str(error)) from None
         if makes_images(config.model_type):
-            raise _bad(f"{manifest.task!r} does not go with a {config.model_type!r}, for images")
+            raise _bad(
+                f"{manifest.task!r} does not go with a {config.model_type!r}, which is an image model"
+            )
         if sees_both_ways(config.model_type) != self.both_ways:
-            what = "sees only" if self.both_ways else "does not see only"
+            what = "sees only" if self.both_ways else "does not only see"
             raise _bad(
                 f"the task {manifest.task!r} does not go with a {config.model_type!r}, which {what} "
-                "what came before a token"
+                "the tokens before each token"
             )
         check_attention(manifest.data, config)
         self.check_data()
@@ -173,7 +175,7 @@ class MaskedLM(CausalLM):
         if self.settings.mask_token >= data.vocabulary:
             raise _bad(f"the mask_token ({self.settings.mask_token}) is not in the vocabulary")
         if data.end_token == self.settings.mask_token:
-            raise _bad("the mask_token is the end_token as well")
+            raise _bad("the mask_token is also the end_token")
 
     def batch(self, samples: Sequence[StoredSample]) -> Batch:
         """Return `tokens` with masks, and `targets` (-100 where there is no loss): (samples, length)."""

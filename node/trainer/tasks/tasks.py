@@ -107,5 +107,6 @@ def _installed(name: str) -> Callable[[Manifest, PretrainedConfig], Task]:
         raise
     except Exception as error:
         raise TrainerFailed(
-            "no_task", f"the package that brings the task {name!r} cannot be loaded: {error!r:.200}"
+            "no_task",
+            f"the package that provides the task {name!r} cannot be loaded: {error!r:.200}",
         ) from error

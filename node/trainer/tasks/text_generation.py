@@ -42,14 +42,14 @@ def write_text(
     if asks:
         try:
             asked = [{"role": "user", "content": prompt}]
-            with limited("bad_data", "the chat template"):
+            with limited("bad_data", "rendering the chat template"):
                 prompt = ChatTemplate(settings).text(asked, prompt=True)
         except UserError as error:
             raise TrainerFailed("bad_data", error.problem) from None
         except BadTemplate as error:
             raise TrainerFailed("bad_data", f"the chat template {error}") from None
         except BadConversation as error:
-            raise TrainerFailed("bad_data", f"the beginning {error}") from None
+            raise TrainerFailed("bad_data", f"the prompt {error}") from None
     ids = cut(tokenizer, prompt).ids
     start = session.manifest.data.start_token
     # A template writes the start token itself, and a beginning may spell it out.
@@ -64,7 +64,7 @@ def write_text(
     longest = _longest(session)
     if not ids or len(ids) >= longest:
         raise TrainerFailed(
-            "bad_data", f"the beginning has {len(ids)} tokens, the model takes 1 to {longest - 1}"
+            "bad_data", f"the prompt has {len(ids)} tokens, but the model takes 1 to {longest - 1}"
         )
     if isinstance(session.task, MaskedLM):
         return _fill(session, session.task, tokenizer, ids)
@@ -79,7 +79,7 @@ def _fill(
     gaps = [position for position, token in enumerate(ids) if token == task.settings.mask_token]
     if not gaps:
         named = tokenizer.id_to_token(task.settings.mask_token)
-        raise TrainerFailed("bad_data", f"the text has no gap, which is written {named}")
+        raise TrainerFailed("bad_data", f"the text has no gap to fill; write a gap as {named}")
     session.model.eval()
     scores = session.model(input_ids=torch.tensor([ids], device=session.device)).logits[0]
     scores = scores[:, : session.manifest.data.vocabulary].float().cpu()
@@ -117,7 +117,7 @@ def _write(
         batch = torch.tensor([fed], device=session.device)
         answer = session.model(input_ids=batch, past_key_values=past, use_cache=True)
         past = answer.past_key_values
-        # Rows beyond the vocabulary only pad the matrix's size; they are no tokens.
+        # Rows beyond the vocabulary only pad the matrix's size; they are not tokens.
         scores = answer.logits[0, -1, :vocabulary].float().cpu()
         if temperature == 0:
             token = int(scores.argmax())
