@@ -67,7 +67,7 @@ def _answer(arguments: argparse.Namespace) -> dict[str, Any]:
     except UserError as error:
         return {"error": [int(error.code), error.problem, error.remedy]}
     except TrainerFailed as error:
-        remedy = "whoever made the swarm has to create it anew"
+        remedy = "the founder has to fix the founder's file and create a new swarm"
         return {"error": [int(ExitCode.MANIFEST), str(error), remedy]}
     except OSError as error:
         fault = explain_disk(error)
@@ -75,7 +75,7 @@ def _answer(arguments: argparse.Namespace) -> dict[str, Any]:
             return {"error": [int(fault.code), fault.problem, fault.remedy]}
         where = f"{error.filename} " if error.filename else "a file "
         problem = f"{where}cannot be used: {error.strerror or error}"
-        remedy = "make it readable, and not by a link that leads elsewhere; see to the disk"
+        remedy = "make it readable, without a link to another folder, and check the disk"
         return {"error": [int(ExitCode.DATA_MISSING), problem, remedy]}
     return {"made": own.name}
 

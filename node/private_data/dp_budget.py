@@ -117,9 +117,9 @@ def read_account(path: Path) -> PrivacyAccount | None:
     if account is None and path.exists():
         raise UserError(
             ExitCode.PRIVACY,
-            f"the account of this node's privacy, {path}, is damaged",
-            "nobody can say any more what was told of your data here; remove the file to begin a new "
-            "account beside what was spent",
+            f"the record of the spent privacy budget, {path}, is damaged",
+            "how much was revealed about your data can no longer be determined; remove the file "
+            "to start a new budget in addition to what was spent",
         )
     return account
 
@@ -130,6 +130,6 @@ def spent_error(budget: Budget) -> UserError:
     return UserError(
         ExitCode.PRIVACY,
         f"the privacy budget is spent: ε = {budget.epsilon:.3f} of {account.epsilon:g} at "
-        f"δ = {account.delta:.2g}, and another round would be too much",
-        "what was sent stays sent; to go on, allow more with --epsilon, or leave it at that",
+        f"δ = {account.delta:.2g}, and another round would exceed it",
+        "what was sent cannot be withdrawn; to continue, allow more with --epsilon, or stop here",
     )

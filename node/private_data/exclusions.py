@@ -48,10 +48,10 @@ def exclusions_in(summary: DataSummary) -> tuple[Exclusion, ...]:
         read = source.read
         bad = [f"{file}, line {line}" if line else file for file, line, _ in read.bad_rows]
         long = [f"{file}, line {line}" for file, line, _ in read.long_rows]
-        talks = "longer than a sequence", "cut behind an answer"
+        talks = "longer than a sequence", "cut after an answer"
         found += [
             _exclusion(
-                len(read.no_text), "file that is no text", "files that are no text", read.no_text
+                len(read.no_text), "file that is not text", "files that are not text", read.no_text
             ),
             _exclusion(read.bad, "bad row", "bad rows", bad),
             _exclusion(read.empty, "row or file without text", "rows or files without text"),
@@ -75,7 +75,7 @@ def _first(found: Iterable[Exclusion | None]) -> tuple[Exclusion, ...]:
 def _exclusion(count: int, one: str, many: str, names: Sequence[str] = ()) -> Exclusion | None:
     if not count:
         return None
-    # A file name may hold bytes that are no UTF-8.
+    # A file name may hold bytes that are not UTF-8.
     such_as = tuple(_text(name) for name in names[:_MOST_NAMES])
     return Exclusion(count=count, what=_text(one if count == 1 else many), such_as=such_as)
 

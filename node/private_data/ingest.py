@@ -49,9 +49,9 @@ def read_own(
     """
     spec, folder = manifest.data.private, PrivateFolder(root)
     if spec is None:
-        raise bad_manifest(_SCHEMA, "its data is shared: nobody has data of their own")
+        raise bad_manifest(_SCHEMA, "its data is shared, so members bring no data of their own")
     file = _as_file(manifest, spec)
-    with limited("bad_data", "the swarm's tokenizer"):
+    with limited("bad_data", "loading the swarm's tokenizer"):
         tokenizer, chat, known_start = _tokenizer(manifest, spec, blobs)
     borders = Borders()
     if chat is None:
@@ -83,9 +83,7 @@ def read_own(
         if error.code != ExitCode.DATA_MISSING:
             raise
         # The remedies for founders concern a file that members do not write.
-        remedy = (
-            "how members' files are read stands in the swarm's description: give others with --data"
-        )
+        remedy = "the swarm's description defines how files are read: give other files with --data"
         raise UserError(error.code, error.problem, remedy) from None
     own = PrivateIndex(
         name=name,
@@ -106,7 +104,9 @@ def _as_file(manifest: Manifest, spec: PrivateSpec) -> ManifestFile:
     if spec.format is not None:
         kind = next((each for each in get_args(Format) if each == spec.format), None)
         if kind is None:
-            raise bad_manifest(_SCHEMA, f"data.private.format: {spec.format!r} is not known here")
+            raise bad_manifest(
+                _SCHEMA, f"data.private.format: {spec.format!r} is not supported here"
+            )
     return ManifestFile(
         name=manifest.name,
         task=manifest.task,
@@ -156,5 +156,7 @@ def _tokenizer(
         tokenizer = ConversationTokenizer(tokenizer, data.end_token)
     fits = (tokenizer.token_bytes, tokenizer.vocabulary) == (data.token_bytes, data.vocabulary)
     if not fits:
-        raise bad_manifest(_SCHEMA, "data.tokenizer: it is not of the vocabulary that is named")
+        raise bad_manifest(
+            _SCHEMA, "data.tokenizer: its vocabulary differs from the one in the description"
+        )
     return tokenizer, chat, known_start

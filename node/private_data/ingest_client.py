@@ -74,8 +74,8 @@ async def read_files(
     if own is None:
         raise UserError(
             ExitCode.TRAINER,
-            "the process that reads your data ended without a word (out of memory?)",
-            f"its last words, if any, are in {folder.words}; the same command begins again",
+            "the process that reads your data ended without a result (out of memory?)",
+            f"its last output, if any, is in {folder.words}; run the same command to start again",
         )
     return own
 

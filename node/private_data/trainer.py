@@ -26,7 +26,7 @@ from .store import PrivateFolder, PrivateIndex
 
 _log = logging.getLogger(__name__)
 _MOST_DELTA = 1e-5
-_PRIVACY_REMEDY = "docs/private-data.md says what --epsilon and --delta mean"
+_PRIVACY_REMEDY = "docs/private-data.md explains --epsilon and --delta"
 
 
 def check_choices(settings: DaemonSettings, manifest: Manifest) -> None:
@@ -40,14 +40,14 @@ def check_choices(settings: DaemonSettings, manifest: Manifest) -> None:
             option = "--data" if settings.own_data else "--epsilon"
             raise UserError(
                 ExitCode.USAGE,
-                f"the data of the swarm {manifest.name!r} is shared, and {option} is for private data",
-                f"leave {option} out: what is trained comes with the swarm",
+                f"the data of the swarm {manifest.name!r} is shared, but {option} is for private data",
+                f"leave {option} out: the training data comes with the swarm",
             )
         return
     if not settings.own_data:
         raise UserError(
             ExitCode.DATA_MISSING,
-            f"in the swarm {manifest.name!r} everybody trains on data of their own, and none is given",
+            f"in the swarm {manifest.name!r} each member trains on data of its own, and none is given",
             "name your files or folders with --data; they never leave this computer",
         )
     for limit, given, option in (
@@ -59,7 +59,7 @@ def check_choices(settings: DaemonSettings, manifest: Manifest) -> None:
         if given is None or given > limit:
             raise UserError(
                 ExitCode.PRIVACY,
-                f"the swarm {manifest.name!r} wants {option} {limit:g} or less of every member",
+                f"the swarm {manifest.name!r} requires {option} {limit:g} or less of every member",
                 _PRIVACY_REMEDY,
             )
     if privacy is None:
@@ -67,13 +67,13 @@ def check_choices(settings: DaemonSettings, manifest: Manifest) -> None:
     if names_several(settings.device) or settings.launched:
         raise UserError(
             ExitCode.USAGE,
-            "--epsilon does not go with several devices yet: gradients are clipped one by one",
+            "--epsilon does not support several devices yet: gradients are clipped one by one",
             "name one device with --device",
         )
     if find_spec("opacus") is None:
         raise UserError(
             ExitCode.TRAINER,
-            "what keeps the account of --epsilon is not installed here (the package opacus)",
+            "the package opacus, which computes the budget of --epsilon, is not installed",
             "install it with: pip install 'distro-node[private]'",
         )
 
@@ -164,9 +164,9 @@ async def _open_budget(
         if account is not None and account.spent:
             raise UserError(
                 ExitCode.PRIVACY,
-                f"so far this node has kept to ε = {account.epsilon:g} in this swarm: without --epsilon "
-                "that would be void",
-                f"give --epsilon again; or, if you mean it, remove {folder.budget}",
+                f"this node has kept to ε = {account.epsilon:g} in this swarm so far: training "
+                "without --epsilon would void that guarantee",
+                f"give --epsilon again or, to give up the guarantee, remove {folder.budget}",
             )
         return None
     samples = own.samples(manifest.data)
@@ -190,9 +190,9 @@ async def _open_budget(
             raise explain_trainer(error) from error
         raise UserError(
             ExitCode.PRIVACY,
-            f"ε = {privacy.epsilon:g} at δ = {delta:.2g} leaves no room for {samples} sequences in this "
-            "run, with what was spent before",
-            "allow more with --epsilon, or bring more data",
+            f"ε = {privacy.epsilon:g} at δ = {delta:.2g} leaves no room for {samples} sequences "
+            "in this run after what was spent before",
+            "allow more with --epsilon, or give more data",
         ) from None
     except TrainerDied as error:
         raise explain_trainer(error) from error

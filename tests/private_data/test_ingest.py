@@ -124,10 +124,10 @@ async def test_rows_by_the_swarms_schema(tmp_path: Path) -> None:
     (member.files / "b\udcff.jsonl").write_text("")
     own = await member.read()
     assert own.words(names=False) == (
-        "your own data: 2 documents; left out: 1 file of no known ending, 1 file empty, 1 bad row"
+        "your own data: 2 documents; left out: 1 file with an unknown ending, 1 file empty, 1 bad row"
     )
     assert own.words(names=True) == (
-        "your own data: 2 documents; left out: 1 file of no known ending (picture.jpg), "
+        "your own data: 2 documents; left out: 1 file with an unknown ending (picture.jpg), "
         "1 file empty (b?.jsonl), 1 bad row (rows.jsonl, line 2)"
     )
     # It is kept with the data.
