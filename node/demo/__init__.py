@@ -109,7 +109,7 @@ def _json_text(facts: Mapping[str, Any]) -> str:
 
 
 def _failed(checks: list[DemoPromise]) -> str:
-    return "not as promised: " + "; ".join(check.what for check in checks if not check.passed)
+    return "failed: " + "; ".join(check.what for check in checks if not check.passed)
 
 
 def _say(text: str) -> None:

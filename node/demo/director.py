@@ -127,7 +127,7 @@ class Director:
             *("--data-dir", str(self._folder.bootstrap), "--log-format", "json"),
         )
         address = self._wait(bootstrap, bootstrap.printed)["addresses"][0]
-        self._doing = "making the swarm: text into tokens, a first model"
+        self._doing = "making the swarm: tokenising text, initialising a model"
         create = self._processes.start(
             "create",
             *("create", str(self._folder.manifest), "--json", "--data", str(self._folder.text)),
@@ -180,7 +180,7 @@ class Director:
             self._kill(self._nodes[plan.victim - 1])
         elif "started" not in done and self._round >= plan.join_round:
             newcomer = self._start_node(plan.newcomer, swarm, link)
-            self._note("started", newcomer, f"node-{plan.newcomer} starts, with nothing but a link")
+            self._note("started", newcomer, f"node-{plan.newcomer} starts, with only a link")
         # Killing it earlier would cut off a newcomer that is still being introduced, which
         # demonstrates nothing.
         met = "started" in done and self._nodes[-1].state in _HAS_MET
@@ -191,9 +191,11 @@ class Director:
     def _next(self, done: set[str]) -> str:
         plan = self._plan
         if self._round == 0:
-            return "PyTorch loads, the nodes meet; training begins when all are there"
+            return "PyTorch loads and the nodes connect; training starts when all are present"
         if self._round >= plan.rounds:
-            return "the last round is done; each node leaves once the others need nothing from it"
+            return (
+                "the last round is done; each node leaves once the others need nothing more from it"
+            )
         upcoming = [
             ("killed", f"after round {plan.kill_round} node-{plan.victim} is killed"),
             ("started", f"after round {plan.join_round} another node joins"),
@@ -277,10 +279,9 @@ class Director:
                 (node for node in self._nodes if node.ending == "running"),
                 key=lambda node: node.history.last_round,
             )
-            problem = "the nodes do not leave" if over else f"no round was done for {limit:.0f} s"
+            problem = "the nodes have not left" if over else f"no round was done for {limit:.0f} s"
             raise DemoFailed(
-                f"{problem}; node-{slowest.number}, the furthest behind, "
-                f"is in the state {slowest.state!r}",
+                f"{problem}; node-{slowest.number}, the slowest, is in the state {slowest.state!r}",
                 slowest.program,
             )
 
@@ -310,10 +311,10 @@ class Director:
             victim = self._nodes[self._plan.victim - 1].program
             if self._orphans and not victim.children():
                 self._trainer_gone_seconds = waited
-                self._tell(f"its trainer has ended by itself, {waited:.1f} s later")
+                self._tell(f"its trainer ended by itself, {waited:.1f} s later")
             elif waited > _TRAINER_GONE_SECONDS:
                 raise DemoFailed(
-                    "the killed node's trainer goes on running"
+                    "the killed node's trainer is still running"
                     if self._orphans
                     else "the killed node had no trainer",
                     victim,

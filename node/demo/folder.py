@@ -17,7 +17,7 @@ from ..storage.data_dir import DataDir
 
 _MARKER = "made-by-distro-node-demo"
 _MARKER_TEXT = """\
-This directory was made by `distro-node demo`, which will overwrite its results if it is run again.
+This directory was made by `distro-node demo`, which overwrites its results when it runs again.
 """
 
 
@@ -53,8 +53,8 @@ def claim(root: Path) -> Iterator[DemoFolder]:
             if root.exists() and not (root.is_dir() and _is_free(folder)):
                 raise UserError(
                     ExitCode.DATA_DIR,
-                    f"{root} is there already and was not made by an earlier demo",
-                    "give another directory with --out, or move that one away",
+                    f"{root} already exists and was not made by an earlier demo",
+                    "give another directory with --out, or move this one away",
                 )
             root.mkdir(parents=True, exist_ok=True)
             _lock(stack.enter_context(folder.marker.open("a+")), root)
@@ -82,8 +82,8 @@ def _lock(marker: IO[str], root: Path) -> None:
     except BlockingIOError:
         raise UserError(
             ExitCode.DATA_DIR_LOCKED,
-            f"a demo is running in {root}",
-            "wait for its end, or give another directory with --out",
+            f"another demo is running in {root}",
+            "wait until it ends, or give another directory with --out",
         ) from None
     marker.truncate(0)
     marker.write(_MARKER_TEXT)

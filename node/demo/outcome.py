@@ -183,7 +183,7 @@ def _check_kill(run: DemoRun) -> Iterator[DemoPromise]:
     killed = run.event("killed")
     after = _last_round(run) - killed.round if killed else 0
     yield DemoPromise(
-        what=f"{name} is killed with SIGKILL, and the others go on without it",
+        what=f"{name} is killed with SIGKILL, and the others continue without it",
         passed=after > 0,
         seen=f"killed after round {killed.round}, {after} rounds since" if killed else "not killed",
     )
@@ -191,7 +191,7 @@ def _check_kill(run: DemoRun) -> Iterator[DemoPromise]:
     yield DemoPromise(
         what="its trainer ends by itself",
         passed=gone is not None,
-        seen=f"within {gone:.1f} s" if gone is not None else "it was not seen to end",
+        seen=f"within {gone:.1f} s" if gone is not None else "its end was not observed",
     )
 
 
@@ -200,11 +200,11 @@ def _check_newcomer(run: DemoRun) -> DemoPromise:
     counted = newcomer.counted if newcomer else []
     started = run.event("started")
     return DemoPromise(
-        what="a newcomer with nothing but the link joins the running swarm",
+        what="a newcomer with only the link joins the running swarm",
         passed=bool(counted),
-        seen=f"started after round {started.round}, contributed from round {counted[0]} on"
+        seen=f"started after round {started.round}, its updates count from round {counted[0]} on"
         if started and counted
-        else "it has not contributed to any round",
+        else "no update of it has counted",
     )
 
 
@@ -212,7 +212,7 @@ def _check_bootstrap(run: DemoRun) -> DemoPromise:
     killed = run.event("bootstrap_killed")
     after = _last_round(run) - killed.round if killed else 0
     return DemoPromise(
-        what="the bootstrap peer is killed, and training goes on without it",
+        what="the bootstrap peer is killed, and training continues without it",
         passed=after > 0,
         seen=f"killed after round {killed.round}, {after} rounds since" if killed else "not killed",
     )
@@ -225,7 +225,7 @@ def _check_end(run: DemoRun) -> DemoPromise:
         if node.exit != "left" or node.history.last_round != run.plan.rounds
     ]
     return DemoPromise(
-        what=f"every other node does all rounds to the {run.plan.rounds}th and leaves politely",
+        what=f"every other node completes all rounds to the {run.plan.rounds}th and leaves politely",
         passed=not missing and bool(run.survivors),
         seen="; ".join(missing) or f"all {len(run.survivors)} did",
     )
@@ -249,7 +249,7 @@ def _check_identity(run: DemoRun) -> DemoPromise:
         passed=not different and len(last) == 1 and None not in last,
         seen=f"differing in rounds {different[:5]}"
         if different
-        else f"{compared} fingerprints compared, the last is {', '.join(map(str, last))}",
+        else f"{compared} fingerprints compared; the last is {', '.join(map(str, last))}",
     )
 
 

@@ -103,7 +103,7 @@ class Program(Command):
         try:
             self.wait(_GONE_SECONDS)
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"process {self.pid} ({self.name}) goes on running") from None
+            raise RuntimeError(f"process {self.pid} ({self.name}) is still running") from None
 
     def last_words(self) -> list[str]:
         """Return the last lines of its log, for people."""
@@ -160,7 +160,7 @@ class Processes:
                     process.kill()
             if time.monotonic() > deadline:
                 numbers = ", ".join(str(process.pid) for process in rest)
-                raise RuntimeError(f"processes that do not die of SIGKILL: {numbers}")
+                raise RuntimeError(f"processes that SIGKILL does not end: {numbers}")
             time.sleep(0.05)
 
 

@@ -116,24 +116,24 @@ def examine_sandbox(held: list[str], missing: list[str], *, root: bool) -> Itera
         yield Finding(
             subject="sandbox",
             severity="hurts",
-            what="nothing confines the trainer here: a fault in a library opens all that is yours",
-            remedy="join swarms of people you trust, or from Linux 5.13 on with Landlock and seccomp",
+            what="this system cannot sandbox the trainer: a fault in a library exposes all your files",
+            remedy="join only swarms of people you trust, or use Linux from 5.13 on (Landlock, seccomp)",
         )
     elif missing:
         yield Finding(
             subject="sandbox",
             severity="hurts",
-            what=f"this system keeps the trainer from {', '.join(held)}, not from {', '.join(missing)}",
-            remedy="a newer kernel does: files from Linux 5.13 on, signals from 6.12 on, with Landlock",
+            what=f"the trainer's sandbox covers {', '.join(held)}, but not {', '.join(missing)}",
+            remedy="use a newer kernel with Landlock: files need Linux 5.13, signals 6.12",
         )
     else:
-        yield good("sandbox", f"the trainer is kept from {', '.join(held)}")
+        yield good("sandbox", f"the trainer's sandbox covers {', '.join(held)}")
     if root:
         yield Finding(
             subject="sandbox",
             severity="hurts",
-            what="you are root: the trainer gives that up, but the node itself has no use for it either",
-            remedy="run it as a user of its own: `distro-node service install --system` makes one",
+            what="you are root: the trainer drops root's rights, but the node keeps them without need",
+            remedy="run it as a user of its own: `distro-node service install --system` creates one",
         )
 
 
@@ -144,18 +144,18 @@ def examine_energy(processor: Processor, *, has_nvidia: bool) -> Iterator[Findin
         yield Finding(
             subject="energy",
             severity="unknown",
-            what="what the GPU draws cannot be told: the package nvidia-ml-py is not installed",
-            remedy="pip install 'distro-node[nvidia]', if you want to know",
+            what="the GPU's power cannot be measured: the package nvidia-ml-py is not installed",
+            remedy="to measure it: pip install 'distro-node[nvidia]'",
         )
     elif why is not None:
         yield Finding(
             subject="energy",
             severity="unknown",
-            what=f"what the processor draws cannot be told: {why}",
-            remedy="a meter at the socket knows",
+            what=f"the processor's power cannot be measured: {why}",
+            remedy="use a power meter at the socket",
         )
     else:
-        yield good("energy", "what training draws can be told")
+        yield good("energy", "the power that training draws can be measured")
 
 
 def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Iterator[Finding]:
@@ -165,8 +165,8 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
         yield Finding(
             subject="torch",
             severity="stops",
-            what="PyTorch is not installed" if missing else f"PyTorch does not load: {torch}",
-            remedy="pip install 'distro-node[train]'; only a bootstrap peer does without",
+            what="PyTorch is not installed" if missing else f"PyTorch cannot be loaded: {torch}",
+            remedy="pip install 'distro-node[train]'; only a bootstrap peer works without it",
         )
         return
     yield good("torch", f"PyTorch {torch['version']}")
@@ -176,8 +176,8 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
         yield Finding(
             subject="device",
             severity="hurts",
-            what=f"NVIDIA's driver is loaded and {node} is missing, which CUDA needs",
-            remedy="run `nvidia-modprobe -u` (package nvidia-modprobe); a confined trainer cannot",
+            what=f"NVIDIA's driver is loaded, but {node}, which CUDA needs, is missing",
+            remedy="run `nvidia-modprobe -u` (package nvidia-modprobe); a sandboxed trainer cannot",
         )
     if torch["gpus"]:
         name, size = max(torch["gpus"], key=lambda gpu: gpu[1])
@@ -189,11 +189,13 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
         yield Finding(
             subject="device",
             severity="hurts",
-            what=f"there is a GPU of {maker}, and PyTorch does not see it: the processor would train",
+            what=f"there is a GPU of {maker}, but PyTorch does not see it: the processor would train",
             remedy=_unseen_remedy(maker, built_for_cards=torch["built_for_cuda"]),
         )
     else:
-        yield good("device", f"no GPU: the processor, with {torch['threads']} threads")
+        yield good(
+            "device", f"no GPU: training runs on the processor, with {torch['threads']} threads"
+        )
     if torch["gpus"]:
         yield good("memory", free)
     else:
@@ -203,10 +205,10 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
 def _unseen_remedy(maker: str, *, built_for_cards: bool) -> str:
     if maker == "NVIDIA":
         if built_for_cards:
-            return "see that the driver is new enough for this PyTorch: `nvidia-smi` has to work"
-        return "this PyTorch is a build without CUDA: install the usual one"
+            return "make sure that `nvidia-smi` works and the driver is new enough for this PyTorch"
+        return "this PyTorch is a build without CUDA: install the default one"
     if built_for_cards:
-        return "see that you are in the group `render` and that ROCm knows the card: `rocminfo` lists it"
+        return "make sure that you are in the group `render` and that `rocminfo` lists the card"
     return "this PyTorch is a build without ROCm: install one from PyTorch's index for ROCm"
 
 
@@ -224,10 +226,10 @@ def _room(
     return Finding(
         subject=subject,
         severity="stops",
-        what=f"{what}, and training the swarm's model takes {_size(found.shown.needs.device)} at the "
+        what=f"{what}, and training the swarm's model takes {_size(found.shown.needs.device)} at "
         f"least, with {found.shown.words}",
         remedy="use a device with more memory, or close what else uses it; `distro-node fit` shows "
-        "what takes how much",
+        "what needs how much",
     )
 
 
@@ -242,7 +244,7 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
     except OSError as error:
         usable, free, problem = False, 0, error.strerror
     else:
-        problem = "one may not write there" if folder.is_dir() else f"{folder} is not a directory"
+        problem = "it is not writable" if folder.is_dir() else f"{folder} is not a directory"
     if not usable:
         yield Finding(
             subject="data directory",
@@ -251,13 +253,15 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
             remedy="give a directory that you may write to with --data-dir",
         )
         return
-    there = "is there" if data.root.exists() else "will be made"
+    there = "exists" if data.root.exists() else "will be created"
     yield good("data directory", f"{data.root} {there}")
     needed = MINIMUM_FREE_BYTES if parameters is None else _DISK_BYTES * parameters
     if free < max(needed, MINIMUM_FREE_BYTES):
         # The sum includes what the swarm has stored already, so less may suffice.
         severity = "stops" if free < MINIMUM_FREE_BYTES else "hurts"
-        what = f"{_size(free)} are free, and a node needs about {_size(needed)} beside its training data"
+        what = (
+            f"{_size(free)} are free, but a node needs about {_size(needed)} plus its training data"
+        )
         remedy = "free some space, or give a directory on a larger disk with --data-dir"
         yield Finding(subject="disk", severity=severity, what=what, remedy=remedy)
     else:
@@ -266,7 +270,7 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
 
 def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
     """Examine whether the clock can be right, by what is known without the network."""
-    remedy = "set it, and let the system keep it by the network (timedatectl set-ntp true)"
+    remedy = "set it, and let the system synchronise it with the network (timedatectl set-ntp true)"
     latest = max(_EARLIEST, *(_written(path) for path in (data.identity, data.starts)))
     if now < latest - _SKEW_SECONDS:
         shown = time.strftime("%Y-%m-%d %H:%M", time.gmtime(now))
@@ -274,7 +278,7 @@ def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
         yield Finding(
             subject="clock",
             severity="hurts",
-            what=f"it shows {shown} UTC, and something here was written on {then}",
+            what=f"it shows {shown} UTC, but a file in the data directory was written on {then}",
             remedy=remedy,
         )
         return
@@ -283,13 +287,13 @@ def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
         yield Finding(
             subject="clock",
             severity="unknown",
-            what="the system does not keep it by the network: it may be wrong",
+            what="the system does not synchronise it with the network: it may be wrong",
             remedy=remedy,
         )
     elif kept:
-        yield good("clock", "kept by the network")
+        yield good("clock", "synchronised with the network")
     else:
-        yield good("clock", "nothing speaks against it")
+        yield good("clock", "no fault found")
 
 
 def examine_ports(data: DataDir) -> Iterator[Finding]:
@@ -302,8 +306,8 @@ def examine_ports(data: DataDir) -> Iterator[Finding]:
         yield Finding(
             subject="ports",
             severity="stops",
-            what=f"no program may listen here: {problem}",
-            remedy="see what the system or its sandbox forbids",
+            what=f"programs cannot listen on ports here: {problem}",
+            remedy="check what the system or its sandbox forbids",
         )
         return
     host, port = DEFAULT_METRICS_ADDRESS
@@ -312,11 +316,13 @@ def examine_ports(data: DataDir) -> Iterator[Finding]:
         yield Finding(
             subject="ports",
             severity="hurts",
-            what=f"{host}:{port}, where a node shows its metrics, is taken: {problem}",
-            remedy="give the node another with --metrics-addr, or off",
+            what=f"{host}:{port}, the default address of a node's metrics, is in use: {problem}",
+            remedy="give the node another address with --metrics-addr, or `off`",
         )
     else:
-        yield good("ports", f"one can listen here, and {host}:{port} is free for metrics")
+        yield good(
+            "ports", f"programs can listen on ports here, and {host}:{port} is free for metrics"
+        )
 
 
 def examine_open_files() -> Finding:
@@ -326,11 +332,13 @@ def examine_open_files() -> Finding:
     room = room_under(limit, wished, MAX_HANDSHAKES)
     if limit is None or room.connections == wished:
         most = "any number" if limit is None else f"{limit}"
-        return good("open files", f"a program may open {most}: enough for {wished} connections")
+        return good(
+            "open files", f"a program may open {most}, which is enough for {wished} connections"
+        )
     return Finding(
         subject="open files",
         severity="hurts",
-        what=f"a program may open {limit}: a node takes {room.connections} connections instead of "
+        what=f"a program may open {limit}: a node accepts {room.connections} connections instead of "
         f"{wished}",
         remedy=f"raise the hard limit to {wished + MAX_HANDSHAKES + RESERVED} (`ulimit -Hn`, "
         "LimitNOFILE= of a service)",

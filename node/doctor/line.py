@@ -98,8 +98,8 @@ async def _manifest(network: Network, invite: Invite, store: BlobStore) -> Manif
         return Finding(
             subject="swarm",
             severity="hurts",
-            what="nobody who can be reached knows the swarm",
-            remedy="ask whoever sent the link whether it runs; `join --wait` waits until it does",
+            what="no reachable peer knows the swarm",
+            remedy="ask the link's sender whether the swarm runs; `join --wait` waits until it does",
         )
     except OtherVersion as error:
         told = explain_version(error)
@@ -127,8 +127,8 @@ async def _speed(
         return Finding(
             subject="line",
             severity="unknown",
-            what="no member sent anything within ten seconds by which the line could be measured",
-            remedy="try again while somebody trains",
+            what="no member sent data within ten seconds, so the line could not be measured",
+            remedy="try again while members train",
         )
     rate = received / seconds
     layout = manifest_layout(manifest)
@@ -146,7 +146,7 @@ async def _speed(
         subject="line",
         severity="hurts",
         what=what,
-        remedy="a faster line, or a swarm that sends less (`top_k`) or computes meanwhile (`overlap`)",
+        remedy="use a faster line, or a swarm that sends less (`top_k`) or while computing (`overlap`)",
     )
 
 
@@ -175,18 +175,20 @@ async def _fetch_some(
 
 async def _reach(reach: Reach) -> Finding:
     with trio.move_on_after(_REACH_SECONDS):
-        while reach.dialable is None:  # noqa: ASYNC110  (the verdict is no event)
+        while reach.dialable is None:  # noqa: ASYNC110  (the verdict is not an event)
             await trio.sleep(_POLL_SECONDS)
     match reach.verdict:
         case "reachable":
-            return good("reach", "others reach this computer from outside")
+            return good("reach", "peers outside reach this computer")
         case "local":
-            return good("reach", "others in this network reach it; nobody outside has tried")
+            return good(
+                "reach", "peers in this network reach this computer; none outside has tried"
+            )
         case "unknown":
             return Finding(
                 subject="reach",
                 severity="unknown",
-                what="nobody has called back",
+                what="no peer has called back",
                 remedy="try again while more members are up",
             )
         case "unreachable":
@@ -194,6 +196,6 @@ async def _reach(reach: Reach) -> Finding:
             return Finding(
                 subject="reach",
                 severity="hurts",
-                what="others cannot reach this computer: a relay will carry its connections",
+                what="peers outside cannot reach this computer: a relay will carry its connections",
                 remedy=f"forward {port} in your router, and give it with --listen",
             )

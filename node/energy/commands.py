@@ -53,7 +53,7 @@ async def ask_command(command: str | Sequence[str], seconds: float) -> CommandRe
             async for piece in stdout:
                 output += piece
                 if len(output) > MAX_BYTES:
-                    raise CommandFailed(f"it prints more than {MAX_BYTES} bytes")
+                    raise CommandFailed(f"it printed more than {MAX_BYTES} bytes")
             code = await process.wait()
             return CommandResult(code, output.decode("utf-8", "replace"))
         raise CommandFailed(f"it took longer than {seconds:g} s")

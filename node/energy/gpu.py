@@ -58,7 +58,7 @@ class Gpu:
         self._before: int | None = None
         """The limit before it was changed, in mW."""
         self._seen = 0
-        self.why: str | None = "no GPU has been looked for"
+        self.why: str | None = "no GPU has been searched for"
         """Why nothing is known, for people; None if all is well."""
 
     def aim(self, uuid: str | None) -> None:
@@ -102,13 +102,13 @@ class Gpu:
                 for limit in library.nvmlDeviceGetPowerManagementLimitConstraints(handle)
             )
             if not lowest <= watts <= highest:
-                raise LimitRefused(f"this card takes limits from {lowest:g} to {highest:g} W")
+                raise LimitRefused(f"this card accepts limits from {lowest:g} to {highest:g} W")
             before = int(library.nvmlDeviceGetPowerManagementLimit(handle))
             library.nvmlDeviceSetPowerManagementLimit(handle, round(watts * _MILLIWATTS))
         except library.NVMLError as error:
             if isinstance(error, _kind(library, "NVMLError_NoPermission")):
-                raise LimitRefused("only root may set it") from None
-            raise LimitRefused(f"the driver says: {error}") from None
+                raise LimitRefused("only root may set the limit") from None
+            raise LimitRefused(f"the driver reports: {error}") from None
         if self._before is None:
             self._before = before
 
@@ -192,7 +192,7 @@ class Gpu:
         if self._clock() < self._rests_until:
             return None
         if self._uuid is None:
-            self.why = "the trainer computes on no GPU of NVIDIA's"
+            self.why = "the trainer does not use an NVIDIA GPU"
             return None
         if self._library is None:
             try:
@@ -215,7 +215,7 @@ class Gpu:
 
     def _lost(self, error: Exception) -> None:
         """Note that the driver or the card does not answer: it is reopened later."""
-        self.why = f"the driver says: {error}"
+        self.why = f"the driver reports: {error}"
         _log.debug("NVML: %s", error)
         self._rests_until = self._clock() + _REST_SECONDS
         self._shut()

@@ -182,19 +182,19 @@ class EnergyManager:
                 await _thread(functools.partial(self._gpus.set_limit, watts), self._meters)
         except (LimitRefused, trio.TooSlowError) as error:
             said = str(error) or "the driver does not answer"
-            _log.warning("--power-limit %g: %s; the GPU stays as it is", watts, said)
-            text = f"the GPU takes no limit of {watts:g} W: {said}"
+            _log.warning("--power-limit %g: %s; the GPU keeps its own limit", watts, said)
+            text = f"the GPU's power limit could not be set to {watts:g} W: {said}"
             self._telemetry.event("power_limit", self._telemetry.round or 0, text=text)
         else:
             self._limited = watts
-            _log.info("the GPU keeps to %g W while this node works", watts)
+            _log.info("the GPU's power is limited to %g W while this node works", watts)
 
     def _put_back(self) -> None:
         self._limited = None
         if self._gpus.put_back():
-            _log.info("the GPU has its own power limit back")
+            _log.info("the GPU's own power limit is restored")
         else:
-            _log.warning("the driver does not give the GPU its own power limit back")
+            _log.warning("the GPU's own power limit could not be restored")
 
     def _gpu_part(self) -> EnergyPart | None:
         return _part(self._gpu_meter, self._gpus.why) if self._computes_on_a_gpu() else None
@@ -233,12 +233,12 @@ class EnergyManager:
             use = await self._in_thread(self._use_by_others) or GpuUse(None)
             if use.others is None and not told and self._telemetry.state == "training":
                 told = True
-                why = self._gpus.why or "the driver does not say which program is whose"
+                why = self._gpus.why or "the driver does not report which programs use the GPU"
                 _log.warning("--polite cannot see other programs on the GPU: %s", why)
             self._make_way(
                 courtesy.hear(0.0 if use.others else None, trio.current_time()),
                 "program",
-                f"another program{f' ({use.program})' if use.program else ''} wants the GPU",
+                f"another program{f' ({use.program})' if use.program else ''} uses the GPU",
                 again=use.others is True,
             )
 
@@ -253,9 +253,9 @@ class EnergyManager:
             idle = await self._people.idle_seconds()
             if idle is None and not told:
                 told = True
-                _log.warning("--polite cannot see whether somebody uses this computer")
+                _log.warning("--polite cannot detect whether this computer is in use")
             self._make_way(
-                courtesy.hear(idle, trio.current_time()), "person", "somebody uses the computer"
+                courtesy.hear(idle, trio.current_time()), "person", "the computer is in use"
             )
             await trio.sleep(_POLITE_SECONDS)
 

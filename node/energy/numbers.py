@@ -42,7 +42,7 @@ def check_path(path: str) -> tuple[str, ...]:
     """Return the steps of a path. Raises `ValueError`."""
     steps = tuple(path.split("."))
     if not all(steps) or len(steps) > MAX_STEPS or len(path) > 256:
-        raise ValueError("a path is names and numbers with points between them")
+        raise ValueError("a path is names and numbers separated by dots")
     return steps
 
 
@@ -71,13 +71,13 @@ def as_number(value: object) -> float:
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         shown = f"{type(value).__name__}" if not isinstance(value, str) else repr(value[:64])
-        raise NotANumber(f"{shown} is no number")
+        raise NotANumber(f"{shown} is not a number")
     try:
         number = float(value)
     except OverflowError:
-        raise NotANumber("the number is too large to be one") from None
+        raise NotANumber("the number is too large") from None
     if not math.isfinite(number):
-        raise NotANumber(f"{number} is no number")
+        raise NotANumber(f"{number} is not a finite number")
     return number
 
 
@@ -87,7 +87,7 @@ def _step(value: Any, step: str, at: str, now: datetime) -> Any:
             raise NotANumber(f"{at} has no {step!r}")
         return value[step]
     if not isinstance(value, list):
-        raise NotANumber(f"{at} is neither a table nor a list, so there is no {step!r}")
+        raise NotANumber(f"{at} is neither a table nor a list, so it has no {step!r}")
     if step == "now":
         return _current(value, at, now)
     if not _INDEX.fullmatch(step):
@@ -109,7 +109,7 @@ def _current(elements: list[Any], at: str, now: datetime) -> Any:
         if begin <= now and (end is None or now < end) and (found is None or begin > found[0]):
             found = begin, element
     if found is None:
-        raise NotANumber(f"{at} has no element for the present time")
+        raise NotANumber(f"{at} has no element for the current time")
     return found[1]
 
 

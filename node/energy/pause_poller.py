@@ -58,7 +58,7 @@ class PausePoller:
     def sentence(self) -> str:
         """The decision, for people."""
         if self._settings.pause is None:
-            return "the command of --pause-when says so"
+            return "the command of --pause-when requests a pause"
         # A URL may hold a key, and a command a password: show only the host.
         host = urlsplit(self._settings.ask).hostname if self._settings.is_url else None
         return self._gate.sentence + (f" ({host})" if host else "")
@@ -70,7 +70,7 @@ class PausePoller:
         except NoReply as problem:
             if not self._failing:
                 _log.warning(
-                    "--pause-when: %s; its last word holds for %.0f min, then this node works",
+                    "--pause-when: %s; the last answer is used for %.0f min, then this node works",
                     problem,
                     KEEP_SECONDS / 60,
                 )
@@ -78,10 +78,10 @@ class PausePoller:
             known = self._gate.value is not None
             paused = self._gate.miss(trio.current_time())
             if known and self._gate.value is None:
-                _log.warning("--pause-when: no answer for so long that this node works")
+                _log.warning("--pause-when: there was no answer for too long, so this node works")
             return paused
         if self._failing:
-            _log.info("--pause-when: there are answers again")
+            _log.info("--pause-when: it answers again")
             self._failing = False
         return self._gate.hear(value, trio.current_time())
 
@@ -100,10 +100,10 @@ class PausePoller:
     def _answered(self, answer: CommandResult) -> float:
         if self._settings.pause is None:
             if answer.code not in (_PAUSE, _WORK):
-                raise NotANumber(f"the command ended with {answer.code}, not with 0 or 1")
+                raise NotANumber(f"the command ended with exit code {answer.code}, not 0 or 1")
             return 1.0 if answer.code == _PAUSE else 0.0
         if answer.code != 0:
-            raise NotANumber(f"the command ended with {answer.code}")
+            raise NotANumber(f"the command ended with exit code {answer.code}")
         return self._number(answer.text.encode())
 
     def _number(self, body: bytes) -> float:

@@ -60,9 +60,9 @@ class Processor:
 
     def _nothing(self, zones: list[Path]) -> None:
         self.why = (
-            "only root may read the processor's counters of energy (RAPL)"
+            "only root may read the processor's energy counters (RAPL)"
             if zones
-            else "this system has no counters of the processor's energy (RAPL)"
+            else "this system has no energy counters of the processor (RAPL)"
         )
 
 

@@ -29,9 +29,9 @@ class Threshold:
     def __post_init__(self) -> None:
         numbers = (self.pause, self.resume)
         if not all(map(math.isfinite, numbers)):
-            raise ValueError("a threshold is a number")
+            raise ValueError("a threshold must be a finite number")
         if (self.resume > self.pause) if self.high else (self.resume < self.pause):
-            raise ValueError("it would resume where it pauses")
+            raise ValueError("it would resume at a value at which it pauses")
 
     def decide(self, value: float, paused: bool) -> bool:
         """Return whether to be paused at this value, after having been `paused` or not.
@@ -80,7 +80,7 @@ class PauseDecision:
     def sentence(self) -> str:
         """The decision, for people."""
         if self.value is None:
-            return "nothing is known"
+            return "no value is known"
         return self._threshold.explain(self.value, self.paused)
 
 

@@ -140,9 +140,9 @@ class ServiceManager:
         if not force:
             raise UserError(
                 ExitCode.SERVICE,
-                f"{path} was edited, or is somebody else's: it stays as it is",
-                "give the service another --name, or add --force: the file is then kept beside, as "
-                f"{_beside(path).name}",
+                f"{path} was edited or not written by distro-node, and is left unchanged",
+                "give the service another --name, or add --force: the old file is then kept next "
+                f"to it, as {_beside(path).name}",
             )
         shutil.copy2(path, _beside(path))
 
@@ -176,16 +176,16 @@ class ServiceManager:
             raise UserError(
                 ExitCode.SERVICE,
                 f"{otherwise}: {' '.join(words)}: {done.said or f'exit code {done.code}'}",
-                "see to what the system says, then run that command",
+                "fix what the system reports, then run that command",
             )
 
     def _not_written(self, path: Path, error: OSError) -> UserError:
         return UserError(
             ExitCode.SERVICE,
             f"{path} cannot be used: {error.strerror}",
-            "services of the whole system are the administrator's: use sudo, or leave out --system"
+            "services of the whole system need administrator's rights: use sudo, or leave out --system"
             if self.system
-            else "make sure that the folder is yours",
+            else "make sure that you may write to the folder",
         )
 
 
@@ -195,7 +195,7 @@ def this_manager(*, system: bool) -> ServiceManager:
         if system:
             raise UserError(
                 ExitCode.USAGE,
-                "on macOS a node is a service of its user",
+                "on macOS a node can only be a service of its user",
                 "leave out --system",
             )
         library = Path.home() / "Library"
@@ -209,8 +209,8 @@ def this_manager(*, system: bool) -> ServiceManager:
     if shutil.which("systemctl") is None:
         raise UserError(
             ExitCode.SERVICE,
-            "there is neither systemd nor launchd here",
-            "`--show` shows the unit that systemd would get, for whatever starts programs here",
+            "this system has neither systemd nor launchd",
+            "`--show` prints the systemd unit, as a template for this system's service manager",
         )
     config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     own = Path(config) / "systemd" / "user"

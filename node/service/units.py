@@ -175,5 +175,5 @@ def _quoted(word: str) -> str:
 def words_problem(words: Sequence[str]) -> str | None:
     """Return why these words cannot be in a unit; None if they can."""
     if any(not word.isprintable() for word in words):
-        return "a word of it holds a line break or another character that is none"
+        return "one of its words contains a line break or another non-printable character"
     return None

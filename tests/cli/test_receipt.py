@@ -85,7 +85,7 @@ def test_what_everybody_has_done(command: Command, place: Path) -> None:
     assert (shown.code, shown.err) == (0, "")
     head, titles, *rows = shown.out.splitlines()
     assert head == f"toy ({swarm_text(chain().manifest.swarm)}), up to round 39"
-    assert titles.split() == ["peer", "updates", "tokens", "checked", "votes"]
+    assert titles.split() == ["peer", "updates", "tokens", "audited", "votes"]
     assert {row.split()[0] for row in rows} == {
         peer_text(identity(number).peer) for number in range(4)
     }
@@ -116,7 +116,7 @@ def test_who_is_gone_is_still_in_it(command: Command, tmp_path: Path) -> None:
     place = stored(tmp_path / "node", left.ledger)
     rows = command("contributions", "--data-dir", place).out.splitlines()
     (row,) = [row for row in rows if row.startswith(MEMBER)]
-    assert row.endswith("not here now")
+    assert row.endswith("not a member now")
     create_identity(place / "identity.key", None)
     assert command("contributions", "--data-dir", place).code == 0
 
@@ -125,7 +125,7 @@ def test_where_no_work_is_checked(command: Command, tmp_path: Path) -> None:
     place = stored(tmp_path / "node", Chain(4, snapshot_interval=5).grow_until(10).ledger)
     for name, *more in (("contributions",), ("receipt", "--peer", MEMBER)):
         command(name, *more, "--data-dir", place).refused_with(
-            ExitCode.NOTHING_TO_EXPORT, "does not check"
+            ExitCode.NOTHING_TO_EXPORT, "does not audit"
         )
 
 
@@ -140,7 +140,7 @@ def test_where_nothing_is_stored(command: Command, place: Path, tmp_path: Path) 
     assert "name one of them: swarm-" in several.err
     (DataDir(place).swarm(other.manifest.swarm).ledger).write_bytes(b"")
     command("contributions", swarm_text(other.manifest.swarm), "--data-dir", place).refused_with(
-        ExitCode.NOTHING_TO_EXPORT, "its records are not here"
+        ExitCode.NOTHING_TO_EXPORT, "its ledger is missing"
     )
     DataDir(place).swarm(other.manifest.swarm).manifest.write_bytes(b"x")
     command("contributions", swarm_text(other.manifest.swarm), "--data-dir", place).refused_with(
@@ -180,17 +180,17 @@ def test_what_was_carried_is_claimed_and_not_proved(
 ) -> None:
     file = tmp_path / "f"
     asked = ("receipt", "--carried", "--output", file, "--data-dir", place)
-    command(*asked, "--peer", MEMBER).refused_with(ExitCode.USAGE, "for nobody else")
+    command(*asked, "--peer", MEMBER).refused_with(ExitCode.USAGE, "only in its own receipt")
     write_identity(place, 1)
     shown = command(*asked)
     assert shown.code == 0
-    assert "0 B between others, by the peer's own word: not proved" in shown.out
+    assert "0 B between others, by the peer's own count (not proved)" in shown.out
     (place / "carried").write_text("3400000000\n")
     assert "3.4 GB between others" in command(*asked).out
-    assert "has carried 3.4 GB between others" in command("contributions", "--data-dir", place).out
+    assert "has relayed 3.4 GB between others" in command("contributions", "--data-dir", place).out
     found = command("verify-receipt", file, "--ledger", place)
     assert found.code == 0
-    assert "3.4 GB between others, by the peer's own word: not proved" in found.out
+    assert "3.4 GB between others, by the peer's own count (not proved)" in found.out
     told = json.loads(command("verify-receipt", file, "--ledger", place, "--json").out)
     conforms("verify-receipt", told)
     assert told["claimed_carried_bytes"] == 3_400_000_000
@@ -234,9 +234,9 @@ def test_a_place_where_nothing_can_be_written(
 def test_a_chain_proves_it(command: Command, place: Path, file: Path) -> None:
     found = command("verify-receipt", file, "--ledger", place)
     assert (found.code, found.err) == (0, "")
-    assert "It holds" in found.out
+    assert "The receipt is valid" in found.out
     assert MEMBER in found.out
-    assert "the founder among them" in found.out
+    assert "including the founder" in found.out
     told = json.loads(command("verify-receipt", file, "--ledger", place, "--json").out)
     conforms("verify-receipt", told)
     assert (told["proof"], told["final"], told["peer"]) == ("chain", True, MEMBER)
@@ -245,14 +245,14 @@ def test_a_chain_proves_it(command: Command, place: Path, file: Path) -> None:
 def test_a_link_that_names_the_record_proves_it(command: Command, file: Path) -> None:
     found = command("verify-receipt", file, "--link", link(anchor()))
     assert (found.code, found.err) == (0, "")
-    assert "if the link does" in found.out
+    assert "if you trust the link" in found.out
 
 
 def test_the_file_alone_proves_that_it_is_signed(command: Command, file: Path) -> None:
     found = command("verify-receipt", file)
-    found.refused_with(ExitCode.UNANCHORED, "nobody can tell from the file alone")
+    found.refused_with(ExitCode.UNANCHORED, "the file alone does not prove")
     assert FOUNDER in found.out
-    assert "It holds" not in found.out
+    assert "The receipt is valid" not in found.out
     told = json.loads(command("verify-receipt", file, "--json").out)
     conforms("verify-receipt", told)
     assert (told["proof"], told["final"]) == ("signatures", False)

@@ -275,9 +275,9 @@ def test_the_summary_of_a_good_run() -> None:
     [
         ({"lines": {"B": {12: {"fingerprint": "f" * 16}}}}, "same parameters"),
         ({"lines": {"C": {2: {"fingerprint": "f" * 16}}}}, "same parameters"),
-        ({"spans": {"B": range(12)}}, "does all rounds"),
-        ({"ends": {"B": "failed with exit code 1"}}, "does all rounds"),
-        ({"ends": {"B": "running"}}, "does all rounds"),
+        ({"spans": {"B": range(12)}}, "completes all rounds"),
+        ({"ends": {"B": "failed with exit code 1"}}, "completes all rounds"),
+        ({"ends": {"B": "running"}}, "completes all rounds"),
         ({"trainer_gone_seconds": None}, "trainer ends"),
         ({"lines": {"A": {10: {"heldout": 6.5}}, "B": {10: {"heldout": 6.5}}}}, "loss falls"),
         ({"spans": {"D": range(0)}}, "newcomer"),

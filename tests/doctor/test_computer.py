@@ -62,9 +62,9 @@ def test_what_confines_the_trainer_is_said() -> None:
     (found,) = computer.examine_sandbox(["files", "network"], [], root=False)
     assert (found.severity, "files, network" in found.what) == ("good", True)
     (found,) = computer.examine_sandbox(["files"], ["signals"], root=False)
-    assert (found.severity, "not from signals" in found.what) == ("hurts", True)
+    assert (found.severity, "but not signals" in found.what) == ("hurts", True)
     found, root = computer.examine_sandbox([], ["files"], root=True)
-    assert (found.severity, "nothing confines" in found.what) == ("hurts", True)
+    assert (found.severity, "cannot sandbox" in found.what) == ("hurts", True)
     assert "root" in root.what
     assert "user of its own" in root.remedy
 
@@ -104,7 +104,7 @@ def test_a_gpu_is_held_against_the_model(monkeypatch) -> None:
     assert "the swarm's model takes" in device(work(400)).what
     too_large = device(work(2000))
     assert too_large.severity == "stops"
-    assert "at the least" in too_large.what
+    assert "at least, with" in too_large.what
     assert "distro-node fit" in too_large.remedy
     monkeypatch.setattr(computer, "_has_nvidia", lambda: True)
     hidden = by_subject(computer.examine_trainer(TORCH, None))["device"]
@@ -128,7 +128,10 @@ def test_a_missing_file_of_a_loaded_driver_is_named(monkeypatch) -> None:
     monkeypatch.setattr(computer, "missing_device_node", lambda: Path("/dev/nvidia-uvm"))
     monkeypatch.setattr(computer, "_has_nvidia", lambda: False)
     first, *_ = (f for f in computer.examine_trainer(TORCH, None) if f.subject == "device")
-    assert (first.severity, "/dev/nvidia-uvm is missing" in first.what) == ("hurts", True)
+    assert (first.severity, "/dev/nvidia-uvm, which CUDA needs, is missing" in first.what) == (
+        "hurts",
+        True,
+    )
     assert "nvidia-modprobe -u" in first.remedy
 
 
@@ -221,7 +224,7 @@ def test_torch_is_asked_in_a_process_of_its_own() -> None:
 def test_what_training_draws(tmp_path: Path) -> None:
     (found,) = computer.examine_energy(Processor(tmp_path), has_nvidia=False)
     assert (found.subject, found.severity) == ("energy", "unknown")
-    assert "no counters" in found.what
+    assert "no energy counters" in found.what
     zone = tmp_path / "intel-rapl:0"
     zone.mkdir()
     for name, text in (("name", "package-0"), ("energy_uj", "5"), ("max_energy_range_uj", "9")):

@@ -111,7 +111,7 @@ def test_a_card_that_is_no_longer_used_has_its_limit_back(cards: Cards) -> None:
     cards.gpus.aim(())
     assert cards.drivers[FIRST].limit == 300_000
     assert cards.gpus.read() is None
-    assert "no GPU" in (cards.gpus.why or "")
+    assert "not use an NVIDIA GPU" in (cards.gpus.why or "")
 
 
 OURS = frozenset([1, 2])

@@ -225,8 +225,11 @@ async def test_a_limit_that_is_refused_is_said_once(
     nursery.start_soon(rig.keeper.run)
     await trio.sleep(10 * METER_SECONDS)
     warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert warned == ["--power-limit 220: only root may set it; the GPU stays as it is"]
-    assert rig.telemetry.events[-1].text == "the GPU takes no limit of 220 W: only root may set it"
+    assert warned == ["--power-limit 220: only root may set the limit; the GPU keeps its own limit"]
+    assert (
+        rig.telemetry.events[-1].text
+        == "the GPU's power limit could not be set to 220 W: only root may set the limit"
+    )
     assert rig.shifts.at_work
 
 
@@ -266,7 +269,7 @@ async def test_a_polite_node_makes_way_for_a_program(
     await rig.shifts.wait(at_work=False)
     assert trio.current_time() - before <= 3
     (hold,) = rig.shifts.status().holds
-    assert hold.text == "another program (game\x1b[31m) wants the GPU, until 5 min of quiet"
+    assert hold.text == "another program (game\x1b[31m) uses the GPU, until 5 min of quiet"
     # The trainer is gone; the game goes on for an hour.
     rig.telemetry.enter("paused")
     rig.driver.compute, rig.driver.percent = [30], 90
@@ -290,7 +293,7 @@ async def test_a_polite_node_makes_way_for_a_person(
     before = trio.current_time()
     await rig.shifts.wait(at_work=False)
     assert trio.current_time() - before <= 3
-    assert rig.shifts.status().holds[0].text == "somebody uses the computer, until 5 min of quiet"
+    assert rig.shifts.status().holds[0].text == "the computer is in use, until 5 min of quiet"
     # The owner is at the computer, and wants the node to work anyway.
     rig.shifts.resume()
     await trio.sleep(60)
@@ -313,9 +316,9 @@ async def test_what_cannot_be_seen_is_said_once(
     assert rig.shifts.at_work
     warned = sorted(r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
     assert warned == [
-        "--polite cannot see other programs on the GPU: the driver does not say which program is "
-        "whose",
-        "--polite cannot see whether somebody uses this computer",
+        "--polite cannot see other programs on the GPU: the driver does not report which programs "
+        "use the GPU",
+        "--polite cannot detect whether this computer is in use",
     ]
 
 

@@ -76,7 +76,7 @@ def test_a_counter_that_only_root_reads_is_unknown(
 
 def test_without_counters_nothing_is_known(tmp_path: Path) -> None:
     assert Processor(tmp_path / "nowhere").read() is None
-    assert "no counters" in (Processor(tmp_path / "nowhere").why_not() or "")
+    assert "no energy counters" in (Processor(tmp_path / "nowhere").why_not() or "")
 
 
 class NVMLError(Exception):
@@ -245,7 +245,11 @@ def missing() -> Any:
 
 @pytest.mark.parametrize(
     ("load", "uuid", "why"),
-    [(missing, UUID, "nvidia-ml-py"), (Driver, None, "no GPU"), (Driver, "GPU-other", "Not Found")],
+    [
+        (missing, UUID, "nvidia-ml-py"),
+        (Driver, None, "not use an NVIDIA GPU"),
+        (Driver, "GPU-other", "Not Found"),
+    ],
 )
 def test_without_package_card_or_driver_nothing_is_known(
     load: Callable[[], Any], uuid: str | None, why: str

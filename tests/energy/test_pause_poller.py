@@ -89,7 +89,7 @@ def drip(write: Write) -> None:
         (200, {}, endless, "more than"),
         (200, {}, drip, "longer than"),
         (200, {"content-length": "100"}, lambda write: write(b"5"), "peer closed"),
-        (200, {}, lambda write: write(b'{"a": NaN}'), "no number"),
+        (200, {}, lambda write: write(b'{"a": NaN}'), "not a finite number"),
         (200, {}, lambda write: write(b"[" * 200_000), "not JSON"),
         (200, {}, lambda write: write(b'{"a": 1' + b"0" * 400 + b"}"), "too large"),
         (404, {}, lambda write: write(b'{"a": 5}'), "404"),
@@ -143,7 +143,7 @@ async def test_a_commands_number_and_its_word() -> None:
     node = asker("exit 0", pause=None, resume=None)
     assert await node.look()
     assert node.value is None
-    assert node.sentence == "the command of --pause-when says so"
+    assert node.sentence == "the command of --pause-when requests a pause"
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ async def test_a_commands_number_and_its_word() -> None:
         ("sleep 600 & exit 0", {"seconds": 0.5}, "longer than"),
         ("trap '' TERM INT HUP; while :; do :; done", {"seconds": 0.5}, "longer than"),
         ("cat /dev/zero", {}, "more than"),
-        ("printf '\\033[2J\\033]0;mine\\007 5'", {}, "no number"),
-        ("echo 5; exit 3", {}, "ended with 3"),
-        ("exit 2", {"pause": None, "resume": None}, "ended with 2"),
-        ("no-such-command-here", {"pause": None, "resume": None}, "ended with 127"),
-        ("true", {}, "no number"),
+        ("printf '\\033[2J\\033]0;mine\\007 5'", {}, "not a number"),
+        ("echo 5; exit 3", {}, "ended with exit code 3"),
+        ("exit 2", {"pause": None, "resume": None}, "ended with exit code 2"),
+        ("no-such-command-here", {"pause": None, "resume": None}, "ended with exit code 127"),
+        ("true", {}, "not a number"),
         ("kill -9 $$", {}, "ended with"),
     ],
 )
@@ -224,8 +224,8 @@ async def test_silence_keeps_the_last_word_for_a_while_and_is_said_once(
     assert not await node.look()
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 5
-    assert ["answers again" in line for line in said] == [False, True, False, False, True]
-    assert "no answer for so long" in said[3]
+    assert ["it answers again" in line for line in said] == [False, True, False, False, True]
+    assert "no answer for too long" in said[3]
 
 
 def test_now_has_a_zone() -> None:

@@ -67,7 +67,7 @@ def test_an_old_word_holds_for_a_while() -> None:
     assert gate.miss(100)
     assert gate.value == 2
     assert not gate.miss(101)
-    assert (gate.value, gate.sentence) == (None, "nothing is known")
+    assert (gate.value, gate.sentence) == (None, "no value is known")
     assert gate.hear(2, 200)
 
 
@@ -147,7 +147,7 @@ def test_the_element_of_now_changes_with_the_clock() -> None:
     body = json.dumps(MARKET).encode()
     later = datetime.fromtimestamp(1_772_474_400, UTC)
     assert number_in_json(body, ("data", "now", "marketprice"), later) == -4.2
-    with pytest.raises(NotANumber, match="present time"):
+    with pytest.raises(NotANumber, match="current time"):
         number_in_json(body, ("data", "now", "marketprice"), NOW.replace(year=2030))
 
 
