@@ -18,7 +18,7 @@ SHORTEST_SECONDS = 10.0
 
 Price = Annotated[
     float | None,
-    typer.Option("--price", metavar="PRICE", min=0.0, max=1e6, help="What a kWh costs you."),
+    typer.Option("--price", metavar="PRICE", min=0.0, max=1e6, help="The price of a kWh."),
 ]
 Currency = Annotated[
     str | None,
@@ -31,8 +31,8 @@ PowerLimit = Annotated[
         metavar="WATTS",
         min=1.0,
         max=10_000.0,
-        help="Have each GPU draw no more while this node works, where its driver lets it (NVIDIA, "
-        "mostly as root); it has its own limit back in pauses and at the end.",
+        help="Limit the power of each GPU while this node works, if its driver allows it "
+        "(NVIDIA, mostly as root); the GPU's own limit is restored in pauses and at the end.",
     ),
 ]
 PauseWhenOption = Annotated[
@@ -40,8 +40,9 @@ PauseWhenOption = Annotated[
     typer.Option(
         "--pause-when",
         metavar="COMMAND|URL",
-        help="Pause by a number that this command prints or this URL answers with, such as a price; "
-        "without --pause-above or --pause-below, while the command ends with 0 rather than 1.",
+        help="Pause by a number that this command prints or this URL returns, such as a "
+        "price; without --pause-above or --pause-below, pause while the command exits with 0 "
+        "rather than 1.",
     ),
 ]
 PauseField = Annotated[
@@ -49,8 +50,8 @@ PauseField = Annotated[
     typer.Option(
         "--pause-field",
         metavar="PATH",
-        help="Where in JSON the number is, such as data.0.intensity.actual; `now` instead of an "
-        "element's number takes the one whose time it is.",
+        help="Where in JSON the number is, such as data.0.intensity.actual; `now` instead "
+        "of an element's number selects the element for the current time.",
     ),
 ]
 PauseAbove = Annotated[
@@ -62,7 +63,7 @@ ResumeBelow = Annotated[
     typer.Option(
         "--resume-below",
         metavar="NUMBER",
-        help="And go on only once it is below this. [default: as --pause-above]",
+        help="Resume only once the number is below this. [default: as --pause-above]",
     ),
 ]
 PauseBelow = Annotated[
@@ -70,7 +71,7 @@ PauseBelow = Annotated[
     typer.Option(
         "--pause-below",
         metavar="NUMBER",
-        help="Or pause while the number is below this, such as what the roof yields.",
+        help="Pause while the number is below this, such as the power of a solar roof.",
     ),
 ]
 ResumeAbove = Annotated[
@@ -78,7 +79,7 @@ ResumeAbove = Annotated[
     typer.Option(
         "--resume-above",
         metavar="NUMBER",
-        help="And go on only once it is above this. [default: as --pause-below]",
+        help="Resume only once the number is above this. [default: as --pause-below]",
     ),
 ]
 PauseEvery = Annotated[
@@ -88,15 +89,15 @@ PauseEvery = Annotated[
         metavar="SECONDS",
         min=SHORTEST_SECONDS,
         max=86_400.0,
-        help="How often --pause-when is asked.",
+        help="Interval at which --pause-when is queried.",
     ),
 ]
 Polite = Annotated[
     bool,
     typer.Option(
         "--polite/--no-polite",
-        help="Pause at once when another program wants the GPU or somebody uses the computer, until "
-        "there was quiet for a while.",
+        help="Pause at once when another program uses the GPU or a "
+        "person uses the computer, until both have been idle for a while.",
     ),
 ]
 
@@ -121,12 +122,12 @@ def energy_settings(
         ("--pause-every", every),
     ):
         if number is not None and not math.isfinite(number):
-            raise _usage(f"{name} {number} is no number", "give a number")
+            raise _usage(f"{name} {number} is not a number", "give a number")
     if currency is not None and (price is None or not _is_word(currency)):
         raise _usage(
-            f"--currency {currency!r} without a price says nothing"
+            f"--currency {currency!r} needs --price"
             if price is None
-            else f"{currency!r} is no currency",
+            else f"{currency!r} is not a currency",
             f"give --price as well, and a word of at most {_MAX_CURRENCY} characters, such as EUR",
         )
     return EnergySettings(
@@ -148,10 +149,10 @@ def _pause_when(
     bounds = (*above, *below)
     if ask is None:
         if field is not None or any(bound is not None for bound in bounds):
-            raise _usage("there is a bound or a field, and nobody to ask", "give --pause-when")
+            raise _usage("the bounds and --pause-field need --pause-when", "give --pause-when")
         return None
     if not ask.strip() or len(ask) > _MAX_ASK or "\0" in ask:
-        raise _usage("--pause-when names nothing to ask", "give a command, or a URL")
+        raise _usage("--pause-when is empty or too long", "give a command, or a URL")
     high = above[0] is not None
     pause, resume = above if high else below
     stray = (
@@ -169,7 +170,7 @@ def _pause_when(
     )
     if pause is None and (settings.is_url or field is not None):
         raise _usage(
-            "--pause-when asks for a number, and nothing says which one pauses",
+            "--pause-when queries a number, but no bound for it is given",
             "give --pause-above or --pause-below",
         )
     try:

@@ -44,13 +44,13 @@ def invite(
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
-    """Print a link to a swarm, for whoever is to join.
+    """Print a link to a swarm for new members.
 
-    The link says which record of the swarm's chain this node knows to be final, so whoever joins with it
-    is not misled by others. It names the bootstrap peers of SWARM, if that is a link, and of
-    --bootstrap. In a swarm that takes guests only (policy "invite") it holds the guest's ticket as well
-    and works for this one PEER; only the swarm's issuer can write it, who is the founder unless the
-    manifest names another. For example:
+    The link names a record of the swarm's chain that this node knows to be final, so that other peers
+    cannot mislead a node that joins with it. It names the bootstrap peers of SWARM, if that is a link,
+    and of --bootstrap. In a swarm that admits guests only (policy "invite") it also holds the guest's
+    ticket and works for this one PEER; only the swarm's issuer can write it (the founder, unless the
+    manifest names another). For example:
 
     \b
         distro-node invite 'distro:swarm-…?bootstrap=…'
@@ -67,7 +67,7 @@ def invite(
         raise UserError(
             ExitCode.NOT_JOINED,
             f"the swarm's manifest is not in {data.root}",
-            "invite from a machine that has made or joined the swarm, or give its directory with "
+            "run this on a machine that has made or joined the swarm, or give its directory with "
             "--data-dir",
         ) from None
     ticket = None
@@ -76,8 +76,8 @@ def invite(
     elif manifest.admission.issuer is not None:
         raise UserError(
             ExitCode.USAGE,
-            "this swarm takes guests only, and the link is for one of them",
-            "name the guest: ask for what `distro-node id` prints there",
+            "this swarm admits guests only, and a link is for one guest",
+            "give the guest's peer id, which `distro-node id` prints on the guest's computer",
         )
     # A node may be running in this directory: the file is replaced atomically.
     at, peers = read_final(directory.final), introducers(target, bootstrap)
@@ -86,8 +86,8 @@ def invite(
     )
     if not peers:
         typer.echo(
-            "warning: this link names no bootstrap peer, so it works in your local network alone; "
-            "invite with the whole link in the place of the swarm-id, or with --bootstrap",
+            "warning: this link names no bootstrap peer, so it works in your local network only; give "
+            "the whole link instead of the swarm-id, or add --bootstrap",
             err=True,
         )
     typer.echo(dumps({"invite": link}) if json else link)
@@ -110,12 +110,12 @@ def _ticket(manifest: Manifest, data: DataDir, guest: PeerId, passphrase_file: P
     if manifest.admission.issuer != identity.peer:
         raise UserError(
             ExitCode.USAGE,
-            "this swarm takes anybody who has its link"
+            "this swarm admits every peer, without tickets"
             if manifest.admission.issuer is None
-            else "somebody else issues the tickets of this swarm",
-            "leave the guest out: one link is for everybody"
+            else "another peer issues the tickets of this swarm",
+            "leave the guest out: one link works for all peers"
             if manifest.admission.issuer is None
-            else "ask whoever made the swarm",
+            else "ask the issuer for a link, usually the founder",
         )
     signature = sign(identity, TICKET_KIND, manifest.swarm, guest).signature
     return base64.urlsafe_b64encode(signature).rstrip(b"=").decode()

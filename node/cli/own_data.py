@@ -30,8 +30,8 @@ Epsilon = Annotated[
     typer.Option(
         "--epsilon",
         metavar="E",
-        help="With --data: clip gradients and add noise, so that all that this node ever sends is "
-        "(E, D)-differentially private for each sequence, and stop before it would not be.",
+        help="With --data: clip gradients and add noise, so that everything that this node sends "
+        "is (E, D)-differentially private for each sequence, and stop before the budget is exceeded.",
     ),
 ]
 Delta = Annotated[
@@ -39,8 +39,8 @@ Delta = Annotated[
     typer.Option(
         "--delta",
         metavar="D",
-        help="The D of --epsilon. [default: a tenth of one over the number of your sequences, at most "
-        "0.00001]",
+        help="The D of --epsilon. [default: 0.1 divided by "
+        "the number of your sequences, at most 0.00001]",
     ),
 ]
 Clip = Annotated[
@@ -48,14 +48,14 @@ Clip = Annotated[
     typer.Option(
         "--clip",
         metavar="NORM",
-        help="With --epsilon: the longest that the gradient of one sequence may be.",
+        help="With --epsilon: the largest norm of the gradient of one sequence.",
     ),
 ]
 Stateless = Annotated[
     bool,
     typer.Option(
         "--stateless/--stateful",
-        help="Keep no momentum from one update to the next, for a node that comes for a round.",
+        help="Keep no momentum from one update to the next, for a node that stays for one round.",
     ),
 ]
 
@@ -81,7 +81,7 @@ def privacy_settings(
         if delta is not None or clip != _USUAL_CLIP:
             raise UserError(
                 ExitCode.USAGE,
-                f"{'--delta' if delta is not None else '--clip'} says nothing without --epsilon",
+                f"{'--delta' if delta is not None else '--clip'} has no effect without --epsilon",
                 "give --epsilon as well, or neither",
             )
         return None

@@ -1,5 +1,4 @@
-"""`distro-node contributions`, `receipt` and `verify-receipt`: show what members have done, and
-prove it."""
+"""`distro-node contributions`, `receipt` and `verify-receipt`: show and prove contributions."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _Swarm = Annotated[
     str | None,
     typer.Argument(
         metavar="SWARM",
-        help="The swarm-id, or a link to the swarm; without it the only one that this node knows.",
+        help="The swarm-id, or a link to the swarm. [default: the only one in the data directory]",
     ),
 ]
 # These commands take SWARM as an argument, not as an option.
@@ -41,11 +40,11 @@ _NAMED = "name one of them"
 
 
 def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Json = False) -> None:
-    """Show what everybody has done for a swarm.
+    """Show what each member has contributed to a swarm.
 
-    In a swarm that checks its members' work: since its beginning, whose updates counted, how many tokens
-    they were made of, and for how many of these somebody else has vouched who looked. It follows from
-    the swarm's records on this disk. For example:
+    In a swarm with audits: for each member, how many of its updates counted since the start, the number
+    of their tokens, and how many of these tokens audits by other members have confirmed. The figures
+    follow from the swarm's records on this disk. For example:
 
     \b
         distro-node contributions
@@ -59,12 +58,12 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
         return
     typer.echo(f"{harmless(account.name)} ({account.swarm}), up to round {account.round:,}")
     me = _own_peer(data)
-    table: list[tuple[str, ...]] = [("peer", "updates", "tokens", "checked", "votes", "")]
+    table: list[tuple[str, ...]] = [("peer", "updates", "tokens", "audited", "votes", "")]
     for row in account.peers:
         notes = [
             *(["this node"] if row.peer == me else []),
-            *([] if row.counts else ["was found out: does not count"]),
-            *([] if row.member else ["not here now"]),
+            *([] if row.counts else ["failed audits: does not count"]),
+            *([] if row.member else ["not a member now"]),
         ]
         numbers = (row.updates, row.tokens, row.checked_tokens, row.votes)
         table.append((row.peer, *(f"{number:,}" for number in numbers), ", ".join(notes)))
@@ -75,7 +74,7 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
         typer.echo("  ".join([*cells, note]).rstrip())
     if account.claimed_carried_bytes:
         size = size_text(account.claimed_carried_bytes)
-        typer.echo(f"This node has carried {size} between others, by its own count: not proved.")
+        typer.echo(f"This node has relayed {size} between others, by its own count (not proved).")
 
 
 def receipt(
@@ -83,7 +82,7 @@ def receipt(
     peer: Annotated[
         str | None,
         typer.Option(
-            "--peer", metavar="PEER", help="Whose work it is about. [default: this node's]"
+            "--peer", metavar="PEER", help="The member whose work it proves. [default: this node]"
         ),
     ] = None,
     output: Annotated[
@@ -92,27 +91,27 @@ def receipt(
             "--output",
             metavar="FILE",
             readable=False,
-            help="Where to write it. [default: PEER-round-N.receipt, here]",
+            help="The file to write. [default: PEER-round-N.receipt in this directory]",
         ),
     ] = None,
     carried: Annotated[
         bool,
         typer.Option(
             "--carried",
-            help="Also say how much this node has carried between others, as a relay: signed by it, "
-            "and not proved.",
+            help="Also state how much this node has relayed "
+            "between others: signed by it, but not proved.",
         ),
     ] = False,
     passphrase_file: PassphraseFile = None,
     data_dir: DataDirectory = None,
     json: Json = False,
 ) -> None:
-    """Write a file that proves what a member has done for a swarm.
+    """Write a file that proves what a member has contributed to a swarm.
 
-    In a swarm that checks its members' work, some records certify how many tokens of everybody have
-    counted, and for how many of these somebody else has vouched who looked. The file holds the member's
-    part of it, the newest such record that is final, and the signatures of those who decided it.
-    `distro-node verify-receipt` checks it, anywhere and without a network. For example:
+    In a swarm with audits, some records certify for each member how many tokens have counted, and how
+    many of these audits by other members have confirmed. The file holds the member's entry, the newest
+    such record that is final, and the signatures of the members that decided it. `distro-node
+    verify-receipt` verifies it on any computer, without a network. For example:
 
     \b
         distro-node receipt --output mine.receipt
@@ -127,8 +126,8 @@ def receipt(
         if facts.peer != _own_peer(data):
             raise UserError(
                 ExitCode.USAGE,
-                "a node can say for nobody else what was carried between others",
-                "leave out --peer, or --carried",
+                "a node can state the relayed bytes only in its own receipt",
+                "leave out --peer or --carried",
             )
         identity = open_identity(data, find_passphrase(data, passphrase_file), create=False)
         made, facts = claim_carried(made, data, identity)
@@ -143,14 +142,14 @@ def receipt(
 
 def verify_receipt(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", readable=False, help="A receipt that somebody shows.")
+        Path, typer.Argument(metavar="FILE", readable=False, help="The receipt to verify.")
     ],
     link: Annotated[
         str | None,
         typer.Option(
             "--link",
             metavar="LINK",
-            help="A link to the swarm from somebody whom you trust: it may name the record (`at=`).",
+            help="A link to the swarm from a person you trust; it may name the record (`at=`).",
         ),
     ] = None,
     ledger: Annotated[
@@ -159,18 +158,17 @@ def verify_receipt(
             "--ledger",
             metavar="DIRECTORY",
             readable=False,
-            help="The data directory of a node of the swarm: the receipt is held against its records.",
+            help="The data directory of a node of the swarm; the receipt is compared with its records.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check a receipt that somebody shows.
+    """Verify another member's receipt.
 
-    It ends with 0 if the receipt holds: the records in --ledger, checked from the swarm's beginning on,
-    have the one that it hangs on; or --link names that very record, for whoever trusts the link. With
-    neither it ends with 58 if all that the file says fits together and is signed: nobody can tell from
-    the file alone whether those who signed were the swarm's members. With 59 it does not hold. For
-    example:
+    The exit code is 0 if the receipt is valid: the ledger in --ledger, verified from its first record,
+    contains the record that certifies it, or --link, which you have to trust, names that record. With
+    neither, it is 58 if the file is consistent and signed: the file alone does not prove that its
+    signers were the swarm's members. It is 59 if the receipt is false. For example:
 
     \b
         distro-node verify-receipt mine.receipt --ledger ~/.local/share/distro-node
@@ -188,15 +186,20 @@ def verify_receipt(
         _show(found.facts)
         if found.proof == "chain":
             end = "" if found.final else ", which is not final yet"
-            typer.echo(f"It holds: the records in {ledger} have the one that certifies it{end}.")
+            typer.echo(
+                f"The receipt is valid: the ledger in {ledger} contains the record that certifies "
+                f"it{end}."
+            )
         elif found.proof == "link":
-            typer.echo("It holds, if the link does: it names the record that certifies it.")
+            typer.echo(
+                "The receipt is valid if you trust the link: it names the record that certifies it."
+            )
     if found.proof == "signatures":
         raise UserError(
             ExitCode.UNANCHORED,
-            f"all of it fits together and is signed, but {found.missing}",
-            "give the data directory of a node that has caught up with --ledger, or with --link a link "
-            f"that names the record of round {found.facts.round + 1}, from somebody whom you trust",
+            f"the receipt is consistent and signed, but {found.missing}",
+            "give --ledger the data directory of a node that has caught up, or --link a "
+            f"link from a person you trust that names the record of round {found.facts.round + 1}",
         )
 
 
@@ -207,7 +210,7 @@ def _whose(text: str | None, data: DataDir) -> PeerId:
             return keystore.read_peer(data.identity)
         except keystore.KeystoreError as error:
             raise UserError(
-                ExitCode.KEYSTORE, error.problem, "say with --peer whose receipt is wanted"
+                ExitCode.KEYSTORE, error.problem, "name the member with --peer"
             ) from None
     try:
         return peer_from_text(text)
@@ -215,7 +218,7 @@ def _whose(text: str | None, data: DataDir) -> PeerId:
         raise UserError(
             ExitCode.USAGE,
             f"{text!r} is not a peer id: {error}",
-            "`distro-node contributions` lists those that there are",
+            "`distro-node contributions` lists the peer ids",
         ) from None
 
 
@@ -228,19 +231,19 @@ def _own_peer(data: DataDir) -> str | None:
 
 
 def _show(facts: ReceiptFacts) -> None:
-    founder = ", the founder among them" if facts.founder_signed else ""
+    founder = ", including the founder" if facts.founder_signed else ""
     shown = {
         "Peer": facts.peer,
         "Swarm": f"{harmless(facts.name)} ({facts.swarm})",
         "Until": f"round {facts.round:,}",
         "Updates": f"{facts.updates:,} that counted",
-        "Tokens": f"{facts.tokens:,} counted, {facts.checked_tokens:,} of them checked by others",
+        "Tokens": f"{facts.tokens:,} counted, {facts.checked_tokens:,} of them audited",
         "Record": f"{facts.record} of round {facts.round + 1:,}",
         "Signed by": f"{len(facts.signers):,}{founder}",
     }
     if facts.claimed_carried_bytes is not None:
         size = size_text(facts.claimed_carried_bytes)
-        shown["Carried"] = f"{size} between others, by the peer's own word: not proved"
+        shown["Relayed"] = f"{size} between others, by the peer's own count (not proved)"
     for name, value in shown.items():
         typer.echo(f"{name:<11}{value}")
     for signer in facts.signers:

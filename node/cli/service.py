@@ -33,7 +33,7 @@ class Action(StrEnum):
 
 def service(
     ctx: typer.Context,
-    action: Annotated[Action, typer.Argument(help="What to do.")],
+    action: Annotated[Action, typer.Argument(help="The action.")],
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -42,19 +42,19 @@ def service(
         ),
     ] = None,
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="What the service is called.")
+        str, typer.Option("--name", metavar="NAME", help="The service's name.")
     ] = "distro-node",
     system: Annotated[
         bool,
         typer.Option(
             "--system/--user",
-            help="For the whole system, in a sandbox and under a user of its own, or for you.",
+            help="For the whole system, sandboxed and under a user of its own, or for your user.",
         ),
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Take the place of a file that was edited; it is kept beside."
+            "--force", help="Replace a file that was edited; the old one is kept next to it."
         ),
     ] = False,
     show: Annotated[
@@ -64,8 +64,8 @@ def service(
 ) -> None:
     """Run a node as a service of the system.
 
-    With systemd (Linux) or launchd (macOS): started at boot, or when you log in, started again after a
-    crash, its log kept by the system. `remove` stops it and takes it out; what the node keeps stays. For
+    systemd (Linux) or launchd (macOS) starts it at boot or when you log in, restarts it after a
+    crash, and keeps its log. `remove` stops and removes the service; the node's data stays. For
     example:
 
     \b
@@ -75,13 +75,13 @@ def service(
     if not _NAME.fullmatch(name):
         raise UserError(
             ExitCode.USAGE,
-            f"{name!r} is no name for a service",
+            f"{name!r} is not a valid service name",
             "use up to 63 lower-case letters, digits and hyphens with --name",
         )
     words = list(command or ())
     if action is not Action.INSTALL and words:
         raise UserError(
-            ExitCode.USAGE, f"{action} takes no command", "only `install` says what is to run"
+            ExitCode.USAGE, f"{action} takes no command", "give the command to `install` only"
         )
     if action is Action.INSTALL:
         _install(ctx, _service(ctx, words, name, system), force, show, json)
@@ -117,9 +117,7 @@ def _install(ctx: typer.Context, what: Service, force: bool, show: bool, json: b
         user = "" if what.system else "--user "
         typer.echo(f"Its log: journalctl {user}--unit {what.name}")
         if not what.system:
-            typer.echo(
-                "It runs while you are logged in; to have it run without: loginctl enable-linger"
-            )
+            typer.echo("It runs while you are logged in; to run it always: loginctl enable-linger")
     else:
         typer.echo(f"Its log: {manager.logs / path.with_suffix('.log').name}")
 
@@ -138,7 +136,7 @@ def _printer(what: Service) -> ServiceManager:
 
 
 def _nothing(_: Any) -> Any:
-    raise AssertionError("nothing is run for a text")
+    raise AssertionError("no command is run to show a unit")
 
 
 def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> Service:
@@ -146,8 +144,8 @@ def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> S
     if not words or words[0] not in _COMMANDS:
         raise UserError(
             ExitCode.USAGE,
-            "the command that the service runs is missing, or is none that goes on running",
-            "give it behind two hyphens: distro-node service install -- join LINK",
+            "the command of the service is missing, or is neither `join` nor `bootstrap`",
+            "give it after two hyphens: distro-node service install -- join LINK",
         )
     problem = words_problem(words)
     if problem is not None:
@@ -163,12 +161,12 @@ def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> S
             raise UserError(
                 ExitCode.USAGE,
                 "a service of the whole system keeps its data in a directory of its own",
-                f"leave out `--data-dir` behind the `--`: it is /var/lib/{name}",
+                f"leave out `--data-dir` after the `--`: it is /var/lib/{name}",
             )
         if _program()[0].startswith(tuple(f"{home}/" for home in _HOMES)):
             raise UserError(
                 ExitCode.SERVICE,
-                f"{_program()[0]} lies in a home directory, which such a service does not see",
+                f"{_program()[0]} is in a home directory, which a system service cannot access",
                 "install distro-node elsewhere, for example into an environment in /opt, or leave out "
                 "--system",
             )
