@@ -34,7 +34,7 @@ def test_a_process_knows_which_one_it_is() -> None:
     ("changes", "problem"),
     [
         ({"RANK": "fifth"}, "fifth"),
-        ({"MASTER_PORT": ""}, "something strange"),
+        ({"MASTER_PORT": ""}, "missing or invalid"),
         ({"TORCHELASTIC_USE_AGENT_STORE": "False"}, "no store"),
     ],
 )

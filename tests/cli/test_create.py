@@ -538,11 +538,11 @@ def test_a_file_that_is_not_there(command, initialised, home: Path) -> None:
         (["--data", "cut.txt.gz"], "cut.txt.gz: is cut short"),
         (["--data", "broken.parquet"], "broken.parquet: is not a valid Parquet file"),
         (["--data", "other.parquet"], "no column 'text' (it has: body)"),
-        (["--data", "numbers.parquet"], "the column 'text' holds no text but int64"),
+        (["--data", "numbers.parquet"], "the column 'text' holds int64, not text"),
         (["--data", "mixed.jsonl"], "mixed.jsonl, line 2: the row the column 'text' holds no text"),
         (
             ["--data", "large.bin"],
-            "token 1 is 300 (read as uint16), and the tokenizer has 256 tokens",
+            "token 1 is 300 (read as uint16), but the tokenizer has 256 tokens",
         ),
         (["--data", "hf://nobody"], "hf://nobody: is not a data set"),
     ],
@@ -676,7 +676,7 @@ def test_a_dry_run_measures_where_few_speak_for_all(command, run: Path, home: Pa
     run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", text) + "[speakers]\n")
     result = command("create", run, "--data-dir", home / "data", "--dry-run")
     assert (result.code, result.err) == (0, "")
-    assert "a round of this machine alone:" in result.out
+    assert "a round on this machine alone:" in result.out
 
 
 @pytest.mark.e2e

@@ -337,7 +337,7 @@ def test_columns_that_hold_no_images_are_refused(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"image": cells, "label": labels}), file)
     founder.refused("a.parquet, line 4: the row holds no image in the column 'image'")
     founder.refused("line 5: the row is not an image of a known kind", max_bad=1)
-    founder.refused("line 6: the row is of a class that `classes` has not: '2'", max_bad=2)
+    founder.refused("line 6: the row is of a class that is not in `classes`: '2'", max_bad=2)
     assert founder.read(max_bad=3).summary.documents == 3
     file.write_bytes(b"PAR1" + bytes(20))
     founder.refused("is not a valid Parquet file")

@@ -303,7 +303,7 @@ class TestRefusals:
         store.remove(chunk)
         missing = refusal(manifest, tmp_path)
         assert missing.kind == "bad_snapshot"
-        assert "1 of 1 pieces of the base model are missing" in str(missing)
+        assert "1 of 1 chunks of the base model are missing" in str(missing)
         # A chunk damaged on disk counts as missing.
         store.path(chunk).write_bytes(weights[:-1] + b"x")
         assert refusal(manifest, tmp_path).kind == "bad_snapshot"

@@ -306,11 +306,14 @@ def test_manifests_that_contradict_themselves_are_refused(
     )
     for changes, words in (
         ({"task_settings": None}, "'size' is missing"),
-        ({"task_settings": plain | {"size": 8}}, "sample_size is 4, the images' 8"),
-        ({"task_settings": plain | {"classes": []}}, "num_class_embeds is 2, the images' None"),
+        ({"task_settings": plain | {"size": 8}}, "sample_size is 4, but the images have 8"),
+        (
+            {"task_settings": plain | {"classes": []}},
+            "num_class_embeds is 2, but the images have None",
+        ),
         ({"task_settings": plain | {"steps": 10**9}}, "task_settings.steps"),
         ({"data": replace(manifest.data, sequence_length=16)}, "but an image has 17"),
-        ({"data": replace(manifest.data, end_token=0)}, "without documents and marks"),
+        ({"data": replace(manifest.data, end_token=0)}, "without documents and marked tokens"),
         ({"data": replace(manifest.data, vocabulary=255)}, "its data must be bytes"),
         ({"task": "causal_lm", "task_settings": None}, "does not go with a 'unet2d'"),
         (

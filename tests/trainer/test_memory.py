@@ -90,7 +90,7 @@ def test_what_costs_least_of_what_fits_is_chosen() -> None:
         seen.append(chosen.options)
     assert seen[0] == MemoryOptions()
     assert seen[-1].checkpointing
-    with pytest.raises(TrainerFailed, match="at the least") as caught:
+    with pytest.raises(TrainerFailed, match="at least, with") as caught:
         choose(WORK, "cuda", FreeMemory(device=1 << 20, host=1 << 40))
     assert caught.value.kind == "model_too_large"
 

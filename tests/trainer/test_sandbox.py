@@ -417,6 +417,8 @@ def test_the_numbers_are_the_kernels(index: int, header: str) -> None:
 
 
 def test_what_holds_is_said_in_words() -> None:
-    assert "not confined" in sandbox_words(())
+    assert "not sandboxed" in sandbox_words(())
     assert sandbox_words(tuple(HOLDS)).endswith("even as root")
-    assert "does not hold: signals" in sandbox_words([each for each in HOLDS if each != "signals"])
+    assert "does not enforce: signals" in sandbox_words(
+        [each for each in HOLDS if each != "signals"]
+    )

@@ -280,7 +280,7 @@ def test_roberta_counts_its_positions_from_behind_the_padding(tmp_path: Path) ->
     session = opened((manifest, made.blobs.chunks), tmp_path)
     assert session.train(1, [0, 1]).tokens > 0
     longer = replace(manifest, data=replace(manifest.data, sequence_length=33))
-    refused(longer, tmp_path, "sequences of 33 tokens, the model takes 32")
+    refused(longer, tmp_path, "sequences of 33 tokens, but the model takes at most 32")
 
 
 # --- tasks of packages ---------------------------------------------------------------------------
