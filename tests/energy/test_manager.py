@@ -316,9 +316,9 @@ async def test_what_cannot_be_seen_is_said_once(
     assert rig.shifts.at_work
     warned = sorted(r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
     assert warned == [
+        "--polite cannot detect whether this computer is in use",
         "--polite cannot see other programs on the GPU: the driver does not report which programs "
         "use the GPU",
-        "--polite cannot detect whether this computer is in use",
     ]
 
 
