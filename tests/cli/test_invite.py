@@ -93,7 +93,7 @@ def test_the_link_says_what_is_known_to_be_final(command: Command, tmp_path: Pat
 def test_who_cannot_invite(command: Command, tmp_path: Path) -> None:
     opened = swarm_text(stored(tmp_path / "open", policy="open").swarm)
     command("invite", opened, peer_text(GUEST), "--data-dir", tmp_path / "open").refused_with(
-        ExitCode.USAGE, "anybody"
+        ExitCode.USAGE, "every peer"
     )
     guests = swarm_text(stored(tmp_path / "guests").swarm)
     command("invite", guests, "--data-dir", tmp_path / "guests").refused_with(
@@ -101,7 +101,7 @@ def test_who_cannot_invite(command: Command, tmp_path: Path) -> None:
     )
     foreign = swarm_text(stored(tmp_path / "foreign", issuer=content_id(b"else")).swarm)
     command("invite", foreign, peer_text(GUEST), "--data-dir", tmp_path / "foreign").refused_with(
-        ExitCode.USAGE, "somebody else"
+        ExitCode.USAGE, "another peer"
     )
     command("invite", opened, peer_text(GUEST), "--data-dir", tmp_path / "foreign").refused_with(
         ExitCode.NOT_JOINED, "manifest"

@@ -66,7 +66,7 @@ def test_fifty_bytes_changed(swarm: Swarm, kinds: tuple[str, ...]) -> None:
     assert "Traceback" not in said
     if kinds != ("history.jsonl",):
         assert any(
-            word in said for word in ("damaged", "dropped", "cannot be read", "is not used")
+            word in said for word in ("damaged", "dropped", "cannot be read", "is discarded")
         ), said
     wait_for(lambda: second.counted(since=had), "the node to contribute again")
 
