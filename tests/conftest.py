@@ -15,6 +15,7 @@ import pytest
 import trio
 from distro_node.node.telemetry import logs
 from hypothesis import HealthCheck, settings
+from preloaded.trainers import VARIABLE, preloaded
 from trio.testing import MockClock
 
 # Set before anything loads torch, and for all processes that tests start: several workers and
@@ -58,6 +59,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         processes = item.get_closest_marker("e2e") is not None
         if processes and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(3000))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _preloaded_trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with preloaded(tmp_path_factory.mktemp("preloaded")):
+        yield
+
+
+@pytest.fixture
+def cold_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have trainers load their libraries themselves, each in a process of its own."""
+    monkeypatch.delenv(VARIABLE)
 
 
 @pytest.fixture

@@ -60,6 +60,7 @@ async def until_ended(pid: int) -> None:
             await trio.sleep(0.02)
 
 
+@pytest.mark.usefixtures("cold_trainers")
 async def test_a_whole_life(tmp_path: Path) -> None:
     root = tmp_path / "blobs"
     manifest, chunks = make_manifest(root)
@@ -141,6 +142,7 @@ async def frozen_call(trainer: TrainerClient, size: int) -> None:
     os.kill(trainer.pid, signal.SIGCONT)
 
 
+@pytest.mark.usefixtures("cold_trainers")
 async def test_cancelled_calls_leave_it_usable_and_a_stuck_one_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
