@@ -42,9 +42,10 @@ _NAMED = "name one of them"
 def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Json = False) -> None:
     """Show what each member has contributed to a swarm.
 
-    In a swarm with audits: for each member, how many of its updates counted since the start, the number
-    of their tokens, and how many of these tokens audits by other members have confirmed. The figures
-    follow from the swarm's records on this disk. For example:
+    For each member: how many of its updates counted since the start, the number of their tokens, and
+    how many of these tokens audits by other members have confirmed. In a swarm without audits the
+    tokens are what each member announced. The figures follow from the swarm's records on this disk.
+    For example:
 
     \b
         distro-node contributions
@@ -65,13 +66,18 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
             *([] if row.counts else ["failed audits: does not count"]),
             *([] if row.member else ["not a member now"]),
         ]
-        numbers = (row.updates, row.tokens, row.checked_tokens, row.votes)
-        table.append((row.peer, *(f"{number:,}" for number in numbers), ", ".join(notes)))
+        audited = "not audited" if row.checked_tokens is None else f"{row.checked_tokens:,}"
+        numbers = (f"{row.updates:,}", f"{row.tokens:,}", audited, f"{row.votes:,}")
+        table.append((row.peer, *numbers, ", ".join(notes)))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for first, *rest, note in table:
         cells = [first.ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=False)]
         typer.echo("  ".join([*cells, note]).rstrip())
+    if not account.audited:
+        typer.echo(
+            "This swarm does not audit work: the tokens are what each member announced of its own."
+        )
     if account.claimed_carried_bytes:
         size = size_text(account.claimed_carried_bytes)
         typer.echo(f"This node has relayed {size} between others, by its own count (not proved).")

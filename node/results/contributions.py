@@ -1,5 +1,7 @@
 """The contributions of a swarm's members, read from the chain on this disk: the source of receipts.
 
+In a swarm without audits the table has what members announced of themselves, marked as not audited.
+
 Everything follows from the records, each of which is checked again as it is read. The node may be
 running or not; nothing of it is changed. It needs neither a model nor PyTorch.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...crypto.identity import peer_text
+from ...crypto.identity import PeerId, peer_text
 from ...protocol.chain.audits import AuditLedger
 from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.errors import ProtocolError
@@ -28,12 +30,12 @@ class ContributionRow:
     peer: str
     updates: int
     """Number of its updates that counted."""
-    sequences: int
-    """Number of sequences from which they were made."""
+    sequences: int | None
+    """Number of sequences from which they were made; None without audits."""
     tokens: int
-    """Number of tokens in these."""
-    checked_tokens: int
-    """Number of these tokens for which another member's audit has vouched."""
+    """Number of tokens in these; without audits by the peer's own account."""
+    checked_tokens: int | None
+    """Number of these tokens for which another member's audit has vouched; None without audits."""
     member: bool
     """Whether it is a member now."""
     votes: int
@@ -51,6 +53,8 @@ class ContributionTable:
     """The swarm's name, for people."""
     round: int
     """The last round that it includes."""
+    audited: bool
+    """Whether the swarm audits its members' work."""
     peers: tuple[ContributionRow, ...]
     claimed_carried_bytes: int
     """Bytes that this node has carried between others as a relay, for any swarm, by its own count:
@@ -59,12 +63,24 @@ class ContributionTable:
 
 def read_account(data: DataDir, swarm: SwarmId) -> ContributionTable:
     """Return the contributions of all peers by the chain on this disk. Raises `UserError`:
-    `NOTHING_TO_EXPORT` where there is no chain, or the swarm audits no work, and `VERSION`."""
+    `NOTHING_TO_EXPORT` where there is no chain, and `VERSION`."""
     ledger = read_ledger(data, swarm)
-    work = checked_work_of(ledger)
+    rows = _announced(ledger) if ledger.work is None else _audited(ledger, ledger.work)
+    rows.sort(key=lambda row: (-(row.checked_tokens or 0), -row.tokens, row.peer))
+    return ContributionTable(
+        swarm=swarm_text(swarm),
+        name=ledger.manifest.name,
+        round=len(ledger) - 1,
+        audited=ledger.work is not None,
+        peers=tuple(rows),
+        claimed_carried_bytes=read_carried(data.carried),
+    )
+
+
+def _audited(ledger: Ledger, work: AuditLedger) -> list[ContributionRow]:
     now, length = work.contributions, ledger.manifest.data.sequence_length
     votes, members = work.votes(len(ledger)), ledger.membership(len(ledger))
-    rows = [
+    return [
         ContributionRow(
             peer=peer_text(peer),
             updates=now[peer].updates,
@@ -77,14 +93,35 @@ def read_account(data: DataDir, swarm: SwarmId) -> ContributionTable:
         )
         for peer in now.peers
     ]
-    rows.sort(key=lambda row: (-row.checked_tokens, -row.tokens, row.peer))
-    return ContributionTable(
-        swarm=swarm_text(swarm),
-        name=ledger.manifest.name,
-        round=len(ledger) - 1,
-        peers=tuple(rows),
-        claimed_carried_bytes=read_carried(data.carried),
-    )
+
+
+def _announced(ledger: Ledger) -> list[ContributionRow]:
+    votes, members = ledger.votes(len(ledger)), ledger.membership(len(ledger))
+    announced = announced_work(ledger, len(ledger) - 1)
+    return [
+        ContributionRow(
+            peer=peer_text(peer),
+            updates=updates,
+            sequences=None,
+            tokens=tokens,
+            checked_tokens=None,
+            member=peer in members,
+            votes=votes[peer] if peer in members else 0,
+            counts=True,
+        )
+        for peer, (updates, tokens) in announced.items()
+    ]
+
+
+def announced_work(ledger: Ledger, last: int) -> dict[PeerId, tuple[int, int]]:
+    """Return the updates of every peer that counted up to round `last`, and the tokens of which it
+    announced that they were made."""
+    done: dict[PeerId, tuple[int, int]] = {}
+    for round_ in range(1, last + 1):
+        for entry in ledger[round_].record.updates:
+            updates, tokens = done.get(entry.peer, (0, 0))
+            done[entry.peer] = updates + 1, tokens + entry.tokens
+    return done
 
 
 def checked_work_of(ledger: Ledger) -> AuditLedger:
@@ -95,7 +132,7 @@ def checked_work_of(ledger: Ledger) -> AuditLedger:
             ExitCode.NOTHING_TO_EXPORT,
             f"the swarm {ledger.manifest.name!r} does not audit its members' work, so no contribution "
             "can be proved",
-            "`distro-node status` shows what members report about themselves",
+            "`distro-node contributions` shows what members announced",
         )
     return ledger.work
 

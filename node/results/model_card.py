@@ -10,12 +10,13 @@ import json
 import re
 from typing import Any
 
-from ...crypto.identity import PeerId, peer_text
+from ...crypto.identity import peer_text
 from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.structure import to_plain
 from ...protocol.wire.swarm_id import swarm_text
 from ..training.task_names import DIFFUSION, MASKED_LM, SFT
+from .contributions import announced_work
 from .saved_state import State, image_settings
 
 PROVENANCE_NAME = "distro-node.json"
@@ -72,17 +73,12 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
 def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
     """Return tokens and rounds of every member up to round `last`, the most tokens first, from the
     records."""
-    rounds: dict[PeerId, int] = {}
-    tokens: dict[PeerId, int] = {}
-    for round_ in range(1, last + 1):
-        for entry in ledger[round_].record.updates:
-            rounds[entry.peer] = rounds.get(entry.peer, 0) + 1
-            tokens[entry.peer] = tokens.get(entry.peer, 0) + entry.tokens
-    order = sorted(tokens, key=lambda peer: (-tokens[peer], peer))
+    done = announced_work(ledger, last)
+    order = sorted(done, key=lambda peer: (-done[peer][1], peer))
     return {
-        "tokens": sum(tokens.values()),
+        "tokens": sum(tokens for _, tokens in done.values()),
         "members": [
-            {"peer": peer_text(peer), "rounds": rounds[peer], "tokens": tokens[peer]}
+            {"peer": peer_text(peer), "rounds": done[peer][0], "tokens": done[peer][1]}
             for peer in order
         ],
     }

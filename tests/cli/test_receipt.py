@@ -122,11 +122,30 @@ def test_who_is_gone_is_still_in_it(command: Command, tmp_path: Path) -> None:
 
 
 def test_where_no_work_is_checked(command: Command, tmp_path: Path) -> None:
-    place = stored(tmp_path / "node", Chain(4, snapshot_interval=5).grow_until(10).ledger)
-    for name, *more in (("contributions",), ("receipt", "--peer", MEMBER)):
-        command(name, *more, "--data-dir", place).refused_with(
-            ExitCode.NOTHING_TO_EXPORT, "does not audit"
-        )
+    ledger = Chain(4, snapshot_interval=5).grow_until(10).ledger
+    place = stored(tmp_path / "node", ledger)
+    command("receipt", "--peer", MEMBER, "--data-dir", place).refused_with(
+        ExitCode.NOTHING_TO_EXPORT, "does not audit"
+    )
+    shown = command("contributions", "--data-dir", place)
+    assert (shown.code, shown.err) == (0, "")
+    _, titles, *rows, note = shown.out.splitlines()
+    assert titles.split() == ["peer", "updates", "tokens", "audited", "votes"]
+    assert "does not audit work" in note
+    told = json.loads(command("contributions", "--json", "--data-dir", place).out)
+    conforms("contributions", told)
+    assert told["audited"] is False
+    announced: dict[str, tuple[int, int]] = {}
+    for round_ in range(1, len(ledger)):
+        for entry in ledger[round_].record.updates:
+            updates, tokens = announced.get(peer_text(entry.peer), (0, 0))
+            announced[peer_text(entry.peer)] = updates + 1, tokens + entry.tokens
+    assert len(announced) == 4
+    assert {row["peer"]: (row["updates"], row["tokens"]) for row in told["peers"]} == announced
+    for row in rows:
+        peer, updates, tokens, *words = row.split()
+        assert (int(updates), int(tokens.replace(",", ""))) == announced[peer]
+        assert words == ["not", "audited", "1"]
 
 
 def test_where_nothing_is_stored(command: Command, place: Path, tmp_path: Path) -> None:
