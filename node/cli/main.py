@@ -18,6 +18,7 @@ from ..config import ENVIRONMENT_PREFIX, command_options, load_defaults
 from ..errors import ExitCode, UserError
 from ..telemetry.logs import LogLevel, configure_logging
 from ..util.sanitize import harmless
+from ..util.standard_streams import drop_unwritten, open_standard_streams
 from .bootstrap import bootstrap
 from .create import create
 from .dashboard import dashboard
@@ -76,9 +77,8 @@ class _Commands(TyperGroup):
                 result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader of our output (`| head`) has closed the pipe: report no error, and prevent
-            # another one when the interpreter flushes at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            # The reader of our output (`| head`) has closed the pipe, which is no error.
+            drop_unwritten()
             return None
         return result
 
@@ -120,13 +120,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wrong and one that states what to do. With DISTRO_NODE_DEBUG=1 bugs of ours print their traceback
     instead of writing it to a file.
     """
+    open_standard_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(args=given, prog_name="distro-node", obj=given)
     except SystemExit:
         raise
     except BaseException as error:
-        sys.exit(explain(error))
+        code = explain(error)
+        drop_unwritten()
+        sys.exit(code)
 
 
 def _print_version(wanted: bool) -> None:
