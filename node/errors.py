@@ -56,6 +56,7 @@ class ExitCode(IntEnum):
     FALSE_RECEIPT = 59
     ADDRESS_MISSING = 60
     SYSTEM_LIMIT = 61
+    PARTLY_VERIFIED = 62
     INTERRUPTED = 130
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import ExitCode, UserError
+from ..util.sanitize import harmless
 from .options import BestState, DataDirectory, Json, RoundState, data_directory, joined_swarm, which
+
+if TYPE_CHECKING:
+    from ..results.verify import Verified
 
 
 def export(
@@ -100,9 +104,10 @@ def verify(
 ) -> None:
     """Check that an exported model is what a swarm agreed on.
 
-    Computes the fingerprint of the weights in the directory anew and looks for it in the swarm's
-    records, which a quorum of its members has signed and this node has checked. The exit code is 0 if it
-    is there, in the round that the directory says, and 53 if not. For example:
+    Computes the fingerprint of the weights in the directory and looks for it in the swarm's records,
+    which a quorum of its members has signed and this node has checked. Configuration, tokenizer, chat
+    template and generation settings must be the swarm's, too. The exit code is 0 if all of it is so,
+    53 if not, and 62 if there are other files that a program might read. For example:
 
     \b
         distro-node verify my-model swarm-…
@@ -117,13 +122,29 @@ def verify(
     found = trio.run(verify_model, settings)
     if json:
         typer.echo(dumps(asdict(found)))
-        return
+    else:
+        typer.echo(_words(found))
+    if found.unchecked:
+        raise UserError(
+            ExitCode.PARTLY_VERIFIED,
+            f"{directory} holds what was not checked: {harmless(', '.join(found.unchecked))}",
+            "its weights are the swarm's; for the rest take these files away, or export the model "
+            "again with `distro-node export`",
+        )
+
+
+def _words(found: Verified) -> str:
     proof = {
         "content": "its content id is the one that the record certifies",
         "fingerprint": "its fingerprint is the one in the record. Nobody changed it by accident; only "
         "rounds with a snapshot have a content id, which nobody can forge either",
     }
-    typer.echo(
-        f"This is the swarm's model after round {found.round:,}: {proof[found.proof]}.\n"
+    beside = (
+        ""
+        if found.unchecked
+        else "  configuration, tokenizer and generation settings are its own\n"
+    )
+    return (
+        f"This is the swarm's model after round {found.round:,}: {proof[found.proof]}.\n{beside}"
         f"  record {found.record}, fingerprint {found.fingerprint}"
     )

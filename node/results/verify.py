@@ -1,8 +1,9 @@
 """Verification that an exported model is what the swarm agreed on.
 
 The weights in the directory are read into the manifest's own model, and their fingerprint and
-content id are looked up in the chain of records on this disk, each certified by a quorum. Of the
-directory's own statements only the claimed round is used.
+content id are looked up in the chain of records on this disk, each certified by a quorum.
+Configuration, tokenizer, chat template and generation settings follow from the manifest, and are
+compared with it. Of the directory's own statements only the claimed round is used.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from .model_card import PROVENANCE_NAME
 from .saved_state import StoredSwarm, read_swarm
 
 _MAX_PROVENANCE_BYTES = 16 << 20
+# What an export says of itself. Its claims are held against the records; no program takes a part of the
+# model from there.
+_FOR_PEOPLE = frozenset({"README.md", PROVENANCE_NAME})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,8 @@ class Verified:
     """`content`: a certified content id, which cannot be forged. `fingerprint`: the 64 bits in the
     record, which detect every accident, but an attacker with time could construct other parameters
     with the same ones."""
+    unchecked: tuple[str, ...]
+    """Files beside the model that a program might read, and that nothing here says anything about."""
 
 
 async def verify_model(settings: VerifySettings) -> Verified:
@@ -80,10 +86,7 @@ async def verify_model(settings: VerifySettings) -> Verified:
     except TrainerDied as failure:
         raise explain_trainer(failure) from None
     if found.differing:
-        keys = ", ".join(found.differing[:5])
-        raise _differs(directory, f"its config.json differs from the swarm's in {keys}")
-    if found.tokenizer != known.manifest.data.tokenizer:
-        raise _differs(directory, "its tokenizer.json is not the swarm's")
+        raise _differs(directory, f"not as the swarm has it: {', '.join(found.differing[:5])}")
     rounds = _rounds(known, found.fingerprint)
     if claimed is not None and claimed not in rounds:
         late = claimed + 1 >= len(known.ledger)
@@ -110,6 +113,7 @@ async def verify_model(settings: VerifySettings) -> Verified:
         record=known.ledger.parent(round_ + 1).hex(),
         fingerprint=f"{found.fingerprint:016x}",
         proof="fingerprint" if entry is None else "content",
+        unchecked=tuple(name for name in found.unchecked if name not in _FOR_PEOPLE),
     )
 
 

@@ -310,7 +310,9 @@ class Worker:
         return next(self._drawing, None)
 
     def _examine(self, directory: str) -> dict[str, Any]:
-        return examine(self._opened, Path(directory))
+        session = self._opened
+        assert self._store is not None
+        return examine(session, self._store, Path(directory))
 
     def _memory(self) -> dict[str, int]:
         return {

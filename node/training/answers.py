@@ -62,10 +62,10 @@ class ExportedParameters:
 
     fingerprint: int
     blob_list: bytes
-    differing: tuple[str, ...]
-    """The keys of its configuration that differ from the manifest's."""
-    tokenizer: bytes
-    """The content id of its `tokenizer.json`; the id of `NO_TOKENIZER` if it has none."""
+    differing: list[str]
+    """The files, and keys in them, that differ from those that the swarm's export has."""
+    unchecked: list[str]
+    """Files that a program might read and that could not be compared."""
 
 
 @dataclass(frozen=True)

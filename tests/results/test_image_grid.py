@@ -146,7 +146,7 @@ def test_an_export_is_verified(swarm: Made, tmp_path: Path) -> None:
     facts = json.loads((to / "distro-node.json").read_bytes())
     assert facts["images"]["classes"] == ["bar", "beam"]
     found = trio.run(verify_model, VerifySettings(directory=to, swarm=swarm_id, data_dir=root))
-    assert (found.round, found.proof) == (5, "content")
+    assert (found.round, found.proof, found.unchecked) == (5, "content", ())
     weights = to / "unet" / "diffusion_pytorch_model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1

@@ -129,6 +129,8 @@ async def test_an_export_is_what_the_swarm_agreed_on(finished: Made, exported: P
     found = await verify_model(asked)
     assert found.round == LAST
     assert found.proof == "content"
+    # The card and its facts are for people.
+    assert found.unchecked == ()
     assert found.fingerprint == f"{finished.fingerprints[-1]:016x}"
 
 
@@ -177,6 +179,21 @@ async def test_what_was_changed_is_found_out(
     )
     with pytest.raises(UserError, check=refusal(ExitCode.NOT_THE_SWARMS, word)):
         await verify_model(asked)
+
+
+def test_files_that_are_not_checked_end_otherwise(
+    finished: Made, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(exported, directory)
+    (directory / "chat_template.jinja").write_text("{{ messages }}")
+    arguments = ["verify", str(directory), swarm_text(finished.manifest.swarm)]
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--data-dir", str(finished.data.root)])
+    assert ended.value.code == ExitCode.PARTLY_VERIFIED
+    out, err = capsys.readouterr()
+    assert "after round 5" in out
+    assert "not checked: chat_template.jinja\n" in err
 
 
 async def test_any_kept_round_can_be_made_again_and_no_other(made: Made) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from distro_node.node.create.checkpoint import tokenizer_warning
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.export import export
+from distro_node.node.trainer.models.read_export import examine
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.node.trainer.tasks.text_generation import write_text
 from distro_node.node.training.errors import TrainerFailed
@@ -270,3 +272,114 @@ class TestWriting:
                 logits = session.model(input_ids=torch.tensor([ids])).logits
             ids.append(int(logits[0, -1].argmax()))
         assert tokenizer.decode(ids[begun:]) == written
+
+
+CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "eos_token_id in config.json": ("config.json", {"eos_token_id": 7}),
+    "dtype in config.json": ("config.json", {"dtype": "bfloat16"}),
+    "architectures in config.json": ("config.json", {"architectures": ["MistralForCausalLM"]}),
+    "rms_norm_eps in config.json": ("config.json", {"rms_norm_eps": 0.5}),
+    "temperature in generation_config.json": ("generation_config.json", {"temperature": 9.0}),
+    "eos_token_id in generation_config.json": ("generation_config.json", {"eos_token_id": 7}),
+    "add_bos_token in tokenizer_config.json": ("tokenizer_config.json", {"add_bos_token": True}),
+    "chat_template in tokenizer_config.json": ("tokenizer_config.json", {"chat_template": "x"}),
+}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingSession, BlobStore, Path]:
+    """Return a session of a swarm with a chat template, and what it exports."""
+    root = tmp_path_factory.mktemp("exported")
+    settings = TokenizerSettings(eos_token=END, chat_template=TEMPLATE)
+    session = session_with(root / "blobs", bpe(END, "<a>"), settings)
+    store = BlobStore(root / "blobs")
+    export(session, store, root / "out")
+    return session, store, root / "out"
+
+
+@pytest.fixture
+def again(
+    exported: tuple[TrainingSession, BlobStore, Path], tmp_path: Path
+) -> tuple[TrainingSession, BlobStore, Path]:
+    """Return the same with a copy of the files, which a test may change."""
+    session, store, out = exported
+    shutil.copytree(out, tmp_path / "out")
+    return session, store, tmp_path / "out"
+
+
+def test_an_export_differs_in_nothing(exported) -> None:
+    found = examine(*exported)
+    assert (found["differing"], found["unchecked"]) == ([], [])
+
+
+@pytest.mark.parametrize("expected", [*CHANGES])
+def test_a_changed_setting_is_named(again, expected: str) -> None:
+    session, store, out = again
+    name, more = CHANGES[expected]
+    path = out / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    assert examine(session, store, out)["differing"] == [expected]
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja"])
+def test_a_changed_file_is_named(again, name: str) -> None:
+    session, store, out = again
+    (out / name).write_bytes((out / name).read_bytes() + b" ")
+    assert examine(session, store, out)["differing"] == [name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"],
+)
+def test_a_missing_file_is_named(again, name: str) -> None:
+    session, store, out = again
+    (out / name).unlink()
+    with pytest.raises(TrainerFailed, match=f"{name} cannot be read") as caught:
+        examine(session, store, out)
+    assert caught.value.kind == "bad_model"
+
+
+def test_files_that_are_not_compared_are_listed(again) -> None:
+    session, store, out = again
+    (out / ".gitattributes").write_text("")
+    (out / "added_tokens.json").write_text("{}")
+    (out / "more").mkdir()
+    (out / "more" / "modeling.py").write_text("")
+    (out / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model.safetensors"}}')
+    unchecked = examine(session, store, out)["unchecked"]
+    assert unchecked == [
+        "added_tokens.json",
+        "model.safetensors.index.json",
+        "more/modeling.py",
+    ]
+
+
+def test_without_the_swarm_s_tokenizer_nothing_of_it_is_certified(again) -> None:
+    session, store, out = again
+    assert session.manifest.data.tokenizer_settings is not None
+    data = session.manifest.data
+    poor = BlobStore(out.parent / "poor")
+    poor.put(store.get(data.tokenizer) or b"")
+    found = examine(session, poor, out)
+    assert found["differing"] == []
+    assert found["unchecked"] == [
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+    ]
+
+
+def test_a_start_token_of_the_founder_s_choice_is_the_swarm_s(tmp_path: Path) -> None:
+    session = session_with(tmp_path / "blobs", bpe(END, "<s>"), TokenizerSettings(bos_token="<s>"))
+    manifest = session.manifest
+    session.manifest = dataclasses.replace(
+        manifest, data=dataclasses.replace(manifest.data, start_token=1)
+    )
+    store = BlobStore(tmp_path / "blobs")
+    export(session, store, tmp_path / "out")
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() != store.get(manifest.data.tokenizer)
+    found = examine(session, store, tmp_path / "out")
+    assert (found["differing"], found["unchecked"]) == ([], [])

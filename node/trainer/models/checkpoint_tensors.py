@@ -66,6 +66,14 @@ def tensor_types(directory: Path) -> dict[str, str]:
     return found
 
 
+def weights_files(directory: Path) -> list[str]:
+    """Return the files of a checkpoint from which the library takes its weights, and the index of
+    them."""
+    if (directory / WEIGHTS_NAME).is_file():
+        return [WEIGHTS_NAME]
+    return [INDEX_NAME, *_files(directory)]
+
+
 def check_tensors(types: Mapping[str, str], unexpected: Collection[str]) -> None:
     """Raise `TrainerFailed` (`bad_model`) if a checkpoint holds a tensor that is not floating point,
     or if a tensor is `unexpected`: the library found no place for it."""

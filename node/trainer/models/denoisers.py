@@ -23,6 +23,9 @@ from ...util.first_line import first_line
 UNET = "unet"
 """The folder of an export that contains the model, as the library's pipelines expect."""
 SCHEDULER = "scheduler"
+INDEX_NAME = "model_index.json"
+SCHEDULER_CONFIG_NAME = f"{SCHEDULER}/scheduler_config.json"
+VERSION_KEY = "_diffusers_version"
 WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
 
 # The linear schedule begins and ends with these values where it has 1,000 steps (Ho et al., arXiv
@@ -97,15 +100,22 @@ def write_denoiser(model: Denoiser, settings: ImageSettings, directory: Path) ->
 
     model.unet.save_pretrained(directory / UNET, safe_serialization=True)
     noise_schedule(settings).save_pretrained(directory / SCHEDULER)
-    if not settings.classes:
-        # The library's only pipeline for such models takes no class.
-        index = {
-            "_class_name": "DDPMPipeline",
-            "_diffusers_version": diffusers.__version__,
-            SCHEDULER: ["diffusers", "DDPMScheduler"],
-            UNET: ["diffusers", "UNet2DModel"],
-        }
-        (directory / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
+    index = pipeline_index(settings)
+    if index is not None:
+        index |= {VERSION_KEY: diffusers.__version__}
+        (directory / INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def pipeline_index(settings: ImageSettings) -> dict[str, Any] | None:
+    """Return what makes a directory a pipeline of the library, without its version; None for images
+    of several classes: its only pipeline for such models takes no class."""
+    if settings.classes:
+        return None
+    return {
+        "_class_name": "DDPMPipeline",
+        SCHEDULER: ["diffusers", "DDPMScheduler"],
+        UNET: ["diffusers", "UNet2DModel"],
+    }
 
 
 def read_denoiser(directory: Path, model: Denoiser) -> None:

@@ -7,7 +7,7 @@ the tokenizer: a configuration's defaults are the ids of another tokenizer.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ from .exported_config import complete_config
 _IDS = {"eos_token_id": "eos_token", "bos_token_id": "bos_token", "pad_token_id": "pad_token"}
 
 
+TOKENIZER_NAME = "tokenizer.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 ADAPTER_CONFIG_NAME = "adapter_config.json"
 ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
 ADAPTER_PREFIX = "base_model.model."
@@ -66,8 +68,38 @@ def export(
         assert isinstance(session.model, Denoiser)
         write_denoiser(session.model, session.task.settings, directory)
         return
-    definition, tokenizer, settings = open_tokenizer(session.manifest, store)
+    beside = settings_files(session, store)
     directory.mkdir(parents=True, exist_ok=True)
+    adapter = session.manifest.adapter
+    if adapter is None:
+        _write_checkpoint(session.model, beside.ids, directory)
+    elif merged:
+        whole = merged_model(session.manifest, session.model, session.parameters)
+        _write_checkpoint(whole, beside.ids, directory)
+        (directory / MERGED_ADAPTER).mkdir()
+        _write_adapter(session, adapter, directory / MERGED_ADAPTER)
+    else:
+        _write_adapter(session, adapter, directory)
+    for name, content in beside.files.items():
+        (directory / name).write_bytes(content)
+
+
+@dataclass(frozen=True)
+class SettingsFiles:
+    """What an export has beside its weights and follows from the swarm's tokenizer."""
+
+    files: dict[str, bytes]
+    """The tokenizer's files by name."""
+    ids: dict[str, Any]
+    """The tokens that begin, end and pad a text, in `config.json` and `generation_config.json`."""
+
+
+def settings_files(session: TrainingSession, store: BlobStore) -> SettingsFiles:
+    """Return the tokenizer's files and the ids of special tokens: the same wherever they are made.
+
+    Raises `TrainerFailed` (`bad_data`).
+    """
+    definition, tokenizer, settings = open_tokenizer(session.manifest, store)
     ids: dict[str, Any] = special_ids(tokenizer, settings)
     several = session.manifest.model.get("eos_token_id")
     if isinstance(several, list) and ids["eos_token_id"] in several:
@@ -79,26 +111,15 @@ def export(
             ids["eos_token_id"] if isinstance(ids["eos_token_id"], list) else [ids["eos_token_id"]]
         )
         ids["eos_token_id"] = [*known, *({turn} - {*known})]
-    adapter = session.manifest.adapter
-    if adapter is None:
-        _write_checkpoint(session.model, ids, directory)
-    elif merged:
-        whole = merged_model(session.manifest, session.model, session.parameters)
-        _write_checkpoint(whole, ids, directory)
-        (directory / MERGED_ADAPTER).mkdir()
-        _write_adapter(session, adapter, directory / MERGED_ADAPTER)
-    else:
-        _write_adapter(session, adapter, directory)
-    (directory / "tokenizer.json").write_bytes(definition)
-    known = longest_sequence(session.model.config.to_dict())
+    longest = longest_sequence(session.model.config.to_dict())
     table = tokenizer_table(
-        settings, known or session.manifest.data.sequence_length, _adds_start(session.manifest)
+        settings, longest or session.manifest.data.sequence_length, _adds_start(session.manifest)
     )
-    (directory / "tokenizer_config.json").write_text(
-        json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    written = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
+    files = {TOKENIZER_NAME: definition, TOKENIZER_CONFIG_NAME: written.encode()}
     if settings.chat_template is not None:
-        (directory / CHAT_TEMPLATE_NAME).write_text(settings.chat_template, encoding="utf-8")
+        files[CHAT_TEMPLATE_NAME] = settings.chat_template.encode()
+    return SettingsFiles(files, ids)
 
 
 def adapter_configuration(adapter: AdapterSpec, model_type: str) -> dict[str, Any]:

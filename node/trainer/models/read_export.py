@@ -7,6 +7,8 @@ and no code in it is run.
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +18,46 @@ from safetensors.torch import load_file
 from ....crypto.hashing import content_id
 from ....protocol.wire.blobs import BlobList
 from ....protocol.wire.manifest import AdapterSpec, Manifest
-from ...training.architectures import makes_images
+from ...storage.blob_store import BlobStore
 from ...training.errors import TrainerFailed
-from ...training.task_names import NO_TOKENIZER
+from ...training.task_names import ImageSettings
+from ...training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from ...util.first_line import first_line
 from ..optimizer.fingerprint import fingerprint
 from ..session import TrainingSession
+from ..tasks.image_tasks import Diffusion
 from .adapters import merged_model
-from .denoisers import UNET, Denoiser, named_keys, read_denoiser, written_config
+from .checkpoint_tensors import weights_files
+from .denoisers import (
+    INDEX_NAME,
+    SCHEDULER_CONFIG_NAME,
+    UNET,
+    VERSION_KEY,
+    Denoiser,
+    named_keys,
+    noise_schedule,
+    pipeline_index,
+    read_denoiser,
+    written_config,
+)
+from .denoisers import WEIGHTS_NAME as IMAGE_WEIGHTS_NAME
 from .export import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_PREFIX,
     ADAPTER_WEIGHTS_NAME,
     MERGED_ADAPTER,
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_NAME,
+    SettingsFiles,
     adapter_configuration,
+    settings_files,
 )
 from .exported_config import both_spellings
 from .initial_parameters import read_checkpoint
 from .model import model_config, new_model, ordered_parameters
 from .snapshot import snapshot_chunks
 
-# Keys that follow the tokenizer, and those that the library writes about itself.
+# Keys that are compared with what the export has there, and those that change no result.
 _FREE = frozenset(
     {"bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "architectures", "dtype"}
     | {"torch_dtype", "transformers_version"}
@@ -45,49 +66,154 @@ _FREE = frozenset(
 _FREE_ADAPTER = frozenset(
     {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision"}
 )
+_FREE_GENERATION = frozenset({"transformers_version", "_from_model_config"})
+GENERATION_NAME = "generation_config.json"
+_MAX_UNCHECKED = 20
 _MAX_JSON_BYTES = 64 << 20
 # Relative to the largest weight of a matrix: a few times float32's rounding of a product and a sum.
 _ROUNDING = 1e-6
 
 
-def examine(session: TrainingSession, directory: Path) -> dict[str, Any]:
-    """Return the fields of `client.Examined`. Raises `TrainerFailed` (`bad_model`)."""
-    manifest = session.manifest
-    if makes_images(str(manifest.model.get("model_type"))):
-        parameters, differing = _denoiser(manifest, directory)
-    elif manifest.adapter is None:
+def examine(session: TrainingSession, store: BlobStore, directory: Path) -> dict[str, Any]:
+    """Return the fields of `answers.ExportedParameters`. Raises `TrainerFailed` (`bad_model`)."""
+    manifest, adapter = session.manifest, session.manifest.adapter
+    found = _Comparison(directory)
+    if isinstance(session.task, Diffusion):
+        parameters = _denoiser(manifest, session.task.settings, found)
+    elif adapter is None:
         model = read_checkpoint(directory, model_config(manifest.model))
         parameters = [*map(_detached, ordered_parameters(model, manifest.parameters))]
-        differing = _differing(manifest.model, _read(directory / "config.json"))
+        _compare_checkpoint(session, store, found)
     elif (directory / MERGED_ADAPTER).is_dir():
         parameters = _read_adapter(manifest, directory / MERGED_ADAPTER)
-        differing = _differing_adapter(manifest.adapter, manifest, directory / MERGED_ADAPTER)
-        differing += _differing(manifest.model, _read(directory / "config.json"))
-        _check_merged(session, manifest.adapter, parameters, directory)
+        _compare_adapter(adapter, manifest, found, f"{MERGED_ADAPTER}/")
+        _compare_checkpoint(session, store, found)
+        _check_merged(session, adapter, parameters, directory)
     else:
         parameters = _read_adapter(manifest, directory)
-        differing = _differing_adapter(manifest.adapter, manifest, directory)
+        _compare_adapter(adapter, manifest, found)
+        _compare_tokenizer(session, store, found)
     chunks = tuple(content_id(chunk) for chunk in snapshot_chunks(parameters))
     blobs = BlobList(kind="snapshot", size=4 * manifest.elements, chunks=chunks)
-    tokenizer = directory / "tokenizer.json"
     return {
         "fingerprint": fingerprint(parameters),
         "blob_list": blobs.encode(),
-        "differing": differing,
-        "tokenizer": content_id(tokenizer.read_bytes() if tokenizer.is_file() else NO_TOKENIZER),
+        "differing": found.differing,
+        "unchecked": found.unchecked(),
     }
 
 
-def _denoiser(manifest: Manifest, directory: Path) -> tuple[list[torch.Tensor], tuple[str, ...]]:
-    """Return the parameters of a model of images, and the keys in which its configuration differs."""
+class _Comparison:
+    """What was compared of a directory, and what differs from what the swarm's export has."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.differing: list[str] = []
+        self._seen: set[str] = set()
+        self._unknown: list[str] = []
+
+    def seen(self, *names: str) -> None:
+        """Count files as compared."""
+        self._seen.update(names)
+
+    def unknown(self, *names: str) -> None:
+        """Note files that would have to be compared, and cannot be."""
+        self.seen(*names)
+        self._unknown += names
+
+    def keys(self, name: str, keys: Iterable[str]) -> None:
+        """Note the keys in which a file differs."""
+        self.seen(name)
+        self.differing += (f"{key[:64]} in {name}" for key in sorted(keys))
+
+    def table(self, name: str, meant: Mapping[str, Any], free: Collection[str] = ()) -> None:
+        """Compare a file of JSON: every key but the `free` ones has to be as `meant`. A key that is
+        null counts as missing."""
+        written = _parsed(_read(self.directory / name), name)
+        keys = {*written, *meant} - {*free}
+        self.keys(name, (key for key in keys if written.get(key) != meant.get(key)))
+
+    def content(self, name: str, meant: bytes) -> None:
+        """Compare a file byte for byte."""
+        self.seen(name)
+        if _read(self.directory / name) != meant:
+            self.differing.append(name)
+
+    def unchecked(self) -> list[str]:
+        """Return the files that a program which opens the directory might read, and that were not
+        compared."""
+        found = list(self._unknown)
+        for place, folders, names in os.walk(self.directory):
+            # No program takes a part of a model from a hidden file.
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in sorted(names):
+                path = (Path(place) / name).relative_to(self.directory).as_posix()
+                if not name.startswith(".") and path not in self._seen:
+                    found.append(path[:200])
+            if len(found) >= _MAX_UNCHECKED:
+                break
+        return found[:_MAX_UNCHECKED]
+
+
+def _denoiser(
+    manifest: Manifest, settings: ImageSettings, found: _Comparison
+) -> list[torch.Tensor]:
+    """Return the parameters of a model of images, and compare what else there is of it."""
     model = new_model(model_config(manifest.model), torch.device("cpu"))
     assert isinstance(model, Denoiser)
-    read_denoiser(directory, model)
-    found = named_keys(_parsed(_read(directory / UNET / "config.json"), "config.json"))
+    read_denoiser(found.directory, model)
+    found.seen(f"{UNET}/{IMAGE_WEIGHTS_NAME}")
+    name = f"{UNET}/config.json"
+    written = named_keys(_parsed(_read(found.directory / name), name))
     meant = written_config(model)
-    differing = [key for key in sorted({*found, *meant}) if found.get(key) != meant.get(key)]
-    parameters = [*map(_detached, ordered_parameters(model, manifest.parameters))]
-    return parameters, tuple(key[:64] for key in differing)
+    found.keys(name, (key for key in {*written, *meant} if written.get(key) != meant.get(key)))
+    schedule = json.loads(noise_schedule(settings).to_json_string())
+    found.table(SCHEDULER_CONFIG_NAME, schedule, {VERSION_KEY})
+    index = pipeline_index(settings)
+    if index is not None:
+        found.table(INDEX_NAME, index, {VERSION_KEY})
+    return [*map(_detached, ordered_parameters(model, manifest.parameters))]
+
+
+def _compare_checkpoint(session: TrainingSession, store: BlobStore, found: _Comparison) -> None:
+    """Compare all of a checkpoint but its weights."""
+    name = "config.json"
+    written = _parsed(_read(found.directory / name), name)
+    found.keys(name, _differing(session.manifest.model, written))
+    # With another number type a program computes another model from the same weights.
+    types = {str(written[key]) for key in ("dtype", "torch_dtype") if written.get(key)}
+    found.keys(name, ["dtype"] if types - {"float32"} else [])
+    # Some programs choose the model's class by it.
+    classes = written.get("architectures")
+    found.keys(name, [] if classes in (None, [type(session.model).__name__]) else ["architectures"])
+    found.seen(*weights_files(found.directory))
+    beside = _compare_tokenizer(session, store, found)
+    generation = getattr(session.model, "generation_config", None) is not None
+    if beside is None:
+        found.unknown(name, *([GENERATION_NAME] if generation else []))
+        return
+    found.keys(name, (key for key, token in beside.ids.items() if written.get(key) != token))
+    if generation:
+        meant = {key: token for key, token in beside.ids.items() if token is not None}
+        found.table(GENERATION_NAME, meant, _FREE_GENERATION)
+
+
+def _compare_tokenizer(
+    session: TrainingSession, store: BlobStore, found: _Comparison
+) -> SettingsFiles | None:
+    """Compare the tokenizer's files; return what they have to be, or None where this machine does not
+    hold the swarm's."""
+    data = session.manifest.data
+    if not all(store.has(blob) for blob in (data.tokenizer, data.tokenizer_settings) if blob):
+        found.unknown(TOKENIZER_NAME, TOKENIZER_CONFIG_NAME, CHAT_TEMPLATE_NAME)
+        return None
+    beside = settings_files(session, store)
+    for name, content in beside.files.items():
+        if name.endswith(".json") and name != TOKENIZER_NAME:
+            found.table(name, json.loads(content))
+        else:
+            found.content(name, content)
+    return beside
 
 
 def _detached(parameter: torch.Tensor) -> torch.Tensor:
@@ -143,27 +269,29 @@ def _check_merged(
             )
 
 
-def _differing_adapter(
-    adapter: AdapterSpec, manifest: Manifest, directory: Path
-) -> tuple[str, ...]:
+def _compare_adapter(
+    adapter: AdapterSpec, manifest: Manifest, found: _Comparison, folder: str = ""
+) -> None:
+    name = folder + ADAPTER_CONFIG_NAME
     expected = adapter_configuration(adapter, manifest.model["model_type"])
-    found = _parsed(_read(directory / ADAPTER_CONFIG_NAME), ADAPTER_CONFIG_NAME)
-    targets = found.get("target_modules")
+    written = _parsed(_read(found.directory / name), name)
+    targets = written.get("target_modules")
     if isinstance(targets, list) and all(isinstance(each, str) for each in targets):
         # A program that opened and saved it again may have changed the order.
-        found["target_modules"] = sorted(targets)
-    keys = sorted({*found, *expected} - _FREE_ADAPTER)
-    return tuple(key[:64] for key in keys if found.get(key) != expected.get(key))
+        written["target_modules"] = sorted(targets)
+    keys = {*written, *expected} - _FREE_ADAPTER
+    found.keys(name, (key for key in keys if written.get(key) != expected.get(key)))
+    found.seen(folder + ADAPTER_WEIGHTS_NAME)
 
 
-def _differing(meant: dict[str, Any], written: bytes) -> tuple[str, ...]:
-    """Return the keys of a written configuration that differ from the manifest's or are missing
+def _differing(meant: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+    """Yield the keys of a written configuration that differ from the manifest's or are missing
     there."""
-    found = _parsed(written, "config.json")
     # In the library's own spelling, which changes some keys.
     expected = both_spellings(json.loads(model_config(meant).to_json_string(use_diff=False)))
-    keys = sorted({*found, *(key for key in meant if key in expected)} - _FREE)
-    return tuple(key[:64] for key in keys if key not in expected or found.get(key) != expected[key])
+    for key in {*found, *(key for key in meant if key in expected)} - _FREE:
+        if key not in expected or found.get(key) != expected[key]:
+            yield key
 
 
 def _parsed(written: bytes, name: str) -> dict[str, Any]:
