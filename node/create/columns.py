@@ -226,8 +226,8 @@ class _MappedFile:
             if self._map.size() < len(self._map):
                 raise BadFile(
                     "was cut short by another program while it was read",
-                    "begin again when nothing writes to the file any more; a file that is replaced "
-                    "under another name and then renamed does no harm",
+                    "run the command again when no program writes to the file; replacing it by "
+                    "renaming another file is safe",
                 )
             row = next(rows, None)
             if row is None:

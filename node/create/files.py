@@ -53,7 +53,7 @@ _DESCRIPTIONS = frozenset(
 )
 """Files that describe a data set and are not data."""
 _OTHER_SPLIT = "of another split"
-_NO_SPLIT = "of no split of the data set"
+_NO_SPLIT = "in no split of the data set"
 _NO_DATA = "not of the data set itself"
 _SECOND = "linked a second time"
 _WITHOUT_ROWS: tuple[Format, ...] = ("text", "tokens", "image")

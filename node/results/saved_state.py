@@ -133,7 +133,7 @@ async def made_again(
     except NotKept as problem:
         raise nothing(
             str(problem),
-            "start again, or join the swarm and let the node reach the state 'training'",
+            "run the command again, or join the swarm and let the node reach the state 'training'",
         ) from None
     except (TrainerDied, TrainerFailed) as failure:
         raise explain_trainer(failure, path) from None

@@ -64,7 +64,7 @@ def refusal(*paths: Path, **options: Any) -> UserError:
 
 OTHER, NONE, BESIDE = (
     "of another split",
-    "of no split of the data set",
+    "in no split of the data set",
     "not of the data set itself",
 )
 

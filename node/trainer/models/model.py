@@ -127,7 +127,9 @@ def ordered_parameters(
     for spec in table:
         shape = _table_shape(model, found[spec.name]) if spec.name in found else None
         if shape != spec.shape:
-            there = "is not in the model" if shape is None else f"has the shape {shape} there"
+            there = (
+                "is not in the model" if shape is None else f"has the shape {shape} in the model"
+            )
             raise _bad(f"the manifest's parameter {spec.name} {spec.shape} {there}")
     names = {spec.name for spec in table}
     if len(names) != len(table) or names != set(found):

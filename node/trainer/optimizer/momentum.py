@@ -109,5 +109,7 @@ def _note(check: blake3, key: str, tensor: torch.Tensor) -> None:
 
 
 def _refuse(path: Path, problem: str) -> bool:
-    _log.warning("the saved momentum %s is discarded and starts at zero: %s", path, problem)
+    _log.warning(
+        "the saved momentum %s is discarded, and momentum starts at zero: %s", path, problem
+    )
     return False
