@@ -30,18 +30,16 @@ demo: $(INSTALLED) ## a swarm on this machine: trains, loses a node, takes it ba
 # first: where an environment forbids to write it, each would compile the project by itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Types are checked beside the tests, which wait now and then. Four tests at a time, file by file: some of
-# them wait while others compute. tests/turns.py says which worker begins where.
-test: $(INSTALLED) ## style, types and all tests but those of documents and the long hunts; says how long
-	@began=$$(date +%s); mkdir -p $(VENV)/log; \
+# Four tests at a time, file by file: some of them wait while others compute. tests/turns.py says which
+# worker begins where. Types are `make lint`: pyright takes minutes and gigabytes of its own.
+test: $(INSTALLED) ## style and all tests but those of documents and the long hunts; says how long
+	@began=$$(date +%s); \
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . || exit 1; \
-	$(BIN)/pyright > $(VENV)/log/pyright.txt 2>&1 & types=$$!; \
 	$(BIN)/python -m compileall -q crypto node protocol benchmarks; \
 	$(BIN)/pytest -n 4 --dist loadfile --ignore tests/benchmarks --ignore tests/documents $(ARGS); tests=$$?; \
-	wait $$types; checked=$$?; cat $(VENV)/log/pyright.txt; \
 	took=$$(( $$(date +%s) - began )); \
 	echo "make test: $$(( took / 60 )) min $$(( took % 60 )) s"; \
-	[ $$tests = 0 ] && [ $$checked = 0 ]
+	exit $$tests
 
 test-docs: $(INSTALLED) ## what documents name exists, the tutorial runs, and benchmarks still work
 	$(BIN)/pytest -n 2 --dist loadfile tests/benchmarks tests/documents $(ARGS)
