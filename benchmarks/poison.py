@@ -9,7 +9,8 @@ like; what it sends is something else. It sees all honest updates first, and kno
 coefficients no other member sends. `WAYS` lists the attacks. Each one is compared with a swarm
 without the hostile members (`absent`) and with the same guard: the outlier filter alone (`audit`),
 or the outlier filter, audits and the update weight of members without votes (`checks`), as in the
-program. `honest` is what they would have contributed.
+program. `honest` is what they would have contributed. In two ways hostile members lead as well
+(`leading.py`), with the rule by which the others vote for complete records alone, and without it.
 
 With `checks` the program's own rules decide who audits whom, what follows from a low score, who
 votes and whose updates count; and an audit is computed as a node computes it, on the assigned
@@ -31,7 +32,7 @@ import json
 import statistics
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -50,6 +51,7 @@ from distro_node.protocol.codec.outlier_filter import contradicted
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
 from distro_node.protocol.sampling.update_weights import of_checked, once
+from leading import Leading, Named
 from outlier_filter import signs_said
 from runs import append_run, finite, read_runs
 from training import Setting, Trial, read_corpus, usual_schedule
@@ -164,6 +166,10 @@ class Way:
     """Whether it is honest until it has votes."""
     lies: bool = False
     """Whether its audits report that honest members do nothing, and that hostile ones work."""
+    leads: bool = False
+    """Whether it leaves out what it can of the records that it leads."""
+    asked: bool = True
+    """Whether the others vote for complete records alone."""
     present: bool = True
 
 
@@ -180,6 +186,8 @@ WAYS: dict[str, Way] = {
     "the head": Way(the_head),
     "all for one parameter": Way(all_for_one),
     "the same, each with its own": Way(each_its_own),
+    "all for one, and it leads": Way(all_for_one, leads=True),
+    "the same, unasked": Way(all_for_one, leads=True, asked=False),
 }
 
 
@@ -202,6 +210,9 @@ class Run:
     votes: float
     """The hostile fraction of all votes at the end."""
     settings: dict[str, Any] = field(default_factory=dict)
+    led: list[float] = field(default_factory=list)
+    """Where hostile members lead: the fraction of records that they wrote, and the hostile fraction
+    of the updates in these, and in those of others."""
 
 
 @dataclass
@@ -275,6 +286,18 @@ class Poisoning:
         """Members that are out of the step, and since which round."""
         self.said = {True: [0, 0], False: [0, 0]}
         """False and honest updates: how many were sent, and how many were added up."""
+        self.records: list[Named] = []
+        """The records, where hostile members lead."""
+        self._leading = (
+            Leading(
+                there,
+                self.hostile,
+                np.random.default_rng(trial.setting.seed + 2),
+                asked=way.asked,
+            )
+            if way.leads
+            else None
+        )
 
     def round(self, number: int, rate: float) -> None:
         """Run one round, counted from 0."""
@@ -286,7 +309,6 @@ class Poisoning:
             worker = self._workers[peer]
             worker.accumulate(self._trial.gradients(batches[peer]))
             taken = worker.take(number)
-            worker.forget(number)
             updates[peer] = Update(taken.positions, taken.signs)
         honest = [update for peer, update in updates.items() if peer not in self.hostile]
         now = Field(self._layout, honest, self._chance)
@@ -300,8 +322,12 @@ class Poisoning:
         if self._guard == "checks":
             self._past[number] = Past([p.clone() for p in self._parameters], batches, updates)
             self._past.pop(number - 3 * LASTS, None)
+        named = self._named(number, updates)
+        for peer in updates:
+            settle = self._workers[peer].forget if peer in named else self._workers[peer].refund
+            settle(number)
         counts = self._counts(number, updates)
-        in_step = [peer for peer in updates if counts[peer]]
+        in_step = [peer for peer in updates if counts[peer] and peer in named]
         sent = [updates[peer] for peer in in_step]
         left_out = contradicted(self._layout, sent, number) if self._spec.audit else set[int]()
         heard = [peer for index, peer in enumerate(in_step) if index not in left_out]
@@ -334,6 +360,30 @@ class Poisoning:
         with torch.no_grad():
             seen = changes([dealt], own, share, self._layout, self._spec, worker)
             return look(past.updates[peer], (table for (table,) in seen)).thousandths
+
+    def _named(self, number: int, updates: dict[PeerId, Update]) -> Collection[PeerId]:
+        """Return the members whose update the round's record names."""
+        if self._leading is None:
+            return updates.keys()
+        record = self._leading.record(number + 1)
+        self.records.append(record)
+        return record.peers
+
+    def led(self) -> list[float]:
+        """Return the fraction of records that hostile members led, and the hostile fraction of the
+        updates in these and in the others; nothing where they lead none."""
+        theirs, others = (
+            [
+                len(record.peers & self.hostile) / len(record.peers)
+                for record in self.records
+                if record.hostile is hostile
+            ]
+            for hostile in (True, False)
+        )
+        if not theirs or not others:
+            return []
+        share = len(theirs) / len(self.records)
+        return [share, statistics.fmean(theirs), statistics.fmean(others)]
 
     def _lies(self, peer: PeerId) -> bool:
         way = self._way
@@ -379,6 +429,7 @@ def train(name: str, guard: Guard, trial: Trial, options: argparse.Namespace) ->
         found=sorted(out[peer] for peer in poisoning.hostile & out.keys()),
         accused=sorted(out[peer] for peer in out.keys() - poisoning.hostile),
         votes=hostile / sum(votes.values()),
+        led=poisoning.led(),
     )
 
 
@@ -483,6 +534,7 @@ def _of_way(runs: Sequence[Run], beside: dict[int, float]) -> dict[str, Any]:
         "found": [run.found for run in runs],
         "honest_out": sum(len(run.accused) for run in runs),
         "votes_last": max(run.votes for run in runs),
+        "led": [run.led for run in runs],
         "runs": [
             {key: value for key, value in asdict(run).items() if key in ("seed", "loss", "curve")}
             for run in runs

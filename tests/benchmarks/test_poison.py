@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
 from distro_node.protocol.wire.manifest import ParameterSpec
 
@@ -75,6 +77,29 @@ def test_who_lies_where_others_are_silent_is_found_with_looks(benchmark: Any) ->
     assert run.accused == []
     assert run.votes == 0
     assert run.lies_in_the_step < 0.5
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_leader_leaves_out_what_it_can(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """Where members vote for complete records alone that is what came late; else all of the others'."""
+    monkeypatch.syspath_prepend(checkout / "benchmarks")
+    leading = importlib.import_module("leading")
+    members = [PeerId(content_id(b"member %d" % number)) for number in range(12)]
+    hostile = set(members[3::4])
+    swarm = leading.Leading(members, hostile, np.random.default_rng(1), asked=asked)
+    records = [swarm.record(number) for number in range(1, 41)]
+    theirs = [record.peers for record in records if record.hostile]
+    assert len(theirs) > 4
+    assert all(hostile <= peers for peers in theirs)
+    if not asked:
+        assert all(peers == hostile for peers in theirs)
+        return
+    assert min(map(len, theirs)) >= 9
+    assert sum(map(len, theirs)) / len(theirs) > 11
+    # Nor do they keep an honest leader's record from being decided.
+    assert max(record.slot for record in records) == 1
 
 
 def test_what_it_writes(
