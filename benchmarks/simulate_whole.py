@@ -1,7 +1,7 @@
 """Whole node processes under faults, in virtual time: the entire daemon except libp2p and torch.
 
-    python benchmarks/simulate_whole.py [--seeds A:B,…] [--faults none|crash|network|liars|all|cut]
-                                        [--json FILE]
+    python benchmarks/simulate_whole.py [--seeds A:B,…] [--json FILE]
+        [--faults none|crash|network|liars|all|cut|down|looks|speakers]
     python benchmarks/simulate_whole.py --soak FILE [--seeds A:B] [--commit TEXT]
     python benchmarks/simulate_whole.py --summarise FILE [--json FILE]
 
@@ -41,6 +41,7 @@ _SOAK: tuple[tuple[Family, int], ...] = (
     ("cut", 3),
     ("network", 2),
     ("speakers", 3),
+    ("looks", 2),
     ("down", 1),
     ("none", 1),
 )

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
+from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.lottery import SECRET_BYTES
 from distro_node.protocol.member.effects import Effect, Publish, Train
 from distro_node.protocol.wire.encoding import encode
@@ -19,6 +22,7 @@ from distro_node.protocol.wire.messages import (
     AuditEntry,
     AuditMessage,
     AuditScore,
+    Message,
     Proposal,
     ReauditMessage,
     Record,
@@ -78,16 +82,16 @@ _LATEST_SECONDS = 6.0
 _SLOWER = 20
 
 
-def draw_idlers(count: int, chance: random.Random) -> Liars:
-    """Draw liars, fewer than a third of `count` nodes, never the founder; sometimes all are one
-    crowd."""
+def draw_idlers(count: int, chance: random.Random, idle: Sequence[str] = IDLE) -> Liars:
+    """Draw liars, fewer than a third of `count` nodes, never the founder, each of whom does not work in
+    one of the `idle` ways; sometimes all are one crowd."""
     number = chance.randrange(1, (count - 1) // 3 + 1)
     crowd = chance.random() < 0.2
     return tuple(
         (
             index,
             (
-                CROWD if crowd else chance.choice(IDLE),
+                CROWD if crowd else chance.choice(idle),
                 *sorted(chance.sample(UNTRUE, chance.randrange(3))),
             ),
         )
@@ -95,109 +99,169 @@ def draw_idlers(count: int, chance: random.Random) -> Liars:
     )
 
 
-class Idler(Liar):
-    """A liar that also lies about work."""
+class IdleMember(Protocol):
+    """What the lies about work need of a liar, in either simulation."""
 
-    def works(self, effect: Train) -> tuple[int, ...]:
-        return () if self._idles(effect.round) else effect.samples
+    @property
+    def tells(self) -> frozenset[str]: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def peer(self) -> PeerId: ...
+    @property
+    def swarm(self) -> Any: ...
+    @property
+    def member(self) -> Any: ...
+    @property
+    def sign(self) -> Callable[[str, bytes], Envelope]: ...
 
-    def judges(self, update: ContentId, seen: AuditScore) -> AuditScore:
-        maker = self.swarm.number(self.swarm.scores.maker(update))
-        if maker in self.swarm.watch.liars:
-            return score(HONEST) if FALSE_VERDICTS in self.tells else seen
-        if FALSE_VERDICTS in self.tells:
-            return score(0.0)
-        return (
-            AuditScore(seen.total * 11 // 20, seen.squares) if FAINT_PRAISE in self.tells else seen
-        )
+
+class WorkLies:
+    """One liar's lies about work: about its own, and about its audits of others."""
+
+    def __init__(self, liar: IdleMember, chance: random.Random) -> None:
+        self._liar = liar
+        self._chance = chance
+
+    def works(self, round_: int, samples: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the samples on which it really trains."""
+        return () if self._idles(round_) else samples
 
     def cuts(self) -> bool:
-        return BEGINNINGS in self.tells
+        """Whether it computes only their beginnings."""
+        return BEGINNINGS in self._liar.tells
+
+    def slowness(self) -> float:
+        """Return how many times longer it claims to need."""
+        return _SLOWER if TOO_SMALL in self._liar.tells else 1
+
+    def judges(self, update: ContentId, seen: AuditScore) -> AuditScore:
+        """Return the score that it reports for an update, given the true one."""
+        tells = self._liar.tells
+        if self._is_of_a_liar(update):
+            return score(HONEST) if FALSE_VERDICTS in tells else seen
+        if FALSE_VERDICTS in tells:
+            return score(0.0)
+        return AuditScore(seen.total * 11 // 20, seen.squares) if FAINT_PRAISE in tells else seen
 
     def halves(self, update: ContentId, seen: AuditScore) -> AuditScore | None:
-        maker = self.swarm.number(self.swarm.scores.maker(update))
-        if FALSE_HALVES not in self.tells or maker in self.swarm.watch.liars:
+        """Return the score that it reports for a sequence's beginning, given the true one."""
+        if FALSE_HALVES not in self._liar.tells or self._is_of_a_liar(update):
             return seen
         return self._chance.choice((None, score(0.0), score(1000 * HONEST)))
 
-    def trained(self, effect: Train, update: ContentId, seconds: float) -> None:
-        super().trained(effect, update, seconds * (_SLOWER if TOO_SMALL in self.tells else 1))
+    def lateness(self, kind: str) -> float | None:
+        """Return how long it holds back a message of this kind; None if it does not."""
+        if LATE_LOOKS in self._liar.tells and kind in ("check", "recheck"):
+            return self._chance.uniform(0.0, _LATEST_SECONDS)
+        return None
 
-    def perform(self, effect: Effect) -> None:
-        told = effect.envelope.kind if isinstance(effect, Publish) else ""
-        if LATE_LOOKS in self.tells and told in ("check", "recheck"):
-            wait = self._chance.uniform(0.0, _LATEST_SECONDS)
-            self.swarm.clock.after(wait, super().perform, effect)
-            return
-        super().perform(effect)
-        if (
-            told == "announcement"
-            and FALSE_LOOKS in self.tells
-            and self.member.ledger.work is not None
-        ):
-            self._say_false_looks()
-
-    def _idles(self, round_: int) -> bool:
-        tells, work = self.tells, self.member.ledger.work
-        return (
-            OTHER_DATA in tells
-            or TOO_SMALL in tells
-            or (AT_TIMES in tells and round_ % 2 == 1)
-            or (UNTIL_VOTES in tells and work is not None and self.peer in work.accounts.earned)
-            or (CROWD in tells and (round_ + self.index) % _CROWD != 0)
-        )
-
-    def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
-        record = proposal.record
-        if KEEPS_SECRET in self.tells and self._chance.random() < 0.5:
-            return
-        if GRINDS in self.tells:
+    def proposes(self, record: Record) -> Record | None:
+        """Return the record that it proposes instead; None to let its slot pass."""
+        tells = self._liar.tells
+        if KEEPS_SECRET in tells and self._chance.random() < 0.5:
+            return None
+        if GRINDS in tells:
             record = min(
                 (self._with_tokens(record, tokens) for tokens in range(_GROUND)),
                 key=lambda ground: ground.id,
             )
-        if WITHHOLDS_LOOKS in self.tells:
+        if WITHHOLDS_LOOKS in tells:
             record = dataclasses.replace(record, looks=(), looks_again=())
-        if FORGED_LOOKS in self.tells and record.round > 3 and self._chance.random() < 0.5:
+        if FORGED_LOOKS in tells and record.round > 3 and self._chance.random() < 0.5:
             record = dataclasses.replace(record, looks=(self._forged_look(record.round - 1),))
-        if record is proposal.record:
-            super()._propose(envelope, proposal)
-        else:
-            self._say("proposal", Proposal(proposal.slot, record))
+        return record
+
+    def false_looks(self) -> Iterator[tuple[str, Message]]:
+        """Yield audits that were not drawn, to be sent after its announcement."""
+        member, chance = self._liar.member, self._chance
+        ledger, work = member.ledger, member.ledger.work
+        if FALSE_LOOKS not in self._liar.tells or work is None or len(ledger) < 4:
+            return
+        round_ = len(ledger) - chance.randrange(1, min(20, len(ledger)))
+        parent, base = ledger.parent(round_), max(0, work.bound_in(round_))
+        own = member._looking._secret(base, ledger.parent(base))
+        secret = chance.choice((own, chance.randbytes(SECRET_BYTES)))
+        for deviations in (0.0, HONEST):
+            seen = score(deviations)
+            yield "check", AuditMessage(round_, parent, secret, seen.total, seen.squares)
+        for first in list(work.accounts.disputes)[:1]:
+            scores = (score(chance.choice((0.0, HONEST))),) * chance.randrange(1, MAX_SEQUENCES + 1)
+            parent = ledger.parent(first.round)
+            yield "recheck", ReauditMessage(first.round, parent, first.checker, scores)
+
+    def _is_of_a_liar(self, update: ContentId) -> bool:
+        swarm = self._liar.swarm
+        return swarm.number(swarm.scores.maker(update)) in swarm.watch.liars
+
+    def _idles(self, round_: int) -> bool:
+        liar = self._liar
+        tells, work = liar.tells, liar.member.ledger.work
+        return (
+            OTHER_DATA in tells
+            or TOO_SMALL in tells
+            or (AT_TIMES in tells and round_ % 2 == 1)
+            or (UNTIL_VOTES in tells and work is not None and liar.peer in work.accounts.earned)
+            or (CROWD in tells and (round_ + liar.index) % _CROWD != 0)
+        )
 
     def _with_tokens(self, record: Record, tokens: int) -> Record:
         """Return the record with this number of tokens in its own announcement."""
         updates = []
         for entry in record.updates:
-            if entry.peer == self.peer:
+            if entry.peer == self._liar.peer:
                 said = dataclasses.replace(entry, tokens=tokens)
                 body = encode(record.announcement(said))
-                signed = self.sign("announcement", body).signature
+                signed = self._liar.sign("announcement", body).signature
                 updates.append(dataclasses.replace(said, signature=signed))
             else:
                 updates.append(entry)
         return dataclasses.replace(record, updates=tuple(updates))
 
     def _forged_look(self, round_: int) -> AuditEntry:
+        liar = self._liar
         secret = self._chance.randbytes(SECRET_BYTES)
-        forged = AuditEntry(self.peer, round_, secret, 0, 1, b"")
-        said = forged.said(self.member.ledger.parent(round_))
-        return dataclasses.replace(forged, signature=self.sign("check", encode(said)).signature)
+        forged = AuditEntry(liar.peer, round_, secret, 0, 1, b"")
+        said = forged.said(liar.member.ledger.parent(round_))
+        return dataclasses.replace(forged, signature=liar.sign("check", encode(said)).signature)
 
-    def _say_false_looks(self) -> None:
-        ledger, chance = self.member.ledger, self._chance
-        if len(ledger) < 4:
+
+class Idler(Liar):
+    """A liar that also lies about work."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._work = WorkLies(self, self._chance)
+
+    def works(self, effect: Train) -> tuple[int, ...]:
+        return self._work.works(effect.round, effect.samples)
+
+    def judges(self, update: ContentId, seen: AuditScore) -> AuditScore:
+        return self._work.judges(update, seen)
+
+    def cuts(self) -> bool:
+        return self._work.cuts()
+
+    def halves(self, update: ContentId, seen: AuditScore) -> AuditScore | None:
+        return self._work.halves(update, seen)
+
+    def trained(self, effect: Train, update: ContentId, seconds: float) -> None:
+        super().trained(effect, update, seconds * self._work.slowness())
+
+    def perform(self, effect: Effect) -> None:
+        told = effect.envelope.kind if isinstance(effect, Publish) else ""
+        wait = self._work.lateness(told)
+        if wait is not None:
+            self.swarm.clock.after(wait, super().perform, effect)
             return
-        round_ = len(ledger) - chance.randrange(1, min(20, len(ledger)))
-        work = ledger.work
-        assert work is not None
-        parent, base = ledger.parent(round_), max(0, work.bound_in(round_))
-        own = self.member._looking._secret(base, ledger.parent(base))
-        secret = chance.choice((own, chance.randbytes(SECRET_BYTES)))
-        for deviations in (0.0, HONEST):
-            seen = score(deviations)
-            self._say("check", AuditMessage(round_, parent, secret, seen.total, seen.squares))
-        for first in list(work.accounts.disputes)[:1]:
-            scores = (score(chance.choice((0.0, HONEST))),) * chance.randrange(1, MAX_SEQUENCES + 1)
-            parent = ledger.parent(first.round)
-            self._say("recheck", ReauditMessage(first.round, parent, first.checker, scores))
+        super().perform(effect)
+        if told == "announcement":
+            for kind, message in self._work.false_looks():
+                self._say(kind, message)
+
+    def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
+        record = self._work.proposes(proposal.record)
+        if record is proposal.record:
+            super()._propose(envelope, proposal)
+        elif record is not None:
+            self._say("proposal", Proposal(proposal.slot, record))

@@ -59,8 +59,8 @@ RECOVERY_ROUNDS = 3
 """Rounds to be decided within that time, with contributions of all members."""
 
 # With audits: sequences per member, and the time for them. Rounds are many, so they are short.
-_SHARE = 4
-_SHORT_SECONDS = 0.3
+SHARE = 4
+SHORT_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
     # Half as often as the daemon, since every tick costs; immediate reactions need none.
     swarm.tick_seconds = 0.4
     if scenario.every:
-        swarm.training_seconds = _SHORT_SECONDS
+        swarm.training_seconds = SHORT_SECONDS
     swarm.watch.liars = {index for index, _ in scenario.liars}
     swarm.watch.forks_explained = scenario.schedule.cut_off
     swarm.watch.cut = scenario.family == "cut"
@@ -334,7 +334,7 @@ def _with_looks(scenario: Scenario) -> dict[str, Any]:
     # Shares as small as those whose scores were measured.
     return {
         "checks": ChecksSpec(every=scenario.every),
-        "sequences": _SHARE * scenario.members,
+        "sequences": SHARE * scenario.members,
     }
 
 

@@ -83,7 +83,8 @@ def draw_schedule(family: Family, count: int, liars: int, chance: random.Random)
         spared += [crash[0], crash[1]]
     # Only between honest members: liars can talk to all sides.
     cut = [partition, partition, one_way, crash[0], crash[1], mild[0], network[3]]
-    tables = {"none": [], "crash": crash, "network": network, "all": crash + network, "cut": cut}
+    both = crash + network
+    tables = {"crash": crash, "network": network, "all": both, "looks": both, "cut": cut}
     kinds = spared if liars and family != "cut" else tables.get(family, [])
     actions: list[Action] = []
     if family == "cut":

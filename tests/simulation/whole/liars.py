@@ -47,6 +47,7 @@ from distro_node.protocol.wire.messages import (
     decode_message,
 )
 from simulation.hostile import hostile
+from simulation.idlers import WorkLies
 from simulation.liars import BOTH_SIDES, FALSE_TALLY, LEAVES, STRANGER, Liar, Liars, own_slot
 from simulation.whole.network import SimulatedNetwork
 
@@ -149,11 +150,22 @@ class LyingNetwork(SimulatedNetwork):
         self.on_serve = self._twist
         machine.workshop.lies = "garbage update" in tells
         machine.workshop.twists = FALSE_TALLY in tells
+        self._work = machine.workshop.work = WorkLies(self, self._dice)
 
     # Its messages
 
     async def publish(self, topic: str, data: bytes) -> None:
         await trio.lowlevel.checkpoint()
+        if not self.is_open:
+            return
+        kind = open_envelope(data, swarm=self._swarm.manifest.swarm).kind
+        wait = self._work.lateness(kind)
+        if wait is None:
+            self._publish(topic, data)
+        else:
+            self.wires.at(trio.current_time() + wait, lambda: self._publish(topic, data))
+
+    def _publish(self, topic: str, data: bytes) -> None:
         if not self.is_open:
             return
         envelope = open_envelope(data, swarm=self._swarm.manifest.swarm)
@@ -189,6 +201,12 @@ class LyingNetwork(SimulatedNetwork):
             self.pass_on(topic, self.peer, data, None, frozenset(sorted(others)[::2]))
         elif (
             isinstance(message, Proposal)
+            and (other_record := self._work.proposes(message.record)) is not message.record
+        ):
+            if other_record is not None:
+                self._say(topic, "proposal", Proposal(message.slot, other_record))
+        elif (
+            isinstance(message, Proposal)
             and (record := Liar._censored(self, message.record)) is not None  # type: ignore[arg-type]
         ):
             # It votes for it as well, or there would be no quorum.
@@ -203,6 +221,9 @@ class LyingNetwork(SimulatedNetwork):
         else:
             self._swarm.watch.told(envelope)
             self.pass_on(topic, self.peer, data, None)
+        if isinstance(message, Announcement):
+            for kind, look in self._work.false_looks():
+                self._say(topic, kind, look)
         if "flood" in tells:
             self._flood(topic, message)
         if "replay" in tells and self._heard:

@@ -57,7 +57,8 @@ class Machine:
         self.identity = identity(index)
         self.peer = self.identity.peer
         self.storage = swarm.disks.add(index)
-        self.workshop = Workshop(self.peer, swarm.seed)
+        self.workshop = Workshop(self.peer, swarm.seed, swarm.scores)
+        self.workshop.seconds = swarm.training_seconds
         self.member: Any = None
         self.alive = False
         self.starting = False

@@ -12,14 +12,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import trio
 from distro_node.protocol.wire.manifest import Say
-from distro_node.protocol.wire.work_specs import SpeakersSpec
+from distro_node.protocol.wire.work_specs import ChecksSpec, SpeakersSpec
 from simulation.faults import Family, Schedule, draw_absences
+from simulation.idlers import IDLE, draw_idlers
 from simulation.invariants import Violation
 from simulation.liars import FALSE_TALLY, Liars, draw_leading
-from simulation.scenario import CUT_SECONDS, LEASE_SECONDS, RECOVERY_ROUNDS, draw_say, lacking
+from simulation.scenario import (
+    CUT_SECONDS,
+    LEASE_SECONDS,
+    LOOKS_SECONDS,
+    RECOVERY_ROUNDS,
+    SHARE,
+    SHORT_SECONDS,
+    draw_say,
+    lacking,
+)
 from simulation.whole import loop
 from simulation.whole.faults import Faults, draw_schedule
 from simulation.whole.liars import LIES, draw_strangers, liar_network, on_both_sides
@@ -30,6 +41,9 @@ RECOVERY_SECONDS = 240.0
 than in the fast simulation: a lost peer is dialled again after at most half a minute, and asked again
 after that."""
 _GOODBYE_SECONDS = 20.0
+_LOOKS_ROUNDS = 40
+"""With audits: two and a half epochs of votes."""
+_IDLE = tuple(lie for lie in IDLE if lie != "copycat")
 
 
 @dataclass(frozen=True)
@@ -48,6 +62,8 @@ class Scenario:
     say: Say = "equal"
     term: int = 0
     """Number of steps in an epoch of the committees; 0: no committees."""
+    every: int = 0
+    """A member with votes audits once in this many rounds; 0: no audits."""
 
 
 @dataclass
@@ -92,6 +108,8 @@ def draw_scenario(seed: int, family: Family) -> Scenario:
     """Draw the scenario of `seed`."""
     if family == "speakers":
         return _speaking(seed)
+    if family == "looks":
+        return _looking(seed)
     chance = random.Random(f"whole {seed} {family}")
     if family == "down":
         liar = (chance.randrange(1, 7), ("solo rounds", chance.choice(LIES)))
@@ -139,6 +157,21 @@ def _speaking(seed: int) -> Scenario:
     )
 
 
+def _looking(seed: int) -> Scenario:
+    """Draw a scenario with audits: its liars do not do their work, lie about that of others, grind the
+    records that they lead, or leave others out of them."""
+    chance = random.Random(f"whole {seed} looks")
+    count = chance.choice((3, 4, 4, 5, 5))
+    liars = draw_idlers(count, chance, _IDLE) if count >= 4 and chance.random() < 0.7 else ()
+    liars = draw_leading(liars, chance, 0.5)
+    model = "byzantine" if liars or chance.random() < 0.6 else "crash"
+    schedule = draw_schedule("looks", count, len(liars), chance)
+    overlap, every = chance.random() < 0.3, chance.choice((1, 2))
+    return Scenario(
+        seed, "looks", count, _LOOKS_ROUNDS, model, liars, schedule, overlap, every=every
+    )
+
+
 def run_seed(seed: int, family: Family) -> Outcome:
     """Run a seed. Never raises for faults of the node: they are in the outcome."""
     return run(draw_scenario(seed, family))
@@ -163,7 +196,10 @@ def run(scenario: Scenario) -> Outcome:
                 overlap=scenario.overlap,
                 say=scenario.say,
                 speakers=SpeakersSpec(panel=2, term=scenario.term) if scenario.term else None,
+                **_with_looks(scenario),
             )
+            if scenario.every:
+                swarm.training_seconds = SHORT_SECONDS
             failure, ends = None, []
 
             async def play(nursery: trio.Nursery) -> None:
@@ -178,6 +214,14 @@ def run(scenario: Scenario) -> Outcome:
 
     loop.run(scenario.seed, main)
     return found[0]
+
+
+def _with_looks(scenario: Scenario) -> dict[str, Any]:
+    """Return the additional manifest fields with audits."""
+    if not scenario.every:
+        return {}
+    checks = ChecksSpec(every=scenario.every)
+    return {"checks": checks, "sequences": SHARE * scenario.members}
 
 
 def shrink(failure: Failure) -> Failure:
@@ -245,6 +289,8 @@ async def _play(swarm: WholeSwarm, scenario: Scenario, nursery: trio.Nursery) ->
     rounds = [m.member.round for m in _honest(swarm) if m.member is not None]
     target = max(RECOVERY_ROUNDS + max(rounds, default=0), scenario.rounds)
     patience = CUT_SECONDS if watch.cut else RECOVERY_SECONDS
+    if scenario.every:
+        patience = LOOKS_SECONDS
     deadline = trio.current_time() + patience
     while (problem := _lacking(swarm, faults, target)) is not None:
         if trio.current_time() > deadline:
@@ -289,6 +335,8 @@ async def _end(swarm: WholeSwarm) -> None:
     await trio.sleep(5.0)
     for machine in swarm.nodes:
         machine.member = machine.stay = machine.network = None
+        # A liar's knows its network.
+        machine.workshop.work = None
     # Files held by a reference cycle are closed with the cycle.
     gc.collect()
     for machine in swarm.nodes:

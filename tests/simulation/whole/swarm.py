@@ -47,14 +47,15 @@ from simulation.trace import Trace
 from simulation.whole.disk import Disks
 from simulation.whole.network import SimulatedNetwork
 from simulation.whole.process import Machine
-from simulation.whole.trainer import toy_swarm, twisted
+from simulation.whole.trainer import USUAL_SECONDS, toy_swarm, twisted
 from simulation.whole.wires import Wires
 
 # Private here: `_tally`, `_sheets`, `_member`: a liar's aggregate for a section comes from no trainer,
 # and from nothing that its network sees made.
 # More steps of tasks without any time passing are an endless loop.
 _MOST_STEPS = 100_000
-_FLEETING = ("heartbeat", "join", "evidence")
+# The others never count a repeated audit, and a restarted node repeats none.
+_FLEETING = ("heartbeat", "join", "evidence", "check", "recheck")
 _LENGTH_BYTES = 4
 
 
@@ -86,8 +87,9 @@ class WholeSwarm:
         self.disks = Disks(base, seed)
         self.trace = Trace()
         self.keys = RealKeys()
-        # There are no audits in this simulation yet.
         self.scores = Scores()
+        self.training_seconds = USUAL_SECONDS
+        """Seconds for a gradient on a new machine."""
         self.watch = Watch(self)  # type: ignore[arg-type]  # replaces the fast simulation's swarm
         # The watch has the initial parameters of the fast simulation.
         self.watch._parameters = {RecordId(self.manifest.swarm): initial}

@@ -2,7 +2,8 @@
 
 A gradient is drawn from the peer, the round and a counter; the update is a real body, and the step adds
 up signs at positions. Snapshots, momentum and their files are like a real trainer's: chunks in the blob
-store, a file that is replaced atomically.
+store, a file that is replaced atomically. What an audit sees follows from the samples on which an update
+was really trained (`simulation.scores`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.atomic_write import write_atomically
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.training.answers import Judgement
 from distro_node.node.training.client import SnapshotResult, StepApplied, TrainedUpdate
 from distro_node.node.training.errors import TrainerDied, TrainerFailed
 from distro_node.node.training.frames import ExpectedUpdate
+from distro_node.protocol.audit.sign_score import SignSums
 from distro_node.protocol.codec.aggregate import decode_tally, encode_tally, joined
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.sign_vote import encode_part, heard_of, step_of
@@ -43,7 +46,11 @@ from distro_node.protocol.wire.manifest import (
     SwarmId,
     decode_manifest,
 )
+from distro_node.protocol.wire.messages import AuditScore
+from simulation.idlers import WorkLies
 from simulation.keys import identity
+from simulation.looks import LOOK_SEQUENCES
+from simulation.scores import Scores
 from simulation.toy import toy_manifest
 
 SHAPE = (64, 64)
@@ -90,8 +97,11 @@ def fingerprint_of(parameters: bytes) -> int:
 class Workshop:
     """The origin of one node's trainers: the state that outlives a trainer, and their speed."""
 
-    def __init__(self, peer: PeerId, seed: int) -> None:
+    def __init__(self, peer: PeerId, seed: int, scores: Scores) -> None:
         self.peer = peer
+        self.scores = scores
+        self.work: WorkLies | None = None
+        """A liar's lies about work."""
         self.seconds = USUAL_SECONDS
         """Seconds for a gradient."""
         self.made: set[ContentId] = set()
@@ -105,17 +115,48 @@ class Workshop:
         """Number of next calls that kill the trainer."""
         self.chance = random.Random(f"trainer {seed} {peer.hex()}")
         self.trainer: Toy | None = None
+        """The one that trains; another one may re-audit beside it."""
 
     @asynccontextmanager
     async def start(self, spec: Any) -> AsyncIterator[Any]:
         """Start a trainer. Replaces `open_trainer`."""
         await trio.sleep(0.2)
         manifest = decode_manifest(spec.manifest, SwarmId(content_id(spec.manifest)))
-        self.trainer = Toy(self, manifest, BlobStore(spec.blobs))
+        trainer = Toy(self, manifest, BlobStore(spec.blobs))
+        if spec.nice:
+            # It re-audits, below the priority of the training.
+            yield trainer
+            return
+        self.trainer = trainer
         try:
-            yield self.trainer
+            yield trainer
         finally:
             self.trainer = None
+
+    def note(self, round_: int, body: bytes, samples: Sequence[int]) -> None:
+        """Note an update that was made for a share, and on what it was really trained."""
+        update, trained = content_id(body), tuple(samples)
+        self.made.add(update)
+        if self.work is not None:
+            trained = self.work.works(round_, trained)
+        self.scores.made(self.peer, update, trained, cut=self.work is not None and self.work.cuts())
+
+    def seen(self, body: bytes, sample: int, share: int) -> SignSums:
+        """Return the score that an audit of this sample reports."""
+        update = content_id(body)
+        score = self.scores.seen(self.peer, update, sample, share)
+        return _sums(score if self.work is None else self.work.judges(update, score))
+
+    def beginning(self, body: bytes, sample: int, share: int) -> SignSums | None:
+        """Return the score that it reports for the sample's beginning."""
+        update = content_id(body)
+        score = self.scores.beginning(self.peer, update, sample, share)
+        said = score if self.work is None else self.work.halves(update, score)
+        return None if said is None else _sums(said)
+
+
+def _sums(score: AuditScore) -> SignSums:
+    return SignSums(score.total, score.squares)
 
 
 def twisted(manifest: Manifest, tally: bytes, chance: random.Random) -> bytes:
@@ -162,6 +203,8 @@ class Toy:
         # and the part that has counted.
         self._computed = self._momentum = self._counted = 0
         self._aside: tuple[int, Sequence[int], float] | None = None
+        # By round: the audited sample, and the size of its share.
+        self._looked: dict[int, tuple[int, int]] = {}
         self.sent: dict[int, int] = {}
 
     @property
@@ -200,6 +243,26 @@ class Toy:
         await self._take(self._seconds_for(samples))
         return self._trained(round, samples)
 
+    async def look(self, round: int, sample: int, share: int) -> float | None:
+        seconds = self._seconds_for((sample,) * LOOK_SEQUENCES)
+        await self._take(seconds)
+        self._looked = {old: seen for old, seen in self._looked.items() if old == round - 1}
+        self._looked[round] = sample, share
+        return seconds
+
+    async def judge(self, round: int, body: bytes) -> Judgement | None:
+        await self._take(0.02)
+        found = self._looked.pop(round, None)
+        if found is None:
+            return None
+        return Judgement(self._workshop.seen(body, *found), self._workshop.beginning(body, *found))
+
+    async def look_again(
+        self, round: int, body: bytes, samples: Sequence[int], others: Sequence[int], share: int
+    ) -> list[SignSums]:
+        await self._take(self._seconds_for(samples))
+        return [self._workshop.seen(body, sample, share) for sample in samples]
+
     def _seconds_for(self, samples: Sequence[int]) -> float:
         """Return the time for these samples: the workshop's time is for an initial member's share."""
         return self._workshop.seconds * len(samples) / self._usual
@@ -219,7 +282,9 @@ class Toy:
         self._computed += gradient
         self._momentum += gradient + self.sent.pop(round, 0)
         self.sent[round], self._momentum = self._momentum, 0
-        self._workshop.made.add(content_id(body))
+        self._workshop.note(round, body, samples)
+        if self._workshop.work is not None:
+            seconds *= self._workshop.work.slowness()
         tokens = 100 * len(samples)
         return TrainedUpdate(
             body, 2.0 if tokens else 0.0, tokens, self._layout.coefficients, seconds, 0.0
