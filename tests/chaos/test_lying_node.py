@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from chaos.lying_node import LyingRunner, solo_chain
+from chaos.test_liars_at_work import kills
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.effects import Publish
 from distro_node.protocol.member.inputs import MessageReceived, Tick
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import Ballot, Evidence, RecordId, decode_message
+from distro_node.protocol.wire.messages import (
+    AuditEntry,
+    Ballot,
+    Evidence,
+    RecordId,
+    decode_message,
+)
+from e2e.grinding_leader import ground
 from simulation.chain import Chain, compared
 from simulation.swarm import identity
 
@@ -115,3 +125,24 @@ def test_an_old_goodbye_is_refused() -> None:
     with pytest.raises(ProtocolError):
         member.handle(MessageReceived(liar_of(chain)._old_goodbye()), 1.0)
     assert identity(LIAR).peer in member.members
+
+
+def test_a_grinding_leader_varies_only_what_no_voter_holds_against_it() -> None:
+    chain = chain_of(6)
+    record = chain.ledger[5].record
+    looks = tuple(AuditEntry(identity(n).peer, 4, bytes(32), n, 1, bytes(64)) for n in (1, 2, 3))
+    record = dataclasses.replace(record, looks=looks)
+    best = ground(record)
+    assert best.id <= min(record.id, dataclasses.replace(record, looks=()).id)
+    assert dataclasses.replace(best, looks=looks) == record
+    assert set(best.looks) < set(looks)
+
+
+def test_kills_beside_liars_are_one_at_a_time() -> None:
+    names = ["founder", "second", "third", "fourth"]
+    for seed in range(20):
+        found = kills(seed, names, 600.0)
+        assert len(found) > 5
+        assert {fault.kind for fault in found} == {"kill"}
+        pairs = itertools.pairwise(found)
+        assert all(later.start > one.start + one.seconds for one, later in pairs)
