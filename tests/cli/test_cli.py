@@ -624,7 +624,7 @@ def test_a_data_directory_in_use_is_refused_and_names_its_user(
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, None])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, None])
 def test_a_real_bootstrap_peer_stops_when_told_to(
     command, home: Path, number: signal.Signals | None
 ) -> None:

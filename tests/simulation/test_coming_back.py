@@ -136,7 +136,10 @@ def play(scene: Callable[[Run], object], monkeypatch: pytest.MonkeyPatch, **opti
     return found[0]
 
 
-@pytest.mark.parametrize(("mute", "line"), [(0, None), (2, None), (2, 50_000)])
+@pytest.mark.parametrize(
+    ("mute", "line"),
+    [*(pytest.param(mute, None, marks=pytest.mark.soak) for mute in (0, 2)), (2, 50_000)],
+)
 def test_a_member_whose_updates_nobody_has_takes_a_state_at_once(
     monkeypatch: pytest.MonkeyPatch, mute: int, line: int | None
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 from simulation.liars import Liar
 from simulation.network import HOME, Links
@@ -12,8 +14,9 @@ from simulation.toy import toy_manifest
 SECONDS = 90.0
 
 
+@functools.cache
 def ran(members: int, *lies: str, loss: float = 0.0, links: Links | None = None) -> Swarm:
-    """Run a swarm with the maximum number of liars for a while."""
+    """Run a swarm with the maximum number of liars for a while; the same one once."""
 
     class Lying(Liar):
         tells = frozenset(lies)
@@ -43,7 +46,7 @@ def rounds(swarm: Swarm) -> int:
     return swarm.nodes[0].member.round
 
 
-@pytest.mark.parametrize("members", [4, 7])
+@pytest.mark.parametrize("members", [4, pytest.param(7, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("lie", ["censors", "leaves one out", "varies its entry"])
 def test_no_record_of_a_leading_liar_lacks_an_honest_update(members: int, lie: str) -> None:
     """One of four that lists only its own update wrote a quarter of all records, and the others kept

@@ -139,9 +139,9 @@ def test_nothing_goes_wrong_where_nothing_is_wrong() -> None:
     assert_sound(draw_scenario(0, "none"))
 
 
-@pytest.mark.parametrize("family", FAULTY)
-def test_a_seed_is_a_run(family: Family) -> None:
+def test_a_seed_is_a_run() -> None:
     """Byte for byte: the digests cover every event, with its time."""
+    family: Family = "all"
     first = run_seed(3, family, members=5)
     assert run_seed(4, family, members=5).digest != first.digest
     assert run_seed(3, family, members=5) == first

@@ -32,7 +32,7 @@ def _leave(swarm: Swarm, node: Node, *, politely: bool) -> None:
 
 
 @pytest.mark.parametrize("politely", [True, False])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_three_of_ten_leave_and_come_back_in_every_round(seed: int, politely: bool) -> None:
     swarm, nodes = start(10, seed)
     swarm.run_until(everybody_at(swarm, 3), limit=60)
@@ -64,7 +64,7 @@ def two_of_seven(what: Literal["leave", "crash"]) -> Outcome:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("what", ["leave", "crash"])
+@pytest.mark.parametrize("what", [pytest.param("leave", marks=pytest.mark.soak), "crash"])
 def test_two_of_seven_whole_nodes_do_so(what: str) -> None:
     """In a process of its own with a fixed hash seed, so that a run is always the same."""
     program = (
@@ -126,7 +126,7 @@ def set_back(seed: int, back: int, times: int = 4) -> tuple[Swarm, Words]:
 
 
 @pytest.mark.parametrize("back", [0, 1, 4])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_voters_whose_disks_are_set_back_split_nothing_and_are_not_expelled(
     seed: int, back: int
 ) -> None:
