@@ -8,6 +8,7 @@ const RETRY_MS = 3000;
 // The node says something each second; so long without a word is no pause for breath.
 const SILENT_MS = 20000;
 const PHASES = [["compute", "compute"], ["encode", "encode"], ["transfer", "transfer"], ["agree", "agree"], ["apply", "apply"]];
+const OWN_ROUNDS = { counted: "counted", late: "late", left_out: "left out", no_work: "no work", not_needed: "not needed" };
 const ROUNDS_SHOWN = 24;
 const CHIPS_SHOWN = 256;
 const SPEED_ROWS = 16;
@@ -110,7 +111,10 @@ function showActs() {
   for (const form of [$("limits"), $("hours")]) {
     for (const field of form.elements) field.disabled = !mayAct;
   }
-  $("acts-note").textContent = mayAct ? note : "To act from here, open the link that distro-node dashboard prints.";
+  // Who may only look is shown no buttons; on a page for everybody nothing is said about them either.
+  document.body.toggleAttribute("data-acts", mayAct);
+  $("acts-note").textContent = mayAct ? note : "";
+  $("look-only").hidden = mayAct || !told || observes();
 }
 
 function mine() {
@@ -124,13 +128,20 @@ function showOwn() {
   const all = book?.rows.tokens.at(-1);
   fill($("own"), [
     tile("Rounds that counted", shown(me ? me.counted : null, count), `${count(own.counted)} since this start`),
-    tile("Of late", shown(me && me.recent_of ? me : null, (m) => `${m.recent} of ${m.recent_of}`), "rounds"),
+    tile("Last rounds", shown(me && me.recent_of ? me : null, (m) => `${m.recent} of ${m.recent_of}`), missedOf(own)),
     tile("Tokens trained on", shown(me?.tokens, scaled), "in all your rounds"),
     tile("Your share", shown(me && all ? me.tokens / all : null, percent), "of all tokens"),
     tile("An update of yours", shown(own.update_bytes, bytes), own.bits_per_coefficient === null ? null : `${own.bits_per_coefficient.toFixed(2)} bits a number`),
     tile("Sent", shown(line.sent_bytes, bytes), "since this start"),
     ...checkTiles(),
   ]);
+}
+
+// Rounds without a counted update of this node are four different things.
+function missedOf(own) {
+  const kinds = [[own.late, "late"], [own.left_out, "left out"], [own.no_work, "without work"], [own.not_needed, "not needed"]];
+  const said = kinds.filter(([number]) => number).map(([number, word]) => `${count(number)} ${word}`);
+  return said.length ? `${said.join(", ")} since this start` : "none late";
 }
 
 // Where work is checked: what others found in this node's, and its part of the votes.
@@ -156,8 +167,8 @@ function showLearned() {
     // Whoever has no model measures nothing.
     ...(observes() ? [] : [tile("Held-out loss", shown(training.losses.heldout, loss), training.losses.heldout_round === null ? "on text that nobody trains on" : `after round ${count(training.losses.heldout_round)}`)]),
     tile("Tokens", shown(book?.rows.tokens.at(-1), scaled), "by all, since the founding"),
-    tile("A round takes", shown(training.round_seconds, seconds), "of late"),
-    tile("Speed", shown(speed(training.round_seconds), (each) => `${scaled(each)} tokens/s`), "of all, of late"),
+    tile("A round takes", shown(training.round_seconds, seconds), "in the last rounds"),
+    tile("Speed", shown(speed(training.round_seconds), (each) => `${scaled(each)} tokens/s`), "of all, in the last rounds"),
     tile("Final", shown(final, (round) => `round ${count(round)}`), "nobody goes back behind it"),
     ...(swarm?.hosted_round == null ? [] : [tile("Served here", `round ${count(swarm.hosted_round)}`, "its parameters, to whoever asks")]),
   ]);
@@ -194,11 +205,11 @@ function showMembers() {
     return element("tr", { "data-tone": tone, "data-peer": peer },
       element("th", { scope: "row", title: peer }, short(peer)),
       element("td", {}, element("span", { class: "state", title: capacityOf(now.get(peer)) }, [said, ...shareOf(now.get(peer))].join(", "))),
-      element("td", {}, now.get(peer)?.me ? "–" : shown(wayOf(peer), String)),
-      element("td", { class: "number" }, shown(account?.counted, count)),
-      element("td", { class: "number" }, account && account.left !== null ? "–" : shown(late, (m) => `${m.recent} of ${m.recent_of}`)),
-      element("td", { class: "number" }, shown(account && all ? account.tokens / all : null, percent)),
-      element("td", { class: "number" }, shown(account?.joined, (round) => `round ${count(round)}`)));
+      element("td", { "data-name": "way" }, now.get(peer)?.me ? "–" : shown(wayOf(peer), String)),
+      element("td", { class: "number", "data-name": "counted" }, shown(account?.counted, count)),
+      element("td", { class: "number", "data-name": "last rounds" }, account && account.left !== null ? "–" : shown(late, (m) => `${m.recent} of ${m.recent_of}`)),
+      element("td", { class: "number", "data-name": "tokens" }, shown(account && all ? account.tokens / all : null, percent)),
+      element("td", { class: "number", "data-name": "since" }, shown(account?.joined, (round) => `round ${count(round)}`)));
   }));
   const reach = status.reach;
   const relays = reach?.relays ?? [];
@@ -244,7 +255,7 @@ function stateOf(member, account, awaited, status) {
   if (!member) {
     if (status.swarm?.members && account?.left !== null && account) {
       const ended = { silent: "fell silent", left: "left", expelled: "was expelled", turned_away: "was turned away" }[account.why] ?? "gone";
-      return [account.why === "left" ? "rest" : "bad", `${ended} in round ${count(account.left)}`];
+      return [["left", "silent"].includes(account.why) ? "rest" : "bad", `${ended} in round ${count(account.left)}`];
     }
     return ["unknown", UNKNOWN];
   }
@@ -252,7 +263,7 @@ function stateOf(member, account, awaited, status) {
   if (observes()) {
     // Who counts now and then is there; an observer need not be connected to it.
     if (!account?.recent_of) return ["busy", "new"];
-    return account.recent ? ["good", "contributes"] : ["warn", "no update of late"];
+    return account.recent ? ["good", "contributes"] : ["rest", "no counted update lately"];
   }
   if (awaited) return ["bad", `silent for ${seconds(awaited.silent_seconds)}, gone after ${seconds(awaited.lease_seconds)}`];
   if (!member.connected) return ["bad", member.heard_seconds === null ? "not connected" : `not connected, heard ${seconds(member.heard_seconds)} ago`];
@@ -297,9 +308,24 @@ function showComputer() {
     ...fact("Idle", shown(trainer.idle, percent), "of the time the trainer waits for the line or for others"),
     ...fact("Restarts", shown(trainer.restarts, count), "of the trainer process"),
     ...fact("Model", shown(swarm?.parameters, (n) => `${scaled(n)} parameters`)),
-    ...energyFacts(),
     ...fact("Hours", shift.active ?? "always", shift.until ? `that changes at ${shift.until}` : null),
+    ...shift.holds.flatMap((hold) => fact("Held back", hold.text, hold.waived ? "waived by you" : "it goes on by itself")),
   ]);
+  showEnergy();
+}
+
+// One line where nothing is known; it unfolds to the reasons.
+let unfolded = false;
+function showEnergy() {
+  const { energy } = told.status;
+  const known = energy.kwh !== null || [energy.gpu, energy.processor].some((part) => part && part.watts !== null);
+  const cost = energy.cost === null ? "" : `, ${energy.cost.toFixed(2)} ${energy.currency ?? ""}`.trimEnd();
+  $("energy-said").textContent = !known ? "Energy: nothing can be measured here" : energy.kwh === null ? "Energy" : `Energy: ${energy.kwh.toFixed(3)} kWh${cost}`;
+  if (known && !unfolded) {
+    unfolded = true;
+    $("energy-fold").open = true;
+  }
+  fill($("energy"), energyFacts());
 }
 
 // What the speed comes to, beside what the device could do.
@@ -322,7 +348,6 @@ function energyFacts() {
     ...fact("Energy", shown(energy.kwh, (number) => `${number.toFixed(3)} kWh`), known.length ? `of ${known.join(" and ")}, while at work since this start` : null),
     ...fact("Cost", shown(energy.cost, (number) => `${number.toFixed(2)} ${energy.currency ?? ""}`.trim()), energy.kwh === null ? null : price),
     ...fact("A token", shown(energy.joules_per_token, (number) => `${number.toPrecision(3)} J`), "of yours that counted"),
-    ...told.status.shift.holds.flatMap((hold) => fact("Held back", hold.text, hold.waived ? "waived by you" : "it goes on by itself")),
   ];
 }
 
@@ -362,7 +387,7 @@ function showRows() {
 
 function showPhases() {
   const phases = (book?.phases ?? []).slice(-ROUNDS_SHOWN).reverse();
-  $("phases-note").textContent = phases.length ? "What a round waits for, as this node saw it. Not counted: members without an update in the round's record." : "This node has applied no round yet.";
+  $("phases-note").textContent = phases.length ? "What a round waits for, as this node saw it; the legend has medians. Late: members whose update was due and is not in the round's record." : "This node has applied no round yet.";
   const sums = phases.map((each) => PHASES.reduce((sum, [name]) => sum + (each[name] ?? 0), 0));
   const longest = Math.max(...sums, 1e-9);
   fill($("phases").tBodies[0], phases.map((each, at) => {
@@ -374,8 +399,24 @@ function showPhases() {
       element("th", { scope: "row" }, count(each.round)),
       element("td", {}, bar, element("span", { class: "hidden" }, said || UNKNOWN)),
       element("td", { class: "number" }, known.length ? seconds(sums[at]) : shown(null)),
-      element("td", {}, missing(each.round)));
+      element("td", {}, shown(each.own === null ? null : OWN_ROUNDS[each.own])),
+      element("td", {}, lateIn(each)));
   }));
+  showPhaseLegend(phases);
+}
+
+// Each phase with its median over the rounds shown.
+function showPhaseLegend(phases) {
+  fill($("phases-legend"), PHASES.map(([name, word]) => {
+    const known = phases.map((each) => each[name]).filter((each) => each !== null).sort((a, b) => a - b);
+    const median = known.length ? seconds(known[known.length >> 1]) : "–";
+    return element("li", { colour: `var(--p-${name})` }, `${word} `, element("b", {}, median));
+  }));
+}
+
+function lateIn(each) {
+  if (!each.late) return shown(null);
+  return each.late.length ? each.late.map(short).join(", ") : "–";
 }
 
 function bits(hex, peers) {
@@ -386,15 +427,6 @@ function bits(hex, peers) {
     if (digit >= 0 && (parseInt(hex[digit], 16) >> (at & 3)) & 1) found.push(peers[at]);
   }
   return found;
-}
-
-function missing(round) {
-  const at = rowOf(book.rows.round, round);
-  if (book.rows.round[at] !== round) return shown(null);
-  if (book.rows.loss[at] === null) return "nobody trained";
-  const counted = new Set(bits(book.rows.counted[at], book.peers));
-  const absent = bits(book.rows.present[at], book.peers).filter((peer) => !counted.has(peer));
-  return absent.length ? absent.map(short).join(", ") : "–";
 }
 
 // --- the replay --------------------------------------------------------------------------------
@@ -644,7 +676,11 @@ for (const id of ["csv", "json"]) {
     URL.revokeObjectURL(link.href);
   });
 }
-fill($("phases-legend"), PHASES.map(([name, word]) => element("li", { colour: `var(--p-${name})` }, word)));
+// On a telephone what is asked less often is folded.
+const roomy = matchMedia("(min-width: 40rem)");
+const unfold = () => { for (const each of document.querySelectorAll(".fold")) each.open = roomy.matches; };
+roomy.addEventListener("change", unfold);
+unfold();
 
 takeToken();
 addEventListener("hashchange", () => { takeToken(); learnWhatIMay().catch(() => {}); });

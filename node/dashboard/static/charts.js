@@ -95,7 +95,7 @@ const number = (value) => (value === null ? "–" : count(value));
 const LOSSES = {
   points: lossPoints,
   words: lossWords,
-  height: (width) => Math.max(240, Math.min(380, width * 0.5)),
+  height: (width) => Math.max(240, Math.min(420, width * 0.45)),
   series: () => [
     { label: "loss", stroke: colour("--loss"), width: 1.5, value: (_, value) => (value === null ? "–" : loss(value)), points: { show: false } },
     { label: "held-out loss", stroke: colour("--heldout"), width: 2, spanGaps: true, value: (_, value) => (value === null ? "–" : loss(value)), points: { show: true, size: 5 } },
@@ -171,10 +171,22 @@ class Chart {
       hooks: {
         setSelect: [(plot) => { if (plot.select.width > 2) this.zoomed = true; }],
         draw: [(plot) => this.drawMark(plot)],
+        ready: [(plot) => this.showLast(plot)],
+        setData: [(plot) => this.showLast(plot)],
+        setCursor: [(plot) => this.showLast(plot)],
       },
     };
     this.plot = new uPlot(options, this.kind.points(this.book, this.axis), this.place);
     this.plot.over.addEventListener("dblclick", () => { this.zoomed = false; });
+  }
+
+  // While nobody points at the chart its legend has the last values, each series its own.
+  showLast(plot) {
+    if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) return;
+    const lastOf = (values) => values.findLastIndex((value) => value !== null && value !== undefined);
+    const at = plot.data.map(lastOf);
+    const known = at.map((index) => (index < 0 ? null : index));
+    if (known[0] !== null) plot.setLegend({ idxs: known }, false);
   }
 
   drawMark(plot) {
