@@ -92,7 +92,7 @@ def signing_bytes(kind: str, swarm: bytes, body: bytes) -> bytes:
     Raises `ValueError` for a kind or a swarm-id that no envelope can hold.
     """
     if not _KIND.fullmatch(kind):
-        raise ValueError(f"{kind!r} is not the kind of an envelope")
+        raise ValueError(f"{kind!r} is not a valid kind of envelope")
     if len(swarm) != SWARM_ID_BYTES:
         raise ValueError(f"a swarm-id has {SWARM_ID_BYTES} bytes, not {len(swarm)}")
     return b"".join((_DOMAIN, bytes([len(kind)]), kind.encode("ascii"), swarm, body))
@@ -114,7 +114,7 @@ def sign(
     signature = identity.sign(signing_bytes(kind, swarm, body))
     size = _FIXED_BYTES + len(kind) + len(body)
     if size > max_bytes:
-        raise ValueError(f"an envelope of {size} bytes where at most {max_bytes} are allowed")
+        raise ValueError(f"an envelope of {size} bytes exceeds the limit of {max_bytes}")
     return Envelope(kind=kind, swarm=swarm, sender=identity.peer, body=body, signature=signature)
 
 
@@ -138,7 +138,7 @@ def open_envelope(data: bytes, *, swarm: bytes, max_bytes: int = MAX_ENVELOPE_BY
     """
     if len(data) > max_bytes:
         raise EnvelopeError(
-            "oversized", f"an envelope of {len(data)} bytes where at most {max_bytes} are allowed"
+            "oversized", f"an envelope of {len(data)} bytes exceeds the limit of {max_bytes}"
         )
     envelope = _parse(data)
     if envelope.swarm != swarm:
@@ -178,7 +178,7 @@ def _parse(data: bytes) -> Envelope:
     sender = PeerId(reader.read(PEER_ID_BYTES))
     body_length = int.from_bytes(reader.read(_LENGTH_BYTES), "big")
     if len(data) != _FIXED_BYTES + kind_length + body_length:
-        raise EnvelopeError("malformed", "the envelope's length is not the one it states")
+        raise EnvelopeError("malformed", "the envelope's length differs from the one it states")
     body = reader.read(body_length)
     signature = reader.read(SIGNATURE_BYTES)
     return Envelope(kind=kind, swarm=swarm, sender=sender, body=body, signature=signature)

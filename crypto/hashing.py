@@ -44,8 +44,8 @@ def content_from_text(text: str) -> ContentId:
     try:
         cid = ContentId(base64.b32decode(text.upper() + "===="))
     except (binascii.Error, ValueError):
-        raise ValueError("not a content id: a character is not of lower-case base32") from None
+        raise ValueError("not a content id: a character is outside lower-case base32") from None
     # 52 characters hold 260 bits: the last four must be zero, or one id would have 16 spellings.
     if content_text(cid) != text:
-        raise ValueError("not a content id: not in its one lower-case spelling")
+        raise ValueError("not a content id: not in canonical form")
     return cid

@@ -109,7 +109,7 @@ def peer_from_text(text: str) -> PeerId:
     try:
         raw = base58.b58decode(text)
     except ValueError:
-        raise ValueError("not a peer id: a character is not of base58") from None
+        raise ValueError("not a peer id: a character is outside base58") from None
     peer = PeerId(raw[len(_PEER_PREFIX) :])
     # Writing it again checks the prefix too, and refuses everything that the decoder tolerates.
     if len(peer) != PEER_ID_BYTES or peer_text(peer) != text:

@@ -84,14 +84,14 @@ def load_identity(path: str | Path, passphrase: str | None) -> Identity:
         seed = bytes.fromhex(key["seed"])
     elif not passphrase:
         raise PassphraseNeeded(
-            f"the key in {path} is under a passphrase, and none was given",
-            "give the passphrase it was created with",
+            f"the key in {path} is protected by a passphrase, and none was given",
+            "give the passphrase that it was created with",
         )
     else:
         seed = _unseal(path, content, passphrase)
     identity = Identity.from_seed(seed)
     if peer_text(identity.peer) != peer:
-        raise _damaged(path, "the secret key is not that of the peer it names")
+        raise _damaged(path, "the secret key does not belong to the peer id in it")
     if passphrase and key["kdf"] == "scrypt" and key["n"] < _SCRYPT_DEFAULT_N:
         _strengthen(path, identity, passphrase)
     return identity
@@ -129,7 +129,8 @@ def create_identity(path: str | Path, passphrase: str | None) -> Identity:
     except OSError as error:
         raise KeystoreError(
             f"the key file {path} could not be written: {error.strerror}",
-            "make sure that its directory exists, is yours and has space left",
+            "make sure that its directory exists, that you own it, and that the disk has space "
+            "left",
         ) from error
     # Detects a file system that drops modes or bytes now and not at the next start.
     return load_identity(path, passphrase)
@@ -150,7 +151,7 @@ def load_or_create(path: str | Path, passphrase: str | None) -> Identity:
 def _damaged(path: Path, how: str) -> KeystoreError:
     return KeystoreError(
         f"the key file {path} is damaged: {how}",
-        "restore it from a backup, or move it away and a new identity will be made",
+        "restore it from a backup, or move it away: then a new identity is made",
     )
 
 
@@ -204,7 +205,7 @@ def _unseal(path: Path, content: dict[str, Any], passphrase: str) -> bytes:
         )
     except InvalidTag:
         raise WrongPassphrase(
-            f"the passphrase does not open {path}",
+            f"the passphrase for {path} is wrong",
             "try again; without its passphrase an identity is lost, and a new one must be made",
         ) from None
     except MemoryError:
@@ -213,7 +214,7 @@ def _unseal(path: Path, content: dict[str, Any], passphrase: str) -> bytes:
 
 def _no_memory(path: Path, n: int) -> KeystoreError:
     return KeystoreError(
-        f"not enough memory for the passphrase of {path}",
+        f"not enough memory to derive the key of {path} from its passphrase",
         f"free {128 * n * _SCRYPT_R >> 20} MiB and try again",
     )
 
@@ -307,8 +308,9 @@ def _read(path: Path) -> dict[str, Any]:
                 raise KeystoreError(f"{path} is not a file", "give the path of a key file")
             if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise KeystoreError(
-                    f"the key file {path} is open to others (mode {status.st_mode & 0o777:04o})",
-                    f"run `chmod 600 {path}`; if others may have read it, make a new identity",
+                    f"the key file {path} is open to other users (mode "
+                    f"{status.st_mode & 0o777:04o})",
+                    f"run `chmod 600 {path}`; if other users may have read it, make a new identity",
                 )
             data = file.read(MAX_KEYSTORE_BYTES + 1)
     except FileNotFoundError:
@@ -316,7 +318,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise KeystoreError(
             f"the key file {path} could not be read: {error.strerror}",
-            "make sure that it is yours: `ls -l` shows owner and mode",
+            "make sure that you own it and may read it: `ls -l` shows owner and mode",
         ) from error
     return _parse(path, data)
 
@@ -348,19 +350,19 @@ def _problem(content: dict[str, Any], data: bytes) -> str | None:
     if list(content) != ["format", "version", "peer", "key", "checksum"]:
         return "its fields are not those of a key file"
     if not isinstance(content["peer"], str) or not isinstance(content["key"], dict):
-        return "its fields are not of the right kind"
+        return "its fields have the wrong types"
     problem = _key_problem(content["key"])
     if problem is not None:
         return problem
     try:
         peer_from_text(content["peer"])
     except ValueError:
-        return "the peer in it is not a peer id"
+        return "its `peer` is not a peer id"
     fields = {name: value for name, value in content.items() if name != "checksum"}
     if content["checksum"] != _checksum(fields):
-        return "its checksum does not fit"
+        return "its checksum does not match"
     # Repeated keys, other white space and other escapes are valid JSON, but not written by us.
-    return None if _spell(content) == data else "it is not spelled as it was written"
+    return None if _spell(content) == data else "its JSON is not in the form of a key file"
 
 
 def _key_problem(key: dict[str, Any]) -> str | None:
@@ -371,14 +373,14 @@ def _key_problem(key: dict[str, Any]) -> str | None:
         settings = {"n": _SCRYPT_N, "r": (_SCRYPT_R,), "p": (_SCRYPT_P,)}
         sizes = {"salt": _SALT_BYTES, "nonce": _NONCE_BYTES, "sealed": SEED_BYTES + _TAG_BYTES}
     else:
-        return "its key is of an unknown kind"
+        return "its key has an unknown `kdf`"
     if list(key) != ["kdf", *settings, *sizes]:
         return "the fields of its key are not those of a key file"
     for name, allowed in settings.items():
         if type(key[name]) is not int or key[name] not in allowed:
-            return f"the scrypt setting {name} is none that a key file has"
+            return f"the scrypt setting {name} has a value that is not allowed"
     if not all(_is_hex(key[name], size) for name, size in sizes.items()):
-        return "its key is not written as it should be"
+        return "a field of its key is not hexadecimal, or has the wrong length"
     return None
 
 

@@ -99,7 +99,7 @@ def test_the_later_of_link_and_disk_counts_and_both_must_hold(
         assert ledger.checkpoint.round == max(10, linked.round if linked else 0)
     before = directory.ledger.read_bytes()
     for round_ in (4, 10, 15):
-        with pytest.raises(UserError, match=f"same record of round {round_}$") as caught:
+        with pytest.raises(UserError, match=f"different records of round {round_}$") as caught:
             _load_ledger(store, store.final(), point(forged, round_))
         assert caught.value.code is ExitCode.FINAL
     # The origin of a link is unknown: nothing is discarded because of it.
@@ -111,7 +111,7 @@ def test_a_link_that_contradicts_the_disk_alone_is_refused(
     chain: Chain, forged: Chain, directory: SwarmDir
 ) -> None:
     store = stored(directory, chain.ledger.truncated(3), point(chain, 10))
-    with pytest.raises(UserError, match=r"same record of round 10$"):
+    with pytest.raises(UserError, match=r"different records of round 10$"):
         _load_ledger(store, store.final(), point(forged, 10))
 
 

@@ -66,7 +66,7 @@ def test_how_a_version_is_said_stays_the_same() -> None:
 
 
 def test_a_version_is_not_long() -> None:
-    with pytest.raises(ProtocolError, match="17 bytes where at most 16 are allowed"):
+    with pytest.raises(ProtocolError, match="17 bytes exceed the limit of 16"):
         decode_spoken(bytes(17))
 
 

@@ -75,7 +75,7 @@ def drawn_look(
         if drawn < counts[peer]:
             return AuditTarget(peer, _number(secret, lot, b"sequence") % shares[peer])
         drawn -= counts[peer]
-    raise AssertionError("a number below the sum lies in one of its parts")
+    raise AssertionError("a number below the sum falls into one of its parts")
 
 
 def drawn_sequences(name: bytes, share: int, most: int) -> tuple[int, ...]:

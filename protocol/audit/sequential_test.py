@@ -50,7 +50,7 @@ class Errors:
     def __post_init__(self) -> None:
         _check_probabilities(accused_wrongly=self.accused_wrongly, missed=self.missed)
         if self.accused_wrongly + self.missed >= 1:
-            raise ValueError("accused_wrongly and missed must be below 1 together")
+            raise ValueError("the sum of accused_wrongly and missed must be below 1")
 
     @cached_property
     def accuse_at(self) -> int:
@@ -68,7 +68,9 @@ class Errors:
         Raises `ValueError` for a sum outside the open interval.
         """
         if not self.clear_at < standing < self.accuse_at:
-            raise ValueError(f"a standing of {standing} is decided already")
+            raise ValueError(
+                f"a sum of {standing} is outside the open interval: it is decided already"
+            )
         standing += step
         if standing >= self.accuse_at:
             return self.accuse_at, "accused"
@@ -95,7 +97,7 @@ class PassTest(Errors):
         if self.honest_fails >= self.idle_fails:
             raise ValueError("honest_fails must be below idle_fails")
         if self.failure <= 0 or self.success >= 0:
-            raise ValueError("honest_fails and idle_fails are too near each other")
+            raise ValueError("honest_fails and idle_fails are too close together")
 
     @cached_property
     def failure(self) -> int:
@@ -171,7 +173,7 @@ class DistributionSums:
         Raises `ValueError` for more than 2^20 open sums.
         """
         if accuse_at - clear_at > _MOST_SUMS:
-            raise ValueError(f"more than {_MOST_SUMS} sums")
+            raise ValueError(f"more than {_MOST_SUMS} open sums")
         self._odds = odds
         # Probabilities of the sums strictly between the bounds.
         self._open = np.zeros(accuse_at - clear_at - 1)
@@ -187,7 +189,7 @@ class DistributionSums:
         Raises `ValueError` for more.
         """
         if not 0 <= times <= _MOST_CHECKS - self.checks:
-            raise ValueError(f"at most {_MOST_CHECKS} checks")
+            raise ValueError(f"more than {_MOST_CHECKS} steps")
         for _ in range(times):
             after = np.zeros_like(self._open)
             for step, odds in self._odds.items():

@@ -26,13 +26,13 @@ def admission_problem(
     if peer in membership.expelled:
         return "the peer was expelled"
     if turned_away(peer, work):
-        return "the peer was turned away, since it had not done its work"
+        return "the peer was turned away: audits found that it had not done its work"
     if not round - REQUEST_WINDOW <= request.round <= round:
-        return "the request is too old or from the future"
+        return "the request is too old, or of a future round"
     if request.round <= membership.gone.get(peer, -1):
-        return "the request is older than the peer's departure"
+        return "the request dates from before the peer's departure"
     if not invited(peer, request, manifest, verify):
-        return "the invitation's ticket does not hold"
+        return "the invitation's ticket is not valid"
     return None
 
 

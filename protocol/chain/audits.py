@@ -179,14 +179,17 @@ class AuditLedger:
         """Return the audit that a record's entry reports. Raises `ProtocolError` (`look`) if the record
         of round `now` may not hold it."""
         if not entry.round < now:
-            raise ProtocolError("look", f"a look at round {entry.round} in round {now}")
+            raise ProtocolError("look", f"an audit of round {entry.round} in round {now}")
         look = self.drawn(entry.checker, entry.secret, entry.round)
         if look is None:
-            raise ProtocolError("look", "a look that was not drawn")
+            raise ProtocolError("look", "an audit that was not drawn")
         if self._records(entry.round).update_by(look.peer) is None:
-            raise ProtocolError("look", "a look at an update that does not count")
+            raise ProtocolError("look", "an audit of an update that does not count")
         if not self.accounts.takes_look(entry.checker, look.peer, entry.round, now):
-            raise ProtocolError("look", "a look that is too old, was recorded, or has no say")
+            raise ProtocolError(
+                "look",
+                "an audit that is too old, is recorded already, or is by a member without a vote",
+            )
         share = self.dealt(entry.round)[look.peer]
         score = SignSums(entry.total, entry.squares).thousandths
         beginning = None if entry.beginning is None else thousandths(entry.beginning)
@@ -218,14 +221,12 @@ class AuditLedger:
         may not hold it."""
         first = self.dispute(entry.checker, entry.round)
         if first is None:
-            raise ProtocolError("look", "a second look where there is no dispute")
+            raise ProtocolError("look", "a re-audit without an open dispute")
         if not self.accounts.may_look_again(entry.looker, first):
-            raise ProtocolError(
-                "look", "a second look of somebody who is not called, or has no say"
-            )
+            raise ProtocolError("look", "a re-audit by a member that was not drawn, or has no vote")
         sequences = self.sequences_again(entry.looker, first)
         if sequences is None or len(sequences) != len(entry.scores):
-            raise ProtocolError("look", "a second look at other sequences than were drawn")
+            raise ProtocolError("look", "a re-audit of other sequences than those drawn")
         bound = self.accounts.disputes[first].bound
         low = failed(first.score, [thousandths(score) for score in entry.scores], bound)
         return Reaudit(entry.looker, first, low)
@@ -285,22 +286,22 @@ def check_looks(
     """
     if work is None:
         if record.looks or record.looks_again:
-            raise ProtocolError("look", "looks where no work is checked")
+            raise ProtocolError("look", "audits in a swarm that does not audit work")
         return
     firsts = [(entry.checker, entry.round) for entry in record.looks]
     if firsts != sorted(set(firsts)):
-        raise ProtocolError("record", "looks are not sorted, each once")
+        raise ProtocolError("record", "audits are not sorted and distinct")
     again = [(entry.looker, entry.checker, entry.round) for entry in record.looks_again]
     if again != sorted(set(again)):
-        raise ProtocolError("record", "second looks are not sorted, each once")
+        raise ProtocolError("record", "re-audits are not sorted and distinct")
     for look in record.looks:
         work.first_look(look, record.round)
         if not signed("check", look.checker, look.said(parent(look.round)), look.signature):
-            raise ProtocolError("record", "a look that its member did not sign")
+            raise ProtocolError("record", "an audit that its auditor did not sign")
     for entry in record.looks_again:
         work.second_look(entry)
         if not signed("recheck", entry.looker, entry.said(parent(entry.round)), entry.signature):
-            raise ProtocolError("record", "a second look that its member did not sign")
+            raise ProtocolError("record", "a re-audit that its auditor did not sign")
 
 
 def root_due(work: AuditLedger | None, snapshot: SnapshotEntry | None) -> bytes:
@@ -313,7 +314,7 @@ def check_root(record: Record, work: AuditLedger | None) -> None:
     """Check the contributions root of the next record. Raises `ProtocolError` (`record`)."""
     due = root_due(work, record.snapshot)
     if record.contributions and not due:
-        raise ProtocolError("record", "an account of all contributions where none is due")
+        raise ProtocolError("record", "a contributions root where none is due")
     if record.contributions != due:
         said = "another" if record.contributions else "no"
-        raise ProtocolError("record", f"{said} account of all contributions beside a snapshot")
+        raise ProtocolError("record", f"a snapshot with {said} contributions root")

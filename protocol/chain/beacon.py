@@ -87,7 +87,7 @@ def check_commitment(bound_to: bytes, beacon: Beacon | None) -> None:
     """Check that an update has a commitment exactly where the swarm draws something. Raises
     `ProtocolError` (`look`)."""
     if len(bound_to) != (0 if beacon is None else CONTENT_ID_BYTES):
-        raise ProtocolError("look", f"an update that binds its author to {len(bound_to)} bytes")
+        raise ProtocolError("look", f"an update with a commitment of {len(bound_to)} bytes")
 
 
 def check_reveal(record: Record, beacon: Beacon | None, leader: PeerId) -> None:
@@ -97,6 +97,8 @@ def check_reveal(record: Record, beacon: Beacon | None, leader: PeerId) -> None:
         check_commitment(update.commitment, beacon)
     bound = b"" if beacon is None else beacon.bound(leader, record.round)
     if not bound and record.secret:
-        raise ProtocolError("record", "a secret to which its leader was not bound")
+        raise ProtocolError("record", "a secret to which its leader had not committed")
     if bound and (not record.secret or commitment(record.secret) != bound):
-        raise ProtocolError("record", "its leader does not reveal the secret to which it was bound")
+        raise ProtocolError(
+            "record", "its leader does not reveal the secret to which it had committed"
+        )

@@ -169,15 +169,19 @@ def check_certificate(
     """
     subject = (certificate.kind, certificate.round, certificate.parent, certificate.block)
     if subject != (kind, round, parent, block):
-        raise ProtocolError("certificate", "the certificate is about something else")
+        raise ProtocolError(
+            "certificate", "the certificate is for another record, round or kind of ballot"
+        )
     peers = [signed.peer for signed in certificate.ballots]
     if peers != sorted(set(peers)):
         raise ProtocolError("certificate", "signers are not sorted and distinct")
     if any(peer not in membership for peer in peers):
-        raise ProtocolError("certificate", "a signer is no member")
+        raise ProtocolError("certificate", "a signer is not a member")
     signers = [(signed.peer, membership.bits(signed.silent)) for signed in certificate.ballots]
     if not _certifies(signers, membership, votes, model):
-        raise ProtocolError("certificate", f"{len(signers)} of {len(membership)} are no quorum")
+        raise ProtocolError(
+            "certificate", f"{len(signers)} of {len(membership)} members are not a quorum"
+        )
     check_signatures(certificate, swarm, verify)
 
 
@@ -193,5 +197,5 @@ def check_signatures(certificate: Certificate, swarm: bytes, verify: Verify) -> 
             bodies[signed.silent] = encode(certificate.ballot(signed))
         body = bodies[signed.silent]
         if not verify(certificate.kind, swarm, signed.peer, body, signed.signature):
-            raise ProtocolError("certificate", "a signature does not hold")
+            raise ProtocolError("certificate", "a signature is not valid")
     return {signed.peer for signed in certificate.ballots}

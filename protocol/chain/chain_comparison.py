@@ -246,12 +246,17 @@ class ChainProbe:
         before = len(chain)
         for decided in itertools.islice(answer.entries(), _PORTION):
             if len(chain) == fork and decided.record.id == self._ours.parent(fork + 1):
-                raise ProtocolError("invalid", "a record that is ours where another was named")
+                raise ProtocolError(
+                    "invalid",
+                    "the record after the fork is ours, but its list of ids named another",
+                )
             chain.append(decided)
             self.fetched += 1
         self._bytes += answer.size
         if len(chain) == before and answer.height > before:
-            raise ProtocolError("invalid", "a height without the rounds that make it")
+            raise ProtocolError(
+                "invalid", "it states a height, but sends none of the records up to it"
+            )
         if len(chain) == fork:
             return False
         me, abandoned = self._me, self._abandoned

@@ -190,7 +190,7 @@ class Consensus:
         self._check_slot(slot)
         if sender != self.leader(slot):
             raise ProtocolError(
-                "not_leader", f"a proposal for slot {slot} from another than its leader"
+                "not_leader", f"a proposal for slot {slot} by a member that is not its leader"
             )
         known = self._slots[slot].proposal if slot in self._slots else None
         if known not in (None, record.id) and not self._wanted(record.id):
@@ -202,12 +202,12 @@ class Consensus:
         """Accept a ballot whose signature was checked. Raises `ProtocolError` if it is invalid."""
         self._check_slot(ballot.slot)
         if sender not in self.membership:
-            raise ProtocolError("not_member", "a ballot from somebody who is no member")
+            raise ProtocolError("not_member", "a ballot by a non-member")
         silent = self.membership.bits(ballot.silent)
         if silent & self.membership.bit(sender):
-            raise ProtocolError("invalid", "a ballot that calls its own sender silent")
+            raise ProtocolError("invalid", "a ballot that marks its own sender as silent")
         if (kind == "skip") != (ballot.block == NO_BLOCK):
-            raise ProtocolError("invalid", f"a {kind} with the wrong kind of block")
+            raise ProtocolError("invalid", f"a {kind} ballot with the wrong kind of block")
         state = self._state(ballot.slot)
         by_block = state.ballots[kind]
         contradiction = self._find_contradiction(

@@ -75,27 +75,27 @@ def check_evidence(
     `evidence`.
     """
     if evidence.parent != parent:
-        raise ProtocolError("evidence", "messages that build on another chain")
+        raise ProtocolError("evidence", "messages of another chain")
     if evidence.peer not in accused_in:
-        raise ProtocolError("evidence", "the accused was no member")
+        raise ProtocolError("evidence", "the accused was not a member")
     if evidence.announcements:
         _check_announcements(evidence, swarm, verify)
         return
     first, second = evidence.first, evidence.second
     if first is None or second is None:
-        raise ProtocolError("evidence", "it shows nothing")
+        raise ProtocolError("evidence", "it holds no messages")
     if not contradict(first, second) or _order(first) > _order(second):
         raise ProtocolError("evidence", "ballots that do not contradict each other")
     for testimony in (first, second):
         body = encode(evidence.ballot(testimony))
         if not verify(testimony.kind, swarm, evidence.peer, body, testimony.signature):
-            raise ProtocolError("evidence", "a signature does not hold")
+            raise ProtocolError("evidence", "a signature is not valid")
 
 
 def _check_announcements(evidence: Evidence, swarm: bytes, verify: Verify) -> None:
     spelling = (evidence.slot, evidence.first, evidence.second, len(evidence.announcements))
     if spelling != (1, None, None, 2):
-        raise ProtocolError("evidence", "not two announcements and nothing else")
+        raise ProtocolError("evidence", "it does not consist of exactly two announcements")
     if not encode(evidence.announcements[0]) < encode(evidence.announcements[1]):
         raise ProtocolError("evidence", "announcements that do not contradict each other")
     for said in evidence.announcements:
@@ -104,7 +104,7 @@ def _check_announcements(evidence: Evidence, swarm: bytes, verify: Verify) -> No
             raise ProtocolError("evidence", "announcements of another round")
         body = encode(said.announcement)
         if not verify("announcement", swarm, evidence.peer, body, said.signature):
-            raise ProtocolError("evidence", "a signature does not hold")
+            raise ProtocolError("evidence", "a signature is not valid")
 
 
 def _order(testimony: BallotHalf) -> tuple[BallotKind, RecordId]:

@@ -296,7 +296,9 @@ class InitialSync:
                 return
             if ids[at.round] != at.record:
                 raise ProtocolError(
-                    "checkpoint", f"its record of round {at.round} is not the final one"
+                    "checkpoint",
+                    f"its record of round {at.round} is not the final one that the "
+                    "checkpoint names",
                 )
             if not same:
                 # Our last records are on another chain.
@@ -307,9 +309,11 @@ class InitialSync:
     def _judge_head(self, peer: PeerId, question: SyncQuery, answer: SyncAnswer) -> None:
         head = next(iter(answer.entries()), None)
         if head is None:
-            raise ProtocolError("invalid", "a height without the rounds that make it")
+            raise ProtocolError(
+                "invalid", "it states a height, but sends none of the records up to it"
+            )
         if head.record.round != question.round or head.certificate.block != head.record.id:
-            raise ProtocolError("invalid", "another record than was asked for")
+            raise ProtocolError("invalid", "another record than the one requested")
         votes = self._ledger.votes(len(self._ledger))
         signers = check_signatures(head.certificate, self._ledger.swarm, self._ledger.verify)
         if votes.among(signers) > most_liars(self._ledger.manifest.fault_model, votes.total):
@@ -331,4 +335,6 @@ class InitialSync:
             self._fresh.append(decided)
             self._sources.add(peer)
         if len(self._ledger) == before:
-            raise ProtocolError("invalid", "a height without the rounds that make it")
+            raise ProtocolError(
+                "invalid", "it states a height, but sends none of the records up to it"
+            )

@@ -244,9 +244,9 @@ class Ledger:
         """Raise `ProtocolError` unless the next record may expel a member by this evidence."""
         round_ = evidence.round
         if not len(self) - EVIDENCE_WINDOW <= round_ <= len(self):
-            raise ProtocolError("evidence", "it is too old or from the future")
+            raise ProtocolError("evidence", "it is too old, or of a future round")
         if evidence.peer in self.membership(len(self)).expelled:
-            raise ProtocolError("evidence", "the accused was expelled already")
+            raise ProtocolError("evidence", "the accused is expelled already")
         check_evidence(
             evidence,
             swarm=self.swarm,
@@ -270,7 +270,7 @@ class Ledger:
         round_ = len(self)
         membership = self._memberships[-1]
         if self.versions.outdated:
-            raise ProtocolError("version", f"round {round_} is held in a newer version")
+            raise ProtocolError("version", f"round {round_} uses a newer protocol version")
         if record.round != round_ or record.parent != self.head:
             raise ProtocolError(
                 "wrong_parent", f"record {record.round} does not follow {round_ - 1}"
@@ -293,7 +293,10 @@ class Ledger:
         votes = self.votes(round_)
         at = self.checkpoint
         if at is not None and round_ == at.round and record.id != at.record:
-            raise ProtocolError("checkpoint", f"round {round_} is not that of the chain we know")
+            raise ProtocolError(
+                "checkpoint",
+                f"the record of round {round_} is not the one that the checkpoint names",
+            )
         self._memberships.follow(record)
         self._leads.follow(record, membership, votes, self._memberships[-1])
         self.dealing.follow(record)
@@ -412,20 +415,22 @@ def check_record(record: Record, ledger: Ledger) -> None:
     # The members of one committee announce the same aggregate.
     alone = not manifest.speaks(record.round)
     if alone and len({entry.update for entry in record.updates}) < len(record.updates):
-        raise ProtocolError("record", "an update that counts twice")
+        raise ProtocolError("record", "one update under two members")
     silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
     if record.updates and not manifest.schedule.trains(record.round):
-        raise ProtocolError("record", f"round {record.round} has updates, and nobody trains there")
+        raise ProtocolError(
+            "record", f"round {record.round} has updates, but is not a training round"
+        )
     if ledger.finished:
         raise ProtocolError("record", "a record after the end of the run")
     due = ledger.dealing.due(record.round) if record.updates else frozenset()
     for entry in record.updates:
         if entry.peer not in membership or entry.peer in silent:
-            raise ProtocolError("record", "an update by somebody who is no member")
+            raise ProtocolError("record", "an update by a non-member")
         if entry.peer not in due:
-            raise ProtocolError("record", "an update for which nothing was dealt")
+            raise ProtocolError("record", "an update by a member without an assignment")
         if not signed("announcement", entry.peer, record.announcement(entry), entry.signature):
-            raise ProtocolError("record", "an update that its member did not announce")
+            raise ProtocolError("record", "an update that its author did not announce")
     for departure in record.departed:
         _check_departure(departure, record, ledger, signed)
     for evidence in record.evidence:
@@ -446,9 +451,9 @@ def _check_admissions(record: Record, ledger: Ledger, membership: Membership) ->
     if record.admitted and remaining + len(record.admitted) > manifest.admission.max_members:
         raise ProtocolError("record", "more members than the manifest allows")
     if record.round == 0 and remaining + len(record.admitted) < manifest.rounds.start_members:
-        raise ProtocolError("record", "training may not begin with so few members")
+        raise ProtocolError("record", "fewer members than training needs to begin")
     if remaining + len(record.admitted) < 1:
-        raise ProtocolError("record", "a record that leaves nobody")
+        raise ProtocolError("record", "a record that leaves no members")
     for admission in record.admitted:
         problem = admission_problem(
             *(admission.peer, admission.request, record.round, manifest),
@@ -457,23 +462,25 @@ def _check_admissions(record: Record, ledger: Ledger, membership: Membership) ->
         said = encode(admission.request)
         swarm, peer, signature = manifest.swarm, admission.peer, admission.signature
         if problem is None and not verify("join", swarm, peer, said, signature):
-            problem = "the request's signature does not hold"
+            problem = "the request's signature is not valid"
         if problem is not None:
-            raise ProtocolError("record", f"an admission that may not be: {problem}")
+            raise ProtocolError("record", f"an admission that is not allowed: {problem}")
 
 
 def _check_departure(departure: DepartureEntry, record: Record, ledger: Ledger, signed) -> None:
     membership = ledger.membership(record.round)
     if departure.peer not in membership:
-        raise ProtocolError("record", "somebody departs who is no member")
+        raise ProtocolError("record", "a departure of a non-member")
     if departure.reason != "left":
         if departure.signature or departure.round:
-            raise ProtocolError("record", "silence carries no signature")
+            raise ProtocolError("record", "a departure for silence with a signature or a round")
         if departure.reason == "turned_away" and not turned_away(departure.peer, ledger.work):
-            raise ProtocolError("record", "somebody is turned away who may stay")
+            raise ProtocolError(
+                "record", "a member is turned away whose work has not failed audits"
+            )
         return
     if not ledger.allows_leave(departure.round, departure.peer):
-        raise ProtocolError("record", "a leave that is too old or from the future")
+        raise ProtocolError("record", "a leave that is too old, or of a future round")
     if not signed("leave", departure.peer, Leave(departure.round), departure.signature):
         raise ProtocolError("record", "a leave that its member did not sign")
 
@@ -481,16 +488,16 @@ def _check_departure(departure: DepartureEntry, record: Record, ledger: Ledger, 
 def _check_expulsion(evidence: Evidence, record: Record, ledger: Ledger) -> None:
     named = [entry.peer for entry in (*record.departed, *record.admitted)]
     if evidence.peer in named:
-        raise ProtocolError("record", "who is expelled neither departs nor is admitted")
+        raise ProtocolError("record", "an expelled member is listed as departed or admitted too")
     try:
         ledger.check_evidence(evidence)
     except ProtocolError as error:
-        raise ProtocolError("record", f"an expulsion that may not be: {error}") from None
+        raise ProtocolError("record", f"an expulsion that is not allowed: {error}") from None
 
 
 def _check_witness(witness: WitnessEntry, record: Record, ledger: Ledger, signed) -> None:
     if record.round == 0 or witness.peer not in ledger.membership(record.round - 1):
-        raise ProtocolError("record", "a witness that was no member")
+        raise ProtocolError("record", "a witness that was not a member")
     if witness.peer in {entry.peer for entry in record.updates}:
         raise ProtocolError("record", "a witness whose update is in the record")
     parent = ledger.parent(record.round - 1)
@@ -510,11 +517,13 @@ def _check_snapshot(record: Record, manifest: Manifest) -> None:
     due = snapshot_round(record.round, interval, closing)
     carried = record.snapshot.round if record.snapshot is not None else None
     if due != carried:
-        raise ProtocolError("record", f"certifies a snapshot of round {carried}, due is {due}")
+        raise ProtocolError(
+            "record", f"it certifies a snapshot of round {carried}, but that of round {due} is due"
+        )
     if record.snapshot is not None and record.snapshot.size != 4 * manifest.elements:
-        raise ProtocolError("record", "certifies a snapshot of the wrong size")
+        raise ProtocolError("record", "it certifies a snapshot of the wrong size")
 
 
 def _check_sorted(peers: list[PeerId]) -> None:
     if peers != sorted(set(peers)):
-        raise ProtocolError("record", "entries are not sorted by peer, each once")
+        raise ProtocolError("record", "entries are not sorted by peer and distinct")

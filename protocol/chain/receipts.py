@@ -127,7 +127,7 @@ def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
     """
     decided, before = ledger[round], ledger.truncated(round)
     if before.work is None or not decided.record.contributions:
-        raise ProtocolError("mismatch", f"the record of round {round} certifies no account")
+        raise ProtocolError("mismatch", f"the record of round {round} certifies no contributions")
     contributions = before.work.contributions
     if peer not in contributions:
         return None
@@ -165,7 +165,9 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> ReceiptConten
     manifest = decode_manifest(receipt.manifest, receipt.swarm)
     record, certificate = receipt.decided.record, receipt.decided.certificate
     if manifest.checks is None:
-        raise ProtocolError("mismatch", "in this swarm no work is checked")
+        raise ProtocolError(
+            "mismatch", "this swarm does not audit work, so it certifies no contributions"
+        )
     proven = merkle.stands(
         receipt.contribution.leaf(receipt.peer),
         receipt.index,
@@ -177,15 +179,17 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> ReceiptConten
         raise ProtocolError("mismatch", "the record does not certify what the receipt says")
     about = (certificate.kind, certificate.round, certificate.parent, certificate.block)
     if about != ("finalize", record.round, record.parent, record.id):
-        raise ProtocolError("mismatch", "the certificate is about another record")
+        raise ProtocolError("mismatch", "the certificate is for another record")
     peers = [signed.peer for signed in certificate.ballots]
     if peers != sorted(set(peers)):
-        raise ProtocolError("mismatch", "the signers are not sorted, each once")
+        raise ProtocolError("mismatch", "the signers are not sorted and distinct")
     claim = receipt.claim
     if claim is not None:
         said = encode(ClaimedBytes(record.round, claim.bytes))
         if not verify(CLAIM, receipt.swarm, receipt.peer, said, claim.signature):
-            raise ProtocolError("mismatch", "what the peer is said to have carried is not its word")
+            raise ProtocolError(
+                "mismatch", "the peer did not sign the claim of bytes that it relayed"
+            )
     return ReceiptContent(manifest, frozenset(check_signatures(certificate, receipt.swarm, verify)))
 
 
@@ -199,7 +203,7 @@ def against_checkpoint(receipt: Receipt, swarm: SwarmId, known: Checkpoint | Non
     if known is None or known.round != receipt.anchor.round:
         return False
     if known != receipt.anchor:
-        raise ProtocolError("mismatch", f"another record is the swarm's in round {known.round}")
+        raise ProtocolError("mismatch", f"the swarm has another record in round {known.round}")
     return True
 
 
@@ -215,7 +219,7 @@ def against_chain(receipt: Receipt, ledger: Ledger) -> bool:
     if round_ > len(ledger):
         return False
     if round_ < len(ledger) and ledger[round_].record.id != receipt.anchor.record:
-        raise ProtocolError("mismatch", f"another record is the chain's in round {round_}")
+        raise ProtocolError("mismatch", f"the chain has another record in round {round_}")
     # The rules for a record and its certificate have one place: where the chain is extended.
     ledger.truncated(round_).append(receipt.decided)
     return True

@@ -61,4 +61,6 @@ def may_start(ledger: Ledger, *, begun: bool, found: bool) -> bool:
 
 
 def _another_chain(point: Checkpoint) -> ProtocolError:
-    return ProtocolError("checkpoint", f"not the same record of round {point.round}")
+    return ProtocolError(
+        "checkpoint", f"another record of round {point.round} than the checkpoint names"
+    )

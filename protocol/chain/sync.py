@@ -97,7 +97,7 @@ class SyncAnswer:
         """Return the record ids by round. Raises `ProtocolError` if they do not match the request."""
         decided = [round_ for round_ in probes if round_ < self.height]
         if len(decided) != len(self.ids):
-            raise ProtocolError("invalid", "other record ids than were asked for")
+            raise ProtocolError("invalid", "other record ids than those requested")
         return dict(zip(decided, self.ids, strict=True))
 
 

@@ -130,16 +130,16 @@ def _opened(layout: UpdateLayout, body: bytes) -> tuple[int, int, tuple[bool, ..
     """Return the header fields of an aggregate, its section, and the body of its update, which is not
     checked yet."""
     if len(body) < _HEADER_BYTES or body[0] != FORMAT:
-        raise ProtocolError("malformed", "these bytes are no tally")
+        raise ProtocolError("malformed", "not an aggregate of a known format")
     numbers = (int.from_bytes(body[start : start + 2], "big") for start in (1, 3, 5))
     number, count, sheets = numbers
     most = min(most_sections(layout), MAX_MEMBERS)
     if not number < count <= most or sheets > MAX_MEMBERS:
-        raise ProtocolError("malformed", f"section {number} of {count}, with {sheets} sheets")
+        raise ProtocolError("malformed", f"section {number} of {count}, with {sheets} sign votes")
     mask = np.frombuffer(body, np.uint8, offset=_HEADER_BYTES)[: -(-sheets // 8)]
     bits = np.unpackbits(mask)
     if len(bits) < sheets or bits[sheets:].any():
-        raise ProtocolError("malformed", "a mask that is no mask of these sheets")
+        raise ProtocolError("malformed", "the mask does not fit the number of sign votes")
     section = sections(layout, count)[number]
     counted = tuple(bits[:sheets].astype(bool).tolist())
     return number, count, counted, section, body[_HEADER_BYTES + len(mask) :]

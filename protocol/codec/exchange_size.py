@@ -46,11 +46,12 @@ def check_size(manifest: Manifest) -> None:
         most = largest_top_k(
             manifest.parameters, optimizer.chunk, manifest.speakers, optimizer.top_k
         )
-        what = "an update" if manifest.speakers is None else "a tally"
+        what = "an update" if manifest.speakers is None else "an aggregate"
         raise ValueError(
-            f"optimizer.top_k ({optimizer.top_k}) is too large for {manifest.elements:,} parameters: "
-            f"{what} would have {bytes_ / 1e6:.1f} MB, of {MAX_BLOB_BYTES / 1e6:.1f} MB that can be "
-            f"sent as one; say {most} or less"
+            f"optimizer.top_k ({optimizer.top_k}) is too large for {manifest.elements:,} "
+            f"parameters: {what} would have {bytes_ / 1e6:.1f} MB, of "
+            f"{MAX_BLOB_BYTES / 1e6:.1f} MB that can be sent as one blob; set it to {most} or "
+            "less"
         )
 
 

@@ -59,7 +59,7 @@ def sections(layout: UpdateLayout, count: int) -> tuple[Section, ...]:
     none."""
     blocks = most_sections(layout)
     if not 1 <= count <= blocks:
-        raise ValueError(f"{blocks} blocks do not make {count} sections")
+        raise ValueError(f"{blocks} blocks cannot be cut into {count} sections")
     cuts = [0]
     for number, cut in enumerate(_even_cuts(layout, count), start=1):
         # Each section has at least one block, and leaves one for each later section.

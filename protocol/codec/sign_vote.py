@@ -83,7 +83,9 @@ def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[S
     if len(part) != size:
         raise ProtocolError("malformed", f"{len(part)} bytes instead of {size}")
     if part[0] != PART_FORMAT:
-        raise ProtocolError("malformed", f"sheet format {part[0]}, known is {PART_FORMAT}")
+        raise ProtocolError(
+            "malformed", f"a sign vote of format {part[0]}; this program knows {PART_FORMAT}"
+        )
     bits = np.unpackbits(np.frombuffer(part, np.uint8, offset=1))
     signs = []
     for tensor in section.layout.tensors:

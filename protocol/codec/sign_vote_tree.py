@@ -64,7 +64,7 @@ def open_part(sheet: ContentId, section: int, sections: int, data: bytes) -> byt
     """
     end = len(data) - way_bytes(section, sections)
     if end < 0:
-        raise ProtocolError("malformed", f"{len(data)} bytes are too few for a part of a sheet")
+        raise ProtocolError("malformed", f"{len(data)} bytes are too few for a part of a sign vote")
     part, place, nodes = data[:end], section, sections
     found = content_id(part)
     while nodes > 1:
@@ -74,7 +74,7 @@ def open_part(sheet: ContentId, section: int, sections: int, data: bytes) -> byt
             found = content_id(_NODE + (beside + found if place & 1 else found + beside))
         place, nodes = place // 2, -(-nodes // 2)
     if _called(sections, found) != sheet:
-        raise ProtocolError("malformed", "these bytes are no part of that sheet")
+        raise ProtocolError("malformed", "these bytes are not a part of that sign vote")
     return part
 
 

@@ -100,7 +100,7 @@ def check_numbers(numbers: Octets, elements: int, top_k: int) -> None:
 
 
 def _no_set() -> ProtocolError:
-    return ProtocolError("malformed", "a number that no set of positions has")
+    return ProtocolError("malformed", "a number that encodes no set of positions")
 
 
 def _ones(elements: int, top_k: int) -> _Limbs:

@@ -148,7 +148,7 @@ def _tails_and_bits(
     if len(body) < layout.body_bytes:
         raise _malformed(f"{len(body)} bytes instead of {layout.body_bytes}")
     if body[0] != FORMAT:
-        raise _malformed(f"update format {body[0]}, this program knows {FORMAT}")
+        raise _malformed(f"an update of format {body[0]}; this program knows {FORMAT}")
     octets = np.frombuffer(body, np.uint8, offset=1)
     tails, packed = np.split(octets, [sum(k.blocks * k.tail_octets for k in layout.kinds)])
     return tails, packed
@@ -183,7 +183,7 @@ def _read_heads(kind: BlockKind, bits: _Bits) -> tuple[Octets, _Bits]:
         for digit in range(size):
             numbers, digits[:, digit] = np.divmod(numbers, np.uint64(kind.heads))
         if numbers.any():
-            raise _malformed("a number that no heads make")
+            raise _malformed("a number that encodes no heads")
         heads.append(digits.view(np.uint8).reshape(count * size, HEAD_OCTETS))
     return np.concatenate(heads), bits
 

@@ -157,13 +157,13 @@ class Auditor:
         """Check an audit before it is forwarded. Raises `ProtocolError`."""
         work, now = ledger.work, len(ledger)
         if work is None:
-            raise ProtocolError("look", "a look where no work is checked")
+            raise ProtocolError("look", "an audit in a swarm that does not audit work")
         # A dispute may begin with an audit that is just fresh enough, and goes on from there.
         lasts = FRESH if isinstance(message, AuditMessage) else FRESH + OPEN
         if not now - lasts < message.round < now:
-            raise ProtocolError("other_round", f"a look at round {message.round} in {now}")
+            raise ProtocolError("other_round", f"an audit of round {message.round} in round {now}")
         if message.parent != ledger.parent(message.round):
-            raise ProtocolError("wrong_parent", "a look on another chain")
+            raise ProtocolError("wrong_parent", "an audit on another chain")
         if isinstance(message, AuditMessage):
             entry = _first_entry(sender, message, bytes(64))
             work.first_look(entry, now)
@@ -174,7 +174,7 @@ class Auditor:
             known = self._seconds.get((sender, message.checker, message.round))
         if known is not None and replace(known, signature=entry.signature) != entry:
             # Otherwise one secret would allow as many messages to every peer as there are numbers.
-            raise ProtocolError("equivocation", "another word about the same look")
+            raise ProtocolError("equivocation", "a second, different message about the same audit")
 
     def put(self, sender: PeerId, message: AuditMessage | ReauditMessage, signature: bytes) -> None:
         """Keep a screened audit, the first of its kind."""

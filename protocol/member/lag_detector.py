@@ -71,11 +71,11 @@ class LagDetector:
             # Not a fault by itself: one side is behind.
             self.stray(sender, message, ledger)
             self._behind |= round_ > ours
-            raise ProtocolError("other_round", f"round {round_} while at {ours}")
+            raise ProtocolError("other_round", f"a message of round {round_} in round {ours}")
         past = round_ < ours and sender in ledger.membership(ours - 1)
         if not asks and not past and sender not in ledger.membership(ours):
             self.stray(sender, message, ledger)
-            raise ProtocolError("not_member", "a message from somebody who is no member")
+            raise ProtocolError("not_member", "a message from a non-member")
 
     def questions(
         self, ledger: Ledger, *, last: float, patience: float, follows: bool, now: float

@@ -93,7 +93,9 @@ class Member(MemberParts):
     def screen(self, envelope: Envelope, now: float) -> Message:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
         if self.is_outdated:
-            raise ProtocolError("version", "the swarm speaks a newer version than this node")
+            raise ProtocolError(
+                "version", "the swarm uses a newer protocol version than this node supports"
+            )
         message = self._inbox.screen(envelope, self._ledger, now)
         if isinstance(message, Proposal):
             record = message.record
@@ -182,7 +184,9 @@ class Member(MemberParts):
             return [CompareChains(self.round - 1)]
         if not self._current.binds(decided.certificate, leaving=self._leaving, now=now):
             self._current.keep(decided, now)
-            raise ProtocolError("silences_us", "a decision that calls those silent who are heard")
+            raise ProtocolError(
+                "silences_us", "a decision that counts members as silent which are heard here"
+            )
         effects = self._adopt(decided, now, learned=True)
         return effects + self._step(now)
 
@@ -316,7 +320,7 @@ class Member(MemberParts):
         if parent_of(message) not in (None, self._ledger.parent(round_of(message))):
             self._divergence.behind()
             self._divergence.stray(envelope.sender, message, self._ledger)
-            raise ProtocolError("wrong_parent", "a message that builds on another chain")
+            raise ProtocolError("wrong_parent", "a message of another chain")
         self._current.take(envelope, message, self._holdings.held, now)
         if isinstance(message, Announcement) and self._replica.is_near(self._ledger):
             return self._holdings.fetch(self.round, envelope.sender, message.update, message.size)

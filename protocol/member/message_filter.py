@@ -62,7 +62,7 @@ class MessageFilter:
         sender = envelope.sender
         if len(envelope.body) > _STRANGER_BYTES and not self._may_say_much(sender, ledger):
             # Decoding it takes longer than sending it.
-            raise ProtocolError("not_member", "a long message from somebody who is no member")
+            raise ProtocolError("not_member", "a long message from a non-member")
         message = decode_message(envelope)
         if isinstance(message, JoinRequest):
             self._screen_request(sender, message, ledger)
@@ -112,17 +112,19 @@ class MessageFilter:
 
     def _screen_request(self, sender: PeerId, request: JoinRequest, ledger: Ledger) -> None:
         if not invited(sender, request, self._manifest, ledger.verify):
-            raise ProtocolError("not_member", "asks for admission without an invitation")
+            raise ProtocolError("not_member", "a join request without an invitation")
         if sender in ledger.membership(len(ledger)).expelled:
-            raise ProtocolError("not_member", "asks for admission and was expelled")
+            raise ProtocolError("not_member", "a join request by an expelled peer")
 
     def _screen_evidence(self, sender: PeerId, evidence: Evidence, ledger: Ledger) -> None:
         current = ledger.membership(len(ledger))
         if sender not in current and sender not in ledger.membership(max(0, len(ledger) - 1)):
-            raise ProtocolError("not_member", "an accusation by somebody who is no member")
+            raise ProtocolError("not_member", "evidence sent by a non-member")
         if evidence.round > len(ledger):
             self._divergence.behind()
-            raise ProtocolError("other_round", f"evidence of {evidence.round} at {len(ledger)}")
+            raise ProtocolError(
+                "other_round", f"evidence of round {evidence.round} in round {len(ledger)}"
+            )
         # One proof is enough, and checking one takes time.
         if self._accusations.wants(evidence.peer) and evidence.peer not in current.expelled:
             ledger.check_evidence(evidence)

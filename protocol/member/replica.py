@@ -75,7 +75,7 @@ class Replica:
     def rebase(self) -> list[Effect]:
         """Give up the parameters, which are another chain's."""
         self._failed_at, self._failed = -1, 0
-        return self._drop("the swarm followed a heavier chain")
+        return self._drop("the node switched to the heavier chain")
 
     def next(self, ledger: Ledger, holdings: HeldUpdates) -> list[Effect]:
         """Return what brings the parameters closer to the ledger's end: fetch, apply, or reload."""
@@ -90,9 +90,9 @@ class Replica:
         if record.fingerprint != self.fingerprint:
             self._failed_at = max(self._failed_at, record.round)
             self._failed += 1
-            reason = f"the fingerprint before round {record.round} is not the swarm's"
+            reason = f"the fingerprint before round {record.round} differs from the swarm's"
             return [
-                Note("mismatch", record.round, self._me, "our parameters are not the swarm's"),
+                Note("mismatch", record.round, self._me, "our parameters differ from the swarm's"),
                 *self._drop(reason, self._failed),
             ]
         if record.round > self._failed_at:
@@ -104,8 +104,8 @@ class Replica:
             worth = worth_replaying(ledger, self.round, newest.size, loaded=self._loaded)
             if not worth:
                 return self._drop(
-                    f"the swarm is at round {len(ledger)} by now, and the state of round "
-                    f"{newest.round} takes less time than replaying"
+                    f"the swarm has reached round {len(ledger)}, and fetching the state of "
+                    f"round {newest.round} takes less time than replaying the rounds"
                 )
         needed = needed_for(ledger, record)
         effects = holdings.fetch_all(record.round, [each.entry for each in needed])
@@ -132,8 +132,8 @@ class Replica:
         if not awaited or newest is None or newest.round < round:
             return []
         return self._drop(
-            f"no connected peer has the updates of round {round} any more; taking the state of round "
-            f"{newest.round} instead"
+            f"no connected peer has the updates of round {round} any more; fetching the state "
+            f"of round {newest.round} instead"
         )
 
     def doubt(self, round: int, collection: RoundUpdates) -> list[Effect]:
@@ -148,8 +148,8 @@ class Replica:
             return []
         self._doubted = round
         return [
-            Note("mismatch", round, self._me, "most others train from other parameters"),
-            *self._drop("most members' parameters differ"),
+            Note("mismatch", round, self._me, "most other members train from different parameters"),
+            *self._drop("most other members have different parameters"),
         ]
 
     def _drop(self, reason: str, failed: int = 0) -> list[Effect]:

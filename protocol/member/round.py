@@ -173,12 +173,12 @@ class Round:
         """
         sender = envelope.sender
         if self._ledger.finished or (isinstance(message, Announcement) and not self._trains):
-            raise ProtocolError("other_round", f"nobody trains in round {self.number}")
+            raise ProtocolError("other_round", f"round {self.number} is not a training round")
         if isinstance(message, Announcement):
             if sender not in self.membership:
-                raise ProtocolError("not_member", "an update from somebody who is no member")
+                raise ProtocolError("not_member", "an update by a non-member")
             if sender not in self._due:
-                raise ProtocolError("not_due", "an update for which nothing was dealt")
+                raise ProtocolError("not_due", "an update by a member without an assignment")
             # Otherwise the leader would propose a record that no member may vote for.
             check_commitment(message.commitment, self._ledger.beacon)
             if not self.collection.announce(sender, message, envelope.signature, now):
@@ -187,7 +187,9 @@ class Round:
                 self.collection.held(message.update, now)
         elif isinstance(message, Leave):
             if not self._ledger.allows_leave(message.round, sender):
-                raise ProtocolError("not_member", "takes leave of a membership that it has not")
+                raise ProtocolError(
+                    "not_member", "a leave by a peer that has no membership to leave"
+                )
             self._presence.took_leave(sender, message, envelope.signature)
         elif isinstance(message, Proposal):
             self.agreement.add_proposal(sender, message.slot, message.record)
@@ -392,7 +394,9 @@ class Round:
         if not self.is_valid(record) or record.snapshot != standing.snapshot:
             return NOTHING
         if record.fingerprint != standing.fingerprint:
-            notes = [Note("mismatch", self.number, None, "other parameters proposed")]
+            notes = [
+                Note("mismatch", self.number, None, "the proposal is for different parameters")
+            ]
             return RoundRequests([], notes if new else [], [])
         accused = {entry.peer for entry in record.departed if entry.reason == "silent"}
         # A certified block must be repeated until it is decided. A quorum has judged it and agreed on

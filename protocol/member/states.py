@@ -30,17 +30,17 @@ MemberState = Literal[
 ]
 
 MEANINGS: dict[MemberState, str] = {
-    "loading": "has no parameters, or not the swarm's: a snapshot is being loaded",
-    "applying": "applies decided records until it stands where the swarm does",
-    "asking": "is no member; asks to be admitted",
-    "recalling": "is a member again, and asks what it signed before it was started",
+    "loading": "has no parameters, or others than the swarm's: loads a snapshot",
+    "applying": "applies decided records until it has reached the swarm's round",
+    "asking": "is not a member; requests admission",
+    "recalling": "is a member again; asks others for what it signed before it was started",
     "collecting": "trains, and waits for updates",
-    "agreeing": "has what it waited for: proposes, votes, skips, finalizes",
-    "finished": "has the last state of a run that is over, and gives it to whoever asks",
-    "leaving": "has said goodbye; the record is still to come",
-    "left": "is no member any more and does not want to be",
-    "expelled": "is out for good",
-    "outdated": "does not speak the version that the swarm has come to, and is silent",
+    "agreeing": "has all updates, or the deadline is past: proposes, votes, skips, finalizes",
+    "finished": "has the last state of a finished run, and serves it on request",
+    "leaving": "has sent its leave; no record contains it yet",
+    "left": "is not a member, and does not request admission",
+    "expelled": "is excluded for ever: a record proves a contradiction",
+    "outdated": "does not support the swarm's protocol version, and sends nothing",
 }
 
 
@@ -85,10 +85,10 @@ CONDITIONS: tuple[tuple[MemberState, Callable[[MemberConditions], bool]], ...] =
 
 _LOADED: dict[MemberState, str] = {
     "applying": "rounds were decided since",
-    "asking": "counted out, or never a member",
+    "asking": "removed as silent, or never a member",
     "recalling": "first time since the start",
     "collecting": "up to date",
-    "agreeing": "up to date, all is there already",
+    "agreeing": "up to date, all updates are here",
     "finished": "up to date, the run is over",
 }
 _LEAVES: dict[MemberState, MemberState] = {
@@ -108,32 +108,32 @@ TRANSITIONS: dict[tuple[MemberState, MemberState], str] = {
     ("asking", "applying"): "a round is decided",
     ("asking", "loading"): "another chain",
     ("recalling", "collecting"): "all have answered, or time is up",
-    ("recalling", "agreeing"): "all have answered, all updates are there",
+    ("recalling", "agreeing"): "all have answered, all updates are here",
     ("recalling", "applying"): "a round is decided",
     ("recalling", "loading"): "other parameters, or another chain",
-    ("collecting", "agreeing"): "all updates are there, or the deadline is past",
+    ("collecting", "agreeing"): "all updates are here, or the deadline is past",
     ("collecting", "applying"): "a round is decided",
     ("collecting", "loading"): "other parameters, or another chain",
     ("agreeing", "applying"): "a round is decided",
     ("agreeing", "loading"): "other parameters, or another chain",
     ("finished", "loading"): "another chain",
-    ("finished", "applying"): "the trainer was started again, with an older state",
-    **dict.fromkeys(_LEAVES.items(), "says goodbye"),
-    ("loading", "left"): "says goodbye, was no member",
-    ("applying", "left"): "says goodbye, was no member",
-    ("finished", "left"): "says goodbye, was no member",
-    ("leaving", "left"): "a record says so",
-    ("left", "leaving"): "an earlier request to be admitted was granted",
-    ("expelled", "loading"): "another chain, which has no such record",
-    ("expelled", "leaving"): "likewise, after its goodbye",
-    ("expelled", "left"): "likewise, and it is no member there",
+    ("finished", "applying"): "the trainer was restarted, with an older state",
+    **dict.fromkeys(_LEAVES.items(), "leaves"),
+    ("loading", "left"): "leaves, was not a member",
+    ("applying", "left"): "leaves, was not a member",
+    ("finished", "left"): "leaves, was not a member",
+    ("leaving", "left"): "a record contains its leave",
+    ("left", "leaving"): "an earlier join request was granted",
+    ("expelled", "loading"): "another chain, without that evidence",
+    ("expelled", "leaving"): "another chain, after its leave",
+    ("expelled", "left"): "another chain, where it is not a member",
     **{
         (old, "expelled"): "a record proves a contradiction"
         for old in get_args(MemberState)
         if old not in ("expelled", "outdated")
     },
     **{
-        (old, "outdated"): "the round of a newer version has come"
+        (old, "outdated"): "the first round of a newer protocol version is reached"
         for old in get_args(MemberState)
         if old not in ("expelled", "outdated")
     },
@@ -183,12 +183,12 @@ def diagrams() -> str:
     for (new, why), old in common.items():
         others = [state for state in MEANINGS if state not in (*old, new)]
         lines += [
-            f"*{why[0].upper()}{why[1:]}*: to {new} from all others but {', '.join(others)}.",
+            f"*{why[0].upper()}{why[1:]}*: to {new} from every state except {', '.join(others)}.",
             "",
         ]
     lines += ["| state | the member |", "|---|---|"]
     lines += [f"| {state} | {MEANINGS[state]} |" for state in get_args(MemberState)]
-    lines += ["", "What it has cast in one slot:", "", "```mermaid", "stateDiagram-v2"]
+    lines += ["", "Ballots that it has cast in one slot:", "", "```mermaid", "stateDiagram-v2"]
     sets = sorted(cast_sets().items(), key=lambda item: _name(item[0]))
     lines += ["    [*] --> nothing"]
     for cast, further in sets:

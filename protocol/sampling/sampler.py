@@ -50,7 +50,7 @@ class StreamOrder:
         if not 1 <= self.samples <= 1 << 62:
             raise ValueError(f"a corpus holds 1 to 2^62 samples, not {self.samples}")
         if min(self.lanes, self.span, self.mixed) < 1 or self.span > self.samples:
-            raise ValueError("a lane reads at least one sample and at most the corpus")
+            raise ValueError("a stream reads at least one sample, and at most the whole corpus")
 
     def samples_at(self, lanes: Lanes, rows: Lanes) -> list[int]:
         """Return the `rows`-th sample (from 0) of each of these streams, each in [0, samples).

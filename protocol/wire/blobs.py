@@ -37,7 +37,7 @@ class BlobList:
 
     def __post_init__(self) -> None:
         if len(self.chunks) != -(-self.size // CHUNK_BYTES):
-            raise ValueError(f"{self.size} bytes do not make {len(self.chunks)} chunks")
+            raise ValueError(f"{self.size} bytes do not fit {len(self.chunks)} chunks")
 
     def encode(self) -> bytes:
         """Return the blob's bytes."""

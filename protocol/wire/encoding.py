@@ -51,7 +51,7 @@ def decode_plain(data: bytes, *, max_bytes: int) -> Any:
     Raises `ProtocolError` as `decode` does.
     """
     if len(data) > max_bytes:
-        raise ProtocolError("oversized", f"{len(data)} bytes where at most {max_bytes} are allowed")
+        raise ProtocolError("oversized", f"{len(data)} bytes exceed the limit of {max_bytes}")
     _count_items(data)
     try:
         return msgpack.unpackb(data, raw=False, strict_map_key=True)
@@ -97,6 +97,6 @@ def _count_items(data: bytes) -> None:
             position = run.end()
         else:
             # Never used, or an extension type (such as a timestamp), which no format has.
-            raise ProtocolError("malformed", f"holds an item of the kind {first:#x}")
+            raise ProtocolError("malformed", f"it holds an item of the forbidden type {first:#x}")
         if claimed > limit or seen > claimed:
-            raise ProtocolError("malformed", "holds more than one value, or too many items")
+            raise ProtocolError("malformed", "it holds more than one value, or too many items")

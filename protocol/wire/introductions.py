@@ -128,13 +128,13 @@ def open_peer_record(data: bytes, swarm: SwarmId) -> PeerRecord:
     except EnvelopeError as error:
         raise ProtocolError(error.reason, str(error)) from None
     if envelope.kind != _KIND:
-        raise ProtocolError("invalid", f"a {envelope.kind} where a peer record is expected")
+        raise ProtocolError("invalid", f"expected a peer record, got a {envelope.kind}")
     body = decode(_Body, envelope.body, max_bytes=MAX_PEER_RECORD_BYTES)
     ending = "/p2p/" + peer_text(envelope.sender)
     for address in body.addresses:
         # A record must not redirect others to a third peer, or write to their terminals.
         if not (address.startswith("/") and address.endswith(ending) and _printable(address)):
-            raise ProtocolError("invalid", "a peer record with an address that is not its peer's")
+            raise ProtocolError("invalid", "a peer record with an address of another peer")
     return PeerRecord(
         peer=envelope.sender,
         swarm=swarm,

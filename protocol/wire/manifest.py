@@ -84,7 +84,7 @@ class AdapterSpec:
 
     def __post_init__(self) -> None:
         if list(self.targets) != sorted(set(self.targets)):
-            raise ValueError("targets are sorted, each once")
+            raise ValueError("targets must be sorted and distinct")
 
     @property
     def base_elements(self) -> int:
@@ -199,7 +199,7 @@ class DataSpec:
         if self.private is None and not self.shards:
             raise ValueError("there is no shard to train on")
         if self.private is not None and self.shards:
-            raise ValueError("what is private has no shards: members train on their own data")
+            raise ValueError("private data has no shards: members train on their own data")
         if self.marked and self.vocabulary > 1 << 8 * self.token_bytes - 2:
             raise ValueError(
                 f"{self.token_bytes} bytes do not hold {self.vocabulary} tokens and two marks"
@@ -210,11 +210,13 @@ class DataSpec:
             if token is not None and token >= self.vocabulary:
                 raise ValueError(f"{name} ({token}) is not in the vocabulary")
         if self.attention == "document" and self.end_token is None and not self.marked:
-            raise ValueError("attention 'document' needs an end_token")
+            raise ValueError("attention = 'document' needs an end_token")
         for mirror in self.mirrors:
             # Every newcomer connects to it: only the public web, and encrypted.
             if not (mirror.startswith("https://") and mirror.isascii() and mirror.isprintable()):
-                raise ValueError(f"a mirror is a URL that begins with https://, not {mirror!r}")
+                raise ValueError(
+                    f"a mirror must be a URL that begins with https://, not {mirror!r}"
+                )
 
     def samples_in(self, shard: ShardSpec) -> int:
         """Return the number of samples in a shard (its last token is only ever a target)."""
@@ -296,13 +298,13 @@ class ScheduleSpec:
     def __post_init__(self) -> None:
         if self.shape != "wsd" and self.decay_rounds:
             raise ValueError(
-                f"decay_rounds ({self.decay_rounds}) belongs to shape 'wsd': with {self.shape!r} the "
-                "rate falls from the end of the warm-up on"
+                f"decay_rounds ({self.decay_rounds}) belongs to shape = 'wsd': with "
+                f"{self.shape!r} the rate falls from the end of the warm-up on"
             )
         if self.warmup_rounds + self.decay_rounds > self.total_rounds:
             raise ValueError(
                 f"warmup_rounds ({self.warmup_rounds}) and decay_rounds ({self.decay_rounds}) "
-                f"do not fit into total_rounds ({self.total_rounds})"
+                f"exceed total_rounds ({self.total_rounds}) together"
             )
 
     @property
@@ -386,7 +388,7 @@ class AdmissionSpec:
 
     def __post_init__(self) -> None:
         if (self.policy == "invite") != (self.issuer is not None):
-            raise ValueError("an issuer is needed with policy 'invite' and only there")
+            raise ValueError("policy = 'invite' needs an issuer; no other policy has one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,21 +427,26 @@ class Manifest:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.-]*", self.task):
-            raise ValueError("task: a name has small letters, digits, '_', '-' and '.'")
+            raise ValueError(
+                "task: a name begins with a small letter, and has small letters, digits, '_', "
+                "'-' and '.'"
+            )
         if self.rounds.start_members > self.admission.max_members:
             raise ValueError(
                 f"start_members ({self.rounds.start_members}) exceeds max_members "
                 f"({self.admission.max_members}): training would never begin"
             )
         if self.data.private is not None and self.optimizer.audit:
-            raise ValueError("optimizer.audit does not go with private data: say audit = false")
+            raise ValueError("optimizer.audit does not work with private data: set it to false")
         if self.checks is not None and self.data.private is not None:
-            raise ValueError("checks do not go with private data: nobody else has it")
+            raise ValueError(
+                "[checks] does not work with private data: no other member can recompute on it"
+            )
         if self.checks is not None and self.optimizer.preconditioner not in ("orthogonal", "muon"):
             # With the other preconditioners honest scores are too often low (docs/checks.md).
-            raise ValueError("checks need optimizer.preconditioner = 'orthogonal' or 'muon'")
+            raise ValueError("[checks] needs optimizer.preconditioner = 'orthogonal' or 'muon'")
         if self.data.private is not None and self.optimizer.say == "share":
-            raise ValueError('optimizer.say = "share" does not go with private data: "equal" does')
+            raise ValueError('optimizer.say = "share" does not work with private data: use "equal"')
         if self.speakers is not None:
             self.speakers.check(
                 checked=self.checks is not None,
@@ -485,7 +492,7 @@ class OtherVersion(ProtocolError):
     def __init__(self, version: int) -> None:
         super().__init__(
             "version",
-            f"the swarm speaks protocol version {version}, this program {PROTOCOL_VERSION}",
+            f"the swarm uses protocol version {version}, this program {PROTOCOL_VERSION}",
         )
         self.version = version
 

@@ -52,7 +52,7 @@ def open_relay_request(data: bytes) -> RelayRequest:
     except EnvelopeError as error:
         raise ProtocolError(error.reason, str(error)) from None
     if envelope.kind != _KIND:
-        raise ProtocolError("invalid", f"a {envelope.kind} where an announcement is expected")
+        raise ProtocolError("invalid", f"expected an announcement, got a {envelope.kind}")
     announcement = decode_message(envelope)
     assert isinstance(announcement, Announcement)  # its kind says so
     return RelayRequest(swarm, envelope.sender, announcement, data)

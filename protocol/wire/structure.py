@@ -193,7 +193,7 @@ def _checker(hint: Any, named: bool) -> Check:
         return _optional(hint, named)
     if origin is tuple:
         if inner[1:] != (Ellipsis,):
-            raise TypeError(f"{hint} has a fixed length: that is what dataclasses are for")
+            raise TypeError(f"{hint} has a fixed length: use a dataclass")
         return functools.partial(_sequence, _checker(inner[0], named))
     if Mapping in (hint, origin) or dict in (hint, origin):
         return _table
@@ -237,7 +237,7 @@ def _bounded(inner: Check, bounds: Iterable[Any]) -> Check:
 def _optional(hint: Any, named: bool) -> Check:
     options = [option for option in typing.get_args(hint) if option is not type(None)]
     if len(options) != 1:
-        raise TypeError(f"{hint} is no optional: unions are not supported")
+        raise TypeError(f"{hint} is not an optional type: other unions are not supported")
     inner = _checker(options[0], named)
     return lambda value: None if value is None else inner(value)
 

@@ -83,7 +83,9 @@ def swarm_from_text(text: str) -> SwarmId:
     """
     text = text.strip()
     if text[: len(PREFIX)].lower() != PREFIX:
-        raise SwarmIdError("prefix", f"a swarm-id begins with {PREFIX!r}, this with {text[:6]!r}")
+        raise SwarmIdError(
+            "prefix", f"a swarm-id begins with {PREFIX!r}, this one with {text[:6]!r}"
+        )
     for position, character in enumerate(text[len(PREFIX) :], start=len(PREFIX) + 1):
         # Checked before lower(), which turns some characters outside ASCII into ASCII ones.
         if not (character.isascii() and character.lower() in _ALPHABET):
@@ -93,11 +95,13 @@ def swarm_from_text(text: str) -> SwarmId:
         missing = _CHARACTERS - len(body)
         problem = f"{abs(missing)} {'character' if abs(missing) == 1 else 'characters'} too "
         problem += "short" if missing > 0 else "long"
-        raise SwarmIdError("length", f"the swarm-id is {problem}: part of it was lost or doubled")
+        raise SwarmIdError("length", f"the swarm-id is {problem}: part of it was lost or repeated")
     raw = base64.b32decode(body)
     swarm = SwarmId(raw[:_ID_BYTES])
     if _checksum(swarm) != raw[_ID_BYTES:]:
-        raise SwarmIdError("checksum", "a character of the swarm-id is wrong: its checksum differs")
+        raise SwarmIdError(
+            "checksum", "a character of the swarm-id is wrong: its checksum does not match"
+        )
     return swarm
 
 
@@ -118,7 +122,7 @@ def checkpoint_from_text(text: str) -> Checkpoint:
         if _checksum(number.encode("ascii") + record) == raw[_ID_BYTES:]:
             return Checkpoint(int(number), record)
     raise SwarmIdError(
-        "at", f"{_shorten(text)} is not a round and a record, or a character is wrong"
+        "at", f"{_shorten(text)} is not of the form ROUND.RECORD, or a character of it is wrong"
     )
 
 
@@ -153,10 +157,10 @@ def parse_invite(text: str) -> Invite:
         raise SwarmIdError("link", f"the link names more than {MAX_BOOTSTRAP} bootstrap peers")
     tickets = [_check_ticket(value) for key, value in pairs if key == "ticket"]
     if len(tickets) > 1:
-        raise SwarmIdError("link", "the link holds more than one ticket")
+        raise SwarmIdError("link", "the link has more than one ticket")
     points = [checkpoint_from_text(value) for key, value in pairs if key == "at"]
     if len(points) > 1:
-        raise SwarmIdError("link", "the link holds more than one record of the chain ('at')")
+        raise SwarmIdError("link", "the link has more than one checkpoint ('at')")
     return Invite(
         swarm=swarm,
         bootstrap=bootstrap,
@@ -206,7 +210,7 @@ def _query_pairs(query: str) -> list[tuple[str, str]]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict")
     except ValueError:
-        raise SwarmIdError("link", "the part of the link after '?' is not well-formed") from None
+        raise SwarmIdError("link", "the part of the link after '?' is malformed") from None
     known = ["bootstrap", "ticket", "at"]
     for key, _ in pairs:
         if key not in known:

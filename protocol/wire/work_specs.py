@@ -54,23 +54,23 @@ class SpeakersSpec:
         """Raise `ValueError` if this does not go with the rest of a manifest; `rounds` is the length of
         the run, and `elements` the number of trained parameters."""
         for there, what in (
-            (checked, "checks: looks compare updates"),
-            (private, "private data: a sheet tells more of it than an update"),
-            (overlap, "rounds.overlap: what is told late is worth little"),
-            (audit, "optimizer.audit: there is nothing to compare"),
+            (checked, "[checks]: audits compare whole updates"),
+            (private, "private data: a sign vote reveals more of it than an update"),
+            (overlap, "rounds.overlap: late sign votes are worth little"),
+            (audit, "optimizer.audit: there are no whole updates to compare"),
         ):
             if there:
-                raise ValueError(f"speakers do not go with {what}")
+                raise ValueError(f"[speakers] does not work with {what}")
         if rounds % 2:
             raise ValueError(
-                f"schedule.total_rounds ({rounds}) is odd: with speakers a step takes two rounds"
+                f"schedule.total_rounds ({rounds}) is odd: with [speakers] a step takes two rounds"
             )
         # While members are few, one committee aggregates everything, and a sign vote has one part.
         least = -(-elements // (8 * _MOST_SHEET_BYTES))
         if self.one_of < least:
             raise ValueError(
-                f"speakers.one_of ({self.one_of}) is too small for {elements:,} parameters: a sheet "
-                f"would be too large to be sent as one; say {least} or more"
+                f"speakers.one_of ({self.one_of}) is too small for {elements:,} parameters: a "
+                f"sign vote would be too large to be sent as one blob; set it to {least} or more"
             )
 
 
@@ -96,6 +96,6 @@ class ProbeSpec:
 
     def __post_init__(self) -> None:
         if len(self.lengths) != len(self.losses):
-            raise ValueError("a probe has a loss for each length")
+            raise ValueError("a probe needs one loss for each length")
         if not all(map(math.isfinite, (*self.losses, self.tolerance, self.narrow_tolerance))):
-            raise ValueError("a probe holds finite numbers")
+            raise ValueError("a probe's numbers must be finite")

@@ -134,10 +134,10 @@ def _another_score(chain: CheckedChain, who: PeerId) -> AuditEntry:
         (_secret, "was not drawn"),
         (_secret_of_another_round, "was not drawn"),
         (_too_old, "too old"),
-        (_to_come, "a look at round"),
-        (_twice, "was recorded"),
+        (_to_come, "an audit of round"),
+        (_twice, "is recorded already"),
         (_of_an_update_that_does_not_count, "does not count"),
-        (_of_somebody_who_went, "has no say"),
+        (_of_somebody_who_went, "without a vote"),
         (_unsigned, "did not sign"),
         (_another_score, "did not sign"),
     ],
@@ -174,7 +174,7 @@ def test_every_update_binds_its_author_to_a_secret(chain: CheckedChain) -> None:
     peers = chain.membership.peers
     for bound in (b"", bytes(31)):
         updates = [chain.update(peers[0], commitment=bound), *map(chain.update, peers[1:])]
-        assert "binds its author" in refused(chain, chain.record(updates=updates))
+        assert "with a commitment of" in refused(chain, chain.record(updates=updates))
 
 
 # Re-audits
@@ -213,7 +213,7 @@ def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: CheckedChain
     peers = [peer for peer in chain.membership.peers if peer not in (first.checker, first.peer)]
     for _ in range(LAG):
         assert lookers(chain, first) == []
-        assert "not called" in refused_again(chain, chain.again(peers[0], first))
+        assert "not drawn" in refused_again(chain, chain.again(peers[0], first))
         chain.grow()
     check_record(chain.record(looks_again=(chain.again(peers[0], first),)), chain.ledger)
 
@@ -223,7 +223,7 @@ def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: CheckedChain
     [
         ({"scores": [LOW] * 7}, "other sequences"),
         ({"scores": [LOW] * 1}, "other sequences"),
-        ({"round": 3}, "no dispute"),
+        ({"round": 3}, "without an open dispute"),
     ],
 )
 def test_a_second_look_is_what_was_drawn(
@@ -238,13 +238,13 @@ def test_a_second_look_is_what_was_drawn(
 def test_whose_second_looks_have_no_say(chain: CheckedChain) -> None:
     first = chain.disputed()
     who, other, _ = lookers(chain, first)
-    assert "has no say" in refused_again(chain, chain.again(first.peer, first))
+    assert "without a vote" in refused_again(chain, chain.again(first.peer, first))
     unsigned = dataclasses.replace(chain.again(who, first), signature=bytes(64))
     assert "did not sign" in refused_again(chain, unsigned)
     assert "not sorted" in refused_again(chain, chain.again(other, first), chain.again(who, first))
     said = chain.again(who, first)
     chain.grow(looks_again=(said,))
-    assert "has no say" in refused_again(chain, said)
+    assert "without a vote" in refused_again(chain, said)
 
 
 def test_where_votes_are_many_sixteen_seats_are_drawn() -> None:
@@ -256,7 +256,7 @@ def test_where_votes_are_many_sixteen_seats_are_drawn() -> None:
     called = lookers(chain, first)
     assert SEATS - 1 <= len(called) <= SEATS
     for who in set(chain.membership.peers) - set(called):
-        assert "not called" in refused_again(chain, chain.again(who, first))
+        assert "not drawn" in refused_again(chain, chain.again(who, first))
 
 
 def test_who_looks_again_at_what_does_not_hang_on_what_a_leader_may_vary(
@@ -290,7 +290,7 @@ def test_a_dispute_ends(chain: CheckedChain) -> None:
     said = chain.again(lookers(chain, first)[0], first)
     check_record(chain.record(looks_again=(said,)), chain.ledger)
     chain.grow()
-    assert "no dispute" in refused_again(chain, said)
+    assert "without an open dispute" in refused_again(chain, said)
 
 
 # Updates that cannot be audited
@@ -372,10 +372,10 @@ def test_where_no_work_is_checked_there_are_no_looks(chain: CheckedChain) -> Non
     without = Chain().grow_until(3)
     assert without.ledger.work is None
     assert without.ledger.beacon is None
-    assert "no work is checked" in refused(without, without.record(looks=chain.looks()))
+    assert "does not audit work" in refused(without, without.record(looks=chain.looks()))
     first = chain.disputed()
     again = chain.again(lookers(chain, first)[0], first)
-    assert "no work is checked" in refused(without, without.record(looks_again=(again,)))
+    assert "does not audit work" in refused(without, without.record(looks_again=(again,)))
     peers = without.membership.peers
     bound = [without.update(peers[0], commitment=bytes(32)), *map(without.update, peers[1:])]
-    assert "binds its author" in refused(without, without.record(updates=bound))
+    assert "with a commitment of" in refused(without, without.record(updates=bound))

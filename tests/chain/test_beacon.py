@@ -87,7 +87,7 @@ def test_whoever_had_no_update_then_reveals_nothing(chain: CheckedChain) -> None
     check_record(chain.record(slot=slot), chain.ledger)
     secret = chain.secret(leader, without)
     record = dataclasses.replace(chain.record(slot=slot), secret=secret)
-    assert "was not bound" in refused(chain, record)
+    assert "had not committed" in refused(chain, record)
 
 
 def test_at_any_length_it_is_what_it_was(chain: CheckedChain) -> None:
@@ -108,6 +108,6 @@ def test_where_nothing_is_drawn_nothing_is_revealed() -> None:
     assert chain.ledger.beacon is None
     assert chain.record().secret == b""
     record = dataclasses.replace(chain.record(), secret=bytes(16))
-    assert "was not bound" in refused(chain, record)
+    assert "had not committed" in refused(chain, record)
     bound = [chain.update(peer, commitment=content_id(b"")) for peer in chain.membership.peers]
-    assert "binds its author" in refused(chain, chain.record(updates=bound))
+    assert "with a commitment of" in refused(chain, chain.record(updates=bound))

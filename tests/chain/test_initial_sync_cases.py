@@ -171,7 +171,7 @@ def test_a_heads_signers_are_members() -> None:
 def test_a_height_without_a_head_is_a_lie() -> None:
     blamed: list[PeerFault] = []
     assert _behind(lambda: None, blamed)
-    assert blamed[0].text.startswith("a height without")
+    assert blamed[0].text.startswith("it states a height")
 
 
 def test_heads_are_bounded() -> None:

@@ -45,12 +45,12 @@ def _refused(why: str, what: Callable[[], Any]) -> bool:
 def _record_refused(rounds: int, said: bytes) -> bool:
     chain = VouchedChain(2).grow_until(rounds)
     record = chain.record(contributions=said)
-    return _refused("account of all contributions", lambda: check_record(record, chain.ledger))
+    return _refused("contributions root", lambda: check_record(record, chain.ledger))
 
 
 def test_a_claim_is_signed() -> None:
     claimed = receipts.with_claim(_receipt(), 5, identity(1).sign)
-    assert _refused("not its word", lambda: receipts.examine(claimed))
+    assert _refused("did not sign", lambda: receipts.examine(claimed))
 
 
 def test_a_record_lacks_the_account() -> None:
@@ -106,7 +106,9 @@ def test_a_proof_has_no_steps_too_many() -> None:
 
 
 def test_a_long_receipt_is_not_read() -> None:
-    assert _refused("bytes where at most", lambda: receipts.decode_receipt(bytes((7 << 20) + 1)))
+    assert _refused(
+        "bytes exceed the limit of", lambda: receipts.decode_receipt(bytes((7 << 20) + 1))
+    )
 
 
 def test_a_receipt_is_of_its_record() -> None:
@@ -123,7 +125,9 @@ def test_each_signer_signs_once() -> None:
     certificate = _receipt().decided.certificate
     twice = replace(certificate, ballots=certificate.ballots[:1] * 3)
     decided = replace(_receipt().decided, certificate=twice)
-    assert _refused("each once", lambda: receipts.examine(replace(_receipt(), decided=decided)))
+    assert _refused(
+        "sorted and distinct", lambda: receipts.examine(replace(_receipt(), decided=decided))
+    )
 
 
 def test_a_named_record_is_this_one() -> None:
@@ -146,6 +150,6 @@ def test_a_chain_takes_the_certificate() -> None:
     few = replace(certificate, ballots=())
     decided = replace(_receipt().decided, certificate=few)
     assert _refused(
-        "no quorum",
+        "not a quorum",
         lambda: receipts.against_chain(replace(_receipt(), decided=decided), _chain().ledger),
     )

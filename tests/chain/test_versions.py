@@ -150,7 +150,7 @@ def test_who_does_not_speak_it_follows_up_to_that_round_and_blames_nobody() -> N
     assert asked
     assert ours.versions.outdated
     assert chain.ledger.versions[len(ours)].now == NEXT > chain.ledger.versions[len(ours) - 1].now
-    with pytest.raises(ProtocolError, match="newer version"):
+    with pytest.raises(ProtocolError, match="newer protocol version"):
         ours.append(chain.ledger[len(ours)])
 
 
@@ -169,7 +169,7 @@ def test_a_member_that_does_not_speak_it_is_silent() -> None:
     assert member.is_outdated
     assert member.state == "outdated"
     said = chain.envelope(0, "announcement", chain.announcement(0))
-    with pytest.raises(ProtocolError, match="newer version"):
+    with pytest.raises(ProtocolError, match="newer protocol version"):
         member.screen(said, 2.0)
     assert member.handle(MessageReceived(said), 2.0) == []
     for now in range(3, 60):

@@ -461,7 +461,7 @@ def test_id_refuses_a_damaged_key(command, home: Path) -> None:
     key.write_bytes(key.read_bytes().replace(b'"seed": "', b'"seed": "0'))
     command("id", "--data-dir", home).refused_with(ExitCode.KEYSTORE, "damaged")
     key.chmod(0o644)
-    command("id", "--data-dir", home).refused_with(ExitCode.KEYSTORE, "open to others")
+    command("id", "--data-dir", home).refused_with(ExitCode.KEYSTORE, "open to other users")
 
 
 # --- export, demo, bootstrap ---------------------------------------------------------------------
@@ -601,11 +601,11 @@ def test_a_bootstrap_peer_refuses_nonsense(command, introducer, home: Path, monk
     place.mkdir()
     create_identity(place / "identity.key", "secret")
     locked = command("bootstrap", "--data-dir", place)
-    locked.refused_with(ExitCode.WRONG_PASSPHRASE, "under a passphrase")
+    locked.refused_with(ExitCode.WRONG_PASSPHRASE, "protected by a passphrase")
     assert "DISTRO_NODE_PASSPHRASE" in locked.err
     monkeypatch.setenv("DISTRO_NODE_PASSPHRASE", "guess")
     wrong = command("bootstrap", "--data-dir", place)
-    wrong.refused_with(ExitCode.WRONG_PASSPHRASE, "does not open")
+    wrong.refused_with(ExitCode.WRONG_PASSPHRASE, "is wrong")
     (place / "identity.key").write_text("{}")
     command("bootstrap", "--data-dir", place).refused_with(ExitCode.KEYSTORE)
     assert introducer == []

@@ -403,10 +403,13 @@ def test_few_speak_for_all_if_the_founder_says_so(
     ("tables", "words"),
     [
         ("[optimizer]\nmomentum = 0.9\n[speakers]\n", "optimizer.momentum: with [speakers]"),
-        ("[optimizer]\naudit = true\n[speakers]\n", "speakers do not go with optimizer.audit"),
+        (
+            "[optimizer]\naudit = true\n[speakers]\n",
+            "[speakers] does not work with optimizer.audit",
+        ),
         ("[schedule]\ntotal_rounds = 999\n[speakers]\n", "total_rounds (999) is odd"),
-        ("[rounds]\noverlap = true\n[speakers]\n", "speakers do not go with rounds.overlap"),
-        ("[checks]\n[speakers]\n", "speakers do not go with checks"),
+        ("[rounds]\noverlap = true\n[speakers]\n", "[speakers] does not work with rounds.overlap"),
+        ("[checks]\n[speakers]\n", "[speakers] does not work with [checks]"),
         ("[speakers]\npanel = 1\n", "panel"),
     ],
 )
@@ -424,7 +427,7 @@ def test_what_does_not_go_with_speakers_is_told(
     ("tables", "words"),
     [
         ("[optimizer]\npreconditioner = 'muon'\n[checks]\n", "audits cannot tell honest work"),
-        ("[checks]\n[speakers]\n", "speakers do not go with checks"),
+        ("[checks]\n[speakers]\n", "[speakers] does not work with [checks]"),
         ("[rounds]\nstart_members = 9\n[admission]\nmax_members = 8\n", "would never begin"),
     ],
 )
@@ -500,7 +503,7 @@ weight = 0.25
         ("hidden_size = 8", "hidden_size = 9", "not a multiple"),
         ("hidden_size = 8", 'hidden_size = 8\ncheckpoint = "x"', "model.checkpoint"),
         ("[optimizer]", '[admission]\nissuer = "me"\n[optimizer]', "admission.issuer"),
-        ("[optimizer]", f'[admission]\nissuer = "{PEER}"\n[optimizer]', "policy 'invite'"),
+        ("[optimizer]", f'[admission]\nissuer = "{PEER}"\n[optimizer]', "policy = 'invite'"),
         ("paths", 'tokenizer = "no.json"\npaths', "no.json"),
         ("paths", 'tokenizer = "endless.json"\npaths', "names no token that ends a document"),
         ("paths", 'tokenizer = "endless.json"\ndocument_end = "</s>"\npaths', " tokens of "),

@@ -216,7 +216,7 @@ def test_what_was_carried_is_claimed_and_not_proved(
     written = decode_receipt(file.read_bytes())
     assert written.claim is not None
     file.write_bytes(replace(written, claim=replace(written.claim, bytes=9)).encode())
-    command("verify-receipt", file).refused_with(ExitCode.FALSE_RECEIPT, "not its word")
+    command("verify-receipt", file).refused_with(ExitCode.FALSE_RECEIPT, "did not sign")
 
 
 def write_identity(place: Path, number: int) -> None:
@@ -294,7 +294,7 @@ def test_what_says_nothing_of_this_record(command: Command, file: Path, tmp_path
 def test_what_contradicts_it(command: Command, place: Path, file: Path, tmp_path: Path) -> None:
     other = Checkpoint(CERTIFIED, RecordId(bytes(32)))
     command("verify-receipt", file, "--link", link(other)).refused_with(
-        ExitCode.FALSE_RECEIPT, "another record is the swarm's in round 36"
+        ExitCode.FALSE_RECEIPT, "the swarm has another record in round 36"
     )
     elsewhere = link(None, swarm=VouchedChain(0, seed=9).manifest.swarm)
     command("verify-receipt", file, "--link", elsewhere).refused_with(
@@ -310,7 +310,7 @@ def test_what_contradicts_it(command: Command, place: Path, file: Path, tmp_path
     fork.grow_until(38)
     command(
         "verify-receipt", file, "--ledger", stored(tmp_path / "fork", fork.ledger)
-    ).refused_with(ExitCode.FALSE_RECEIPT, "another record is the chain's in round 36")
+    ).refused_with(ExitCode.FALSE_RECEIPT, "the chain has another record in round 36")
 
 
 def test_what_was_changed_is_found(command: Command, place: Path, file: Path) -> None:

@@ -72,7 +72,7 @@ def test_the_cosine_is_the_cosine(half_turns: Fraction) -> None:
 
 
 def test_only_a_plateau_has_decay_rounds() -> None:
-    with pytest.raises(ValueError, match="belongs to shape 'wsd'"):
+    with pytest.raises(ValueError, match="belongs to shape = 'wsd'"):
         ScheduleSpec(shape="cosine", decay_rounds=10)
 
 

@@ -70,5 +70,5 @@ def test_sections_are_as_long_as_whole_blocks_allow():
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_no_more_sections_than_blocks_and_one_at_least(count):
-    with pytest.raises(ValueError, match="2 blocks do not make"):
+    with pytest.raises(ValueError, match="2 blocks cannot be cut into"):
         sections(layout_of((64, 64), (5,)), count)

@@ -182,7 +182,7 @@ def test_what_no_update_spells_is_refused() -> None:
     update = decode_update(layout, spelled(last, f"{head:09b}" + "00000000" + "0000000"))
     assert update.positions[0].tolist() == [list(range(56, 64))]
     for what, body in {
-        "a number that no set has": spelled(behind, f"{head:09b}" + 15 * "0"),
+        "a number that encodes no set": spelled(behind, f"{head:09b}" + 15 * "0"),
         "a head that no number has": spelled(last, f"{head + 1:09b}" + 15 * "0"),
         "padding": spelled(last, f"{head:09b}" + 14 * "0" + "1"),
     }.items():

@@ -83,7 +83,7 @@ def test_what_a_file_says_is_known(tmp_path: Path) -> None:
         (SMALL + "[optimizer]\nmomentum = nan", ["optimizer.momentum", "finite"]),
         (SMALL + "[rounds]\nsequences = 0", ["rounds.sequences", "got 0"]),
         (SMALL + "[rounds]\nslot_min_seconds = 99", ["slot_min_seconds (99) exceeds"]),
-        (SMALL + "[schedule]\nwarmup_rounds = 9999", ["schedule", "do not fit"]),
+        (SMALL + "[schedule]\nwarmup_rounds = 9999", ["schedule", "exceed total_rounds"]),
         (SMALL + "[admission]\npolicy = 'closed'", ["admission.policy", "'open', 'invite'"]),
         (SMALL + "heldout_fraction = 0.9", ["data.heldout_fraction", "0.5"]),
         (SMALL + 'mirrors = ["x"]', ["data.mirrors"]),

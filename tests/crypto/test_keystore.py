@@ -394,7 +394,7 @@ def test_a_file_open_to_others_is_refused(golden_plain: Path, mode: int) -> None
     error = error_for(golden_plain)
     assert f"{mode:04o}" in error.problem
     assert f"chmod 600 {golden_plain}" in error.remedy
-    with pytest.raises(KeystoreError, match="open to others"):
+    with pytest.raises(KeystoreError, match="open to other users"):
         read_peer(golden_plain)
 
 
@@ -565,7 +565,7 @@ def test_a_plain_file_that_names_another_peer_is_refused(path: Path) -> None:
     fields = json.loads((GOLDEN / "keystore_plain.json").read_text())
     other = peer_text(Identity.from_seed(bytes(32)).peer)
     put(path, with_checksum({**fields, "peer": other}))
-    assert "not that of the peer" in error_for(path).problem
+    assert "does not belong to the peer" in error_for(path).problem
 
 
 def test_no_error_tells_the_seed(golden_plain: Path) -> None:

@@ -350,7 +350,7 @@ def _panels() -> Iterator[Target]:
         return decode_part(own, 2, 0, open_part(sheet_id(ids), 1, len(ids), data))
 
     yield Target(
-        "part of a sheet",
+        "part of a sign vote",
         read_part,
         (part,),
         ("protocol.codec.sign_vote:decode_part", "protocol.codec.sign_vote_tree:open_part"),

@@ -133,7 +133,7 @@ def test_frozen_order() -> None:
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [({"samples": 0}, "samples"), ({"seed": -1}, "seed"), ({"lanes": 0}, "at least one"),
-     ({"span": 101}, "at most the corpus"), ({"mixed": 0}, "at least one")],
+     ({"span": 101}, "at most the whole corpus"), ({"mixed": 0}, "at least one")],
 )  # fmt: skip
 def test_what_is_refused(wrong: dict[str, int], what: str) -> None:
     right = {"seed": 0, "samples": 100, "lanes": 4, "span": 25, "mixed": 25}

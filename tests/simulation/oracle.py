@@ -100,7 +100,7 @@ def judge(
         common &= {peer for place, peer in enumerate(members) if bits >> place & 1}
         body = encode(certificate.ballot(ballot))
         if not keys.verify("finalize", manifest.swarm, ballot.peer, body, ballot.signature):
-            problem = "a signature does not hold"
+            problem = "a signature is not valid"
     present = [peer for peer in members if peer in signers or peer not in common]
     counted = votes
     if not any(votes[peer] for peer in present):
@@ -108,7 +108,7 @@ def judge(
     discounted = frozenset(peer for peer in members if votes[peer]) - set(present)
     needed = least_quorum(manifest.fault_model, sum(counted[peer] for peer in present))
     if certificate.kind != "finalize" or certificate.block != record:
-        problem = "it is about something else"
+        problem = "it is for another record, round or kind of ballot"
     elif not set(signers) <= set(members) or len(set(signers)) != len(signers):
         problem = "its signers are not distinct members"
     elif not all(counted[peer] for peer in signers):

@@ -39,7 +39,7 @@ CHUNK = content_id(b"chunk")
 def test_chunks_are_full_but_for_the_last(size: int, count: int) -> None:
     assert BlobList("shard", size, (CHUNK,) * count).size == size
     for wrong in (count - 1, count + 1):
-        with pytest.raises(ValueError, match="do not make"):
+        with pytest.raises(ValueError, match="do not fit"):
             BlobList("shard", size, (CHUNK,) * wrong)
 
 

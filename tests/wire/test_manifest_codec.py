@@ -103,7 +103,7 @@ def test_keys_are_all_there_in_their_order() -> None:
     [
         (
             lambda: ScheduleSpec(warmup_rounds=6, decay_rounds=5, total_rounds=10),
-            "do not fit",
+            "exceed total_rounds",
         ),
         (lambda: RoundSpec(collect_min_seconds=9.0, collect_max_seconds=8.0), "exceeds"),
         (lambda: RoundSpec(slot_min_seconds=90.0, slot_max_seconds=80.0), "exceeds"),

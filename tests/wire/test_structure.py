@@ -212,7 +212,7 @@ def test_unions_are_our_mistake() -> None:
     class Undecided:
         value: int | str
 
-    with pytest.raises(TypeError, match="no optional"):
+    with pytest.raises(TypeError, match="not an optional type"):
         from_plain(Undecided, [1], named=False)
 
 
