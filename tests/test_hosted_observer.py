@@ -92,7 +92,7 @@ async def test_it_does_not_call_itself(tmp_path: Path, caplog: pytest.LogCapture
         status = await peer.status()
         assert status.dashboard is not None
         with caplog.at_level("WARNING"):
-            await until(lambda: "there is nobody to ask about this swarm" in caplog.text)
+            await until(lambda: "there is no peer to ask about this swarm" in caplog.text)
         assert address not in caplog.text
 
 

@@ -112,7 +112,7 @@ async def test_peers_say_what_they_speak_where_the_swarm_is_not_to_be_had(
     assert error.code is code
     assert says in error.problem
     if spoken != PROTOCOL_VERSION:
-        assert f"speak protocol version {spoken}, this program {PROTOCOL_VERSION}" in error.problem
+        assert f"use protocol version {spoken}, this program {PROTOCOL_VERSION}" in error.problem
         assert __version__ in error.remedy
 
 

@@ -58,7 +58,7 @@ class ManifestSearch:
         Raises `UserError` (`NO_BOOTSTRAP`, `VERSION`, and those of `search_failure`), unless `wait`
         makes it search for as long as it takes.
         """
-        self._report("looking for the swarm", 0, 0)
+        self._report("searching for the swarm", 0, 0)
         said = float("-inf")
         while True:
             try:
@@ -69,8 +69,8 @@ class ManifestSearch:
                     raise
                 if trio.current_time() - said >= _SAY_SECONDS:
                     said = trio.current_time()
-                    _log.warning("%s; looking further", error.problem)
-            self._report("waiting for somebody who knows the swarm", 0, 0)
+                    _log.warning("%s; still searching", error.problem)
+            self._report("waiting for a peer that knows the swarm", 0, 0)
             await trio.sleep(_AGAIN_SECONDS)
 
     async def _ask(self, swarm: SwarmId) -> bytes:
@@ -105,7 +105,7 @@ class ManifestSearch:
             if not tried:
                 raise UserError(
                     ExitCode.NO_BOOTSTRAP,
-                    "there is nobody to ask about this swarm",
+                    "there is no peer to ask about this swarm",
                     "join with the invite link, or name a bootstrap peer with --bootstrap",
                 ) from None
             raise UserError(
@@ -125,5 +125,5 @@ def read_manifest(data: bytes, swarm: SwarmId) -> Manifest:
         raise UserError(
             ExitCode.MANIFEST,
             f"the swarm's manifest cannot be used: {error}",
-            "whoever made the swarm has to create it anew",
+            "the founder has to create the swarm again",
         ) from None

@@ -60,7 +60,7 @@ class Mirrors:
                 mirror.failures = 0
                 return data
             if data is not None:
-                _log.warning("the mirror %s has something else under %s", mirror, content_text(cid))
+                _log.warning("the mirror %s has other content under %s", mirror, content_text(cid))
             mirror.failures += 1
             if mirror.failures >= _FAILURES:
                 mirror.failures, mirror.rests_until = 0, trio.current_time() + _REST_SECONDS

@@ -155,7 +155,7 @@ class Prefetch:
                 await self._go_on(upcoming, as_of())
             except DiskFull as error:
                 # Data missing for a round is reported there; the rest can wait for space.
-                _log.warning("training data is not fetched ahead: %s", error)
+                _log.warning("training data cannot be fetched ahead: %s", error)
                 await trio.sleep(_FULL_SECONDS)
 
     async def _go_on(self, upcoming: Upcoming, as_of: object) -> None:
@@ -298,7 +298,9 @@ class Prefetch:
                 )
                 return
             except FetchFailed as failure:
-                _log.info("nobody has a piece of training data (%s)", failure.reason)
+                _log.info(
+                    "no peer has a chunk of training data that is needed soon (%s)", failure.reason
+                )
                 await trio.sleep(_PAUSE_SECONDS)
                 if not patient:
                     return
@@ -353,7 +355,7 @@ def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
     if max_disk < needed + _LEAST_BYTES:
         raise UserError(
             ExitCode.DISK_FULL,
-            f"a limit of {max_disk / 1e9:.2f} GB on the disk is too little for this swarm's model",
+            f"a disk limit of {max_disk / 1e9:.2f} GB is too low for this swarm's model",
             f"allow at least {(needed + _LEAST_BYTES) / 1e9:.2f} GB with --max-disk",
         )
     return max_disk - needed

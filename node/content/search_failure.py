@@ -45,15 +45,15 @@ def explain_search(result: SearchResult) -> UserError:
     if not result.connected:
         return UserError(
             ExitCode.NO_BOOTSTRAP,
-            "every connection broke before the swarm's description was here",
-            "check your connection, and start again; with --wait the node goes on looking",
+            "every connection broke before the swarm's description arrived",
+            "check your connection, and start again; with --wait the node goes on searching",
         )
     return UserError(
         ExitCode.UNKNOWN_SWARM,
-        f"no member of the swarm {swarm_text(result.swarm)} is online, as far as the peers that answer "
-        "know",
-        "ask whether the swarm still runs and meets at these bootstrap peers; its founder has to join "
-        "it first; with --wait the node goes on looking",
+        f"the peers that answer know of no member of the swarm {swarm_text(result.swarm)} that "
+        "is online",
+        "ask whether the swarm still runs and uses these bootstrap peers; its founder has to "
+        "join first; with --wait the node goes on searching",
     )
 
 
@@ -61,9 +61,9 @@ def explain_lost_packets(addresses: str) -> UserError:
     """Return the error to show if peers answer, but nothing larger than a packet arrives."""
     return UserError(
         ExitCode.LARGE_PACKETS_LOST,
-        f"{addresses}, but what is larger than a packet does not arrive",
-        "a VPN, tunnel or router in between drops large packets and does not report it: lower the MTU "
-        "of this computer's interface (try 1280), or switch the VPN off",
+        f"{addresses}, but nothing larger than a packet arrives",
+        "a VPN, tunnel or router in between drops large packets without reporting it: lower the "
+        "MTU of this computer's interface (try 1280), or switch the VPN off",
     )
 
 
@@ -74,16 +74,16 @@ def _explain_members(outcomes: Mapping[PeerId, str]) -> UserError:
     if set(outcomes.values()) <= _LACKING:
         return UserError(
             ExitCode.NO_DESCRIPTION,
-            f"{count} answered, and all of them still wait for the swarm's description themselves",
-            "the founder has to join first, with the data directory that the swarm was created in; "
-            "with --wait the node goes on looking",
+            f"{count} answered, but all of them still wait for the swarm's description themselves",
+            "the founder has to join first, with the data directory that the swarm was created "
+            "in; with --wait the node goes on searching",
         )
     counted = Counter(outcomes.values()).most_common()
     said = ", ".join(f"{count} × {outcome}" for outcome, count in counted)
     return UserError(
         ExitCode.NOT_SERVED,
-        f"{count} answered, and none sent the swarm's description ({said})",
-        "they may be busy: try again in a minute; with --wait the node goes on looking",
+        f"{count} answered, but none sent the swarm's description ({said})",
+        "they may be busy: try again in a minute; with --wait the node goes on searching",
     )
 
 
@@ -95,9 +95,10 @@ def _explain_unreachable(known: Mapping[PeerId, Mapping[str, str]]) -> UserError
     shown = "; ".join(results[:_MOST_NAMED]) + (f"; and {rest} more" if rest > 0 else "")
     return UserError(
         ExitCode.MEMBERS_UNREACHABLE,
-        f"{_members(len(known))} of the swarm known, and none can be reached ({shown or 'no address'})",
-        "routers on both sides let nobody in: ask a member to forward a port, or join through a "
-        "bootstrap peer that relays; `distro-node doctor` looks at your own side",
+        f"{_members(len(known))} of the swarm known, but none can be reached "
+        f"({shown or 'no address'})",
+        "the routers on both sides block incoming connections: ask a member to forward a port, "
+        "or join through a bootstrap peer that relays; `distro-node doctor` checks your own side",
     )
 
 

@@ -61,7 +61,7 @@ def parse_dial(text: str) -> tuple[Multiaddr, PeerId]:
     """Parse an address to dial, with the peer that must answer there. Raises `BadAddress`."""
     address, names = _parse(text)
     if "p2p" not in names:
-        raise BadAddress(text, "it does not say which peer is there: append /p2p/<peer id>")
+        raise BadAddress(text, "it does not name the peer: append /p2p/<peer id>")
     direct = len(names) == 3 and names[0] in _HOSTS and names[1:] == ["tcp", "p2p"]
     if not direct and names != ["dnsaddr", "p2p"]:
         raise BadAddress(text, "expected /ip4/<address>/tcp/<port>/p2p/<peer id>")

@@ -38,4 +38,4 @@ async def close_quietly(closable: Any) -> None:
     try:
         await closable.close()
     except Exception as error:
-        log.info("something did not close: %r", error)
+        log.info("closing a connection or stream failed: %r", error)

@@ -61,11 +61,11 @@ _MAX_RELAY_ADDRESSES = 2
 _STALL_SECONDS = 30.0
 
 _REFUSALS = {
-    Status.NO_RESERVATION: "the relay does not hold a reservation for it",
+    Status.NO_RESERVATION: "the relay has no reservation of that peer",
     Status.RESOURCE_LIMIT_EXCEEDED: "the relay is full",
     Status.RESERVATION_REFUSED: "the relay is full",
-    Status.PERMISSION_DENIED: "the relay refuses",
-    Status.CONNECTION_FAILED: "the relay cannot reach it",
+    Status.PERMISSION_DENIED: "the relay refuses the request",
+    Status.CONNECTION_FAILED: "the relay cannot reach the peer",
 }
 
 
@@ -104,7 +104,7 @@ class Circuits:
             stream, answer = await self._ask(relay, HopMessage(type=HopMessage.RESERVE))
             await reset(stream)
             if not answer.HasField("reservation"):
-                raise DialError(str(id_of(relay)), "the relay's answer makes no sense")
+                raise DialError(str(id_of(relay)), "the relay's answer is malformed")
         except DialError:
             self._reservations.pop(relay, None)
             raise
@@ -132,7 +132,7 @@ class Circuits:
             raise
         except Exception as error:
             # The library does not expect a connection to end during a handshake; circuits do.
-            raise SwarmException("the circuit ended in the handshake") from error
+            raise SwarmException("the circuit ended during the handshake") from error
         finally:
             if not taken:
                 await reset(stream)
@@ -146,13 +146,13 @@ class Circuits:
                 await write_delimited_msg(stream, request)
                 answer = await read_delimited_msg(stream, HopMessage)
             if answer.type != HopMessage.STATUS or answer.status != Status.OK:
-                reason = _REFUSALS.get(answer.status, "the relay refuses")
+                reason = _REFUSALS.get(answer.status, "the relay refuses the request")
                 raise DialError(str(id_of(relay)), reason)
             answered = True
             return stream, answer
         except STREAM_FAILURES as error:
             if isinstance(error, RequestError) and error.reason == "refused":
-                raise DialError(str(id_of(relay)), "it is no relay") from None
+                raise DialError(str(id_of(relay)), "the peer is not a relay") from None
             raise DialError(str(id_of(relay)), "the relay does not answer") from None
         finally:
             if stream is not None and not answered:

@@ -84,7 +84,9 @@ class GuardedConnection:
         if scope.cancelled_caught:
             with shielded(2):
                 await self._inner.close()
-            raise ConnectionClosedError("the line stopped moving", transport="tcp")
+            raise ConnectionClosedError(
+                "the connection made no progress for too long", transport="tcp"
+            )
         self.sent += len(data)
 
 
@@ -103,10 +105,10 @@ class _Unread(bytearray):
         stream = self._muxer.streams[self._stream]
         if len(data) > stream.recv_window:
             abandon(stream)
-            raise ValueError("the peer ignores its send window")
+            raise ValueError("the peer exceeds its send window")
         if len(self) + len(data) > _LITTLE_UNREAD and self._crowd() > MAX_UNREAD_PER_CONNECTION:
             abandon(stream)
-            raise ValueError("the peer sends on many streams what nobody reads")
+            raise ValueError("the peer has too much unread data on too many streams")
         super().extend(data)
 
     def _crowd(self) -> int:
@@ -152,4 +154,4 @@ async def _say_reset(muxer: Yamux, stream: int) -> None:
         await muxer._write_frame(frame)
     except Exception as error:
         # The connection has ended, and the stream with it on the other side.
-        log.debug("a reset could not be sent: %r", error)
+        log.debug("sending a reset failed: %r", error)

@@ -57,8 +57,8 @@ def make_room(connections: int, handshakes: int) -> ConnectionRoom:
     room = room_under(limit, connections, handshakes)
     if room.connections < connections:
         _log.warning(
-            "this program may open %d files, so it takes %d connections instead of %d; "
-            "raise the limit with `ulimit -n`",
+            "this program may open %d files, so it accepts %d connections instead of %d; raise "
+            "the limit with `ulimit -n`",
             limit,
             room.connections,
             connections,

@@ -40,13 +40,13 @@ def dial_reason(error: BaseException) -> str:
         if isinstance(cause, OSError) and cause.errno in _NETWORK_ERRORS:
             return _NETWORK_ERRORS[cause.errno]
         if isinstance(cause, SwarmException) and "Maximum connections" in str(cause):
-            return "this node has as many connections as it may"
+            return "this node has reached its limit of connections"
         if isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
         else:
             cause = cause.__cause__ or cause.__context__
     if isinstance(error.__cause__, (SecurityUpgradeFailure, MuxerUpgradeFailure)):
-        return "something answers there, but it does not speak libp2p as a node does"
+        return "something answers there, but not with the libp2p of a node"
     return str(error) or type(error).__name__
 
 

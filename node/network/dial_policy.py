@@ -71,10 +71,10 @@ class DialPolicy:
         budgets."""
         scope = scope_of(host)
         if scope < word.scope:
-            return "an address of a nearby network, told by somebody who is not there"
+            return "a private address, reported by a peer outside that network"
         charged = _charged(word, host, scope)
         if any(self._budgets.balance(key, allowance, now) < 1.0 for key, allowance in charged):
-            return "too many calls in vain on such a word"
+            return "too many failed dials to addresses from this source"
         for key, allowance in charged:
             self._budgets.take(key, allowance, now)
         return None

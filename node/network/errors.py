@@ -13,7 +13,7 @@ class PortInUse(Exception):
     """Another program listens on `address` already."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(f"another program listens on {address} already")
+        super().__init__(f"another program already listens on {address}")
         self.address = address
 
 

@@ -18,7 +18,7 @@ def explain_network(error: PortInUse | BadAddress) -> UserError:
         return address_missing(f"cannot listen on {error.text}")
     return UserError(
         ExitCode.BAD_ADDRESS,
-        f"{error.text!r} is not an address that can be used here: {error.why}",
+        f"{error.text!r} is not a usable address: {error.why}",
         "an address looks like /ip4/203.0.113.7/tcp/4001; a bootstrap peer's ends in "
         "/p2p/12D3KooW…",
     )

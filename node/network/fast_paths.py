@@ -161,7 +161,7 @@ async def write_stream(self: YamuxStream, data: bytes) -> None:
         raise MuxedStreamError("Stream is closed for sending")
     while view:
         if not self.send_window and not await wait_for_credit(self, _CREDIT_SECONDS):
-            raise MuxedStreamError("the other side gives no credit")
+            raise MuxedStreamError("the peer grants no credit")
         if self.send_closed or self.closed:
             raise MuxedStreamError("Stream is closed")
         size = min(self.send_window, BATCH_BYTES, len(view))

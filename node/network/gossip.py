@@ -199,7 +199,7 @@ class _Mailbox:
         if message.from_id == self._own:
             return
         sender = peer_of(ID(message.from_id))
-        assert sender is not None, "the validator let a foreign key through"
+        assert sender is not None, "the validator accepted a foreign key"
         try:
             self._send.send_nowait((sender, message.data))
         except trio.WouldBlock:

@@ -51,7 +51,7 @@ class HostAddresses:
             try:
                 self._hosts = look_for_hosts()
             except OSError as error:
-                log.debug("the system does not say which addresses it has: %s", error)
+                log.debug("the system does not report its addresses: %s", error)
         return list(self._hosts)
 
 

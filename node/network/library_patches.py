@@ -192,7 +192,7 @@ def _run_task(self: TrioManager, function: Any, *arguments: Any, **options: Any)
     try:
         ORIGINALS["TrioManager.run_task"](self, run, name=name)
     except TooManyChildrenException:
-        log.info("there is no room for a task of the library: %s", name)
+        log.info("a task of the library could not be started: %s", name)
 
 
 def _ignore_record(message: Any, host: Any, peer: Any) -> bool:
@@ -316,7 +316,7 @@ def guards() -> list[LibraryPatch]:
             Swarm,
             "_handle_inbound_connection",
             _inbound_connection,
-            "an inbound connection's slot is given back when the host ends; whoever says nothing keeps "
+            "an inbound connection's slot is freed only when the host ends; silent peers hold "
             "all of them",
             "inbound_slots",
         ),
@@ -324,38 +324,38 @@ def guards() -> list[LibraryPatch]:
             Swarm,
             "new_stream",
             _new_stream,
-            "opening a stream to a peer that has gone dials it",
-            f"{_POLICY}: we dial when we mean to",
+            "opening a stream to a disconnected peer dials it",
+            f"{_POLICY}: only our own code dials",
         ),
         LibraryPatch(
             libp2p.pubsub.pubsub,
             "maybe_consume_signed_record",
             _ignore_record,
-            "a message of a peer whose clock was ahead is dropped; a record of 100,000 addresses takes "
-            "seconds, with every message anew",
+            "a message of a peer whose clock was ahead is dropped; a record of 100,000 "
+            "addresses takes seconds for every message",
             "clock_ahead",
         ),
         LibraryPatch(
             RpcQueue,
             "__init__",
             _rpc_queue_init,
-            "32 messages wait for a peer, and further ones are dropped",
-            f"{_POLICY}: a round of votes comes at once; bounded in bytes too",
+            "a peer's queue holds 32 messages, and further ones are dropped",
+            f"{_POLICY}: all votes of a round arrive at once; bounded in bytes too",
         ),
         LibraryPatch(
             Yamux,
             "__init__",
             _yamux_init,
-            "a write that is cancelled halfway breaks the connection; a peer that ignores its window "
-            "fills the memory",
+            "a write that is cancelled halfway breaks the connection; a peer that exceeds its "
+            "window fills the memory",
             "cancelled_write, ignored_window",
         ),
         LibraryPatch(
             YamuxStream,
             "reset",
             _reset,
-            "what a stream had received stays in memory for a minute after it was reset; a reset that "
-            "is cancelled while others use the line is never said",
+            "received data stays in memory for a minute after a stream's reset; a reset that is "
+            "cancelled while it waits for the connection is never sent",
             "kept_after_reset, lost_reset",
         ),
         *(
@@ -363,7 +363,7 @@ def guards() -> list[LibraryPatch]:
                 YamuxStream,
                 name,
                 NotifyingAttribute(name),
-                "a writer without credit looks for it a hundred times a second",
+                "a writer without credit polls for it a hundred times a second",
                 "polled_credit",
             )
             for name in ("send_window", "closed", "send_closed")
@@ -380,7 +380,7 @@ def guards() -> list[LibraryPatch]:
                 module,
                 "read_exactly",
                 read_exactly,
-                "whatever comes in more than 101 pieces is given up on",
+                "a message that arrives in more than 101 pieces is dropped",
                 "impatient_reader",
             )
             for module in _READERS
@@ -403,31 +403,29 @@ def guards() -> list[LibraryPatch]:
             libp2p.transport.tcp.tcp,
             "_set_reuse_flags",
             share_port,
-            "whether a listener at `::` takes IPv4 calls, too, is a setting of the system",
+            "whether a listener at `::` also accepts IPv4 connections depends on a system setting",
             "mixed_families",
         ),
         LibraryPatch(
             Yamux,
             "_read_data_body",
             read_body,
-            "an alarm is set for what is here already",
+            "a timeout is set for data that has arrived already",
             _COSTS,
         ),
-        LibraryPatch(
-            Yamux, "_write_frame", write_frame, "a line for the log with every frame", _COSTS
-        ),
+        LibraryPatch(Yamux, "_write_frame", write_frame, "a log line for every frame", _COSTS),
         LibraryPatch(
             YamuxStream,
             "read",
             read_stream,
-            "three layers, each with locks and a line for the log",
+            "three layers, each with locks and a log line",
             _COSTS,
         ),
         LibraryPatch(
             YamuxStream,
             "write",
             write_stream,
-            "a message of the encryption and a half for every frame, and three locks",
+            "one and a half encrypted messages for every frame, and three locks",
             _COSTS,
         ),
         *(
@@ -435,7 +433,7 @@ def guards() -> list[LibraryPatch]:
                 owner,
                 "__init__",
                 _with_free_locks(owner, *locks),
-                "locks let every other task run first although they are free",
+                "acquiring a free lock lets every other task run first",
                 _COSTS,
             )
             for owner, *locks in (

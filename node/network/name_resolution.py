@@ -91,7 +91,7 @@ async def _resolve(target: Multiaddr, found: Candidates[Multiaddr], depth: int) 
 async def _resolve_records(name: str, peer: str, found: Candidates[Multiaddr], depth: int) -> None:
     """Follow a name's TXT records `dnsaddr=<multiaddress>` that lead to a peer."""
     if depth >= _MAX_DEPTH:
-        found.reasons.append("its records name further names, and those others, again and again")
+        found.reasons.append("its records refer to further names too many times in a row")
         return
     targets: list[Multiaddr] = []
     try:

@@ -309,7 +309,9 @@ class Network:
         if peer == self.peer:
             raise DialError(address, "this is the node itself")
         if self.refuses(peer):
-            raise DialError(address, "the peer misbehaved and is refused for some minutes")
+            raise DialError(
+                address, "the peer violated the protocol, and is refused for some minutes"
+            )
         if peer in self._connections and not (direct and peer in self.relayed()):
             return peer
         try:
@@ -391,7 +393,7 @@ class Network:
     def penalise(self, peer: PeerId, reason: str) -> None:
         """Score an offence. A peer with too many is disconnected and refused for ten minutes."""
         if self._scores.penalise(peer, reason, trio.current_time()):
-            log.warning("peer %s is refused from now on: %s", short_peer(peer), reason)
+            log.warning("peer %s is refused for some minutes: %s", short_peer(peer), reason)
             self.traffic.reject("refused_peer")
             if not self._closing:
                 self._nursery.start_soon(self.disconnect, peer)

@@ -126,7 +126,7 @@ class HardenedPubsub(Pubsub):
         try:
             super()._handle_dead_peer(peer_id)
         except Exception as error:
-            log.info("a peer of gossip did not go: %r", error)
+            log.info("removing a peer from gossip failed: %r", error)
         if self._peer_is_connected(peer_id):
             for topic in topics:
                 self.peer_topics.setdefault(topic, set()).add(peer_id)

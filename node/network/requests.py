@@ -142,7 +142,7 @@ class Requests:
                 self._penalise(peer, "oversized")
             except _BROKEN_OFF as error:
                 # The peer gave up or disconnected, which is allowed, and often due to our own hedging.
-                log.debug("request from %s broke off: %r", short_peer(peer), error)
+                log.debug("a request from %s was interrupted: %r", short_peer(peer), error)
             finally:
                 if not finished:
                     await reset(stream)
@@ -208,7 +208,7 @@ class Requests:
         if status is ReplyStatus.REFUSED:
             reason = response.decode("ascii", "replace")
             raise RequestError("refused", f"{short_peer(peer)} refuses: {reason}")
-        raise RequestError("failed", f"{short_peer(peer)} reports a failure of its own")
+        raise RequestError("failed", f"{short_peer(peer)} reports an internal failure")
 
     @contextmanager
     def _while_wanted(self, stream: Any) -> Iterator[None]:

@@ -102,7 +102,7 @@ async def read_bytes(
             if progress is not None:
                 progress(len(buffer))
     if scope.cancelled_caught:
-        raise StreamIdle(f"nothing for {idle:g} s")
+        raise StreamIdle(f"no data for {idle:g} s")
     return bytes(buffer)
 
 
@@ -117,7 +117,7 @@ async def read_frame(
     """Read a length and that many bytes. Raises `FrameOversized` and what `read_bytes` raises."""
     size = int.from_bytes(await read_bytes(stream, 4, idle), "big")
     if size > limit:
-        raise FrameOversized(f"{size} bytes announced where at most {limit} are allowed")
+        raise FrameOversized(f"a frame of {size} bytes exceeds the limit of {limit}")
     return await read_bytes(stream, size, idle, progress, rate, into)
 
 

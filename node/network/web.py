@@ -60,16 +60,18 @@ class Web:
                         return await _body(answer, max_bytes)
                     location = dict(answer.headers).get(b"location")
                     if answer.status not in _MOVED or location is None:
-                        raise WebError(f"the server answers with the status {answer.status}")
+                        raise WebError(f"the server answered with status {answer.status}")
                     target = urljoin(url, location.decode("ascii"))
                     if self._reach is AddressScope.AS_NAMED:
                         public = public or _led_to_public(answer)
                 if not target.startswith("https://" if url.startswith("https://") else "http"):
-                    raise WebError("it redirects to what is no web, or to the open one")
+                    raise WebError(
+                        "it redirects to something other than HTTP, or from https:// to http://"
+                    )
                 url = target
         except (*_failures(httpcore), OSError, ValueError) as error:
             raise WebError(str(error) or type(error).__name__) from None
-        raise WebError("it redirects again and again")
+        raise WebError("it redirects too many times")
 
     def _pool(self, public: bool) -> Any:
         if public not in self._pools:
@@ -155,7 +157,7 @@ def _public_only(httpcore: Any, inner: Any) -> Any:
                 return stream
             if failures:
                 raise failures[0]
-            reason = next(iter(candidates.reasons), "it is not on the public internet")
+            reason = next(iter(candidates.reasons), "it is not an address of the public internet")
             raise httpcore.ConnectError(f"{host}: {reason}")
 
     return PublicBackend()

@@ -66,7 +66,7 @@ class BlobFiles(ABC):
                 raise
             # Part of the file is unreadable; a new copy will occupy other sectors.
             _log.warning(
-                "a blob cannot be read, and is dropped: %s (%s)", path.name, error.strerror
+                "a blob cannot be read, so it is deleted: %s (%s)", path.name, error.strerror
             )
             path.unlink(missing_ok=True)
             return None
@@ -150,7 +150,9 @@ class BlobFiles(ABC):
         if data is not None and self._sound(data, cid):
             aside.replace(path)
             return data
-        _log.warning("a blob is not what it was, and is dropped: %s", path.name)
+        _log.warning(
+            "a blob's content no longer matches its content id, so it is deleted: %s", path.name
+        )
         aside.unlink(missing_ok=True)
         return None
 

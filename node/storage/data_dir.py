@@ -121,7 +121,8 @@ class DataDir:
         if free < needed:
             raise UserError(
                 ExitCode.DISK_FULL,
-                f"{what} need {size_text(needed)} in {self.root}, and {size_text(free)} are free",
+                f"{what} need {size_text(needed)} in {self.root}, but only {size_text(free)} "
+                "are free",
                 "free some space, or give a directory on a larger disk with --data-dir",
             )
 
@@ -139,7 +140,7 @@ class DataDir:
             raise UserError(
                 ExitCode.DATA_DIR,
                 f"the lock file {self.lock_file} cannot be opened: {error.strerror}",
-                "make sure that the data directory and all in it are yours",
+                "make sure that you own the data directory and all files in it",
             ) from error
         try:
             try:
@@ -161,7 +162,8 @@ class DataDir:
         return UserError(
             ExitCode.DATA_DIR_LOCKED,
             f"the data directory {self.root} is in use by {who}",
-            "stop that one first (`distro-node leave`), or give another directory with --data-dir",
+            "stop that process first (`distro-node leave`), or give another directory with "
+            "--data-dir",
         )
 
 

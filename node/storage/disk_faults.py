@@ -55,7 +55,7 @@ def not_writable(error: OSError, path: Path, option: str) -> UserError:
     return UserError(
         ExitCode.NOT_WRITABLE,
         f"nothing can be written to {path}: {error.strerror or error}",
-        f"name a place that you may write to with {option}",
+        f"give a path that you may write to with {option}",
     )
 
 

@@ -27,8 +27,9 @@ def read_final(path: Path) -> Checkpoint | None:
     except (OSError, ValueError):
         raise UserError(
             ExitCode.FINAL,
-            f"{path}, which says up to where the swarm's chain is final, is damaged",
-            "remove it, and join with a new link from somebody whom you trust (`distro-node invite`)",
+            f"{path}, which holds the swarm's latest final record, is damaged",
+            "remove it, and join with a new link from a member that you trust (`distro-node "
+            "invite`)",
         ) from None
 
 

@@ -65,7 +65,7 @@ class MonotonicCounter:
             self._kept = start_number
         except OSError as error:
             # Without the file, the clock and other peers' knowledge have to do.
-            log.warning("the number in %s cannot be kept: %s", self._path, error)
+            log.warning("the counter in %s cannot be written: %s", self._path, error)
 
     def _stored(self) -> int:
         if self._path is None:
@@ -76,9 +76,9 @@ class MonotonicCounter:
         except FileNotFoundError:
             return 0
         except (OSError, ValueError) as error:
-            log.warning("the number in %s cannot be read: %s", self._path, error)
+            log.warning("the counter in %s cannot be read: %s", self._path, error)
             return 0
         if text.isdecimal() and int(text) <= _LARGEST:
             return int(text)
-        log.warning("the number in %s is damaged and not used", self._path)
+        log.warning("the counter in %s is damaged, so it is ignored", self._path)
         return 0

@@ -41,7 +41,9 @@ class RelayedBytes:
             write_atomically(self._path, b"%d\n" % total)
             self._kept = total
         except OSError as error:
-            _log.warning("the count in %s cannot be kept: %s", self._path, error)
+            _log.warning(
+                "the count of relayed bytes in %s cannot be written: %s", self._path, error
+            )
 
 
 def read_carried(path: Path) -> int:
@@ -52,9 +54,9 @@ def read_carried(path: Path) -> int:
     except FileNotFoundError:
         return 0
     except (OSError, ValueError) as error:
-        _log.warning("the count in %s cannot be read: %s", path, error)
+        _log.warning("the count of relayed bytes in %s cannot be read: %s", path, error)
         return 0
     if text.isdecimal() and int(text) <= _LARGEST:
         return int(text)
-    _log.warning("the count in %s is damaged and begins anew", path)
+    _log.warning("the count of relayed bytes in %s is damaged, so it starts again from 0", path)
     return 0

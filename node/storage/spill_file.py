@@ -46,7 +46,7 @@ class SpillFile:
             whole = False
         if not whole:
             if not self._unwritten:
-                _log.warning("no room to put older ledger entries on disk: they stay in memory")
+                _log.warning("no disk space for older ledger entries: they stay in memory")
             offset = -1 - len(self._unwritten)
             self._unwritten[offset] = entry
             return offset

@@ -75,7 +75,7 @@ class EntryFile:
         size = self.path.stat().st_size
         if mend and good < size:
             _log.warning(
-                "the last %d bytes of %s are of an entry that was not whole: dropped",
+                "the last %d bytes of %s belong to an incomplete entry, so they are removed",
                 size - good,
                 self.path,
             )
@@ -234,7 +234,11 @@ class SwarmStore:
                 break
             entries.append(entry)
         if damaged and mend:
-            lost = "all of it" if not entries else f"what follows round {len(entries) - 1}"
+            lost = (
+                "the whole ledger"
+                if not entries
+                else (f"everything after round {len(entries) - 1}")
+            )
             _log.warning("the ledger on this disk is damaged: %s is fetched again", lost)
             self._ledger.replace(entries)
         return ledger
@@ -275,8 +279,8 @@ class SwarmStore:
                 lost += 1
         if lost:
             _log.warning(
-                "%d of the things that this node has signed cannot be read any more: the other "
-                "members are asked for them before it votes",
+                "%d messages that this node has signed can no longer be read: it asks the other "
+                "members for them before it votes",
                 lost,
             )
         return envelopes
@@ -307,7 +311,7 @@ class SwarmStore:
             content = json.loads(self._snapshots.read_bytes()[: 1 << 16])
             rows = content["snapshots"]
             if content["check"] != _check(rows):
-                raise ValueError("a byte of it has changed")
+                raise ValueError("its checksum does not match")
             found = [
                 LocalSnapshot(
                     int(row["round"]),
@@ -318,7 +322,7 @@ class SwarmStore:
                 for row in rows
             ]
             if not all(len(blob_of(each)) == 32 and each.round >= 0 for each in found):
-                raise ValueError("a snapshot in it has no name")
+                raise ValueError("a snapshot in it has no valid content id")
         except FileNotFoundError:
             return []
         except (
@@ -326,8 +330,8 @@ class SwarmStore:
             *(AttributeError, OverflowError, RecursionError),
         ) as error:
             _log.warning(
-                "the list of snapshots on this disk is damaged (%s): the node begins with one that the "
-                "swarm has certified",
+                "the list of snapshots on this disk is damaged (%s): the node starts from a "
+                "snapshot that the swarm has certified",
                 error,
             )
             return []

@@ -35,7 +35,7 @@ async def keep_running(service: Callable[[], Awaitable[object]]) -> None:
             failure = next(leaves(error))
         if trio.current_time() - began > _LONGEST_PAUSE_SECONDS:
             pause = _FIRST_PAUSE_SECONDS
-        _log.warning("%s failed and runs again: %s", _name(service), failure)
+        _log.warning("%s failed and is started again: %s", _name(service), failure)
         await trio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

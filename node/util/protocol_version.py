@@ -28,8 +28,7 @@ def explain_spoken(versions: Collection[int]) -> UserError | None:
     newest = max(versions)
     return explain_too_old(
         newest,
-        f"the peers that could be reached speak protocol version {newest}, this program "
-        f"{PROTOCOL_VERSION}",
+        f"the reachable peers use protocol version {newest}, this program {PROTOCOL_VERSION}",
     )
 
 
@@ -45,6 +44,6 @@ def explain_too_old(version: int, problem: str) -> UserError:
     return UserError(
         ExitCode.VERSION,
         f"the swarm is too old for this node: {problem}",
-        f"take part with the release that it was made with, older than {__version__}, in an "
-        "environment of its own; or ask its founder to make it anew",
+        f"install the release that it was created with, older than {__version__}, in a separate "
+        "environment, and join with that; or ask the founder to create the swarm again",
     )

@@ -54,6 +54,7 @@ def parse_hours(text: str) -> Hours:
 def _bad(text: str) -> UserError:
     return UserError(
         ExitCode.USAGE,
-        f"{text!r} are no hours of the day",
-        "use the times between which the node may work, such as 22:00-07:00 or 12:00-13:30,20:00-24:00",
+        f"{text!r} is not a list of times of day",
+        "give the times between which the node may work, such as 22:00-07:00 or "
+        "12:00-13:30,20:00-24:00",
     )

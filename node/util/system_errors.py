@@ -63,7 +63,7 @@ def is_shortage(error: BaseException) -> bool:
 
 def note_shortage(error: BaseException) -> None:
     """Log a shortage, at most once a minute."""
-    _log.warning("the system is short of something, and a try is given up: %s", error)
+    _log.warning("the system has too few resources, so an operation was given up: %s", error)
 
 
 def explain_shortage(error: BaseException) -> UserError | None:
@@ -72,7 +72,7 @@ def explain_shortage(error: BaseException) -> UserError | None:
         return None
     return UserError(
         ExitCode.SYSTEM_LIMIT,
-        f"the system gives this program no more: {error}",
-        "raise the limit of open files (`ulimit -n 4096`, or LimitNOFILE= of a service), or close "
-        "what else takes memory; then start again",
+        f"the system's limit on this program is reached: {error}",
+        "raise the limit of open files (`ulimit -n 4096`, or LimitNOFILE= of a service), or "
+        "close other programs that take memory; then start again",
     )

@@ -240,7 +240,7 @@ def test_what_comes_next_is_what_a_round_will_deal(overlap: bool) -> None:
 def test_a_limit_on_the_disk_has_to_leave_room_to_take_part() -> None:
     manifest = replace(Chain(1).manifest)
     assert data_budget(None, manifest) is None
-    with pytest.raises(UserError, match="too little") as caught:
+    with pytest.raises(UserError, match="too low") as caught:
         data_budget(100_000_000, manifest)
     assert caught.value.code == ExitCode.DISK_FULL
     least = float(caught.value.remedy.split()[3]) * 1e9

@@ -32,7 +32,7 @@ def test_sixteen_processes_are_one_swarm_however_late_the_bootstrap_peer(tmp_pat
         newcomers = [node for node in nodes if node.name != "founder"]
         for node in newcomers:
             wait_for(
-                lambda node=node: "looking further" in node.program.stderr,
+                lambda node=node: "still searching" in node.program.stderr,
                 f"{node.name} to find nobody",
                 limit=PATIENCE_SECONDS,
             )

@@ -70,7 +70,7 @@ def test_no_bootstrap_peer_answers(swarm: Swarm) -> None:
 
 def test_nobody_to_ask_at_all(swarm: Swarm) -> None:
     bare = swarm_text(swarm.manifest.swarm)
-    join(swarm, "lost", bare).refused_with(ExitCode.NO_BOOTSTRAP, "nobody to ask")
+    join(swarm, "lost", bare).refused_with(ExitCode.NO_BOOTSTRAP, "no peer to ask")
 
 
 def test_a_swarm_that_nobody_knows(swarm: Swarm) -> None:
@@ -83,7 +83,7 @@ def test_who_waits_is_there_when_the_bootstrap_peer_and_the_founder_are(swarm: S
     swarm.bootstrap.kill()
     early = swarm.node("early")
     program = early.start("--wait")
-    wait_for(lambda: "looking further" in program.stderr, "it to say that it waits")
+    wait_for(lambda: "still searching" in program.stderr, "it to say that it waits")
     swarm.restore_bootstrap()
     swarm.start("founder", "early")
     program.signal(signal.SIGINT)

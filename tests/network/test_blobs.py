@@ -375,7 +375,7 @@ async def test_failures_say_what_came_of_whom(store: BlobStore, seeded: BlobStor
             absent: "not connected",
         }
         assert "1 × not found" in str(failed)
-        with pytest.raises(FetchFailed, match="nobody to ask"):
+        with pytest.raises(FetchFailed, match="no peer to ask"):
             await fetch(a, store, timeout=0.1)
         await until(lambda: requests_open(a) == 0)
 

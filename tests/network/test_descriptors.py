@@ -120,7 +120,7 @@ def test_fewer_connections_are_said(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     assert make_room(256, 128) == ConnectionRoom(120, 40)
-    assert "may open 256 files, so it takes 120 connections instead of 256" in caplog.text
+    assert "may open 256 files, so it accepts 120 connections instead of 256" in caplog.text
     assert examine_open_files().severity == "hurts"
     assert "120" in examine_open_files().what
 

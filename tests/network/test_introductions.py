@@ -240,7 +240,7 @@ async def test_nobody_to_introduce_us_is_said_with_reasons() -> None:
                 await lonely.introducer.first_contact(20)
         assert caught.value.outcomes == {
             addresses[0]: "connection refused",
-            addresses[1]: "connected, but it introduces nobody (refused)",
+            addresses[1]: "connected, but it sends no introductions (refused)",
         }
         assert addresses[0] + ": connection refused" in str(caught.value)
     async with node(2, []) as lonely:

@@ -193,7 +193,7 @@ async def test_dialling_what_is_no_peer() -> None:
     stranger = peer_text(identity(9).peer)
     async with networks(1) as (a,), trio.open_nursery() as nursery:
         for handler, reason, timeout in (
-            (chatter, "does not speak", 60.0),
+            (chatter, "not with the libp2p", 60.0),
             (silence, "within", 0.1),
         ):
             listeners = await nursery.start(functools.partial(serve, handler, 0, host="127.0.0.1"))
@@ -308,7 +308,7 @@ async def test_a_frozen_handler_and_a_dribbling_one(monkeypatch: pytest.MonkeyPa
         assert await outcome(a, b.peer, timeout=0.1) == "timeout"
         # Our side gives up on its own handler and reports that.
         assert await outcome(a, b.peer) == "failed"
-        with pytest.raises(RequestError, match="nothing for"):
+        with pytest.raises(RequestError, match="no data for"):
             await a.request(
                 b.peer, "/test/dribble/1", b"", max_response=10, timeout=60, idle_timeout=0.1
             )

@@ -80,4 +80,4 @@ def test_a_disk_that_cannot_be_written_is_said_and_no_more(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert MonotonicCounter(tmp_path / "gone" / "starts", clock=NOW).start_number == int(NOW)
-    assert "cannot be kept" in caplog.text
+    assert "cannot be written" in caplog.text

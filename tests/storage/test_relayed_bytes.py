@@ -39,7 +39,7 @@ def test_what_makes_no_sense_begins_anew(
     path.write_bytes(found)
     count = RelayedBytes(path)
     assert count.total == 0
-    assert "count in" in caplog.text
+    assert "relayed bytes in" in caplog.text
     count.note(5)
     count.keep()
     assert read_carried(path) == 5
@@ -53,7 +53,7 @@ def test_a_folder_in_its_place_ends_nothing(
     count = RelayedBytes(path)
     count.note(5)
     count.keep()
-    assert "cannot be kept" in caplog.text
+    assert "cannot be written" in caplog.text
     assert count.total == 5
 
 

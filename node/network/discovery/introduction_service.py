@@ -44,7 +44,7 @@ class IntroductionService:
         if request.record is not None:
             record = open_peer_record(request.record, swarm)
             if record.peer != peer:
-                raise ProtocolError("impersonation", "a peer introduces itself as another")
+                raise ProtocolError("impersonation", "a peer sent another peer's record as its own")
             newer = self._registry.add(record, now)
         chosen = self._registry.sample(swarm, now, secrets.token_bytes(8), peer)
         if newer is not None:

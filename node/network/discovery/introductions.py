@@ -72,8 +72,9 @@ _LOOK_SECONDS = 3.0
 # Any machine in the local network can send suggestions; `local` accepts only addresses in that network.
 _LOCAL_WORD = AddressSource(None, Scope.MACHINE)
 _OUTDONE = (
-    "peers have a newer record of this peer and refuse ours: the clock was ahead once and the data "
-    "directory was lost, or another node uses a copy of this key (stop it). Going on from the newer one"
+    "peers have a newer record of this peer and refuse ours: the clock was ahead before the "
+    "data directory was lost, or another node uses a copy of this key (then stop that node). "
+    "Continuing from the newer record"
 )
 
 
@@ -82,7 +83,7 @@ class NoBootstrap(Exception):
 
     def __init__(self, outcomes: dict[str, str]) -> None:
         tried = "; ".join(f"{address}: {reason}" for address, reason in outcomes.items())
-        super().__init__(f"tried {tried}" if tried else "there is no address to try")
+        super().__init__(f"tried {tried}" if tried else "no address to try")
         self.outcomes = outcomes
 
 
@@ -288,10 +289,10 @@ class Introducer:
                 else:
                     self._hear(opened, self._network.word_of(peer))
         except RequestError as error:
-            self._note(address, f"connected, but it introduces nobody ({error.reason})")
+            self._note(address, f"connected, but it sends no introductions ({error.reason})")
             return False
         except ProtocolError as error:
-            self._note(address, "connected, but its introductions are no good")
+            self._note(address, "connected, but its introductions are invalid")
             self._network.penalise(peer, error.reason)
             return False
         self._note(address, "connected")

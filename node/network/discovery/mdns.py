@@ -94,7 +94,7 @@ class LocalDiscovery:
                         with shielded(_CLOSE_SECONDS):
                             await trio.to_thread.run_sync(zeroconf.close)
                 except (OSError, RuntimeError, Error) as error:
-                    log.info("members in this network are not looked for: %s", error)
+                    log.info("members in the local network cannot be searched for: %s", error)
                     pause = _AGAIN_SECONDS
             with trio.move_on_after(pause):
                 await self._wait_for_change(own)
@@ -112,7 +112,7 @@ class LocalDiscovery:
             try:
                 await trio.to_thread.run_sync(_open, zeroconf, own, self._listener(zeroconf))
                 await self._wait_for_change(own)
-                log.info("the addresses of this machine have changed: announcing the new ones")
+                log.info("this machine's addresses have changed: announcing the new ones")
                 self._nursery.cancel_scope.cancel()
             except (OSError, RuntimeError, Error) as error:
                 # Passed out of the nursery, which would wrap it in a group.

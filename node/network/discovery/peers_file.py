@@ -38,7 +38,7 @@ class PeersFile:
             write_atomically(self._path, data)
             self._saved = data
         except OSError as error:
-            log.warning("cannot remember the peers in %s: %s", self._path, error)
+            log.warning("cannot write the known peers to %s: %s", self._path, error)
 
     def load(self) -> list[PeerRecord]:
         """Return the remembered peers; in a damaged file, those before the damage."""
@@ -48,7 +48,7 @@ class PeersFile:
         except FileNotFoundError:
             return []
         except OSError as error:
-            log.warning("cannot read the remembered peers in %s: %s", self._path, error)
+            log.warning("cannot read the known peers in %s: %s", self._path, error)
             return []
         records: list[PeerRecord] = []
         try:
@@ -58,5 +58,5 @@ class PeersFile:
             for text in content["records"][:_MAX_REMEMBERED]:
                 records.append(open_peer_record(base64.b64decode(text, validate=True), self._swarm))
         except (ValueError, TypeError, KeyError, RecursionError, ProtocolError) as error:
-            log.warning("the remembered peers in %s are damaged: %s", self._path, error)
+            log.warning("the list of known peers in %s is damaged: %s", self._path, error)
         return records

@@ -91,12 +91,12 @@ class FetchFailed(Exception):
     def __init__(self, cid: ContentId, tried: dict[PeerId, str], *, vain: bool = False) -> None:
         counts = Counter(tried.values())
         outcome = ", ".join(f"{count} × {what}" for what, count in counts.most_common())
-        super().__init__(outcome or "nobody to ask")
+        super().__init__(outcome or "no peer to ask")
         lacking = vain or set(tried.values()) <= set(_LACKING)
         self.is_vain = "not found" in tried.values() and lacking
         """Whether peers were asked and none of them has it."""
         self.cid = cid
-        self.reason = outcome or "nobody to ask"
+        self.reason = outcome or "no peer to ask"
         self.tried = tried
 
 

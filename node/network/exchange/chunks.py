@@ -108,7 +108,7 @@ async def ask_holdings(
             peer, PROTOCOL, blob, max_response=most, timeout=_ASK_SECONDS
         )
     except RequestError as error:
-        _log.debug("no word on its chunks from a peer: %s", error)
+        _log.debug("a peer did not report which chunks it has: %s", error)
         return None
     if answer and len(answer) != (count + 7) // 8:
         network.penalise(peer, "malformed")

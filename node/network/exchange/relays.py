@@ -74,7 +74,7 @@ class Relays:
                 )
             except RequestError as error:
                 # The others will request it anyway.
-                _log.debug("an update could not be offered: %s", error)
+                _log.debug("offering an update to a relay failed: %s", error)
 
     def too_slow(self, relay: PeerId) -> None:
         """Note that other providers delivered before this relay did."""

@@ -138,7 +138,7 @@ class UpdateRelay:
                     self._network.penalise(relayed.author, "bad_hash")
         except RequestError as error:
             author = short_peer(relayed.author)
-            _log.info("the update of peer %s could not be fetched: %s", author, error)
+            _log.info("fetching the update of peer %s failed: %s", author, error)
         finally:
             if not relayed.complete:
                 self._drop(relayed)
@@ -164,7 +164,7 @@ class UpdateRelay:
                 if error.reason not in ("busy", "closed") or relayed.buffer:
                     raise
                 await trio.sleep(pause)
-        raise RequestError("busy", "the author is busy with others")
+        raise RequestError("busy", "the author is busy serving others")
 
     def _account(self, relayed: _Relayed) -> None:
         """Update the byte counts and enforce the limits by dropping the least recently requested
@@ -269,7 +269,7 @@ class _Relayed:
                 with memoryview(self.buffer) as view:
                     return bytes(view[len(FOUND) + start : len(FOUND) + end])
             await self._changed.wait()
-        raise FlowBroken(f"the update of round {self.round} is not to be had")
+        raise FlowBroken(f"the update of round {self.round} is not available")
 
     def _tell(self) -> None:
         self._changed.set()

@@ -127,7 +127,7 @@ def decode_ports(data: bytes) -> list[int]:
         for start in range(0, len(data), _PORT_BYTES)
     ]
     if 0 in ports or len(set(ports)) < len(ports):
-        raise ProtocolError("malformed", "a port that is none, or one twice")
+        raise ProtocolError("malformed", "a port is 0, or occurs twice")
     return ports
 
 
@@ -140,13 +140,13 @@ def decode_finding(answer: bytes, ports: Sequence[int]) -> DialBackResult | None
     """Decode the answer for these ports; None without an address. Raises `ProtocolError`."""
     codes, observed = answer[: len(ports)], answer[len(ports) :]
     if len(codes) < len(ports) or any(code >= len(_OUTCOMES) for code in codes):
-        raise ProtocolError("malformed", "an answer about our ports that makes no sense")
+        raise ProtocolError("malformed", "an answer that does not fit the ports asked about")
     if not observed:
         return None
     try:
         address = ipaddress.ip_address(observed.decode("ascii"))
     except ValueError:
-        raise ProtocolError("malformed", "we are seen at an address that is none") from None
+        raise ProtocolError("malformed", "the observed address is not an IP address") from None
     outcomes: dict[int, Outcome] = {
         port: _OUTCOMES[code] for port, code in zip(ports, codes, strict=True)
     }

@@ -100,7 +100,7 @@ class Punching:
                 self._network.spawn(self._answer_call, peer, there)
             return b""
         if data[:1] != WHERE:
-            raise ProtocolError("malformed", "neither where nor now")
+            raise ProtocolError("malformed", "the request is neither of the two known kinds")
         there = _of_families(decode_endpoints(data[1:]), own)
         late = self._again.get(peer, now) > now
         if not there or late or peer not in self._network.relayed():
@@ -147,7 +147,7 @@ def decode_endpoints(data: bytes) -> Endpoints:
             host, _, port = part.decode("ascii").partition(" ")
             address, number = ipaddress.ip_address(host), int(port)
         except ValueError:
-            raise ProtocolError("malformed", "no address and port") from None
+            raise ProtocolError("malformed", "not an address and a port") from None
         # No peer may make us dial into our own network, or at well-known ports.
         if address.is_global and not address.is_multicast and 1024 <= number <= 65535:
             found.setdefault(address.version, (str(address), number))

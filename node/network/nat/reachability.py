@@ -140,7 +140,7 @@ class Reachability:
         try:
             finding = await ask_dial_back(self._network, peer, ports)
         except RequestError as error:
-            log.debug("%s does not call back: %s", short_peer(peer), error)
+            log.debug("%s does not dial back: %s", short_peer(peer), error)
             return None
         except ProtocolError as error:
             self._network.penalise(peer, error.reason)

@@ -163,7 +163,9 @@ class SimulatedNetwork:
         if peer == self.peer:
             raise DialError(address, "this is the node itself")
         if self.refuses(peer):
-            raise DialError(address, "the peer misbehaved and is refused for some minutes")
+            raise DialError(
+                address, "the peer violated the protocol, and is refused for some minutes"
+            )
         if peer in self._ends:
             return peer
         now = trio.current_time()
