@@ -123,7 +123,7 @@ def _put(
     kind: OptionKind,
 ) -> None:
     if option in target:
-        raise _bad(f"{path}: {key!r} is there twice, once with '-' and once with '_'")
+        raise _bad(f"{path}: {key!r} occurs twice, once with '-' and once with '_'")
     try:
         target[option] = _check(value, kind)
     except ValueError as error:
@@ -137,7 +137,7 @@ def _parse(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise _bad(f"{path} cannot be read: {error.strerror}") from None
     if len(data) > _MAX_CONFIG_BYTES:
-        raise _bad(f"{path} is larger than a configuration file can be")
+        raise _bad(f"{path} is too large for a configuration file")
     try:
         return tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -171,7 +171,7 @@ def _read_environment(
             raise UserError(
                 ExitCode.BAD_CONFIG,
                 f"the environment variable {variable} is not known; did you mean {near}?",
-                "mend it or unset it; `distro-node COMMAND --help` lists the options",
+                "correct it or unset it; `distro-node COMMAND --help` lists the options",
             )
 
 
@@ -229,6 +229,6 @@ def _bad(problem: str) -> UserError:
     return UserError(
         ExitCode.BAD_CONFIG,
         problem,
-        "mend it, or use another configuration file with --config; "
-        "`distro-node COMMAND --help` lists the options",
+        "correct it, or use another configuration file with --config; `distro-node COMMAND "
+        "--help` lists the options",
     )

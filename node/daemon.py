@@ -231,6 +231,6 @@ def _decode_ticket(text: str | None) -> bytes:
         raise UserError(
             ExitCode.BAD_SWARM_ID,
             "the invite link's ticket is damaged",
-            "copy the whole link once more",
+            "copy the whole link again",
         )
     return ticket

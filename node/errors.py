@@ -79,7 +79,8 @@ def address_missing(problem: str) -> UserError:
     return UserError(
         ExitCode.ADDRESS_MISSING,
         f"{problem}: this machine has no such address",
-        "is it misspelt, or is the VPN or interface not up yet? With --wait the node waits for it",
+        "check its spelling, and whether the VPN or interface is up; with --wait the node waits "
+        "for it",
     )
 
 

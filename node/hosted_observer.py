@@ -120,10 +120,10 @@ class HostedObserver:
                 problem = await self._look(network, registry)
                 text = f"{problem.problem}: {problem.remedy}"
                 if text != told:
-                    _log.error("the swarm is not followed: %s", text)
+                    _log.error("the swarm cannot be followed: %s", text)
                     told = text
                 self._telemetry.enter("connecting")
-                self._telemetry.report(f"not followed: {problem.problem}", 0, 0)
+                self._telemetry.report(f"the swarm cannot be followed: {problem.problem}", 0, 0)
                 await trio.sleep(_AGAIN_SECONDS)
 
     async def _look(self, network: Network, registry: Registry) -> UserError:

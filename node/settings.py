@@ -226,7 +226,7 @@ def parse_device(text: str) -> str:
     if not _DEVICES.fullmatch(text):
         raise UserError(
             ExitCode.NO_DEVICE,
-            f"{text!r} is not the name of a device",
+            f"{text!r} is not a device",
             "use auto, cpu, mps, cuda or cuda:0 (the first GPU), cuda:1, …",
         )
     return text
@@ -243,11 +243,11 @@ def parse_devices(text: str) -> str:
     names = [name if name in ("cpu", *strange) else f"cuda:{int(name[5:])}" for name in names]
     twice = [name for name in names if name != "cpu" and names.count(name) > 1]
     if strange:
-        problem = f"{strange[0]!r} cannot be one of several devices"
+        problem = f"{strange[0]!r} cannot be in a list of devices"
     elif twice:
         problem = f"{twice[0]} is named twice"
     elif len(set(names)) > 1 and "cpu" in names:
-        problem = "GPUs and processors cannot be one member together"
+        problem = "GPUs and CPUs cannot be combined into one member"
     elif len(names) > _MOST_DEVICES:
         problem = f"{len(names)} devices are too many"
     if problem is not None:
@@ -266,8 +266,8 @@ def parse_launched_device(text: str) -> str:
         return text
     raise UserError(
         ExitCode.NO_DEVICE,
-        f"{text!r} says which devices, and so does torchrun",
-        "use --device cuda (or cpu); how many a machine has is for torchrun to say",
+        f"{text!r} names devices, but torchrun already assigns them",
+        "use --device cuda (or cpu); torchrun sets the number of devices of each machine",
     )
 
 
@@ -294,7 +294,7 @@ def parse_rate(text: str) -> float:
         raise UserError(
             ExitCode.USAGE,
             f"a limit of {text} is too low to take part",
-            f"leave the node at least {MIN_RATE * 8 / 1e3:g}kbit, or none at all: stop it",
+            f"give the node at least {MIN_RATE * 8 / 1e3:g}kbit, or stop it",
         )
     return rate
 
@@ -317,8 +317,8 @@ def parse_prompt(text: str) -> str:
     if len(text) > MAX_PROMPT_CHARACTERS:
         raise UserError(
             ExitCode.USAGE,
-            f"the beginning given with --sample-prompt has {len(text)} characters",
-            f"give at most {MAX_PROMPT_CHARACTERS}: a sentence will do",
+            f"the text given with --sample-prompt has {len(text)} characters",
+            f"give at most {MAX_PROMPT_CHARACTERS}: one sentence is enough",
         )
     return text
 
@@ -329,7 +329,7 @@ def parse_mirror(text: str) -> str:
         if not re.fullmatch(r"https?://[!-~]{1,240}", text):
             raise UserError(
                 ExitCode.BAD_ADDRESS,
-                f"{text!r} is not the address of a mirror",
+                f"{text!r} is not a mirror's address",
                 "a mirror is a folder, or a URL that begins with https:// or http://",
             )
         return text
@@ -338,7 +338,7 @@ def parse_mirror(text: str) -> str:
         raise UserError(
             ExitCode.DATA_MISSING,
             f"the mirror {path} is not a folder",
-            "name a folder of blobs, such as blobs/ of another data directory",
+            "give a folder of blobs, such as blobs/ of another data directory",
         )
     return str(path)
 

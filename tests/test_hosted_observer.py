@@ -117,7 +117,7 @@ async def test_what_keeps_it_from_following_does_not_end_it(
         url = (await peer.status()).dashboard
         assert url is not None
         status = await shown(url)
-    assert status["progress"]["what"].startswith("not followed: ")
+    assert status["progress"]["what"].startswith("the swarm cannot be followed: ")
     assert "ask for a new link" in caplog.text
     assert "the disk is full" in caplog.text
 

@@ -35,7 +35,7 @@ def test_a_guest_needs_a_ticket_of_its_own() -> None:
     check_invitation(chain.manifest, chain.ledger, guest, good)
     for bad, words in (
         (b"", "this link has none"),
-        (ticket(chain.manifest, issuer, identity(2).peer), "for somebody else"),
+        (ticket(chain.manifest, issuer, identity(2).peer), "for another peer"),
     ):
         with pytest.raises(UserError, match=words) as caught:
             check_invitation(chain.manifest, chain.ledger, guest, bad)

@@ -132,7 +132,7 @@ async def test_a_full_disk_keeps_it_from_nothing_else(
 
     monkeypatch.setattr(BlobStore, "put", keep)
     async with introducing(root, serve_result=True) as peer, founding_at(tmp_path, peer):
-        await until(lambda: "what comes out of the run is not kept" in caplog.text)
+        await until(lambda: "result cannot be stored" in caplog.text)
         page = (await peer.status()).dashboard
         assert page is not None
         # Its page keeps updating, and as soon as there is room the rest is fetched.

@@ -84,7 +84,10 @@ class AggregatorTask:
             return SILENCE
         speaker = await trio.to_thread.run_sync(self._follow, effect)
         if speaker is None:
-            _log.info("silent in round %d: the panel counted what is not known here", effect.round)
+            _log.info(
+                "abstaining in round %d: the committee's earlier aggregates cannot be followed here",
+                effect.round,
+            )
             return SILENCE
         parts = await self._parts(effect)
         said = await trio.to_thread.run_sync(speaker.say, step_of(effect.round), parts)
@@ -132,7 +135,7 @@ class AggregatorTask:
             self._place = self._speaker = None
             _log.log(
                 logging.INFO if lacked else logging.WARNING,
-                "silent in round %d: to speak for one of %d sections takes %.1f GB of main memory, and "
+                "not aggregating in round %d: one of %d sections needs %.1f GB of main memory, "
                 "%.1f GB are free; training goes on",
                 *(effect.round, effect.sections, needed / 1e9, free / 1e9),
             )

@@ -358,7 +358,7 @@ class Runner:
                     self._outgoing.send_nowait(envelope)
                 except trio.WouldBlock:
                     # Peers ask for messages that they miss; a longer backlog would not help them.
-                    _log.warning("too many messages are waiting to be sent; one was dropped")
+                    _log.warning("too many messages wait to be sent, so one was dropped")
             case LogMessage(envelope):
                 self._remember(envelope)
             case RecallOwnMessages(round_):
@@ -401,7 +401,7 @@ class Runner:
                 if not self._settling:
                     self._settling = True
                     # Another peer has a different record, or nothing was decided for a while.
-                    _log.info("comparing our chain with others', up to round %d", round_)
+                    _log.info("comparing this node's chain with others', up to round %d", round_)
                     self._spawn(self._settle)
             case Note(kind, round_, peer, text):
                 if kind != "decided":
@@ -508,10 +508,11 @@ def _computes_wrongly(times: int, device: str | None) -> UserError:
     on_cpu = device == "cpu"
     return UserError(
         ExitCode.NO_DEVICE,
-        f"the parameters computed here were not the swarm's {times} times in a row, each time from a "
-        f"state that it certified: {device or 'the device'} or its memory errs, unless the swarm does",
-        "test this computer's memory; if other members end like this too, the members that decide err, "
-        "and the founder should know"
+        f"the parameters computed here differed from the swarm's {times} times in a row, each "
+        f"time starting from a state that the swarm had certified: {device or 'the device'} or "
+        "its memory computes wrongly, unless the swarm does",
+        "test this computer's memory; if other members end like this too, the members that "
+        "decide compute wrongly: tell the founder"
         if on_cpu
         else "choose another with --device; --device cpu works everywhere",
     )

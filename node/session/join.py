@@ -95,8 +95,8 @@ async def find_manifest(means: JoinContext, *, takes_part: bool = True) -> Manif
         except ValueError as error:
             raise UserError(
                 ExitCode.MANIFEST,
-                f"nobody can take part in this swarm: {error}",
-                "whoever made the swarm has to create it anew",
+                f"no node can take part in this swarm: {error}",
+                "the founder has to create the swarm again",
             ) from None
     return manifest
 
@@ -112,7 +112,7 @@ def _manifest_at_hand(store: BlobStore, directory: SwarmDir, swarm: SwarmId) -> 
     except OSError:
         return None
     if content_id(data) != swarm:
-        _log.warning("the swarm's manifest on this disk is damaged: it is fetched again")
+        _log.warning("the swarm's manifest on this disk is damaged, so it is fetched again")
         return None
     store.put(data)
     return data
@@ -132,7 +132,7 @@ async def fetch_ledger(means: JoinContext, manifest: Manifest, swarm_store: Swar
     known = await trio.to_thread.run_sync(swarm_store.final)
     ledger = await trio.to_thread.run_sync(_load_ledger, swarm_store, known, linked)
     if len(ledger):
-        _log.info("on this disk: the ledger up to round %d", len(ledger) - 1)
+        _log.info("the ledger on this disk reaches round %d", len(ledger) - 1)
     begun = has_begun(ledger, means.me)
     if not begun or await _has_company(means):
         while True:
@@ -184,7 +184,7 @@ def _load_ledger(
     try:
         ledger = swarm_store.load_ledger(checkpoint=known)
     except ProtocolError:
-        _log.warning("the ledger on the disk lacks the final record: it is fetched anew")
+        _log.warning("the ledger on this disk lacks the final record, so it is fetched again")
         swarm_store.drop_ledger()
         ledger = swarm_store.load_ledger(checkpoint=known)
     try:
@@ -207,9 +207,9 @@ def _check_point(ledger: Ledger, point: Checkpoint | None) -> None:
 def _another_chain(point: Checkpoint) -> UserError:
     return UserError(
         ExitCode.FINAL,
-        f"the link and this node do not mean the same record of round {point.round}",
-        "ask somebody whom you trust for a new link; if that says the same, this node was on a chain "
-        "that the others have left: docs/exit-codes.md says how it forgets that",
+        f"the link and this node have different records of round {point.round}",
+        "ask a member that you trust for a new link; if it names the same record, this node was "
+        "on a chain that the others have abandoned: docs/exit-codes.md describes how to reset it",
     )
 
 
@@ -257,7 +257,7 @@ async def fetch_base(means: JoinContext, manifest: Manifest) -> None:
         raise UserError(
             ExitCode.MANIFEST,
             f"the swarm's base model cannot be used: {error}",
-            "whoever made the swarm has to create it anew",
+            "the founder has to create the swarm again",
         ) from None
 
 
@@ -267,10 +267,10 @@ def check_standing(ledger: Ledger, me: PeerId) -> None:
     if me in expelled:
         raise UserError(
             ExitCode.EXPELLED,
-            f"the swarm has expelled this node's identity in round {expelled[me]}: "
-            "it signed two things that contradict each other",
-            "the same identity.key runs on two machines, or was restored from a backup; "
-            "stop the other one, move the key away and join as a new peer",
+            f"the swarm has expelled this node's identity in round {expelled[me]}: it signed "
+            "two messages that contradict each other",
+            "the same identity.key runs on two machines, or was restored from a backup; stop "
+            "the other machine, move the key away and join as a new peer",
         )
 
 
@@ -280,12 +280,12 @@ def check_invitation(manifest: Manifest, ledger: Ledger, me: PeerId, ticket: byt
     if me in ledger.membership(len(ledger)):
         return
     if not invited(me, JoinRequest(len(ledger), ticket), manifest):
-        what = "this link has none" if not ticket else "the one in this link is for somebody else"
+        what = "this link has none" if not ticket else "the one in this link is for another peer"
         raise UserError(
             ExitCode.NO_TICKET,
-            f"the swarm {manifest.name!r} admits only whom its founder has invited, by a ticket in "
-            f"the link, and {what}",
-            "tell the founder your peer id (`distro-node id`), who makes you a link with "
+            f"the swarm {manifest.name!r} admits only peers that its founder has invited with a "
+            f"ticket in the link, and {what}",
+            "send the founder your peer id (`distro-node id`), and ask for a link made with "
             "`distro-node invite`",
         )
 

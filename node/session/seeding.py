@@ -79,10 +79,10 @@ class ResultSeeder:
                     prepared = True
                 await self._follow()
             except DiskFull as error:
-                _log.warning("what comes out of the run is not kept: %s", error)
+                _log.warning("the run's result cannot be stored: %s", error)
                 await trio.sleep(_FULL_SECONDS)
             except UserError as error:
-                _log.error("what comes out of the run is not kept: %s", error.problem)
+                _log.error("the run's result cannot be stored: %s", error.problem)
                 return
             await trio.sleep(_LOOK_SECONDS)
 
@@ -94,4 +94,6 @@ class ResultSeeder:
         self._means.telemetry.progress = None
         # Before the first snapshot, these are the parameters that the founder provided.
         self._kept, self.round = self._snapshots.entry(here), max(0, here.round)
-        _log.info("the parameters after round %d are here, for whoever asks", self.round)
+        _log.info(
+            "the parameters after round %d are stored here, and served on request", self.round
+        )

@@ -133,7 +133,9 @@ class SignVoteExchange:
                     wanted=lambda: not self.is_decided(round + 1),
                 )
         except FetchFailed as failure:
-            _log.info("part of a sheet of round %d not to be had yet: %s", round, failure.reason)
+            _log.info(
+                "part of a sign vote of round %d is not available yet: %s", round, failure.reason
+            )
         finally:
             self._under_way[name] -= 1
             # Drops entries whose count is zero.
@@ -199,7 +201,7 @@ class SignVoteExchange:
         except ProtocolError as problem:
             self._network.traffic.reject(problem.reason)
             self._network.penalise(author, problem.reason)
-            _log.debug("from peer %s: a sheet that tells nothing: %s", short_peer(author), problem)
+            _log.debug("from peer %s: an invalid sign vote: %s", short_peer(author), problem)
 
     @contextlib.contextmanager
     def _until_closed(self, round: int) -> Iterator[None]:

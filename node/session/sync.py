@@ -104,7 +104,7 @@ def _serve(
         if request.swarm != manifest.swarm:
             if shared:
                 raise NotHere
-            raise ProtocolError("wrong_swarm", "a sync request for another swarm")
+            raise ProtocolError("wrong_swarm", "a sync request of another swarm")
         known = ledger()
         height, ids, rounds, heard = answer_to(request, known, messages)
         if rounds:

@@ -205,7 +205,7 @@ class UpdateExchange:
 
     async def _note_failure(self, wanted: FetchUpdate, failure: FetchFailed) -> None:
         """Report that an update is not to be had now, and pause before the next request."""
-        _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
+        _log.info("an update of round %d is not available yet: %s", wanted.round, failure.reason)
         member = self._member
         if self._goes_on(wanted) and member.applied_round + 1 == wanted.round < member.round:
             # The round is decided and the next one to be applied: this node replays and waits for it.
@@ -246,7 +246,7 @@ class UpdateExchange:
             self.keep(wanted.round, wanted.update)
         else:
             self._network.traffic.reject(problem.reason)
-            _log.debug("from peer %s: a bad update: %s", short_peer(wanted.peer), problem)
+            _log.debug("from peer %s: an invalid update: %s", short_peer(wanted.peer), problem)
         if verdict.culprit is not None and problem is not None:
             self._network.penalise(verdict.culprit, problem.reason)
         if verdict.discard:

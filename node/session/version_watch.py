@@ -22,7 +22,7 @@ def check_version(ledger: Ledger) -> None:
         version, since = change.version, f"from round {change.round:,} on"
     raise explain_too_old(
         version,
-        f"the swarm speaks protocol version {version} {since}, this program {ledger.versions.speaks}",
+        f"the swarm uses protocol version {version} {since}, this program {ledger.versions.speaks}",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .audit_status import ChecksStatus, OwnChecks, Why
 from .messages import UserMessage, short
 
-_COMPUTES_RIGHT = "check that this computer computes right: distro-node doctor"
+_COMPUTES_RIGHT = "check that this computer computes correctly: distro-node doctor"
 _LEFT_OUT_SHOWN = 4
 
 
@@ -14,39 +14,41 @@ def own_words(own: OwnChecks) -> UserMessage:
     match own.why:
         case "turned_away":
             return UserMessage(
-                "others computed samples of your work again and found something else, and nobody has "
-                "vouched for any of it yet, so the swarm lets this node in no more for now",
-                f"{_COMPUTES_RIGHT}, and whether it runs the program as it was released; the swarm "
-                "forgets it 1,024 rounds after your last update",
+                "other members recomputed samples of your work and got different results, and "
+                "none has confirmed any of your work yet, so the swarm refuses this node for now",
+                f"{_COMPUTES_RIGHT}, and that it runs an unmodified release; the swarm forgets "
+                "the failures 1,024 rounds after your last update",
             )
         case "failed":
             return UserMessage(
-                "others computed the same samples again and found something else in "
+                "other members recomputed the same samples and got different results in "
                 f"{_of(own.failed, own.checks)} of your work",
-                f"{_COMPUTES_RIGHT}; checks go on, and after {own.passes_until_back} that pass "
+                f"{_COMPUTES_RIGHT}; audits go on, and after {own.passes_until_back} that pass "
                 "your updates count again",
             )
         case "scores":
             return UserMessage(
-                "checks find less in your updates than in those of others, as if some of your samples "
-                "were not computed",
-                f"{_COMPUTES_RIGHT}; votes come back as checks pass",
+                "your updates score lower in audits than those of others, as if some of your "
+                "samples were not computed",
+                f"{_COMPUTES_RIGHT}; your votes return as audits pass",
             )
         case "halves":
             return UserMessage(
-                "checks find one half of each of your samples in your updates and little of the other, "
-                "as if it was not computed",
-                f"{_COMPUTES_RIGHT}; votes come back as checks pass",
+                "audits find one half of each of your samples in your updates and little of the "
+                "other half, as if it was not computed",
+                f"{_COMPUTES_RIGHT}; your votes return as audits pass",
             )
         case "word":
             return UserMessage(
-                "others contradict what this node said of their work",
-                f"{_COMPUTES_RIGHT}; votes come back with time",
+                "re-audits contradict this node's audits of others' work",
+                f"{_COMPUTES_RIGHT}; your votes return with time",
             )
         case "unvouched":
-            return UserMessage("they come once enough others have checked some of your work")
+            return UserMessage(
+                "you get votes once enough other members have audited some of your work"
+            )
         case None:
-            return UserMessage("for work of yours that others have checked")
+            return UserMessage("earned by work of yours that other members have audited")
 
 
 def left_out_words(checks: int, failed: int) -> str:
@@ -86,4 +88,4 @@ def trouble_sentence(own: OwnChecks) -> str:
 
 def _of(failed: int, checks: int) -> str:
     plural = "" if checks == 1 else "s"
-    return f"{failed} of {checks} check{plural}"
+    return f"{failed} of {checks} audit{plural}"

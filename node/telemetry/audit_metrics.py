@@ -24,47 +24,48 @@ class CheckedMetrics(Maker):
         self.looks = self._family(
             Counter,
             "looks_recorded_total",
-            "Looks of members at the work of others that records hold, passed or low.",
+            "Audits in records: `passed`, or `low` (too low a score).",
             "result",
             Result,
         )
         self.second_looks = self._single(
             Counter,
             "second_looks_recorded_total",
-            "Looks at work that somebody found low before, likewise.",
+            "Re-audits in records: audits of work with a low audit before.",
         )
         self.own_looks = self._single(
             Counter,
             "own_looks_recorded_total",
-            "Looks of this node at the work of others, likewise.",
+            "Audits by this node in records.",
         )
         self.disputes_open = self._unknown(
             "disputes_open",
-            "Low looks that others look at again; no number: work is not checked.",
+            "Open disputes: low audits that other members re-audit; no number: the swarm does "
+            "not audit work.",
         )
         self.disputes_ended = self._family(
             Counter,
             "disputes_ended_total",
-            "Such disputes that ended: the check has failed, the first look was contradicted, or "
-            "nothing was settled in time.",
+            "Disputes that ended, by outcome: the work failed the audit, re-audits contradicted "
+            "the first audit, or the dispute was dropped unsettled after its time.",
             "ending",
             DisputeOutcomeLabel,
         )
         self.votes = self._family(
             Gauge,
             "votes",
-            "Votes of this node and of the swarm in the current round, earned by checked work; no "
-            "number: work is not checked.",
+            "Votes of this node and of the swarm in the current round, earned by audited work; "
+            "no number: the swarm does not audit work.",
             "scope",
             Voters,
         )
         for scope in get_args(Voters):
             self.votes[scope].set(math.nan)
         self.voters = self._unknown(
-            "members_with_votes", "Members with votes; no number: work is not checked."
+            "members_with_votes", "Members with votes; no number: the swarm does not audit work."
         )
         self.left_out = self._unknown(
             "members_left_out",
-            "Members whose updates do not count, since checks of their work failed; no number: work "
-            "is not checked.",
+            "Members whose updates do not count because audits of their work failed; no number: "
+            "the swarm does not audit work.",
         )

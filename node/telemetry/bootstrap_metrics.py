@@ -33,12 +33,16 @@ class BootstrapMetrics:
     def __init__(self, *, version: str) -> None:
         self.registry = new_registry(version)
         self._peers = self._gauge("peers_connected", "Peers with an open connection.")
-        self._swarms = self._gauge("swarms", "Swarms whose peers have introduced themselves.")
-        self._reservations = self._gauge("reservations", "Peers that can be called through here.")
-        self._circuits = self._gauge("circuits", "Connections between peers that go through here.")
+        self._swarms = self._gauge("swarms", "Swarms of which peers have registered here.")
+        self._reservations = self._gauge(
+            "reservations", "Peers with a reservation, which others can dial through this relay."
+        )
+        self._circuits = self._gauge(
+            "circuits", "Circuits: open connections between peers through this relay."
+        )
         self._relayed = Counter(
             "distro_bootstrap_relayed_bytes_total",
-            "Bytes carried between peers that cannot reach each other.",
+            "Bytes relayed between peers that cannot reach each other.",
             registry=self.registry,
         )
         refused = Counter(

@@ -69,8 +69,8 @@ def verdict(status: Status) -> Health:
     if others and not any(member.connected for member in others):
         return Health(
             "bad",
-            "there is no connection to any other member",
-            "check this computer's network; the node goes on looking for them by itself",
+            "this node is connected to no other member",
+            "check this computer's network; the node keeps trying by itself",
         )
     if checked is not None and is_trouble(checked.why):
         tone: Tone = "warn" if checked.counts else "bad"
@@ -79,7 +79,7 @@ def verdict(status: Status) -> Health:
         return Health(
             "warn",
             awaited_sentence(swarm.awaited),
-            "nothing has to be done: then the others go on without it",
+            "no action needed: after that time the others go on without it",
         )
     if own.missed_in_a_row >= _UPDATES_MISSED:
         missed = f"your last {own.missed_in_a_row:,} updates"
@@ -104,14 +104,12 @@ def _observed(status: Status) -> Health:
     if not status.line.peers:
         return Health(
             "bad",
-            "there is no connection to anybody: what stands here is what was heard last",
+            "there is no connection to any peer: this page shows the last known state",
             "check this computer's network, and that the bootstrap peers are up",
         )
     if swarm is None or swarm.decided_seconds is None or is_over(training, swarm):
         return Health("good", sentence)
     patience = max(_LONG_SECONDS, _ROUNDS_OF_SILENCE * (training.round_seconds or 0.0))
     if swarm.decided_seconds > patience:
-        return Health(
-            "warn", sentence, "the swarm waits for members: more of them have to be there"
-        )
+        return Health("warn", sentence, "the swarm waits for members: a quorum has to be online")
     return Health("good", sentence)

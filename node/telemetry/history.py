@@ -30,7 +30,7 @@ def write(history: Path, line: dict[str, Any]) -> None:
     try:
         _append(history, json.dumps(line).encode() + b"\n")
     except OSError as error:
-        _log.warning("the history was not written: %s", error.strerror)
+        _log.warning("the history cannot be written: %s", error.strerror)
 
 
 def last_rounds(history: Path, most: int) -> Iterator[tuple[int, int]]:

@@ -42,7 +42,7 @@ StateLabel = Literal[State, "other"]
 Phase = Literal["compute", "encode", "transfer", "agree", "apply", "other"]
 # As in network/traffic.py.
 Kind = Literal["update", "relayed", "blob", "gossip", "ledger", "other"]
-_RELAYED = "; relayed are others' updates that pass through"
+_RELAYED = "; `relayed`: updates passed on for other members"
 Scope = Literal["own", "swarm", "other"]
 Side = Literal["own", "peer", "other"]
 # The tasks of the preset `gpt4all`; others count as `other`.
@@ -129,12 +129,12 @@ class Metrics(Maker):
             StateLabel,
         )
         self.trainer_restarts = self._single(
-            Counter, "trainer_restarts_total", "Times the trainer process was started again."
+            Counter, "trainer_restarts_total", "Restarts of the trainer process."
         )
         self.trainer_idle = self._single(
             Counter,
             "trainer_idle_seconds_total",
-            "Seconds that the trainer had nothing to do, or waited for training data.",
+            "Seconds in which the trainer was idle, or waited for training data.",
         )
         self.memory = self._family(
             Gauge,
@@ -145,28 +145,28 @@ class Metrics(Maker):
         )
         self.memory["node"].set_function(_resident_bytes)
         self.disk_free = self._single(
-            Gauge, "disk_free_bytes", "Room that is left where the data directory is."
+            Gauge, "disk_free_bytes", "Free space on the disk of the data directory."
         )
         self.disk_free.set(math.nan)
         self.stalls = self._single(
             Histogram,
             "event_loop_stall_seconds",
-            "Steps of a single task, longer than 10 ms, in which the node process did nothing else.",
+            "Steps of a task that blocked the node process's event loop for more than 10 ms.",
             buckets=_STALL_BUCKETS,
         )
 
         self.round = self._single(Gauge, "round", "Rounds applied since the swarm began.")
         self.final_round = self._single(
-            Gauge, "final_round", "The last round that this node never goes back behind."
+            Gauge, "final_round", "The last final round: no record up to it can change."
         )
-        self.members = self._single(Gauge, "members", "Members in force in the current round.")
+        self.members = self._single(Gauge, "members", "Members in the current round.")
         self.share = self._single(
-            Gauge, "share", "This node's part of the swarm's work, from 0 to 1."
+            Gauge, "share", "This node's share of the swarm's work, from 0 to 1."
         )
         self.capacity = self._single(
             Gauge,
             "capacity",
-            "Sequences a day that this node last said it can train; 0: it has not.",
+            "Sequences a day that this node last announced it can train; 0: it has announced none.",
         )
         self.training_loss = self._single(
             Gauge, "training_loss", "Mean training loss of the last round, nats per token."
@@ -177,8 +177,8 @@ class Metrics(Maker):
         self.task_score = self._family(
             Gauge,
             "task_score",
-            "What `distro-node evaluate` measured last: a task's accuracy or other main number; "
-            "`other` is the mean over tasks of one's own.",
+            "The last result of `distro-node evaluate`: a task's accuracy or other main metric; "
+            "`other` is the mean over custom tasks.",
             "task",
             Task,
         )
@@ -186,8 +186,8 @@ class Metrics(Maker):
             self.task_score[task].set(math.nan)
         self.privacy_epsilon = self._unknown(
             "privacy_epsilon",
-            "What this node's updates have told of one sequence of its own data, as the ε of "
-            "differential privacy; no number: it does not keep to that.",
+            "Differential privacy: the ε spent so far for one sequence of this node's private "
+            "data; no number: it trains without it.",
         )
         # A number would mean a loss; nothing has been measured yet.
         self.training_loss.set(math.nan)
@@ -195,7 +195,7 @@ class Metrics(Maker):
         self.tokens = self._family(
             Counter,
             "tokens_total",
-            "Tokens trained on in the rounds that this node applied.",
+            "Tokens trained on in the rounds that this node has applied.",
             "scope",
             Scope,
         )
@@ -220,14 +220,14 @@ class Metrics(Maker):
         self.phase_seconds = self._family(
             Histogram,
             "round_phase_seconds",
-            "How long the phases of a round took.",
+            "Duration of the phases of a round.",
             "phase",
             Phase,
             buckets=DURATION_BUCKETS,
         )
 
         self.slots_skipped = self._single(
-            Counter, "slots_skipped_total", "Slots of the agreement that ended without a record."
+            Counter, "slots_skipped_total", "Slots of the consensus that ended without a record."
         )
         self.updates_late = self._single(
             Counter,
@@ -242,7 +242,8 @@ class Metrics(Maker):
         self.updates_left_out = self._single(
             Counter,
             "updates_left_out_total",
-            "Updates that most of the others contradict, left out of the step by the audit.",
+            "Updates left out of the step by the outlier filter, since most others contradict "
+            "them.",
         )
         self.fingerprint_mismatches = self._family(
             Counter,
@@ -256,7 +257,7 @@ class Metrics(Maker):
         self.members_expelled = self._single(
             Counter,
             "members_expelled_total",
-            "Members that contradicted themselves and were expelled for it by a record.",
+            "Members expelled by a record for contradicting themselves.",
         )
         self.resyncs = self._single(
             Counter, "resyncs_total", "Times this node dropped its state and fetched the swarm's."
@@ -266,7 +267,7 @@ class Metrics(Maker):
             Gauge, "peers_connected", "Peers with an open connection."
         )
         self.peers_relayed = self._single(
-            Gauge, "peers_relayed", "Peers that are connected through a relay alone."
+            Gauge, "peers_relayed", "Peers that are connected only through a relay."
         )
         self.reachable = self._single(
             Gauge,
@@ -286,7 +287,7 @@ class Metrics(Maker):
         self.power = self._family(
             Gauge,
             "power_watts",
-            "What a part of the computer draws, other programs included; no number: not known.",
+            "Power draw of a part of the computer, including other programs; no number: not known.",
             "part",
             Part,
         )
@@ -295,24 +296,28 @@ class Metrics(Maker):
         self.energy = self._family(
             Counter,
             "energy_joules_total",
-            "Measured while the node was at work; what cannot be measured is not in it.",
+            "Energy measured while the node was working; parts that cannot be measured are not "
+            "included.",
             "part",
             Part,
         )
         self.energy_cost = self._unknown(
-            "energy_cost", "What that energy costs at `--price`; no number: not known."
+            "energy_cost", "Cost of that energy at `--price`; no number: not known."
         )
         self.joules_per_token = self._unknown(
             "joules_per_token",
-            "That energy over the tokens of own updates that counted; no number: not known.",
+            "That energy, divided by the tokens of this node's counted updates; no number: not "
+            "known.",
         )
         self.pause_signal = self._unknown(
-            "pause_signal", "The number that `--pause-when` was told last; no number: none holds."
+            "pause_signal",
+            "The last value that `--pause-when` received; no number: there is no valid one.",
         )
         self.rejected = self._family(
             Counter,
             "messages_rejected_total",
-            "Messages and blobs from peers that failed a check, or (`frozen`) never came.",
+            "Messages and blobs from peers that were rejected as invalid, or (`frozen`) never "
+            "arrived.",
             "reason",
             Reason,
         )

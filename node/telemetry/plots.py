@@ -36,7 +36,7 @@ def plot_losses(
             *zip(*heldout, strict=True),
             color=_HELDOUT_COLOUR,
             marker="o",
-            label="held-out (text nobody trains on)",
+            label="held-out (text that no member trains on)",
         )
     for round_, label in events:
         axes.axvline(round_, color=_EVENT_COLOUR, linestyle="--", linewidth=1)

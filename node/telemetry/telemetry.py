@@ -144,7 +144,7 @@ class Telemetry:
     def enter(self, state: State) -> None:
         """Set the node's state."""
         if state != self.state:
-            _log.info("now %s", state)
+            _log.info("state: %s", state)
         self.state = state
         self.metrics.set_state(state)
 

@@ -176,7 +176,7 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> ReceiptConten
         ContentId(record.contributions),
     )
     if record.snapshot is None or not proven:
-        raise ProtocolError("mismatch", "the record does not certify what the receipt says")
+        raise ProtocolError("mismatch", "the record does not certify what the receipt states")
     about = (certificate.kind, certificate.round, certificate.parent, certificate.block)
     if about != ("finalize", record.round, record.parent, record.id):
         raise ProtocolError("mismatch", "the certificate is for another record")

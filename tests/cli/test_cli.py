@@ -396,7 +396,7 @@ def test_the_passphrase_may_stand_in_the_environment(command, daemon, monkeypatc
         ([TEXT, "--device", "cuda:0, cuda:1"], ExitCode.NO_DEVICE, "' cuda:1'"),
         ([TEXT, "--device", "cuda:0,"], ExitCode.NO_DEVICE, "''"),
         ([TEXT, "--device", "cuda:1,cuda:01"], ExitCode.NO_DEVICE, "cuda:1 is named twice"),
-        ([TEXT, "--device", "cpu,cuda:0"], ExitCode.NO_DEVICE, "GPUs and processors"),
+        ([TEXT, "--device", "cpu,cuda:0"], ExitCode.NO_DEVICE, "GPUs and CPUs"),
         ([TEXT, "--device", ",".join(["cpu"] * 65)], ExitCode.NO_DEVICE, "65 devices"),
         ([TEXT, "--passphrase-file", "/nowhere"], ExitCode.KEYSTORE, "/nowhere"),
         ([TEXT, "--data-dir", "/dev/null"], ExitCode.DATA_DIR, "/dev/null"),

@@ -78,7 +78,7 @@ def test_checks_have_a_line_where_work_is_checked() -> None:
     out = replace(TRAINING, swarm=replace(SWARM, checks=replace(CHECKS, own=LEFT_OUT)))
     (line,) = [line for line in drawn(out, width=120) if line.startswith("your updates")]
     assert "do not count" in line
-    assert "others computed the same samples again" in line
+    assert "recomputed the same samples" in line
 
 
 def told(status: Status, name: str) -> list[tuple[str, str]]:

@@ -85,7 +85,7 @@ def test_what_keeps_it_from_working_is_said_with_a_remedy() -> None:
     late = replace(TRAINING, training=replace(TRAINING.training, own=own))
     closed = replace(TRAINING, reach=replace(UNREACHABLE, relays=()))
     for status, tone, word in (
-        (cut_off, "bad", "no connection"),
+        (cut_off, "bad", "connected to no other member"),
         (late, "warn", "since round 12"),
         (closed, "warn", "not reachable"),
     ):

@@ -52,7 +52,7 @@ def test_a_member_in_good_standing_reads_its_votes() -> None:
     assert said["checks"][0] == "12, 1 low"
     assert said["your votes"] == (
         "1,024 of 8,192, 12.5%",
-        "for work of yours that others have checked",
+        "earned by work of yours that other members have audited",
     )
     assert said["looks"][0] == "1,430, 12 low, 1 in dispute"
     assert said["voters"][0] == "2 with 8,192 votes"
@@ -69,20 +69,20 @@ def test_whoever_is_left_out_reads_why_and_what_helps() -> None:
     value, note = shown(left_out)["your updates"]
     assert value == "do not count"
     for part in (
-        "computed the same samples again",
-        "3 of 12 checks",
+        "recomputed the same samples",
+        "3 of 12 audits",
         "doctor",
         "after 63 that pass",
     ):
         assert part in note
     how = verdict(left_out)
     assert how.tone == "bad"
-    assert how.sentence.startswith("your updates do not count: others computed")
+    assert how.sentence.startswith("your updates do not count: other members recomputed")
     assert "distro-node doctor" in how.remedy
 
 
 @pytest.mark.parametrize(
-    ("why", "part"), [("scores", "checks find less"), ("word", "others contradict")]
+    ("why", "part"), [("scores", "score lower in audits"), ("word", "re-audits contradict")]
 )
 def test_whoever_loses_votes_alone_reads_that_updates_count(
     why: audit_status.Why, part: str
@@ -98,7 +98,7 @@ def test_whoever_is_turned_away_reads_why_it_is_not_let_in() -> None:
     away = replace(LEFT_OUT, why="turned_away", passes_until_back=0)
     how = verdict(checking(away, replace(TRAINING, state="joining")))
     assert how.tone == "bad"
-    assert "nobody has vouched" in how.sentence
+    assert "none has confirmed" in how.sentence
     assert "distro-node doctor" in how.remedy
     assert f"{WINDOW:,} rounds" in how.remedy
     # Until the record that removes it.
@@ -120,7 +120,7 @@ def test_a_newcomer_without_votes_has_nothing_to_do() -> None:
     said = shown(checking(new))
     assert said["checks"][0] == "0"
     assert said["your votes"][0] == "none yet"
-    assert "once enough others have checked" in said["your votes"][1]
+    assert "once enough other members have audited" in said["your votes"][1]
     assert own_words(new).remedy == ""
 
 
