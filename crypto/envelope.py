@@ -35,7 +35,7 @@ SWARM_ID_BYTES = 32
 
 _VERSION = 1
 _HEAD = bytes([0xD1, _VERSION])
-# The peer's key also signs for libp2p (noise, pubsub, peer records); none of those messages begins
+# The peer's key also signs for libp2p (noise, pubsub, peer records); none of these messages begins
 # with this, so a signature made there is worth nothing here and the other way round.
 _DOMAIN = b"distro-node envelope\0" + bytes([_VERSION])
 _KIND = re.compile(r"[a-z][a-z0-9_-]{0,31}")

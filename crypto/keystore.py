@@ -58,7 +58,7 @@ class KeystoreError(ValueError):
 
 
 class KeystoreMissing(KeystoreError):
-    """Error: there is no key file yet."""
+    """Error: the key file does not exist yet."""
 
 
 class WrongPassphrase(KeystoreError):
@@ -137,7 +137,7 @@ def create_identity(path: str | Path, passphrase: str | None) -> Identity:
 
 
 def load_or_create(path: str | Path, passphrase: str | None) -> Identity:
-    """Load the identity in `path`, or create it if there is no such file.
+    """Load the identity in `path`, or create it if the file does not exist.
 
     Raises what `load_identity` and `create_identity` raise: an existing but unusable file is never
     replaced.

@@ -69,7 +69,7 @@ class Downloads:
     ) -> BlobList | None:
         """Return a blob list after fetching all of its chunks. Raises `DiskFull`.
 
-        None if no peer has it, and `wanted` returns False, so that there is no use in waiting for one.
+        None if no peer has it, and `wanted` returns False, so that waiting for one is pointless.
 
         Raises `ProtocolError` if the list is invalid, which no peer can cause: its content id comes from
         the manifest or from a certified record.

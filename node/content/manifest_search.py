@@ -55,7 +55,7 @@ class ManifestSearch:
     async def manifest(self, swarm: SwarmId, *, wait: bool) -> bytes:
         """Return the bytes of the manifest; they hash to the swarm-id.
 
-        Raises `UserError` (`NO_BOOTSTRAP`, `VERSION`, and those of `search_failure`), unless `wait`
+        Raises `UserError` (`NO_BOOTSTRAP`, `VERSION`, and the codes of `search_failure`), unless `wait`
         makes it search for as long as it takes.
         """
         self._report("searching for the swarm", 0, 0)

@@ -31,7 +31,7 @@ _SLOWEST_BYTES_PER_SECOND = 8_000
 
 
 class Mirrors:
-    """Mirrors in order of preference: the owner's, then those that the swarm's founder names.
+    """Mirrors in order of preference: the owner's, then the ones named by the swarm's founder.
 
     The owner's are URLs that begin with http:// or https://, and paths. The founder's are URLs, which
     may lead only to the public internet, also by their redirects: an untrusted founder must not make a

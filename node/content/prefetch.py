@@ -96,7 +96,7 @@ class Prefetch:
         self._pinned: dict[ContentId, None] = {}
         self._ahead: dict[ContentId, None] = {}
         self._heldout: dict[ContentId, None] = {}
-        # Samples to audit, and their chunks, as soon as they are known.
+        # Samples to audit, and their chunks, once known.
         self._wish: tuple[int, ...] = ()
         self._wished: dict[ContentId, None] | None = None
         self._untried: list[ContentId] = []

@@ -1,6 +1,6 @@
 """Replication: finds chunks with too few copies, so that no leaving peer takes the last one along.
 
-Members fetch the training data that they need, and none is required to have all of it. If there is no
+Members fetch the training data that they need, and none is required to have it complete. If there is no
 other source, each keeps some chunks beyond its own, those with the fewest copies.
 """
 

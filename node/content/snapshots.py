@@ -207,7 +207,7 @@ class Snapshots:
         self._swarm_store.keep_snapshots([*self._kept, *self._unlisted()])
 
     def _unlisted(self) -> list[LocalSnapshot]:
-        """Return those that cannot be started from, but must not be removed yet either."""
+        """Return the snapshots that cannot be started from, but must not be removed yet either."""
         partial = [self._partial] if self._partial is not None else []
         return [*partial, *(replace(left, whole=False) for left in self._left)]
 
@@ -274,7 +274,7 @@ class Snapshots:
         await trio.to_thread.run_sync(remove)
 
     async def _sweep_updates(self, swept: int) -> None:
-        """Remove the updates that are no cheaper to fetch than a snapshot for any peer; those up to
+        """Remove the updates that cost at least as much to fetch as a snapshot for any peer; those up to
         round `swept` are removed already."""
         ledger = self._ledger()
         before = last_dispensable(ledger, self._kept, len(ledger))

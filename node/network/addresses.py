@@ -73,7 +73,7 @@ def parse_dial(text: str) -> tuple[Multiaddr, PeerId]:
 
 
 def split_circuit(text: str) -> tuple[str, PeerId] | None:
-    """Return the relay's own address and the peer reached through it; None if this is no circuit
+    """Return the relay's own address and the peer reached through it; None if this is not a circuit
     address.
 
     Raises `BadAddress`.
@@ -98,7 +98,7 @@ def circuit_through(relay: str, peer: PeerId) -> str:
 
 
 def advertised(bound: Sequence[Multiaddr], announce: Sequence[Multiaddr]) -> list[Multiaddr]:
-    """Return the addresses others should dial: those announced, else those of the bound sockets.
+    """Return the addresses others should dial: the announced ones, else the bound sockets' own.
 
     A socket bound to all interfaces reports 0.0.0.0 or ::, which no other machine can dial, so the
     addresses of the interfaces replace it. Loopback is announced only if there is nothing else, and a

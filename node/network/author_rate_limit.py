@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ...protocol.util.token_bucket import TokenBuckets, TokenRate
 
-# An author sends at most 40 a second, and a fast lone member sends ten: a minute of those may arrive at
+# An author sends at most 40 a second, and a fast lone member sends ten: a minute's worth may arrive at
 # once.
 _ALLOWANCE = TokenRate(at_once=1024.0, per_second=80.0)
 # Members, and peers that ask to become one.

@@ -96,7 +96,7 @@ class CircuitRelay:
         rate: Rate,
     ) -> None:
         """`knows`: whether a peer is in a swarm of ours, or was introduced to it; `rate`: the limit on
-        all that this node sends."""
+        everything that this node sends."""
         self._host = host
         self._open_stream = open_stream
         self._limits = limits

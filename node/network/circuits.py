@@ -237,7 +237,7 @@ def _raw(stream: Any, initiator: bool, relay: PeerId, peer: PeerId) -> RawConnec
 
 
 def _addresses(given: Any, relay: PeerId) -> list[str]:
-    """Return those of a relay's reported addresses that can be dialled; the relay is not trusted."""
+    """Return the dialable addresses among those that a relay reports; the relay is not trusted."""
     found: list[str] = []
     for data in list(given)[:8]:
         try:

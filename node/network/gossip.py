@@ -69,7 +69,7 @@ class Gossip:
             heartbeat_interval=1,
             # It counts messages per forwarder and drops honest ones in a busy round.
             spam_protection_enabled=False,
-            # Swarms of friends share one address; that is no eclipse attack.
+            # Swarms of friends share one address; that is not an eclipse attack.
             eclipse_protection_enabled=False,
             adaptive_gossip_enabled=False,
         )
@@ -86,7 +86,7 @@ class Gossip:
         """Subscribe to a topic and return a channel of (sender, data).
 
         `validate(sender, data)` is called before a message is forwarded: it returns None to accept it,
-        or a short reason to reject it. Reasons are counted; those that no honest peer can cause
+        or a short reason to reject it. Reasons are counted; the ones that no honest peer can cause
         (`malformed`, `oversized`, `invalid`, `bad_signature`, `wrong_swarm`) also penalise the peer that
         forwarded the message. The sender is authenticated; our own messages do not come back. A reader
         that falls behind loses the oldest messages.

@@ -40,7 +40,7 @@ _MAX_ANSWERED = 4096
 # Messages waiting to be sent to one peer: the votes of a swarm of hundreds arrive all at once. With the
 # library's 32, 32 % of a burst of 100 messages arrive over two hops; with this, all of them.
 MAX_QUEUED_MESSAGES = 512
-# A few of the longest messages. A slow reader loses messages, and requests those that it needs.
+# A few of the longest messages. A slow reader loses messages, and requests the ones that it needs.
 MAX_QUEUED_BYTES = 4 << 20
 
 

@@ -35,7 +35,7 @@ def plain_host(host: str) -> str:
 
 def remote_address(self: TrioTCPStream) -> tuple[str, int] | None:
     """Return the remote address, also after the socket has closed. Replaces
-    `TrioTCPStream.get_remote_address`, which accepts socket names of two parts only: those of IPv6 have
+    `TrioTCPStream.get_remote_address`, which accepts socket names of two parts only: IPv6 names have
     four."""
     if self._cached_remote_address is None:
         try:

@@ -2,7 +2,7 @@
 
 A connection is alive while bytes arrive. A quiet one is pinged (twelve bytes); one that stays silent is
 closed, so that the tasks waiting on it fail. Bytes of any kind count, because the answer to a ping may
-be queued behind a long transfer on a slow line. A connection that loses large packets is closed as well,
+be queued after a long transfer on a slow line. A connection that loses large packets is closed as well,
 and dialled again with smaller segments (`segment_size`).
 """
 
@@ -67,7 +67,7 @@ def _loses(
 
 
 async def _ping(connection: Yamux, pinging: set[Yamux]) -> None:
-    # More pings may be due while one waits behind a long write; one is enough.
+    # More pings may be due while one waits for a long write; one is enough.
     pinging.add(connection)
     try:
         connection._ping_sent_time = trio.current_time()
@@ -81,6 +81,6 @@ async def _ping(connection: Yamux, pinging: set[Yamux]) -> None:
 
 
 async def _cut(wire: GuardedConnection) -> None:
-    # Not the muxer's `close`, whose goodbye would wait behind the very write that is stuck.
+    # Not the muxer's `close`, whose goodbye would wait for the very write that is stuck.
     with trio.move_on_after(2):
         await wire.close()

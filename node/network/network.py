@@ -208,7 +208,7 @@ class Network:
         return list(dict.fromkeys(port for _, port in self._listening()))
 
     def listening_port(self, version: int) -> int | None:
-        """Return the first of those ports at which we listen in IPv4 or IPv6; None if there is none."""
+        """Return the first of the ports at which we listen in IPv4 or IPv6; None if there is none."""
         return next((port for family, port in self._listening() if family == version), None)
 
     def _listening(self) -> Iterator[tuple[int, int]]:
@@ -228,7 +228,7 @@ class Network:
         return any(host.is_unspecified and host.version == version for host in hosts)
 
     def announce(self, source: str, addresses: Iterable[str]) -> None:
-        """Announce these addresses too, replacing those that `source` announced before."""
+        """Announce these addresses too, replacing what `source` announced before."""
         group = tuple(addresses)
         if group != self._announced.get(source, ()):
             self._announced[source] = group
@@ -399,7 +399,7 @@ class Network:
                 self._nursery.start_soon(self.disconnect, peer)
 
     def refuses(self, peer: PeerId) -> bool:
-        """Whether this peer has misbehaved so much that it is refused at present."""
+        """Whether this peer has misbehaved enough to be refused at present."""
         return self._scores.refused(peer, trio.current_time())
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:

@@ -448,7 +448,7 @@ class Runner:
             self._syncing = False
 
     async def _take_in(self, peer: PeerId, answer: SyncAnswer) -> bool:
-        """Pass a peer's answer to the state machine. Return whether all of it was accepted."""
+        """Pass a peer's answer to the state machine. Return whether the whole answer was accepted."""
         taking = AnswerIngest(peer, answer.entries(), answer.envelopes, self._open)
         while (what := taking.next_input()) is not None:
             try:

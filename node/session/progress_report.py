@@ -10,7 +10,7 @@ def say_state(member: Member, telemetry: Telemetry, last_round: int | None) -> N
     """Report the member's state, in a run with this last round."""
     match member.state:
         case "loading":
-            # Whoever loads it says which state.
+            # The loader reports which state.
             telemetry.enter("syncing")
         case "applying":
             telemetry.report("replaying rounds", member.applied_round + 1, member.round)

@@ -43,7 +43,7 @@ class ResultSeeder:
         *,
         shared: bool,
     ) -> None:
-        """`ledger`: the swarm's decisions so far; `shared`: as in `serve_ledger`."""
+        """`ledger`: the swarm's records; `shared`: as in `serve_ledger`."""
         self._means = means
         self._manifest = manifest
         self.tell(ledger)
@@ -64,7 +64,7 @@ class ResultSeeder:
         serve_ledger(means.network, manifest, lambda: self._ledger, store.written, shared=shared)
 
     def tell(self, ledger: Ledger) -> None:
-        """Take over the swarm's decisions so far. Another thread may extend the ledger afterwards."""
+        """Copy the swarm's records. Another thread may extend the ledger afterwards."""
         self._ledger = ledger.truncated(len(ledger))
 
     async def run(self) -> None:

@@ -75,7 +75,7 @@ _METRICS_SECONDS = 1.0
 class SwarmSession:
     """One session in the swarm, from the first connection to the goodbye.
 
-    When told to leave, it says goodbye if it is already taking part; before that there is no one to
+    When told to leave, it says goodbye if it is already taking part; before that it has no one to
     tell.
     """
 
@@ -100,7 +100,7 @@ class SwarmSession:
         self._reach = Reach(network, self._contact.introducer, upnp=settings.upnp)
         self._told_to_leave = False
         self._joining = open_scope()
-        # What is known of the swarm so far; the status may be requested at any time.
+        # What is known of the swarm by now; the status may be requested at any time.
         self._manifest: Manifest | None = None
         self._ended = False
         self._work: _Work | None = None

@@ -84,7 +84,7 @@ def serve_ledger(
 ) -> None:
     """Answer sync requests from a ledger alone, for a node that is not a member.
 
-    `shared`: peers of other swarms are connected as well, and their requests are no offence.
+    `shared`: peers of other swarms are connected as well, and their requests are not an offence.
     """
     _serve(network, manifest, ledger, lambda _: [], written, lambda _: None, shared=shared)
 
@@ -169,7 +169,7 @@ async def catch_up(
     written: Written = trio.lowlevel.checkpoint,
     peers: Peers | None = None,
 ) -> bool:
-    """Extend a ledger by what `peers` have (by default all that are connected); return whether any of
+    """Extend a ledger by what `peers` have (by default all connected ones); return whether any of
     them is a member whose chain has the ledger's checkpoint.
 
     `keep` is called with every entry, `keep_instead` with a ledger that was restarted from the first
@@ -207,7 +207,7 @@ async def compare_chains(
     abandoned: bool,
     peers: Peers | None = None,
 ) -> tuple[ChainComparison, Ledger | None]:
-    """Compare our chain with those of `peers` (by default all that are connected); return the comparison
+    """Compare our chain with those of `peers` (by default all connected ones); return the comparison
     and a verified chain that the fork choice prefers to ours, or None. `abandoned`: no other member is
     left on our chain."""
     connected = list((peers or network.connected)())

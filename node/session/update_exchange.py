@@ -152,7 +152,7 @@ class UpdateExchange:
             known = ledger.truncated(len(ledger))
             # Reads up to two hundred entries, most of them from the disk.
             missed -= await trio.to_thread.run_sync(updates_from, known, first)
-            # Plus entries decided meanwhile, or those of another chain that was switched to.
+            # Plus entries decided meanwhile, or entries of another chain that was switched to.
             now = self._member.ledger
             missed -= updates_from(now, len(known) if now is ledger else first)
             missed -= self._kept.awaited() | self._fetching.under_way

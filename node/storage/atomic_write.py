@@ -17,7 +17,7 @@ def replacing(path: Path, aside: Path | None = None) -> Iterator[Path]:
 
     The file is `aside`, in the same directory. By default it has one fixed name, so a killed process's
     leftover is overwritten, provided that only one process at a time writes `path`. On any error the
-    file is removed and `path` stays as it was. Raises `OSError` as files do.
+    file is removed and `path` is unchanged. Raises `OSError` as files do.
     """
     aside = aside or aside_of(path)
     try:

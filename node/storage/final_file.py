@@ -17,7 +17,7 @@ _MOST_BYTES = 128
 
 
 def read_final(path: Path) -> Checkpoint | None:
-    """Return what `write_final` wrote; None if there is no such file. Raises `UserError` (`FINAL`)."""
+    """Return what `write_final` wrote; None if the file does not exist. Raises `UserError` (`FINAL`)."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES)

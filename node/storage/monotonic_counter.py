@@ -1,7 +1,7 @@
 """Numbers that increase from one start of a peer to the next, even if its clock was wrong.
 
 Peers keep the newest record or heartbeat of a peer and refuse smaller numbers. Numbers from the wall
-clock would lock out a peer whose clock was ahead for a minute, for as long as it was ahead. So the
+clock would lock out a peer whose clock was ahead for a minute, until time catches up with it. So the
 number of the last start is on disk, and each start has a larger one. If the disk is lost, the clock is
 the best guess; if that is too small, other peers report the number that they know (`beyond`).
 """

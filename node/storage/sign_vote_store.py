@@ -1,6 +1,6 @@
 """Parts of sign votes on disk: one file per part, under the name by which it is requested.
 
-A name is not a hash of content; a predicate decides which content it stands for. So parts have a
+A name is not a hash of content; a predicate decides which content it names. So parts have a
 directory of their own, and a request by content id never finds one. A predicate is known only to the
 process that registered it; stored content becomes available again when the next process registers the
 same name.
@@ -25,7 +25,7 @@ class PartStore(BlobFiles):
         self._fits: dict[ContentId, Callable[[bytes], bool]] = {}
 
     def name(self, name: ContentId, fits: Callable[[bytes], bool]) -> None:
-        """Register `name` until it is removed: it stands for the first content that fits, which may be
+        """Register `name` until it is removed: it names the first content that fits, which may be
         on the disk already. A name must determine everything that its predicate depends on."""
         self._fits.setdefault(name, fits)
 

@@ -71,7 +71,7 @@ def votes_text(own: OwnChecks, checks: ChecksStatus) -> str:
 
 
 def looks_text(looks: int, low: int) -> str:
-    """Return the number of audits, and of those with a low score."""
+    """Return the number of audits, and how many had a low score."""
     return f"{looks:,}, {low:,} low" if low else f"{looks:,}"
 
 

@@ -1,4 +1,4 @@
-"""The audits in a node's status: those of the swarm, and the node's own results."""
+"""The audits in a node's status: the swarm's audits, and the node's own results."""
 
 from __future__ import annotations
 

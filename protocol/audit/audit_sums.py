@@ -2,7 +2,7 @@
 
 A test of `sequential_test` decides once and ends. A member goes on, and so do its sums: an accused
 member's sum starts at the bound, and the accusation ends when passed audits have brought it down to
-zero. No member is expelled: a broken fan is no crime, and an expelled member would come back under a new
+zero. No member is expelled: a broken fan is not a crime, and an expelled member would return under a new
 identity, which also starts at zero.
 """
 

@@ -24,7 +24,7 @@ works. It may come back once the chain has forgotten it, `WINDOW` rounds later.
 An absent member has no votes but keeps its state: a laptop closed in the evening resumes in the morning
 where it was, and a member that left accused comes back accused.
 
-*If no present member has votes*, since all that had some are away, all count alike: each has one vote
+*If no present member has votes*, since all voters are away, all count alike: each has one vote
 and may audit and vouch. That lasts until some member has earned votes again.
 
 All this follows from the records alone, in integer arithmetic.
@@ -274,14 +274,14 @@ class ReputationTable:
 
     def waits_for(self, first: Audit) -> frozenset[PeerId]:
         """Return the members called to re-audit that have not done so: all called, the first auditor
-        included, except the audited member. Empty if there is no such dispute."""
+        included, except the audited member. Empty without such a dispute."""
         dispute = self._disputes.get(first)
         if dispute is None or dispute.called is None:
             return frozenset()
         return frozenset(dispute.called.weights) - dispute.again.keys() - {first.peer}
 
     def close(self, facts: RecordedWork, members: Collection[PeerId]) -> None:
-        """Apply the next record; `members` are those of the round after it.
+        """Apply the next record; `members` are the members of the round after it.
 
         The caller has checked that audits are the drawn ones and that signatures are valid.
         """

@@ -168,7 +168,7 @@ class DistributionSums:
     """
 
     def __init__(self, accuse_at: int, clear_at: int, odds: Mapping[int, float]) -> None:
-        """The bounds are those of `Errors`; `odds` maps each step to its probability, and they sum to 1.
+        """The bounds are as in `Errors`; `odds` maps each step to its probability, and they sum to 1.
 
         Raises `ValueError` for more than 2^20 open sums.
         """

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-# The largest weight, and how many root mean squares it stands for: an outlying coefficient weighs no
+# The largest weight, and how many root mean squares it represents: an outlying coefficient weighs no
 # more than eight typical ones. With 2^40 coefficients the sum of squares stays below 2^62.
 _LARGEST = 1024
 _WIDEST = 8.0

@@ -2,7 +2,7 @@
 
 The level of honest scores depends on the model, the share and the progress of the run, and only honest
 members show it. So the bound follows from members' recent scores, first of all from those with a share
-of similar size (`ScoreBaseline`). A low score alone is no failure. Another member re-audits the whole
+of similar size (`ScoreBaseline`). A low score alone is not a failure. Another member re-audits the whole
 share, and if only one of its sequences is low, there was little to learn in that one. All scores are in
 thousandths of a standard deviation of chance.
 """
@@ -58,7 +58,7 @@ class ScoreBaseline:
     """Baseline: the usual score for a share of each size.
 
     The more sequences an update is made of, the less each of them shows in it. So a score is compared
-    with those of members whose share has as many binary digits, if there are `ALIKE` of them. Their
+    with the scores of members whose share has as many binary digits, if there are `ALIKE` of them. Their
     baseline is clamped to between half and twice of what all scores give, since three liars with a share
     of a rare size could otherwise set it. For rarer sizes, scores are assumed to fall with the square
     root of the share, and half of that is usual: the lower end of the clamp.
@@ -123,7 +123,7 @@ def usual(scores: Sequence[Sequence[int]], votes: Sequence[int] | None = None) -
     """Return the usual score from each member's recent ones: the median of the members' medians.
 
     Each member's median is weighted by its `votes`, or equally without them, however often it was
-    audited. While liars have less than half of the weight, the result lies between honest members'
+    audited. While liars have less than half of the weight, the result is between honest members'
     medians. 0 without any scores.
     """
     said = [

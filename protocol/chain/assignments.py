@@ -80,7 +80,7 @@ class SampleAssignments:
 
     @property
     def last(self) -> StreamCursors:
-        """The last stream cursors; before the first assignment, those of the first."""
+        """The last stream cursors; before the first assignment, the first assignment's."""
         return self._deals[-1]
 
     def assignment(self, round: int) -> Assignment:

@@ -3,7 +3,7 @@
 
 The reputation after the last record is kept at hand. For earlier rounds some states are kept, at even
 distances, from which the others are recomputed on request: for a chain that diverges from this one. The
-votes do not change within an epoch, so it is cheap to keep those of all rounds.
+votes do not change within an epoch, so it is cheap to keep the votes of all rounds.
 """
 
 from __future__ import annotations

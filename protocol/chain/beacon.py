@@ -7,7 +7,7 @@ by the beacon instead.
 
 Each update commits its author to a secret. The leader of a round reveals in its record the secret to
 which it committed `REVEALED_AFTER` rounds before, and the beacon is the hash of the previous beacon and
-that secret. There is no alternative to choose: a record with another secret is not valid, nor one
+that secret. The leader has nothing to choose: a record with another secret is not valid, nor one
 without a secret, unless the leader had no update in that round. The beacon depends on nothing else in
 the record.
 
@@ -15,7 +15,7 @@ the record.
 pass: then the leader of the next slot reveals. So each slot led by colluding members gives them one
 more choice and costs them the slot (`leaders`). docs/protocol.md gives the resulting bound.
 
-*What stays hidden.* Nobody knows the beacon of a round before the last honest leader up to that round
+*What stays hidden.* No member knows the beacon of a round before the last honest leader up to that round
 reveals. So a commitment, or an entry in a record, made some rounds before the beacon that decides its
 effect was chosen blindly, unless colluding members led all of these rounds.
 

@@ -97,7 +97,7 @@ class ChainComparison:
 
     @property
     def done(self) -> bool:
-        """Whether there is no further request."""
+        """Whether no request is left."""
         return self.better is not None or not (self._waiting or self._walks)
 
     def better_than(self, ours: Ledger) -> Ledger | None:

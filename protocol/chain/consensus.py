@@ -40,7 +40,7 @@ they form a quorum alone. So a member doubts a certificate if its signers have n
 byzantine members may have and the member itself is not among them. That includes every certificate of
 heirs, who have no votes, that it has not signed. Every other certificate of votes or skips bears the
 signature of an honest member or of the member itself, so the arguments above hold. A doubted
-certificate of votes or skips is set aside. This blocks nobody: with one more ballot, the member's own
+certificate of votes or skips is set aside. This blocks no member: with one more ballot, the member's own
 or another, the certificate is no longer doubted, and a member that has skipped a slot finally leaves it
 by a doubted certificate (`concede`). Whether a doubted decision binds depends on which peers the member
 hears; the round judges that (`Round.binds`).
@@ -240,7 +240,7 @@ class Consensus:
     def concede(self) -> None:
         """Leave the current slot, which this member has skipped, by a certificate that it doubted.
 
-        Called when this member hears no quorum at work: the signers may be honest, all that are left,
+        Called when this member hears no quorum at work: the signers may be honest, and all members left,
         and in a later slot where they need this member. If they are byzantine, this is still safe. If a
         quorum finalizes a block in this slot, the others, byzantine members included, are too few for a
         quorum and certify nothing else, whatever byzantine members make them believe; and this member's
@@ -429,7 +429,7 @@ class Consensus:
             state.certificates[kind], state.decision_preference = certificate, preference
 
     def _most_signers(self, tally: BallotSet) -> tuple[int, int]:
-        """Return the most votes, and the most heirs, that can be behind a certificate: a quorum of the
+        """Return the most votes, and the most heirs, that can support a certificate: a quorum of the
         members that as many signers could agree to count.
 
         A single byzantine member that marks all others as silent is a quorum alone, and would otherwise

@@ -66,7 +66,7 @@ class InitialSync:
         # Open requests by peer, with the time at which each was sent.
         self._asked: dict[PeerId, tuple[SyncQuery, float]] = {}
         self._offers: dict[PeerId, ChainReport] = {}
-        # Peers that do not answer or are no longer useful.
+        # Peers that do not answer, or have become useless.
         self._out: set[PeerId] = set()
         self._goal: int | None = None
         self._heads: set[PeerId] = set()
@@ -85,7 +85,7 @@ class InitialSync:
 
     @property
     def height(self) -> int:
-        """The height to sync to, as far as it is known."""
+        """The height to sync to, if known."""
         return max(self._goal or 0, len(self._ledger))
 
     @property

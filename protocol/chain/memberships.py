@@ -29,7 +29,7 @@ class MembershipHistory(Sequence[Membership]):
         self._changes = [MembershipChange(-1)]
         # Kept memberships by their index in `_starts`.
         self._kept = {0: first}
-        # The last recomputed stretch: the index of its first membership, and all of it.
+        # The last recomputed stretch: the index of its first membership, and its memberships.
         self._again: tuple[int, list[Membership]] = 0, []
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
 """One sync request with failover: members are asked one after another, the next as soon as one is slow.
 
-A peer that answers slowly may be far away, or may want to keep us behind the others for as long as it
+A peer that answers slowly may be far away, or may want to delay us for as long as it
 can: a node that is behind can be made to believe what no other node would. So the request waits for no
 single peer, and the first answer counts.
 """
@@ -26,7 +26,7 @@ class PeerFailover:
     """One request, sent to several peers until one answers. Times are in seconds of any steady clock."""
 
     def __init__(self, peers: Sequence[PeerId], members: set[PeerId], round: int) -> None:
-        """Request everything from `round` on. `peers` are in random order; those that are `members` are
+        """Request everything from `round` on. `peers` are in random order; the `members` among them are
         asked first, as they know more."""
         self.found: tuple[PeerId, SyncAnswer] | None = None
         """The first answer and its sender."""

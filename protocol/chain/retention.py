@@ -102,7 +102,7 @@ def worth_holding(ledger: Ledger, snapshot: Snapshot) -> bool:
 
 
 def last_dispensable(ledger: Ledger, kept: Sequence[Snapshot], height: int) -> int:
-    """Return the last round whose updates are no longer needed once `height` rounds are decided;
+    """Return the last round whose updates can be dropped once `height` rounds are decided;
     `kept`: the available snapshots, the oldest first."""
     oldest, size = kept[0].round, kept[-1].size
     end, back = min(height, len(ledger)), looked_back(ledger.manifest)

@@ -2,7 +2,7 @@
 
 Members that train one model on one kind of text agree in most signs that any two of them send for the
 same coefficient; a member that sends the opposite of its gradient disagrees with nearly all others. The
-filter compares every two updates and leaves out those that more than half of all others contradict, the
+filter compares every two updates and leaves out each that more than half of all others contradict, the
 most contradicted first; an update that is left out no longer counts against the rest. It needs only the
 updates of the one round, keeps no state, and counts in whole numbers: every member gets the same
 result.

@@ -77,7 +77,7 @@ def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[S
     """Return the signs that a part contains for each run of its section. Memory and time are bounded by
     the section.
 
-    Raises `ProtocolError`: `malformed` if these bytes are no part of this section in this step.
+    Raises `ProtocolError`: `malformed` if these bytes are not a part of this section in this step.
     """
     size = part_bytes(section, one_of, turn)
     if len(part) != size:

@@ -88,7 +88,7 @@ def check_numbers(numbers: Octets, elements: int, top_k: int) -> None:
     sets = math.comb(elements, top_k)
     if sets >= 1 << 8 * octets:
         return
-    # From the most significant octet on; numbers equal to the bound so far are still undecided.
+    # From the most significant octet on; numbers equal to the bound up to here are still undecided.
     equal = numbers
     for place, bound in enumerate(sets.to_bytes(octets, "big")):
         octet = equal[:, place]

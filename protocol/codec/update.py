@@ -97,7 +97,7 @@ def decode_update(layout: UpdateLayout, body: bytes) -> DecodedUpdate:
     three bytes per coefficient.
 
     Raises `ProtocolError`: `oversized` for more bytes than a body of this layout has, `malformed` if
-    this is no body of this layout.
+    this is not a body of this layout.
     """
     tails, packed = _tails_and_bits(layout, body)
     bits = np.unpackbits(packed)
@@ -142,7 +142,7 @@ def check_update(layout: UpdateLayout, body: bytes) -> None:
 def _tails_and_bits(
     layout: UpdateLayout, body: bytes
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Return the octets of all tails, and those that hold the bits after them."""
+    """Return the octets of all tails, and the octets that hold the bits after them."""
     if len(body) > layout.body_bytes:
         raise ProtocolError("oversized", f"{len(body)} bytes instead of {layout.body_bytes}")
     if len(body) < layout.body_bytes:

@@ -20,7 +20,7 @@ from collections.abc import Collection
 DAY_SECONDS = 86_400
 MOST_CAPACITY = 1 << 40
 
-# Number of measurements whose median counts: one interrupted round is no change.
+# Number of measurements whose median counts: one interrupted round does not change it.
 _WINDOW = 7
 # Updates from which the overhead is derived, and how much larger than the smallest share of them the
 # largest has to be: else noise decides.

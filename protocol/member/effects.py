@@ -153,7 +153,7 @@ class AskSync:
 
 @dataclass(frozen=True)
 class Resync:
-    """Load the last certified snapshot and replay: the parameters are not those of the swarm."""
+    """Load the last certified snapshot and replay: the parameters are not the swarm's."""
 
     reason: str
     failed: int = 0

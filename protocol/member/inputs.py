@@ -146,7 +146,7 @@ class Rebased:
 
 @dataclass(frozen=True)
 class LeaveRequested:
-    """Request to leave. The node should stay until it is no member, or its patience ends."""
+    """Request to leave. The node should stay until its membership or its patience ends."""
 
 
 Input = (

@@ -45,7 +45,7 @@ class LagDetector:
         """Handle a message that does not fit our chain's current rounds.
 
         If a present or former member sent it, there may be another chain: the message builds on a record
-        other than ours, or a peer that is no member here acts as one. (Only a member can be ahead of us;
+        other than ours, or a non-member acts as a member. (Only a member can be ahead of us;
         and where no slot can end, members send only heartbeats.)
         """
         if not ledger.has_been_member(sender):

@@ -299,7 +299,7 @@ class Member(MemberParts):
         effects = self._handle(envelope, message, now) if round_ <= self.round else []
         if past:
             return effects
-        # Only a new message proves that its sender is alive: peers repeat those of dead ones.
+        # Only a new message proves that its sender is alive: peers repeat messages of dead ones.
         self._presence.heard(envelope.sender, now)
         known = envelope.sender == self._me or envelope.sender in self._current.membership
         self._inbox.keep(envelope, round_, member=known)

@@ -86,7 +86,7 @@ class MessageFilter:
         self._mailbox.put(round, envelope, MEMBER_BYTES if member else NEWCOMER_BYTES)
 
     def enter(self, round: int) -> list[Envelope]:
-        """Enter `round`: return the messages received for it so far and drop those of earlier rounds."""
+        """Enter `round`: return the messages already received for it, and drop earlier rounds'."""
         self._mailbox.forget_before(round)
         return self._mailbox.of_round(round)
 

@@ -212,7 +212,7 @@ class Round:
         """Whether this member follows a decision.
 
         It does not follow a doubted one while other members that do not need its signers are at work on
-        this very round, or went on from another record. They will decide, unless some of them lie, so a
+        this very round, or went on from another record. They will decide, unless some are faulty, so a
         member that needs the decision waits for a bounded time only. It listens for a lease first: at
         the beginning of a round it has not heard anyone in it yet. A decision that declares this member
         silent does not bind it either, since it knows better, unless it has taken leave, or nothing else
@@ -312,7 +312,7 @@ class Round:
 
     def _in_company(self, now: float) -> bool:
         """Whether a quorum of all members is at work on this very round: a member that declares all of
-        it silent lies, or was cut off."""
+        it silent is faulty, or was cut off."""
         here = self.votes.among(self._here(now))
         return here >= quorum(self._manifest.fault_model, self.votes.total)
 

@@ -32,7 +32,7 @@ class SignedLog(Generic[W]):
         self._sizes[round] = self._sizes.get(round, 0) + size
 
     def forget(self, round: int) -> list[W]:
-        """Return the messages that may go now that `round` is decided. Those of that very round stay, as
+        """Return the messages that may go now that `round` is decided. That very round's stay, as
         others may still ask for them."""
         if round % self._every and sum(self._sizes.values()) <= FORGET_BYTES:
             return []

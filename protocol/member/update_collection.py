@@ -222,7 +222,7 @@ class HeldUpdates:
         since the disk drops them, too (`chain/retention.py`). One that comes up again is requested
         again.
 
-        Updates that count stay until they are applied, and so do those of earlier rounds that are not
+        Updates that count stay until they are applied, and so do updates of earlier rounds that are not
         applied yet: some member may have announced such an update again.
         """
         over = len(ledger) - 1

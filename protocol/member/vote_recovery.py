@@ -44,7 +44,7 @@ class VoteRecovery:
             self._round, self._until = round, now + RECALL_SECONDS
             if members > 1:
                 return [RecallOwnMessages(round)]
-        # There is no other member to remember; or the round in question is decided, and this node signed
+        # No other member exists to remember; or the round in question is decided, and this node signed
         # nothing further before; or the members that could answer do not.
         self.complete = members == 1 or round > self._round or now >= self._until
         return []

@@ -64,7 +64,7 @@ class StreamCursors:
     ) -> StreamCursors:
         """Return the cursors of the next round, once the record of `decided` is known: this round or,
         with `overlap`, the one before it. The record leaves the samples of the `lost` streams
-        untrained, and those of the `owed` streams and rows, which were assigned earlier."""
+        untrained, and the samples of the `owed` streams and rows, which were assigned earlier."""
         again = np.zeros(lanes, bool)
         for run in lost:
             again[run.start : run.stop] = True

@@ -69,7 +69,7 @@ class AdapterSpec:
     """Low-rank adapters (LoRA; Hu et al., arXiv 2106.09685), trained instead of the model's weights.
 
     To each frozen matrix W of a target, (alpha / rank) · B · A is added: A is rank × inputs and drawn at
-    random, B outputs × rank and initially zero. The manifest's `parameters` and `initial` are those of
+    random, B outputs × rank and initially zero. The manifest's `parameters` and `initial` describe
     the adapters alone, named as in a file of `peft`, without its prefix.
     """
 

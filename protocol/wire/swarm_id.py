@@ -1,6 +1,6 @@
 """Texts that people pass around: swarm-ids and invite links.
 
-A swarm-id is written as `swarm-` and 56 letters and digits, the last of which are a checksum: it detects
+A swarm-id is written as `swarm-` and 56 letters and digits, the last ones a checksum: it detects
 every single wrong character and up to four neighbouring ones, and misses one other error in 16 million.
 Any text gives a value or a `SwarmIdError` that names the faulty part.
 """

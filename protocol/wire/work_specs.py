@@ -79,7 +79,7 @@ class ProbeSpec:
     """Losses of the manifest's model in float32, by which every trainer proves that its library,
     attention and device compute the same function (docs/protocol.md).
 
-    They are losses of known parameters on known samples, both of which any node can generate
+    They are losses of known parameters on known samples, which any node can generate
     (`node/trainer/models/probe.py`), so that members of any round can repeat them.
     """
 

@@ -166,7 +166,7 @@ class Introducer:
 
     async def versions(self) -> set[int]:
         """Return the protocol versions that connected peers of the swarm report; if none is connected,
-        those of the bootstrap peers."""
+        the bootstrap peers' own."""
         connected = self._network.connected()
         members = connected & self.peer_records.keys()
         return await spoken_versions(self._network, members or connected & self.bootstrap_peers)

@@ -32,7 +32,7 @@ class TransferAttempt:
         self._whole = whole
 
     def note(self, size: int) -> None:
-        """Note that `size` bytes have arrived so far."""
+        """Note that `size` bytes have arrived by now."""
         self._heard = trio.current_time()
         self.received = size
         if self.first_byte is None:

@@ -237,7 +237,7 @@ class _Relayed:
         return self._data is not None
 
     def arrived(self, count: int) -> None:
-        """Note that `count` bytes have arrived so far."""
+        """Note that `count` bytes have arrived by now."""
         now = trio.current_time()
         enough = min(_MOST_GATHERED_BYTES, (self._size - self._ready) / _SHARE_OF_REST)
         if count - self._ready >= enough or now >= self._told + _GATHER_SECONDS:
@@ -246,7 +246,7 @@ class _Relayed:
             self._tell()
 
     def finish(self, data: bytes) -> None:
-        """Note that all of it has arrived and is correct."""
+        """Note that the update is complete and correct."""
         self._data, self._ready = data, len(data)
         self.buffer = bytearray()
         self._tell()

@@ -1,1 +1,1 @@
-"""Reachability behind a router: relay reservations, hole punching, port mapping, and tests of each."""
+"""Reachability through a router: relay reservations, hole punching, port mapping, and tests of each."""

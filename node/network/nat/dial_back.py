@@ -154,7 +154,7 @@ def decode_finding(answer: bytes, ports: Sequence[int]) -> DialBackResult | None
 
 
 def ports_of(addresses: Iterable[str], version: int | None = None) -> list[int]:
-    """Return the distinct TCP ports in our own multiaddresses; with `version`, those of IPv4 or IPv6
+    """Return the distinct TCP ports in our own multiaddresses; with `version`, only of IPv4 or IPv6
     only, where a name counts as both."""
     other = {4: "ip6", 6: "ip4"}.get(version or 0)
     found: list[int] = []
