@@ -517,9 +517,9 @@ def _check_snapshot(record: Record, manifest: Manifest) -> None:
     due = snapshot_round(record.round, interval, closing)
     carried = record.snapshot.round if record.snapshot is not None else None
     if due != carried:
-        raise ProtocolError(
-            "record", f"it certifies a snapshot of round {carried}, but that of round {due} is due"
-        )
+        found = "no snapshot" if carried is None else f"a snapshot of round {carried}"
+        wanted = "none" if due is None else f"that of round {due}"
+        raise ProtocolError("record", f"it certifies {found}, but {wanted} is due")
     if record.snapshot is not None and record.snapshot.size != 4 * manifest.elements:
         raise ProtocolError("record", "it certifies a snapshot of the wrong size")
 

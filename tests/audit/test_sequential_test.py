@@ -133,7 +133,7 @@ def test_what_is_no_test_is_refused(changed: dict[str, Fraction]) -> None:
         "accused_wrongly": Fraction(1, 1000),
         "missed": Fraction(1, 100),
     }
-    with pytest.raises(ValueError, match=r"must be|too near"):
+    with pytest.raises(ValueError, match=r"must be|too close"):
         PassTest(**(usual | changed))
 
 

@@ -238,13 +238,13 @@ def test_a_second_look_is_what_was_drawn(
 def test_whose_second_looks_have_no_say(chain: CheckedChain) -> None:
     first = chain.disputed()
     who, other, _ = lookers(chain, first)
-    assert "without a vote" in refused_again(chain, chain.again(first.peer, first))
+    assert "has no vote" in refused_again(chain, chain.again(first.peer, first))
     unsigned = dataclasses.replace(chain.again(who, first), signature=bytes(64))
     assert "did not sign" in refused_again(chain, unsigned)
     assert "not sorted" in refused_again(chain, chain.again(other, first), chain.again(who, first))
     said = chain.again(who, first)
     chain.grow(looks_again=(said,))
-    assert "without a vote" in refused_again(chain, said)
+    assert "has no vote" in refused_again(chain, said)
 
 
 def test_where_votes_are_many_sixteen_seats_are_drawn() -> None:

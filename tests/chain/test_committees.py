@@ -263,5 +263,5 @@ def test_a_sheet_has_to_fit_into_one_blob() -> None:
     speakers = SpeakersSpec(one_of=8)
     told = {"checked": False, "private": False, "overlap": False, "audit": False, "rounds": 2}
     speakers.check(**told, elements=1_000_000_000)
-    with pytest.raises(ValueError, match=r"one_of \(8\) is too small .* say 10 or more"):
+    with pytest.raises(ValueError, match=r"one_of \(8\) is too small .* set it to 10 or more"):
         speakers.check(**told, elements=1_200_000_000)

@@ -70,8 +70,8 @@ def test_a_record_beside_a_snapshot_certifies_what_was_done_before() -> None:
     ("rounds", "said", "words"),
     [
         (6, b"", "no contributions"),
-        (6, bytes(32), "another account"),
-        (6, bytes(31), "another account"),
+        (6, bytes(32), "another contributions root"),
+        (6, bytes(31), "another contributions root"),
         (7, bytes(32), "where none is due"),
         (7, b"x", "where none is due"),
     ],

@@ -151,7 +151,7 @@ async def test_an_error_of_the_system_ends_a_try_and_not_the_service(
 
     await keep_running(service)
     assert tries == 4
-    assert "service failed and runs again" in caplog.text
+    assert "service failed and is started again" in caplog.text
     assert "Traceback" not in caplog.text
 
 

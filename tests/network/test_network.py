@@ -410,7 +410,7 @@ async def test_a_peer_that_misbehaves_is_cut_off_and_refused() -> None:
             hub.penalise(bad.peer, "malformed")
         assert hub.refuses(bad.peer)
         await until(lambda: hub.connected() == {good.peer})
-        with pytest.raises(DialError, match="misbehaved"):
+        with pytest.raises(DialError, match="violated the protocol"):
             await hub.connect(bad.addresses[0])
         # It may dial, but it is not let in.
         await bad.connect(hub.addresses[0])
