@@ -94,7 +94,7 @@ def test_the_environment_stands_above_the_file(tmp_path: Path) -> None:
         ("[join\n", ["not TOML", "line 1"]),
         (b"\xff", ["not TOML"]),
         (b"a=" + b"[" * 5000, ["not TOML"]),
-        (b"#" * ((1 << 20) + 1), ["larger"]),
+        (b"#" * ((1 << 20) + 1), ["too large"]),
     ],
 )
 def test_a_mistake_in_the_file_is_named(
