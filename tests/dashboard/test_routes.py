@@ -81,12 +81,12 @@ def test_how_it_goes() -> None:
 def test_what_keeps_it_from_working_is_said_with_a_remedy() -> None:
     alone = tuple(replace(member, connected=member.me) for member in MEMBERS)
     cut_off = replace(TRAINING, swarm=replace(SWARM, members=alone))
-    own = replace(TRAINING.training.own, last_round=12)
+    own = replace(TRAINING.training.own, missed_in_a_row=12)
     late = replace(TRAINING, training=replace(TRAINING.training, own=own))
     closed = replace(TRAINING, reach=replace(UNREACHABLE, relays=()))
     for status, tone, word in (
         (cut_off, "bad", "connected to no other member"),
-        (late, "warn", "since round 12"),
+        (late, "warn", "your last 12 updates"),
         (closed, "warn", "not reachable"),
     ):
         said = verdict(status)
