@@ -234,7 +234,7 @@ class Members(Swarm):
         self._poisoning = poisoning
 
     def _admit(self) -> None:
-        """Admit nobody: all members are present."""
+        """Admit no peer: all members are present."""
 
     def _show_the_door(self) -> None:
         for peer in list(self.members):

@@ -58,7 +58,7 @@ async def test_peers_of_other_swarms_are_asked_nothing(tmp_path: Path) -> None:
 
     async def refuse(peer: PeerId, data: bytes) -> bytes:
         asked.append(peer)
-        raise ProtocolError("wrong_swarm", "a sync request for another swarm")
+        raise ProtocolError("wrong_swarm", "a sync request of another swarm")
 
     async with (
         introducing(tmp_path / "bootstrap") as peer,

@@ -337,7 +337,7 @@ def test_one_who_alone_is_left_cannot_vouch_for_itself(run: Run) -> None:
 
 
 def test_scores_are_held_to_those_of_shares_as_large() -> None:
-    """A fifth of the score is no fault if a member has sixteen times as much to do."""
+    """A fifth of the score is not a fault if a member has sixteen times as much to do."""
     large, small = PEERS[5:8], PEERS[:5]
     run = Run({**dict.fromkeys(small, 1), **dict.fromkeys(large, 16)})
     high, deep = 60_000, 12_000

@@ -12,7 +12,7 @@ import pytest
 import torch
 from small_text import counting, make_runs_small
 
-# Private here: `_tensors`, `_error`: what a speaker has not said yet, of which nothing may be lost.
+# Private here: `_tensors`, `_error`: what an aggregator has not sent yet: nothing of it may be lost.
 
 
 @pytest.fixture

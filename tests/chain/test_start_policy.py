@@ -64,7 +64,7 @@ def test_who_has_a_chain_or_founds_one_could_start_alone(chain: Chain) -> None:
     assert has_begun(nothing, founder)
     assert not has_begun(nothing, stranger)
     assert has_begun(chain.ledger, stranger)
-    # Not even the founder, if it knows of a record that it lacks.
+    # Not even the founder, if its checkpoint names a record that it lacks.
     held = Ledger(chain.manifest, checkpoint=point(chain, 4))
     assert not has_begun(held, founder)
 

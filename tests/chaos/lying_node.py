@@ -311,7 +311,7 @@ class LyingRunner(Runner):
     async def _answer(self, peer: PeerId, data: bytes) -> bytes:
         request = decode_request(data)
         if request.swarm != self._manifest.swarm:
-            raise ProtocolError("wrong_swarm", "a sync request for another swarm")
+            raise ProtocolError("wrong_swarm", "a sync request of another swarm")
         draw = self._chance.random()
         if draw < 0.25:
             self._tell("slow answer")

@@ -213,7 +213,7 @@ def test_an_export_makes_of_a_text_what_training_made_of_it(
     assert asked(founder, session, TEXTS[0]) == tokenizer(TEXTS[0])["input_ids"]
     # An empty one follows the start token, or another document.
     assert asked(founder, session, "") == [START if added else END]
-    # Somebody has copied it with the start token.
+    # A copy of it has the start token.
     assert asked(founder, session, "<s>a") == [START, ord("a")]
 
 
@@ -256,7 +256,7 @@ class TestArraysOfTokens:
         np.concatenate([[*before, *text.encode(), *after] for text in TEXTS]).astype("<u2")
         for before, after in (([START], [END]), ([], [END]), ([START], []))
     )
-    # Nobody knows whether the last of them is whole.
+    # Whether the last of them is complete is unknown.
     ALONE = np.append(ALONE, END).astype("<u2")
 
     @pytest.mark.parametrize(("array", "lacked"), [(WITH, 0), (WITHOUT, len(TEXTS)), (ALONE, 0)])
@@ -319,7 +319,7 @@ class TestConversations:
             ids = tokenizer.apply_chat_template(talk, return_dict=False)
             assert ids[:1] == ([START] if writes else [ord("[")])
             assert any((tokens[at : at + len(ids)] == ids).all() for at in range(len(tokens)))
-        # What somebody asks goes the same way.
+        # A user's question is handled in the same way.
         question = tokenizer.apply_chat_template(
             TALK[:1], return_dict=False, add_generation_prompt=True
         )
@@ -370,7 +370,7 @@ def test_members_own_data_start_alike(tmp_path: Path, said: str) -> None:
     private = tokens_of(PrivateFolder(own).blobs(read.name), manifest, read.shards)
     expected = len(TEXTS) if said == "bos" else 0
     assert ((public == START).sum(), (private == START).sum()) == (expected, expected)
-    # An array that has start tokens where nobody has is refused at members', too.
+    # Members also refuse an array with start tokens where the swarm has none.
     np.save(tmp_path / "array.npy", TestArraysOfTokens.WITH)
     private = replace(manifest.data.private, format="tokens")  # type: ignore[type-var]  # it is there
     manifest = replace(manifest, data=replace(manifest.data, private=private))

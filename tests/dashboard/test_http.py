@@ -142,7 +142,7 @@ async def test_the_news_come_each_second_and_a_stream_ends_with_its_reader() -> 
             assert json.loads(data)["status"]["state"] == "training"
             assert page.feed.streams == 1
         with trio.fail_after(60):
-            while page.feed.streams:  # noqa: ASYNC110  (a number, and nobody says that it changed)
+            while page.feed.streams:  # noqa: ASYNC110  (a number without an event)
                 await trio.sleep(0.01)
 
 

@@ -100,7 +100,7 @@ def test_it_needs_one_of_each_tally_to_take_the_step() -> None:
 def test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time(
     slot: int, late: bool, votes: int
 ) -> None:
-    """Otherwise two byzantine aggregators of a committee, one of whom leads, would decide for the whole;
+    """Otherwise two byzantine aggregators of a committee, one of them leading, would decide for all;
     and a byzantine leader could reset every committee. A swarm that cannot go on otherwise goes on
     anyway."""
     seat = Seat(1)

@@ -58,7 +58,7 @@ def test_who_was_away_for_long_does_not_replay_what_nobody_keeps() -> None:
 
 
 def test_rounds_take_time_however_small_their_updates_are() -> None:
-    """Whoever was away for fifty of them is back sooner with a small snapshot."""
+    """A member that missed fifty of them returns sooner with a small snapshot."""
     chain = Chain(1, snapshot_interval=INTERVAL)
     while chain.round <= 10 * INTERVAL + 1:
         chain.grow(updates=[])

@@ -77,7 +77,7 @@ def test_what_is_applied_is_not_asked_for() -> None:
 
 def test_nothing_is_asked_for_while_a_state_is_loaded() -> None:
     """It contains some of the updates, and needs the line: on a slow one they kept each other waiting,
-    until nobody had either any more."""
+    until no peer had either any more."""
     assert not UpdateDownloads().goes_on(_WANTED, 1, loaded=False)
 
 

@@ -160,7 +160,7 @@ async def test_a_stale_head_is_not_the_last_word(chain: Chain) -> None:
         serve_sync(others[2], chain.manifest, chain.member(0))
         assert len(await follow(a, chain)) == ROUNDS
         assert a.traffic.rejected["stale"] == 2
-        # Lagging is no offence.
+        # Lagging is not an offence.
         assert len(a.connected()) == 3
 
 

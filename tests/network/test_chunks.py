@@ -165,7 +165,7 @@ async def test_what_somebody_says_it_has_is_no_more_than_a_hint(
     assert await world.run()
     assert world.offences
     assert set(world.offences) == {"malformed"}
-    # One that claims to have nothing is asked if there is no other.
+    # A peer that claims to have nothing is asked if it is the only one.
     nothing, *others = world.says
     assert world.fetched[-1][1] == set(others)
     del world.says[others[0]], world.says[others[1]]
@@ -214,7 +214,7 @@ async def test_a_slow_line_has_few_chunks_under_way(
 async def test_those_that_have_everything_are_told_again_that_it_is_fetched(
     spill: Spill, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They keep a snapshot for two minutes after anybody has asked for it, and may not be the ones that
+    """They keep a snapshot for two minutes after the last request for it, and may not be the ones that
     send it."""
     world = Scripted(spill, a=WHOLE, b=WHOLE)
     times: dict[PeerId, list[float]] = {peer: [] for peer in world.says}

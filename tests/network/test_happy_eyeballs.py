@@ -77,7 +77,7 @@ async def dead_and_alive() -> AsyncIterator[tuple[Network, int]]:
     [
         (("127.0.0.2", "127.0.0.1"), "dns4"),
         (("127.0.0.2", "127.0.0.1"), "dns"),
-        # Nothing listens there, or there is no IPv6 here.
+        # Nothing listens there, or this machine has no IPv6.
         (("::1", "127.0.0.1"), "dns"),
         (("2001:db8::1", "127.0.0.2", "127.0.0.1"), "dns"),
         ((NEVER, "127.0.0.1"), "dns"),

@@ -273,7 +273,7 @@ async def test_only_a_peer_itself_can_be_introduced() -> None:
         mine = seal_peer_record(identity(2), SWARM, a.addresses, 1)
         assert await ask(a, hub.peer, mine) == []
         assert await ask(b, hub.peer, None) == [mine]
-        # Of another swarm it knows no peer and takes none, but asking is no offence.
+        # Of another swarm it knows no peer and takes none, but asking is not an offence.
         assert await ask(a, hub.peer, seal_peer_record(identity(2), OTHER, [], 1), OTHER) == []
         assert await ask(b, hub.peer, None, OTHER) == []
         assert not hub.refuses(a.peer)

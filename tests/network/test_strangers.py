@@ -260,7 +260,7 @@ async def test_rounds_go_on_under(attack: Any, tmp_path: Path) -> None:
         await window.all_ready.wait()
         window.open(1e6)
         before = await ask()
-        # They get through: rounds do not go on merely because there is no attack.
+        # They get through: rounds go on despite the attack, not for lack of one.
         while (now := await ask()).received < before.received + (1 << 20):  # noqa: ASYNC110  (it is asked)
             await trio.sleep(0.05)
         while (later := await ask()).round < now.round + 5:  # noqa: ASYNC110  (likewise)

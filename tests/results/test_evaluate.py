@@ -205,7 +205,7 @@ def test_a_text_starts_as_documents_do(
     model.loglikelihood([instance(("ab", "c")), instance(("", "c"))])
     assert [tuple(each[1:]) for each in given] == [(text, [c]), ([before], [c])]
     given.clear()
-    # What stands before a text is there once, and is no part of it.
+    # A text's prefix occurs once, and is not a part of it.
     model.loglikelihood_rolling([instance(("ab",))])
     assert [tuple(each[1:3]) for each in given] == [([before], [a, b])]
 

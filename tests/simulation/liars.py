@@ -197,7 +197,7 @@ def own_slot(ledger: Ledger, peer: PeerId) -> int:
 
 
 class Liar(Node):
-    """Tells the lies named in `tells`."""
+    """Sends the lies named in `tells`."""
 
     tells: frozenset[str] = frozenset()
 

@@ -65,7 +65,7 @@ SHORT_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a seed stands for."""
+    """The scenario that a seed yields."""
 
     seed: int
     family: Family

@@ -51,7 +51,7 @@ class MuteNetwork(SimulatedNetwork):
 
 @dataclass
 class Run:
-    """A swarm at work, of which the last member is looked at."""
+    """A running swarm whose last member is observed."""
 
     swarm: WholeSwarm
     faults: Faults
@@ -173,7 +173,7 @@ def test_a_member_whose_disk_loses_what_it_holds_is_back_at_once(
     monkeypatch: pytest.MonkeyPatch, everywhere: bool
 ) -> None:
     """It went on taking the updates for held: its trainer ended over them, was started again, came to
-    the same round and ended over them again, for as long as anybody looked."""
+    the same round and ended because of them again, endlessly."""
     took: list[float] = []
 
     async def scene(run: Run) -> None:

@@ -11,7 +11,7 @@ from distro_node.node.trainer.optimizer.mixed_precision import MixedPrecision, a
 from trainer.support import CPU, make_session
 
 # Private here: `_precision`, `_finite_in_a_row`: a CPU computes in
-# float16 only if it is made to, and the scale is nobody else's affair.
+# float16 only if it is made to, and the scale concerns only this device.
 
 
 def gradients(session: object) -> torch.Tensor:

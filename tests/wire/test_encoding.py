@@ -120,7 +120,7 @@ def test_there_is_no_second_spelling(data: bytes) -> None:
         b"\xc9\0\0\0\0\x05",
         b"\xc1",
         b"\xa1\xff",  # not UTF-8
-        b"\x81\x90\x00",  # keys that are no texts
+        b"\x81\x90\x00",  # keys that are not text
         b"\x81\xc0\x00",
     ],
 )

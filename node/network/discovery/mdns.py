@@ -273,7 +273,7 @@ def _open_sockets() -> Zeroconf:
     try:
         return Zeroconf(InterfaceChoice.All, ip_version=IPVersion.All)
     except (OSError, RuntimeError) as error:
-        log.info("members in this network are looked for in IPv4 alone: %s", error)
+        log.info("members in the local network are searched for over IPv4 only: %s", error)
         return Zeroconf()
 
 

@@ -132,7 +132,7 @@ def liar_network(
 
 
 class LyingNetwork(SimulatedNetwork):
-    """Tells the lies named in `tells`."""
+    """Sends the lies named in `tells`."""
 
     def __init__(
         self, swarm: WholeSwarm, machine: Machine, tells: frozenset[str], *arguments: Any

@@ -48,7 +48,7 @@ _IDLE = tuple(lie for lie in IDLE if lie != "copycat")
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a seed stands for."""
+    """The scenario that a seed yields."""
 
     seed: int
     family: Family
