@@ -18,7 +18,7 @@ INSTALLED := $(VENV)/.installed
 FRESH := $(VENV)/fresh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-docs lint format soak mutants docs site changelog dist constraints install clean
+.PHONY: help demo test test-docs lint format soak mutants advisories docs site changelog dist constraints install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,13 @@ format: $(INSTALLED) ## put the code into the project's format
 mutants: $(INSTALLED) ## changes to protocol/ and crypto/ that no test notices; takes hours, ARGS names modules
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e ".[mutants]" -c constraints.txt
 	$(BIN)/python benchmarks/mutants.py --json benchmarks/results/$$(date +%F)-mutants.json $(ARGS)
+
+# `--strict`: a package that PyPI's list of advisories lacks is an error, not a package without any.
+advisories: $(INSTALLED) ## known faults of the releases in constraints.txt, from PyPI's list of advisories
+	$(PYTHON) -m venv --clear $(FRESH)
+	$(FRESH)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) pip-audit
+	$(FRESH)/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt $(ARGS); found=$$?; \
+		rm -rf $(FRESH); exit $$found
 
 # A hundred seeds at a time are added to the file, so a soak can be stopped and continued.
 soak: $(INSTALLED) ## the long fuzz runs, many more examples, and 10,000 seeds of the simulator, 1,000 of whole nodes

@@ -60,7 +60,8 @@ def at_work(root: Path, *, honest: int, liars: Sequence[str], seconds: float) ->
         places={name: Place(prefix=(sys.executable, str(LIARS[name]))) for name in liars},
     ) as swarm:
         make_checked(swarm)
-        nodes, lying = swarm.start(*names), swarm.start(*liars)
+        started = swarm.start(*names, *liars)
+        nodes, lying = started[:honest], started[honest:]
         peers = [peer_from_text(node.peer) for node in nodes]
         # At first the founder alone has votes, and nothing is decided without it.
         wait_for(
