@@ -184,6 +184,7 @@ def test_make_targets_exist(texts: dict[str, str], targets: set[str], checkout: 
     steps = (checkout / ".ci" / "run").read_text(encoding="utf-8")
     assert set(re.findall(r"^(?:exec )?make ([a-z-]+)(?: [A-Z]+=\S+)*$", steps, re.MULTILINE)) == {
         "test",
+        "lint",
         "test-docs",
     }
 
