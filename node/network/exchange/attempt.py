@@ -1,15 +1,28 @@
-"""One provider's attempt to deliver one blob, and when to start a second attempt."""
+"""One provider's attempt to deliver one blob: when to start a second attempt, and which of two to end.
+
+A transfer may be slow since its provider is, or since our own line is. A second provider shows which:
+on a slow line both together are no faster than one, and would halve the rate of either. So a competition
+ends as soon as both rates are known.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import trio
 
 from ....crypto.identity import PeerId
+from ..cancel_scopes import open_scope
 
 PATIENCE = 4.0
 """A provider that takes this many times as long as usual gets a competitor."""
 # Bytes arrive in pieces of this size.
 _PIECE_BYTES = 1 << 16
+# A rate is known after these bytes, or this part of a small blob, and no sooner than after this time.
+_KNOWN_BYTES, _KNOWN_PART = 1 << 15, 16
+_KNOWN_SECONDS = 1.0
+# Transfers that share a line differ by less, and each change begins the blob again.
+_CLEARLY = 2.0
 
 
 class TransferAttempt:
@@ -26,14 +39,20 @@ class TransferAttempt:
         # True for a relay from the start, since it has to wait for the author itself.
         self.ended = is_relay
         """Whether the attempt ended for another reason than the peer's silence."""
+        self.scope = open_scope()
+        """Cancels the attempt."""
         self._size = size
         self._heard = now
         self._stall = stall
         self._whole = whole
+        # Since the latest competitor began: its time, and the bytes received before it.
+        self._raced, self._before = now, 0
+        self._pieces = 0
 
     def note(self, size: int) -> None:
         """Note that `size` bytes have arrived by now."""
         self._heard = trio.current_time()
+        self._pieces += 1
         self.received = size
         if self.first_byte is None:
             self.first_byte = self._heard
@@ -42,10 +61,43 @@ class TransferAttempt:
         """Discount `seconds` during which our own process did not run."""
         self.started += seconds
         self._heard += seconds
+        self._raced += seconds
+
+    def race(self, now: float) -> None:
+        """Note that a competitor starts now."""
+        self._raced, self._before = now, self.received
+
+    def win(self, now: float) -> None:
+        """Note that this attempt goes on alone. The next competitor comes after twice the time."""
+        self._whole = max(self._whole, 2 * (now - self.started))
+
+    def is_known(self, now: float) -> bool:
+        """Whether the rate since the latest competitor began is known."""
+        enough = min(_KNOWN_BYTES, self._size // _KNOWN_PART)
+        return now - self._raced > _KNOWN_SECONDS and self.received - self._before >= enough
+
+    def remaining(self, now: float) -> float:
+        """Return the seconds until the rest will have arrived, at the rate since the latest competitor
+        began."""
+        # Including the piece on its way.
+        new = self.received - self._before + _PIECE_BYTES
+        return (self._size - self.received) * max(now - self._raced, _KNOWN_SECONDS) / new
 
     def overdue(self, now: float, usual: float) -> bool:
         """Whether another provider should be asked as well; `usual` is the usual rate in bytes per
         second."""
-        stall = max(self._stall, PATIENCE * _PIECE_BYTES / usual)
+        # On a slow line there are seconds between the pieces of any transfer.
+        pace = (self._heard - self.started) / max(1, self._pieces)
+        stall = max(self._stall, PATIENCE * _PIECE_BYTES / usual, PATIENCE * pace)
         whole = max(self._whole, PATIENCE * self._size / usual)
         return now - self._heard > stall or now - self.started > whole
+
+
+def superfluous(attempts: Sequence[TransferAttempt], now: float) -> TransferAttempt | None:
+    """Return the one to end of competing attempts, which are in the order of their start; None as long
+    as that is not known. The first stays unless another one is clearly faster."""
+    for other in attempts[1:]:
+        if other.is_known(now):
+            first = attempts[0]
+            return first if first.remaining(now) > _CLEARLY * other.remaining(now) else other
+    return None

@@ -26,7 +26,7 @@ from ...util.system_errors import is_shortage, note_shortage
 from ..cancel_scopes import open_scope
 from ..errors import RequestError
 from ..network import Network
-from .attempt import PATIENCE, TransferAttempt
+from .attempt import PATIENCE, TransferAttempt, superfluous
 from .quarantine import Quarantine
 from .relays import PROTOCOL as RELAY
 from .relays import Relays
@@ -252,6 +252,7 @@ class BlobFetcher:
 
     def _start_attempts(self, download: _BlobDownload, nursery: trio.Nursery) -> None:
         now = trio.current_time()
+        self._end_competition(download, now)
         # Transfers of a snapshot's chunks, or of a round's updates, may slow each other down.
         usual = self._usual_rate(download, now)
         waiting = [each for each in download.attempts if not self._overdue(each, now, usual)]
@@ -277,8 +278,24 @@ class BlobFetcher:
                 size=download.max_bytes,
                 is_relay=relay is not None,
             )
+            for other in download.attempts:
+                other.race(now)
             download.attempts.append(attempt)
             nursery.start_soon(self._attempt, download, attempt)
+
+    @staticmethod
+    def _end_competition(download: _BlobDownload, now: float) -> None:
+        """Cancel the attempt that is not needed, once that is known."""
+        # A relay's rate may be its author's, and it serves many.
+        rivals = [
+            each for each in download.attempts if not each.is_relay and not each.scope.cancel_called
+        ]
+        ended = superfluous(rivals, now)
+        if ended is not None:
+            ended.scope.cancel()
+            for each in rivals:
+                if each is not ended:
+                    each.win(now)
 
     def _choose_relay(self, download: _BlobDownload, now: float) -> PeerId | None:
         """Return the relay to ask next; None if no relay can help."""
@@ -363,16 +380,19 @@ class BlobFetcher:
         if attempt.is_relay and download.relay is not None:
             protocol, question = RELAY, download.relay.sealed
         try:
-            response = await self._network.request(
-                peer,
-                protocol,
-                question,
-                max_response=1 + download.max_bytes,
-                timeout=_longest(download.max_bytes),
-                idle_timeout=_IDLE_SECONDS,
-                kind=download.kind,
-                progress=note,
-            )
+            with attempt.scope:
+                response = await self._network.request(
+                    peer,
+                    protocol,
+                    question,
+                    max_response=1 + download.max_bytes,
+                    timeout=_longest(download.max_bytes),
+                    idle_timeout=_IDLE_SECONDS,
+                    kind=download.kind,
+                    progress=note,
+                )
+            if attempt.scope.cancelled_caught:
+                return
             attempt.ended = True
             await self._judge(download, attempt, response)
         except RequestError as error:
