@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,11 +150,14 @@ def create(
     typer.echo()
     typer.echo(f"swarm-id     {swarm_text(swarm)}")
     typer.echo(f"invite link  {link}\n")
-    options = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
-    typer.echo(f"Start it with\n\n    distro-node join '{link}'{options}\n")
+    start = home.command(f"join '{link}'")
+    typer.echo(f"Start it with\n\n    {start}\n")
+    # Without bootstrap peers in it a link says no more than the id.
+    guests = f"'{link}' PEER" if introducers else f"{swarm_text(swarm)} PEER --bootstrap ADDRESS"
     if made.manifest.admission.issuer is not None:
         typer.echo(
-            "Each guest needs a link of its own: distro-node invite SWARM PEER --bootstrap ADDRESS"
+            f"Each guest needs a link of its own: {home.command(f'invite {guests}')}\n"
+            "where PEER is what `distro-node id --create` prints on the guest's computer."
         )
     elif introducers:
         typer.echo("and give the link to everybody who is to join.")
@@ -163,7 +165,7 @@ def create(
         typer.echo(
             "Others on your local network join with the same link. For others on the internet, "
             "run `distro-node bootstrap`\nwhere it can be reached, and add its address to the "
-            "link: distro-node invite SWARM --bootstrap ADDRESS"
+            f"link: {home.command(f'invite {swarm_text(swarm)} --bootstrap ADDRESS')}"
         )
 
 

@@ -297,6 +297,6 @@ def join(
     if is_over:
         typer.echo(
             "The run is over, and what came out is on this disk. To write the model to a directory: "
-            f"distro-node export {swarm_text(invite.swarm)} --to DIRECTORY",
+            + directory.command(f"export {swarm_text(invite.swarm)} --to my-model"),
             err=True,
         )

@@ -299,7 +299,7 @@ def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
 def examine_ports(data: DataDir) -> Iterator[Finding]:
     """Examine whether a node could listen: on a free port, and at the default address of its metrics."""
     if data.lock_file.exists() and _is_locked(data.lock_file):
-        yield good("ports", "a node runs in this data directory: `distro-node status`")
+        yield good("ports", f"a node runs in this data directory: `{data.command('status')}`")
         return
     problem = _cannot_listen("0.0.0.0", 0)
     if problem is not None:

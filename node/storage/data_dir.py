@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import pwd
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,13 @@ class DataDir:
         self.swarms = root / "swarms"
         self.logs = root / "logs"
         self.making = root / "create"
+
+    def command(self, words: str) -> str:
+        """Return the command of these words as its user has to type it for this directory."""
+        line = f"distro-node {words}"
+        if self.root == default_data_dir():
+            return line
+        return f"{line} --data-dir {shlex.quote(str(self.root))}"
 
     def swarm(self, swarm: SwarmId) -> SwarmDir:
         """Return the files of one swarm."""
@@ -162,7 +170,7 @@ class DataDir:
         return UserError(
             ExitCode.DATA_DIR_LOCKED,
             f"the data directory {self.root} is in use by {who}",
-            "stop that process first (`distro-node leave`), or give another directory with "
+            f"stop that process first (`{self.command('leave')}`), or give another directory with "
             "--data-dir",
         )
 

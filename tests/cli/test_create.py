@@ -169,7 +169,7 @@ def test_an_invitation_is_the_founders_to_give(command, initialised, run: Path, 
     run.write_text(RUN + '[admission]\npolicy = "invite"\n')
     # A link without a ticket admits no peer, so it must not be offered for distribution.
     said = command("create", run, "--data-dir", home / "a", "--bootstrap", ADDRESS).out
-    assert "distro-node invite SWARM PEER" in said
+    assert re.search(rf"distro-node invite 'distro:swarm-\S+' PEER --data-dir {home / 'a'}\n", said)
     assert "give the link to everybody" not in said
     manifest = manifest_in(DataDir(home / "a"))
     assert manifest.admission.issuer == manifest.founder
