@@ -8,6 +8,7 @@ what it does not know there, and names the nearest thing it knows.
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 import types
 import typing
@@ -139,7 +140,7 @@ def _parse(path: Path) -> dict[str, Any]:
     if len(data) > _MAX_CONFIG_BYTES:
         raise _bad(f"{path} is too large for a configuration file")
     try:
-        return tomllib.loads(data.decode("utf-8"))
+        return tomllib.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise _bad(f"{path} is not TOML: {error}") from None
 
@@ -184,7 +185,11 @@ def _from_text(text: str, kind: OptionKind) -> Any:
         # Any other word stays a string, which `_check` refuses.
         return words.get(text.lower(), text)
     if kind.kind in (int, float):
-        return kind.kind(text)
+        try:
+            return kind.kind(text)
+        except ValueError:
+            # `_check` refuses a string, and states what it expected.
+            return text
     return text
 
 
@@ -198,6 +203,8 @@ def _check(value: Any, kind: OptionKind) -> Any:
     expected, words = _expected(kind.kind)
     if type(value) not in expected:
         raise ValueError(f"expected {words}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"expected a finite number, got {value!r}")
     if issubclass(kind.kind, Enum):
         choices = [member.value for member in kind.kind]
         if value not in choices:

@@ -29,6 +29,7 @@ from .dashboard.address import link_of, open_address
 from .dashboard.listener import serve_dashboard
 from .energy.manager import EnergyManager
 from .errors import ExitCode, UserError
+from .memory_fit import ask
 from .network.addresses import check_free, parse_dial, parse_listen
 from .network.circuit_relay import MEMBER_CIRCUITS
 from .network.errors import BadAddress, PortInUse
@@ -75,7 +76,17 @@ class InSwarm(Supervised, Protocol):
 async def run_daemon(settings: DaemonSettings) -> bool:
     """Take part in a swarm until told to leave or until the run is over; return whether it is over.
     Raises `UserError`."""
+    await _check_device(settings)
     return await serve_owner(settings, SwarmSession)
+
+
+async def _check_device(settings: DaemonSettings) -> None:
+    """Raise `UserError` (`NO_DEVICE`) for a device that the owner named and that is not here. It takes
+    seconds, and fetching a model first would take minutes."""
+    named = {*settings.device.split(",")} - {"auto", "cpu"}
+    if named and not settings.launched:
+        _log.info("looking for the device %s: PyTorch takes some seconds to load", settings.device)
+        await ask(settings.device)
 
 
 async def serve_owner(

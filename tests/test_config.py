@@ -107,12 +107,18 @@ def test_a_mistake_in_the_file_is_named(
         assert word in caught.value.problem
 
 
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    assert defaults(tmp_path, b'\xef\xbb\xbfdevice = "cpu"')["join"]["device"] == "cpu"
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
-        ("DISTRO_NODE_THREADS", "two", "invalid literal"),
+        ("DISTRO_NODE_THREADS", "two", "expected a whole number, got 'two'"),
         ("DISTRO_NODE_JOIN_THREADS", "0", "at least 1"),
         ("DISTRO_NODE_JOIN_SCREEN", "maybe", "true or false"),
+        ("DISTRO_NODE_JOIN_PRICE", "dear", "expected a number, got 'dear'"),
+        ("DISTRO_NODE_JOIN_CLIP", "nan", "expected a finite number"),
         ("DISTRO_NODE_LOG_FORMAT", "xml", "text, json"),
         ("DISTRO_NODE_DEVIC", "cpu", "did you mean DISTRO_NODE_DEVICE?"),
         ("DISTRO_NODE_STATUS_DEVICE", "cpu", "is not known"),

@@ -363,7 +363,7 @@ def _passphrase_in(file: Path) -> str:
     if not passphrase or len(line) > _MAX_PASSPHRASE_BYTES:
         raise _bad_passphrase_file(file, "does not begin with a line that is a passphrase")
     try:
-        return passphrase.decode("utf-8")
+        return passphrase.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise _bad_passphrase_file(file, "is not text in UTF-8") from None
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ..errors import ExitCode, UserError
 from .options import DataDirectory, Json, data_directory
 
 if TYPE_CHECKING:
+    from ..storage.data_dir import DataDir
     from ..telemetry.status import BootstrapStatus, Status
 
 # The daemon answers immediately between two rounds; on an overloaded machine it may take seconds.
@@ -32,7 +34,11 @@ def status(data_dir: DataDirectory = None, json: Json = False) -> None:
     from ..control.command_socket import ask
     from ..telemetry.status import decode_any_status
 
-    answer = ask(data_directory(data_dir).socket, "status", _TIMEOUT_SECONDS)
+    data = data_directory(data_dir)
+    try:
+        answer = ask(data.socket, "status", _TIMEOUT_SECONDS)
+    except UserError as error:
+        raise _after_a_run(error, data) from None
     if json:
         typer.echo(dumps(answer))
     else:
@@ -80,6 +86,26 @@ def _command(command: str, data_dir: Path | None, json: bool, said: str) -> None
 
     answer = ask(data_directory(data_dir).socket, command, _TIMEOUT_SECONDS)
     typer.echo(dumps(answer) if json else said)
+
+
+def _after_a_run(error: UserError, data: DataDir) -> UserError:
+    """Return the error for a node that does not run, with what it did last and what to do next."""
+    from ..results.last_run import last_run
+
+    run = last_run(data) if error.code is ExitCode.NOT_RUNNING else None
+    if run is None:
+        return error
+    total = "" if run.last_round is None else f" of {run.last_round:,}"
+    problem = f"{error.problem}; it took part in {run.name!r} up to round {run.round:,}{total}"
+    if run.is_over:
+        export = data.command(f"export {run.swarm} --to my-model")
+        return UserError(
+            error.code, f"{problem}: the run is over", f"write the model with {export}"
+        )
+    again = data.command(f"join {run.swarm}")
+    return UserError(
+        error.code, problem, f"go on with {again}, or with the link that you were given"
+    )
 
 
 def _show(status: Status | BootstrapStatus) -> None:

@@ -58,7 +58,9 @@ class ManifestSearch:
         Raises `UserError` (`NO_BOOTSTRAP`, `VERSION`, and the codes of `search_failure`), unless `wait`
         makes it search for as long as it takes.
         """
-        self._report("searching for the swarm", 0, 0)
+        alone = not self._introducer.knows_anybody
+        where = " in the local network: the swarm-id names no bootstrap peer" if alone else ""
+        self._report(f"searching for the swarm{where}", 0, 0)
         said = float("-inf")
         while True:
             try:
@@ -106,7 +108,8 @@ class ManifestSearch:
                 raise UserError(
                     ExitCode.NO_BOOTSTRAP,
                     "there is no peer to ask about this swarm",
-                    "join with the invite link, or name a bootstrap peer with --bootstrap",
+                    "join with the invite link, which names one, or give a bootstrap peer's address "
+                    "with --bootstrap",
                 ) from None
             raise UserError(
                 ExitCode.NO_BOOTSTRAP,

@@ -293,7 +293,7 @@ def read_manifest_file(path: Path) -> FoundersFile:
     if len(data) > MAX_MANIFEST_FILE_BYTES:
         raise bad_manifest(path, f"is larger than {MAX_MANIFEST_FILE_BYTES >> 20} MB")
     try:
-        content = tomllib.loads(data.decode("utf-8"))
+        content = tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise bad_manifest(path, "is not text in UTF-8") from None
     except tomllib.TOMLDecodeError as error:

@@ -25,6 +25,8 @@ Subject = Literal[
 ]
 Severity = Literal["stops", "hurts", "unknown", "good"]
 
+# A node trains as well without them: it only cannot tell what it draws.
+_BESIDE: frozenset[Subject] = frozenset({"energy"})
 _ORDER: tuple[Severity, ...] = ("stops", "hurts", "unknown", "good")
 
 
@@ -43,8 +45,14 @@ class Finding:
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort by severity, the worst first; findings of equal severity stay in order."""
-    return sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
+    """Sort by severity, the worst first; findings of equal severity stay in order. What concerns no
+    training comes last."""
+
+    def key(finding: Finding) -> tuple[bool, int]:
+        harmless = finding.severity != "stops" and finding.subject in _BESIDE
+        return harmless, _ORDER.index(finding.severity)
+
+    return sorted(findings, key=key)
 
 
 def fit(findings: Iterable[Finding]) -> bool:

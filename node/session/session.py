@@ -7,6 +7,7 @@ time.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -67,6 +68,8 @@ from .update_exchange import RECENT_UPDATES
 from .version_watch import change_status, check_version
 
 # Time that a polite leave waits for the others to record it.
+_log = logging.getLogger(__name__)
+
 _LEAVE_SECONDS = 5.0
 _EVALUATE_ROUNDS = 10
 _METRICS_SECONDS = 1.0
@@ -114,9 +117,24 @@ class SwarmSession:
                 # From here on there are members to say goodbye to.
                 self._work = work
                 self._network.favours = lambda peer: peer in work.runner.member.members
-            if self._work is not None and not self._told_to_leave:
+            if self._work is not None and not self._told_to_leave and not self._is_past():
                 await self._take_part(self._work)
             nursery.cancel_scope.cancel()
+
+    def _is_past(self) -> bool:
+        """Whether the round after which the owner wants to leave has passed already; says so."""
+        until = self._settings.until_round
+        assert self._work is not None
+        reached = len(self._work.runner.ledger()) - 1
+        if until is None or self._ended or reached < until:
+            return False
+        _log.warning(
+            "the swarm is at round %d, so there is nothing to do until round %d: give a later one with "
+            "--until-round, or leave it out",
+            reached,
+            until,
+        )
+        return True
 
     @property
     def told_to_leave(self) -> bool:

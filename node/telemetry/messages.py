@@ -30,6 +30,9 @@ class UserMessage:
     remedy: str = ""
 
 
+STARTING_TRAINER = "starting the trainer, mostly in less than half a minute: PyTorch has to load"
+"""The name of this piece of progress."""
+
 STATES: dict[State, UserMessage] = {
     "starting": UserMessage(
         "the trainer process starts; PyTorch takes some seconds to load",
@@ -147,6 +150,8 @@ def state_sentence(status: Status) -> str:
         return f"the run is over; {_result_search(status)}"
     if status.state == "syncing" and status.progress is not None and status.progress.waits:
         return f"nobody who is connected has what this node lacks: {status.progress.what}"
+    if status.state == "syncing" and _starts_trainer(status):
+        return STATES["starting"].meaning
     if status.state != "training":
         return STATES[status.state].meaning
     if status.swarm is not None and status.swarm.awaited:
@@ -159,6 +164,10 @@ def state_sentence(status: Status) -> str:
     if is_over(training, status.swarm):
         return "the last round is done; the members sign for what came out"
     return _PHASES[training.phase].format(device=device, round=round_)
+
+
+def _starts_trainer(status: Status) -> bool:
+    return status.progress is not None and status.progress.what == STARTING_TRAINER
 
 
 def is_result_missing(status: Status) -> bool:

@@ -30,6 +30,7 @@ from prometheus_client import (
 )
 
 from ..errors import ExitCode, UserError, address_missing
+from ..settings import DEFAULT_METRICS_ADDRESS
 from ..util.host_names import host_name, is_loopback, is_own_host
 from .audit_metrics import CheckedMetrics
 from .families import Maker
@@ -343,10 +344,19 @@ class Metrics(Maker):
     def serve(self, address: tuple[str, int]) -> MetricsPage:
         """Serve the metrics over HTTP at a host and port, from a thread.
 
-        Port 0 takes any free port. Raises `UserError`: `PORT_IN_USE` if another program listens there,
-        `ADDRESS_MISSING` if this machine lacks the address, `BAD_ADDRESS` if it is invalid.
+        Port 0 takes any free port. If the default address is in use, a free port is taken, too: a second
+        node on this machine was not told where to serve. Raises `UserError`: `PORT_IN_USE` if another
+        program listens there, `ADDRESS_MISSING` if this machine lacks the address, `BAD_ADDRESS` if it
+        is invalid.
         """
-        return serve_page(self.registry, address)
+        try:
+            return serve_page(self.registry, address)
+        except UserError as error:
+            if error.code is not ExitCode.PORT_IN_USE or address != DEFAULT_METRICS_ADDRESS:
+                raise
+        found = serve_page(self.registry, (address[0], 0))
+        _log.warning("port %d is taken: the metrics are at %s", address[1], found.url)
+        return found
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from ..content.snapshots import Snapshots
 from ..errors import ExitCode, UserError
 from ..storage.blob_store import BlobStore
 from ..telemetry.history import MAX_SAMPLE_CHARACTERS
+from ..telemetry.messages import STARTING_TRAINER
 from ..telemetry.telemetry import OwnUpdate, Telemetry
 from .client import (
     TrainedUpdate,
@@ -206,6 +207,7 @@ class TrainerSupervisor:
             if self._base_ready is not None:
                 # Before each start: the previous one may have found that the disk lost some of it.
                 await self._base_ready()
+            self._telemetry.report(STARTING_TRAINER, 0, 0)
             try:
                 async with self._start(self._restarts.spec) as trainer:
                     report_start(trainer, self._telemetry)

@@ -13,7 +13,11 @@ import pytest
 import trio
 from distro_node.node.control.command_socket import Handler, serve_control
 from distro_node.node.errors import ExitCode
+from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.status import Losses, encode_status
+from distro_node.protocol.wire.manifest import ScheduleSpec
+from distro_node.protocol.wire.swarm_id import swarm_text
+from simulation.chain import Chain
 from statuses import EARLY, EVENTS, SWARM, TRAINING
 
 STATUS = replace(
@@ -121,6 +125,24 @@ def test_without_a_node_there_is_nobody_to_ask(command, home: Path, name: str) -
     result = command(name, "--data-dir", home)
     result.refused_with(ExitCode.NOT_RUNNING, "no node is running", str(home))
     assert "distro-node join" in result.err
+
+
+@pytest.mark.parametrize("reached", [3, 7])
+def test_without_a_node_its_last_run_is_told(command, home: Path, reached: int) -> None:
+    manifest = Chain(0, schedule=ScheduleSpec(warmup_rounds=1, total_rounds=7)).manifest
+    place = DataDir(home).swarm(manifest.swarm)
+    place.root.mkdir(parents=True)
+    place.manifest.write_bytes(manifest.encode())
+    place.history.write_text(f'{{"round": 2}}\n{{"round": {reached}, "time": 1.0}}\n{{"rou')
+    result = command("status", "--data-dir", home)
+    result.refused_with(ExitCode.NOT_RUNNING, f"took part in 'toy' up to round {reached} of 7")
+    named = swarm_text(manifest.swarm)
+    if reached == 7:
+        assert "the run is over" in result.err
+        assert f"distro-node export {named} --to my-model --data-dir {home}" in result.err
+    else:
+        assert "over" not in result.err
+        assert f"distro-node join {named} --data-dir {home}" in result.err
 
 
 def test_an_error_of_the_node_is_told(command, node, home: Path) -> None:

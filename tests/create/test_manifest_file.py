@@ -110,6 +110,10 @@ def test_every_mistake_is_named(tmp_path: Path, text: str | bytes, words: list[s
         assert any(one in caught.value.problem for one in word.split("|")), caught.value.problem
 
 
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    assert read(tmp_path, b"\xef\xbb\xbf" + SMALL.encode()) == read(tmp_path, SMALL)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(UserError) as caught:

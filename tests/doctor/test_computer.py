@@ -50,6 +50,12 @@ def test_what_hurts_most_comes_first() -> None:
     assert fit([bad("hurts"), bad("unknown")])
 
 
+def test_what_stops_no_training_comes_last() -> None:
+    energy = Finding(subject="energy", severity="unknown", what="no counters", remedy="")
+    shown = ordered([energy, good("disk", "d"), bad("hurts")])
+    assert [finding.subject for finding in shown] == ["line", "disk", "energy"]
+
+
 def test_without_torch_nothing_trains() -> None:
     (found,) = computer.examine_trainer("ModuleNotFoundError: No module named 'torch'", None)
     assert (found.severity, "not installed" in found.what) == ("stops", True)

@@ -16,6 +16,7 @@ from typing import Any, get_args
 import pytest
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.traffic import KINDS
+from distro_node.node.telemetry import metrics as metrics_module
 from distro_node.node.telemetry.bootstrap_metrics import BootstrapMetrics, Refusal
 from distro_node.node.telemetry.families import Follower
 from distro_node.node.telemetry.metrics import Kind, Metrics, Reason
@@ -151,6 +152,20 @@ def test_the_page_is_served_and_its_port_given_back() -> None:
     with socket.socket() as again:
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", port))
+
+
+def test_a_second_node_without_options_serves_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        usual = ("127.0.0.1", taken.getsockname()[1])
+        monkeypatch.setattr(metrics_module, "DEFAULT_METRICS_ADDRESS", usual)
+        page = Metrics(version="1").serve(usual)
+        page.close()
+    assert f":{usual[1]}/" not in page.url
+    assert f"port {usual[1]} is taken: the metrics are at {page.url}" in caplog.text
 
 
 def test_a_taken_port_is_the_users_to_mend() -> None:

@@ -13,6 +13,7 @@ from distro_node.node.control.status_rows import rows
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.telemetry.health import verdict
 from distro_node.node.telemetry.messages import (
+    STARTING_TRAINER,
     STATES,
     duration_words,
     event_sentence,
@@ -125,6 +126,15 @@ def test_every_state_has_words() -> None:
 def test_every_phase_names_the_round_in_work(phase: Any) -> None:
     status = replace(TRAINING, training=replace(TRAINING.training, phase=phase))
     assert "round 18" in state_sentence(status)
+
+
+def test_a_founder_who_has_the_model_is_not_told_that_it_is_fetched() -> None:
+    status = replace(
+        TRAINING, state="syncing", progress=Progress(what=STARTING_TRAINER, done=0, total=None)
+    )
+    assert state_sentence(status).startswith("the trainer process starts")
+    status = replace(status, progress=Progress(what="model", done=3, total=9))
+    assert state_sentence(status).startswith("fetching the model")
 
 
 def test_the_device_is_called_what_it_is() -> None:

@@ -182,6 +182,11 @@ class Introducer:
         with contextlib.suppress(trio.WouldBlock):
             self._suggest.send_nowait(tuple(addresses))
 
+    @property
+    def knows_anybody(self) -> bool:
+        """Whether there is a bootstrap peer or a remembered peer to dial."""
+        return bool(self._bootstrap or self._remembered)
+
     async def first_contact(self, timeout: float = 20.0) -> None:
         """Return once a peer has introduced us; `run` must be running.
 

@@ -1,0 +1,69 @@
+"""The run in which the node of a data directory took part last, read from its history."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import SwarmId, decode_manifest
+from ...protocol.wire.swarm_id import swarm_text
+from ..storage.data_dir import DataDir
+
+# Lines of the history have some hundred bytes, or with a sample some kilobytes.
+_TAIL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastRun:
+    """A swarm that this node has trained, and how far."""
+
+    swarm: str
+    name: str
+    """The swarm's name; untrusted text."""
+    round: int
+    last_round: int | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the round was the run's last."""
+        return self.last_round is not None and self.round >= self.last_round
+
+
+def last_run(data: DataDir) -> LastRun | None:
+    """Return the run with the newest history; None if no round of any swarm is on this disk."""
+    found: list[tuple[float, LastRun]] = []
+    with suppress(OSError):
+        for swarm in data.known_swarms():
+            with suppress(OSError, ProtocolError):
+                found += _run_of(data, swarm)
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def _run_of(data: DataDir, swarm: SwarmId) -> list[tuple[float, LastRun]]:
+    directory = data.swarm(swarm)
+    manifest = decode_manifest(directory.manifest.read_bytes(), swarm)
+    reached = _last_round(directory.history)
+    if reached is None:
+        return []
+    run = LastRun(
+        swarm=swarm_text(swarm), name=manifest.name, round=reached, last_round=manifest.last_round
+    )
+    return [(directory.history.stat().st_mtime, run)]
+
+
+def _last_round(history: Path) -> int | None:
+    with history.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL_BYTES))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            # The newest line may be half written.
+            found = json.loads(line)["round"]
+            if type(found) is int:
+                return found
+    return None

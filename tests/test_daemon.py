@@ -1,0 +1,61 @@
+"""A node's settings that end it before it does any work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+from distro_node.node import daemon
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.network.network import open_network
+from distro_node.node.session.session import SwarmSession
+from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.telemetry import Telemetry
+from founder import founding
+from network.support import LOOPBACK
+from network.victim import quiet_settings
+from simulation.chain import Chain
+from simulation.keys import identity
+from simulation.whole.trainer import Workshop
+
+
+@pytest.mark.parametrize(("device", "looks"), [("cuda", True), ("cpu,cpu", False)])
+async def test_a_device_is_looked_for_before_anybody_is_connected_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, looks: bool
+) -> None:
+    async def ask(name: str) -> None:
+        raise UserError(ExitCode.NO_DEVICE, f"no device {name!r} here", "name another")
+
+    async def serve_owner(*_: object) -> bool:
+        assert not looks
+        return True
+
+    monkeypatch.setattr(daemon, "ask", ask)
+    monkeypatch.setattr(daemon, "serve_owner", serve_owner)
+    settings = replace(quiet_settings(Chain(0).manifest, tmp_path / "node"), device=device)
+    if not looks:
+        assert await daemon.run_daemon(settings)
+        return
+    with pytest.raises(UserError, match="no device 'cuda' here"):
+        await daemon.run_daemon(settings)
+    assert not (tmp_path / "node").exists()
+
+
+async def test_a_round_that_has_passed_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with founding(tmp_path) as founder:
+        manifest = founder.manifest
+    settings = replace(quiet_settings(manifest, tmp_path), until_round=1)
+    me = identity(0)
+    telemetry = Telemetry(me.peer, Metrics(version="test"))
+    start = Workshop(me.peer, 0).start
+    async with open_network(LOOPBACK, me) as network:
+        stay = SwarmSession(settings, DataDir(tmp_path), me, network, telemetry, start)
+        with trio.fail_after(30):
+            await stay.run(b"")
+    assert not stay.told_to_leave
+    assert "so there is nothing to do until round 1" in caplog.text
