@@ -15,7 +15,7 @@ import pytest
 import trio
 from distro_node.node.telemetry import logs
 from hypothesis import HealthCheck, settings
-from preloaded.trainers import VARIABLE, preloaded
+from preloaded.trainers import cold, preloaded
 from trio.testing import MockClock
 
 # Set before anything loads torch, and for all processes that tests start: several workers and
@@ -68,9 +68,10 @@ def _preloaded_trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture
-def cold_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have trainers load their libraries themselves, each in a process of its own."""
-    monkeypatch.delenv(VARIABLE)
+def cold_trainers() -> Iterator[None]:
+    """Have trainers load their libraries themselves: the test looks at the process itself."""
+    with cold():
+        yield
 
 
 @pytest.fixture

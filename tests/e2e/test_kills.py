@@ -19,6 +19,7 @@ import pytest
 from distro_node.node.demo.processes import is_running
 from e2e.program import wait_for
 from e2e.support import Node, Swarm, check_agreement
+from preloaded.trainers import cold
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -27,6 +28,13 @@ NAMES = ("founder", "second", "third")
 LONGEST_LIFE_SECONDS = 12.0
 TRAINER_SECONDS = 60.0
 SEED = 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cold_trainers() -> Iterator[None]:
+    # Those left over are looked for by their command lines.
+    with cold():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -73,6 +73,16 @@ def preloaded(folder: Path) -> Iterator[None]:
         listener.close()
 
 
+@contextlib.contextmanager
+def cold() -> Iterator[None]:
+    """Have trainers load their libraries meanwhile, each in a process of its own."""
+    path = os.environ.pop(VARIABLE)
+    try:
+        yield
+    finally:
+        os.environ[VARIABLE] = path
+
+
 def serve(listener: socket.socket) -> None:
     """Copy this process for each order, pass on how the copy ended, and kill it when its stand-in is
     gone."""

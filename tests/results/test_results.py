@@ -196,6 +196,7 @@ def test_files_that_are_not_checked_end_otherwise(
     assert "not checked: chat_template.jinja\n" in err
 
 
+@pytest.mark.usefixtures("cold_trainers")
 async def test_any_kept_round_can_be_made_again_and_no_other(made: Made) -> None:
     known = await read_swarm(made.data, made.manifest.swarm)
     assert [each.round for each in known.snapshots] == [-1, 4, 5]

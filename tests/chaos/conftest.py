@@ -1,0 +1,14 @@
+"""Trainers of the long hunts are as a user has them: their memory is measured over hours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from preloaded.trainers import cold
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cold_trainers(_preloaded_trainers: None) -> Iterator[None]:
+    with cold():
+        yield
