@@ -97,9 +97,9 @@ def fingerprint_of(parameters: bytes) -> int:
 class Workshop:
     """The origin of one node's trainers: the state that outlives a trainer, and their speed."""
 
-    def __init__(self, peer: PeerId, seed: int, scores: Scores) -> None:
+    def __init__(self, peer: PeerId, seed: int, scores: Scores | None = None) -> None:
         self.peer = peer
-        self.scores = scores
+        self.scores = Scores() if scores is None else scores
         self.work: WorkLies | None = None
         """A liar's lies about work."""
         self.seconds = USUAL_SECONDS
