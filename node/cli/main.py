@@ -31,6 +31,7 @@ from .identity import id_command
 from .invite import invite
 from .join import join
 from .observe import observe
+from .option_groups import GroupedCommand
 from .receipt import contributions, receipt, verify_receipt
 from .service import service
 from .status import leave, pause, resume, status
@@ -178,6 +179,6 @@ def _settings(
 
 
 for _name, _command in COMMANDS.items():
-    app.command(_name)(_command)
+    app.command(_name, cls=GroupedCommand)(_command)
 
 __all__ = ["COMMANDS", "ExitCode", "app", "main"]

@@ -17,6 +17,7 @@ from typer.main import get_command
 from ..config import ENVIRONMENT_PREFIX
 from ..errors import ExitCode
 from .main import app
+from .option_groups import grouped
 
 PROGRAM = "distro-node"
 
@@ -98,15 +99,21 @@ def _options(command: Any, name: str | None) -> Iterator[str]:
     options = [each for each in command.params if each.opts[0].startswith("-")]
     if options:
         yield ".SH OPTIONS\n"
-    for each in options:
-        spelled = ", ".join(
-            f"\\fB{_plain(word)}\\fR" for word in (*each.opts, *each.secondary_opts)
-        )
-        value = "" if each.is_flag else f" \\fI{_plain(_metavar(each))}\\fR"
-        yield f".TP\n{spelled}{value}\n{_text(each.help or '')}{_default(each)}\n"
-        if name is not None and each.name != "help":
-            own = name.upper().replace("-", "_")
-            yield f".br\n{ENVIRONMENT_PREFIX}_{own}_{each.name.upper()}\n"
+    groups = grouped(options)
+    for heading, found in groups:
+        if len(groups) > 1:
+            yield f".SS {_plain(heading)}\n"
+        for each in found:
+            yield from _option(each, name)
+
+
+def _option(each: Any, name: str | None) -> Iterator[str]:
+    spelled = ", ".join(f"\\fB{_plain(word)}\\fR" for word in (*each.opts, *each.secondary_opts))
+    value = "" if each.is_flag else f" \\fI{_plain(_metavar(each))}\\fR"
+    yield f".TP\n{spelled}{value}\n{_text(each.help or '')}{_default(each)}\n"
+    if name is not None and each.name != "help":
+        own = name.upper().replace("-", "_")
+        yield f".br\n{ENVIRONMENT_PREFIX}_{own}_{each.name.upper()}\n"
 
 
 def _default(parameter: Any) -> str:

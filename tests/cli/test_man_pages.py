@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from distro_node.node.cli.main import COMMANDS
 from distro_node.node.cli.man_pages import main, pages
+from distro_node.node.cli.option_groups import FIRST, OPTION_GROUPS, OTHERS
 from distro_node.node.config import command_options
 
 
@@ -87,3 +88,18 @@ def test_shells_complete(home: Path, words: str, offered: set[str], shell: str) 
     found = set(re.findall(r"(?<![\w-])[\w-]+", done.stdout))
     assert offered <= found
     assert "bootstrap" not in found
+
+
+def test_the_help_of_many_options_is_in_groups(command) -> None:
+    shown = command("join", "--help").out
+    headings = [line.removesuffix(":") for line in shown.splitlines() if re.match(r"\w.*:$", line)]
+    assert headings == ["Arguments", *OPTION_GROUPS, OTHERS]
+    assert len(OPTION_GROUPS[FIRST]) == 10
+    assert "Options:" in command("export", "--help").out
+
+
+def test_every_option_of_join_is_in_one_group() -> None:
+    grouped_names = [name for names in OPTION_GROUPS.values() for name in names]
+    assert len(grouped_names) == len({*grouped_names})
+    assert {*grouped_names} == {*command_options(COMMANDS["join"])}
+    assert ".SS Hours and energy" in pages()["distro-node-join.1"]
