@@ -19,10 +19,15 @@ class Result:
     out: str
     err: str
 
+    @property
+    def complaints(self) -> list[str]:
+        """The lines on stderr, without those that show progress ("mixing the training data …")."""
+        return [line for line in self.err.splitlines() if not line.endswith(" …")]
+
     def refused_with(self, code: int, *words: str) -> None:
         """Check that the command printed what is wrong and what to do, in one line each."""
         assert self.code == code, self
-        problem, remedy = self.err.splitlines()
+        problem, remedy = self.complaints
         assert problem.startswith("error: ")
         assert remedy.startswith("  ")
         assert remedy.strip()

@@ -102,7 +102,7 @@ def manifest_in(data: DataDir) -> Manifest:
 def test_a_founder_gets_a_swarm(command, initialised, run: Path, home: Path) -> None:
     data = DataDir(home / "data")
     result = command("create", run, "--data-dir", data.root, "--bootstrap", ADDRESS)
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.complaints) == (0, [])
     manifest = manifest_in(data)
     invite = parse_invite(re.findall(r"distro:\S+", result.out)[0])
     assert (invite.swarm, invite.bootstrap) == (manifest.swarm, (ADDRESS,))
@@ -162,7 +162,7 @@ def test_the_example_can_be_used_as_it_is(command, initialised, run: Path, home:
     file.write_text(example.out)
     assert read_manifest_file(file).name == "example"
     result = command("create", file, "--data", home / "texts", "--data-dir", home / "data")
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.complaints) == (0, [])
 
 
 def test_an_invitation_is_the_founders_to_give(command, initialised, run: Path, home: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_checkpoint_is_tuned_on_conversations(
     text = text.replace("seed = 7", 'seed = 7\ntask = "sft"').replace("length = 16", "length = 96")
     run.write_text(text.replace('"texts"', '"talks.parquet"'))
     result = command("create", run, "--data-dir", home / "data")
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.complaints) == (0, [])
     assert "% of the tokens are the assistant's and are learned" in result.out
     manifest = manifest_in(DataDir(home / "data"))
     assert manifest.task == "sft"
@@ -291,7 +291,7 @@ def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
     (texts / "rows.jsonl").write_text('{"text": "a row"}\n{"text": ""}\n{"text": 1}\n')
     run.write_text(RUN.replace("paths", "max_bad = 1\npaths"))
     result = command("create", run, "--data-dir", home / "data")
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.complaints) == (0, [])
     for words in (
         "41 files read, 41 documents",
         "a document starts with no token of its own (bytes have none)",
@@ -678,7 +678,7 @@ def test_a_dry_run_measures_where_few_speak_for_all(command, run: Path, home: Pa
     )
     run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", text) + "[speakers]\n")
     result = command("create", run, "--data-dir", home / "data", "--dry-run")
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.complaints) == (0, [])
     assert "a round on this machine alone:" in result.out
 
 
@@ -723,7 +723,7 @@ def test_real_adapters_are_made_beside_a_real_base(command, run: Path, home: Pat
     weights = sum(p.numel() for p in new_model(model_config(config), CPU).parameters())
     options = ("create", lora_run(run, "[model.lora]\nrank = 4"), "--data-dir", home / "data")
     dry = command(*options, "--dry-run")
-    assert (dry.code, dry.err) == (0, "")
+    assert (dry.code, dry.complaints) == (0, [])
     assert f"beside {weights:,} that stay as they are" in dry.out
     fitting = json.loads(command("fit", run, "--json").out)
     assert f"{fitting['parameters']:,} parameters in adapters, beside {weights:,} that" in dry.out
