@@ -92,10 +92,10 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         )
     yield from _change(status)
     losses = training.losses
-    yield StatusRow("loss", _loss(losses.training), "on training text, mean of all")
+    yield StatusRow("loss", _loss(losses.training), "nats a token, on training text")
     if losses.heldout_round is not None:
         value = f"{_loss(losses.heldout)} (round {losses.heldout_round})"
-        yield StatusRow("held-out loss", value, "on unseen text: lower is better")
+        yield StatusRow("held-out loss", value, "the same on unseen text")
     if status.scores is not None:
         shown = [f"{t} {s.value:.3f}" for t, s in status.scores.main().items()]
         more = f" +{len(shown) - _TASKS_SHOWN}" if len(shown) > _TASKS_SHOWN else ""
@@ -111,7 +111,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         bits = own.bits_per_coefficient
         each = "" if bits is None else f", {bits:.2f} bits a number"
         yield StatusRow(
-            "update", size_text(own.update_bytes) + each, "what you send to all in a round"
+            "update", size_text(own.update_bytes) + each, "what you send in a round, compressed"
         )
     if received is not None:
         yield StatusRow("received", size_text(received), "a round: the others' updates")
@@ -161,7 +161,11 @@ def _observed(status: Status) -> Iterator[StatusRow]:
     members = None if swarm is None or swarm.members is None else len(swarm.members)
     yield StatusRow("members", _count(members), "who trains")
     yield from _change(status)
-    yield StatusRow("loss", _loss(training.losses.training), "on training text, mean of all")
+    yield StatusRow(
+        "loss",
+        _loss(training.losses.training),
+        "nats a token, on training text",
+    )
     yield StatusRow("tokens", _count(training.tokens), "by the swarm, since this program looks on")
     if swarm is not None and swarm.checks is not None:
         yield from _checks(swarm.checks)
@@ -183,7 +187,7 @@ def _swarm(status: Status) -> StatusRow:
 
 def _rounds_done(status: Status) -> StatusRow:
     final = None if status.swarm is None else status.swarm.final_round
-    said = "each a step of the shared model" if final is None else f"final up to {final:,}"
+    said = "each a step of the shared model" if final is None else f"fixed for good up to {final:,}"
     return StatusRow("round", _round(status), said)
 
 

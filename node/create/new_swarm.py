@@ -264,6 +264,7 @@ def _made(
         file.rounds,
         speakers=manifest.speakers,
         frozen=manifest.frozen_elements,
+        fresh=draft.checkpoint is None,
     )
     warnings = []
     # The best rates were measured for whole language models.

@@ -157,6 +157,13 @@ class DataSummary:
                     yield f"    {file}{where}: {problem}"
 
 
+# Repeating a text up to four times is nearly as good as new text (Muennighoff et al., arXiv 2305.16264),
+# and a model of a given computing budget is best with some 20 tokens a parameter (Hoffmann et al., arXiv
+# 2203.15556).
+_GOOD_EPOCHS = 4
+_TOKENS_A_PARAMETER = 20
+
+
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
     """What the swarm will do and cost; all members are assumed to have equal shares of a round."""
@@ -191,6 +198,8 @@ class Forecast:
     """Seconds for the rest of a round: making an update from the gradient."""
     images: bool = False
     """Whether a sequence is an image, and a token a byte of it."""
+    verdict: str | None = None
+    """Whether the data suffices, in a sentence; None if it is the members' own."""
 
     def facts(self) -> dict[str, Any]:
         """Return all figures, for programs."""
@@ -207,6 +216,8 @@ class Forecast:
             f"an epoch: {self.rounds_an_epoch:,.1f} rounds; the run: {self.epochs:.2f} epochs, "
             f"{self.tokens_a_parameter:.3g} {unit} a parameter"
         )
+        if self.verdict is not None:
+            yield self.verdict
         yield f"the learning rate peaks at {self.peak_rate:g} (`peak` in [schedule])"
         base = ""
         if self.frozen:
@@ -240,6 +251,30 @@ class Forecast:
             yield f"a round on this machine alone: {_seconds(alone)}"
 
 
+def data_verdict(
+    *, rounds: float, epochs: float, tokens: int, read: float, parameters: int, fresh: bool
+) -> str:
+    """Return whether a run has enough data: `tokens` in an epoch of `rounds` rounds, of which the run
+    reads `read` in `epochs` epochs; `fresh`: the parameters begin at random and learn language."""
+    repeats = f"about {rounds:,.0f} rounds before it repeats"
+    if epochs > _GOOD_EPOCHS:
+        return (
+            f"too little data for this run: {repeats}, {epochs:,.0f} times in all; a model learns "
+            f"little more from what it has read {_GOOD_EPOCHS} times"
+        )
+    wanted = _TOKENS_A_PARAMETER * parameters
+    usual = f"about {_TOKENS_A_PARAMETER} tokens a parameter are usual for a new model"
+    if fresh and _GOOD_EPOCHS * tokens < wanted:
+        has = f"this has {tokens / parameters:.2g}"
+        return f"too little data for this model: {repeats}; {usual}, and {has}"
+    if fresh and read < wanted:
+        needed = wanted / tokens * rounds
+        return f"a short run for this model: {usual}, which would be {needed:,.0f} rounds"
+    if epochs > 1:
+        return f"enough data: {repeats}, and up to {_GOOD_EPOCHS} times does little harm"
+    return "enough data: no text is read twice"
+
+
 def forecast(
     table: tuple[ParameterSpec, ...],
     data: DataSummary,
@@ -250,9 +285,11 @@ def forecast(
     *,
     speakers: SpeakersSpec | None = None,
     frozen: int = 0,
+    fresh: bool = True,
 ) -> Forecast:
     """Compute what follows from the description, the model's table and the data, without
-    measurements; `frozen`: number of weights that are not trained."""
+    measurements; `frozen`: number of weights that are not trained; `fresh`: whether the model begins
+    at random."""
     elements = sum(spec.elements for spec in table)
     step = 1 if speakers is None else 2
     trained = schedule.total_rounds * rounds.sequences // step
@@ -273,6 +310,16 @@ def forecast(
         rounds_a_step=step,
         model_bytes=4 * (elements + frozen),
         images=data.images,
+        verdict=None
+        if data.private
+        else data_verdict(
+            rounds=step * samples / rounds.sequences,
+            epochs=trained / samples,
+            tokens=samples * data.sequence_length,
+            read=trained * data.sequence_length,
+            parameters=elements,
+            fresh=fresh and not data.images and not frozen,
+        ),
         # A span that begins anywhere touches one chunk more than its eight; a corpus of one chunk is
         # fetched whole.
         data_bytes_a_round={

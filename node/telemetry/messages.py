@@ -87,7 +87,7 @@ _EVENTS = {
     "counted_out": "the others took this node for gone; it rejoins",
     "expelled": "{who} contradicted itself, which a record now proves: it is expelled for good",
     "late": "the update of {who} came after round {round} was decided",
-    "refunded": "our update missed round {round}; it goes back into the momentum",
+    "refunded": "our update missed round {round}; it is not lost: later ones carry what it held",
     "skipped": "{who} led round {round} and was too slow; another member takes over",
     "incomplete": "{who} led round {round} and proposed a record that leaves out updates which are "
     "here, or changes what was announced; another member takes over",

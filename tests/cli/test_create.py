@@ -300,6 +300,7 @@ def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
         "rows.jsonl, line 3: the column 'text' holds 1, not text",
         "a round with 32 members:",
         "an epoch: ",
+        "too little data for this run: about ",
         "create.json",
     ):
         assert words in result.out

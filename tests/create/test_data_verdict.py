@@ -1,0 +1,43 @@
+"""The verdict of `create` on the amount of data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from distro_node.node.create.summary import data_verdict
+
+ENOUGH: dict[str, Any] = {
+    "rounds": 900.0,
+    "epochs": 0.5,
+    "tokens": 40_000,
+    "read": 20_000.0,
+    "parameters": 1000,
+    "fresh": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "enough data: no text is read twice"),
+        ({"epochs": 2.0, "read": 80_000.0}, "enough data: about 900 rounds before it repeats"),
+        (
+            {"epochs": 9.0, "read": 360_000.0},
+            "too little data for this run: about 900 rounds before it repeats, 9 times in all",
+        ),
+        (
+            {"tokens": 4000, "read": 2000.0},
+            "too little data for this model: about 900 rounds before it repeats; about 20 tokens a "
+            "parameter are usual for a new model, and this has 4",
+        ),
+        ({"tokens": 4000, "read": 2000.0, "fresh": False}, "enough data: no text is read twice"),
+        (
+            {"read": 10_000.0, "epochs": 0.25},
+            "a short run for this model: about 20 tokens a parameter are usual for a new model, which "
+            "would be 450 rounds",
+        ),
+    ],
+)
+def test_the_data_is_judged(changes: dict[str, Any], said: str) -> None:
+    assert data_verdict(**ENOUGH | changes).startswith(said)
