@@ -7,12 +7,15 @@ so that only the first run downloads anything.
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 import sysconfig
 import venv
+from contextlib import redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -59,3 +62,11 @@ def run_older(program: str, *arguments: object) -> str:
     )
     assert found.returncode == 0, found.stderr[-3000:]
     return found.stdout
+
+
+def run_here(program: str, *arguments: object) -> str:
+    """Run a program in this process, which has loaded the pinned release, and return its output."""
+    output = io.StringIO()
+    with patch.object(sys, "argv", ["-c", *map(str, arguments)]), redirect_stdout(output):
+        exec(program, {})
+    return output.getvalue()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from distro_node.node.trainer.session import TrainingSession
 from distro_node.node.training.tokenizer_settings import TokenizerSettings
 from safetensors.torch import save_file
 from tokenizers.processors import TemplateProcessing
-from trainer.releases import run_older
+from trainer.releases import run_here, run_older
 from trainer.small_models import SMALL_MODELS
 from trainer.support import CPU, make_manifest
 from trainer.test_export import bpe, session_with
@@ -124,8 +122,7 @@ def test_an_export_is_the_same_model_in_both_releases(tmp_path: Path) -> None:
     assert found.pop("release").startswith("4.")
     assert found.keys() == SMALL_MODELS.keys()
     assert {name: off for name, off in found.items() if off > 1e-4} == {}
-    command = [sys.executable, "-c", OPENED, str(exports), json.dumps(TOKENS)]
-    here = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    here = json.loads(run_here(OPENED, exports, json.dumps(TOKENS)))
     assert here.pop("release").startswith("5.")
     assert {name: off for name, off in here.items() if off > 1e-4} == {}
 
@@ -176,7 +173,6 @@ def test_a_text_starts_alike_in_both_releases(tmp_path: Path) -> None:
     older = json.loads(run_older(CUT, tmp_path / "exports"))
     assert older.pop("release").startswith("4.")
     assert older == meant
-    command = [sys.executable, "-c", CUT, str(tmp_path / "exports")]
-    here = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    here = json.loads(run_here(CUT, tmp_path / "exports"))
     assert here.pop("release").startswith("5.")
     assert here == meant
