@@ -543,7 +543,7 @@ def test_a_file_that_is_not_there(command, initialised, home: Path) -> None:
         (["--data", "broken.parquet"], "broken.parquet: is not a valid Parquet file"),
         (["--data", "other.parquet"], "no column 'text' (it has: body)"),
         (["--data", "numbers.parquet"], "the column 'text' holds int64, not text"),
-        (["--data", "mixed.jsonl"], "mixed.jsonl, line 2: the row the column 'text' holds no text"),
+        (["--data", "mixed.jsonl"], "the column 'text' holds 1, not text"),
         (
             ["--data", "large.bin"],
             "token 1 is 300 (read as uint16), but the tokenizer has 256 tokens",
