@@ -313,11 +313,10 @@ def examine_ports(data: DataDir) -> Iterator[Finding]:
     host, port = DEFAULT_METRICS_ADDRESS
     problem = _cannot_listen(host, port)
     if problem is not None:
-        yield Finding(
-            subject="ports",
-            severity="hurts",
-            what=f"{host}:{port}, the default address of a node's metrics, is in use: {problem}",
-            remedy="give the node another address with --metrics-addr, or `off`",
+        yield good(
+            "ports",
+            f"programs can listen on ports here; {host}:{port} cannot be had ({problem}), so a node "
+            "serves its metrics at another port",
         )
     else:
         yield good(
