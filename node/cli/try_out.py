@@ -13,7 +13,7 @@ import typer
 from ...protocol.wire.structure import to_plain
 from ..errors import ExitCode, UserError
 from ..settings import parse_device
-from ..util.sanitize import harmless, harmless_piece
+from ..util.sanitize import UNREADABLE, harmless, harmless_piece
 from .options import (
     BestState,
     DataDirectory,
@@ -129,12 +129,21 @@ def generate(
     )
     import trio
 
+    unreadable = False
+
+    def show(text: str) -> None:
+        nonlocal unreadable
+        unreadable |= UNREADABLE in text
+        _show(text)
+
     async def run() -> None:
         async with open_writer(settings) as writer:
             if prompt is not None:
                 _show(prompt if writer.goes_on else f"{prompt}\n")
-                await writer.write(prompt, _show)
+                await writer.write(prompt, show)
                 _show("\n")
+                if unreadable:
+                    typer.echo(_UNREADABLE_NOTE, err=True)
             else:
                 await _converse(writer)
 
@@ -258,6 +267,12 @@ def evaluate(
         error = "" if score.error is None else f" ± {score.error:.4f}"
         asked = "" if score.samples is None else f"  of {score.samples:,}"
         typer.echo(f"  {score.task:<{width}}  {score.metric:<12} {score.value:.4f}{error}{asked}")
+
+
+_UNREADABLE_NOTE = (
+    f"{UNREADABLE} stands for bytes that are no text: a model over bytes writes some until it has "
+    "learned more"
+)
 
 
 def _draw(file: Path, **settings: Any) -> None:

@@ -20,7 +20,7 @@ from ..util.sanitize import harmless
 from .director import DemoFailed, Director
 from .folder import DemoFolder, claim
 from .outcome import DemoPromise, DemoRun, check, reduction, summarise
-from .plan import MIN_NODES, MIN_ROUNDS, DemoPlan, collect_text, manifest_text
+from .plan import MIN_NODES, MIN_ROUNDS, DemoPlan, collect_text, manifest_text, write_tokenizer
 from .processes import Processes, interrupted_by_signals
 from .view import View, print_results
 
@@ -38,6 +38,7 @@ def run_demo(nodes: int, rounds: int, out: Path, victim: int | None = None) -> i
     plan = DemoPlan(nodes=nodes, rounds=rounds, victim=nodes if victim is None else victim)
     with claim(out.absolute()) as folder:
         collect_text(folder.text)
+        write_tokenizer(folder.text, folder.tokenizer)
         folder.manifest.write_text(manifest_text(plan), encoding="utf-8")
         failure: DemoFailed | None = None
         try:
@@ -61,13 +62,14 @@ def _report(run: DemoRun, folder: DemoFolder, failure: DemoFailed | None) -> int
     passed = failure is None and all(check.passed for check in checks)
     full = summary | {
         "checks": [asdict(check) for check in checks],
+        "sample": run.sample,
         "failure": str(failure) if failure is not None else None,
         "passed": passed,
     }
     folder.summary.write_text(_json_text(full), encoding="utf-8")
     _plot(run, folder)
     files = {"plot": folder.plot, "figures": folder.summary, "logs": folder.logs}
-    print_results(summary, checks, files)
+    print_results(summary, checks, files, run.sample)
     if failure is not None:
         _say(f"error: {failure}; the last lines of {failure.log}:")
         for line in failure.words:

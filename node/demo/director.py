@@ -6,6 +6,7 @@ shows, and how their processes end.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,8 @@ _ROUND_SECONDS = 120.0
 # The result may not become final, since a member of the finality set was killed: then the others
 # exit after a few leases, which grow with the rounds.
 _END_SECONDS = 900.0
+# What a model of Python's library writes on.
+_BEGINNING = "class "
 # A trainer notices its parent's death at once, unless it has just begun to import PyTorch.
 _TRAINER_GONE_SECONDS = 15.0
 
@@ -117,6 +120,7 @@ class Director:
         self._ticks = 0
         self._round = 0
         self._round_at = time.monotonic()
+        self._sample: str | None = None
 
     def run(self) -> None:
         """Run from the start of the first process to the end of the last node. Raises `DemoFailed`."""
@@ -145,8 +149,9 @@ class Director:
             self._direct(swarm, link)
         # What the last nodes wrote before they left.
         self._look()
-        self._doing = "all nodes have left"
+        self._doing = "all nodes have left; the model writes"
         self._view.show(self._picture())
+        self._sample = self._write()
 
     def result(self) -> DemoRun:
         """Return the results so far."""
@@ -169,7 +174,27 @@ class Director:
             ],
             trainer_gone_seconds=self._trainer_gone_seconds,
             seconds=time.monotonic() - self._begun,
+            sample=self._sample,
         )
+
+    def _write(self) -> str | None:
+        """Return what the model writes, from the disk of a node that was not killed. No promise depends
+        on it."""
+        node = next((node for node in self._nodes if node.ending == "left"), None)
+        if node is None:
+            return None
+        home = self._folder.node(node.number).root
+        program = self._processes.start(
+            "generate",
+            *("generate", _BEGINNING, "--data-dir", str(home), "--max-tokens", "120"),
+            *("--temperature", "0.5"),
+        )
+        try:
+            if program.wait(_START_SECONDS):
+                return None
+        except subprocess.TimeoutExpired:
+            return None
+        return program.answer.read_text("utf-8", errors="replace")
 
     # The schedule of events
 

@@ -30,6 +30,7 @@ class DemoFolder:
         self.manifest = root / "manifest.toml"
         self.config = root / "config.toml"
         self.text = root / "text"
+        self.tokenizer = root / "tokenizer.json"
         self.bootstrap = root / "bootstrap"
         self.logs = root / "logs"
         self.plot = root / "loss.png"
@@ -91,7 +92,7 @@ def _lock(marker: IO[str], root: Path) -> None:
 
 
 def _remove_results(folder: DemoFolder) -> None:
-    for path in (folder.manifest, folder.config, folder.plot, folder.summary):
+    for path in (folder.manifest, folder.tokenizer, folder.config, folder.plot, folder.summary):
         path.unlink(missing_ok=True)
     for path in (folder.text, folder.logs, folder.bootstrap, *folder.root.glob("node-*")):
         if path.is_dir() and not path.is_symlink():

@@ -62,6 +62,8 @@ class DemoRun:
     trainer_gone_seconds: float | None
     """How long the killed node's trainer outlived it; None if its end was not observed."""
     seconds: float
+    sample: str | None = None
+    """What the model wrote in the end; None if it was not asked."""
 
     @property
     def survivors(self) -> list[NodeRun]:

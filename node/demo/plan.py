@@ -25,7 +25,11 @@ _MIN_TEXT_BYTES = 500_000
 # What lib/python3.x contains besides the library itself, and tests, which are half of it.
 _NOT_TEXT = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "idle_test"}
 
-# Number of sequences of 128 bytes that all rounds of the demo read together. A round's share is this
+# Large enough that a token is three bytes, small enough that its part of the model is.
+_VOCABULARY = 1024
+_END_TOKEN = "<|end|>"
+
+# Number of sequences of 128 tokens that all rounds of the demo read together. A round's share is this
 # divided by the number of rounds, so that a shorter demo learns as much, in longer rounds, and a
 # newcomer's start (PyTorch takes ten seconds to load) takes about the same part of it.
 _TOTAL_SEQUENCES = 60 * 64
@@ -108,6 +112,31 @@ def collect_text(to: Path) -> int:
     return copied
 
 
+def write_tokenizer(text: Path, to: Path) -> None:
+    """Write a small vocabulary of what is frequent in the files below `text` to `to`, as tokenizer.json.
+
+    With it the model reads three times as much text in the same time as byte by byte, and what it writes
+    in the end is words.
+    """
+    # Imported here: `--help` does without it.
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY,
+        special_tokens=[_END_TOKEN],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    files = sorted(path for path in text.rglob("*") if path.is_file())
+    made.train_from_iterator(
+        (path.read_text(encoding="utf-8", errors="replace") for path in files), trainer
+    )
+    made.save(str(to))
+
+
 def _sources(library: Path) -> list[Path]:
     """Return the library's source files: modules first, then packages, each sorted by name."""
     found = []
@@ -118,7 +147,7 @@ def _sources(library: Path) -> list[Path]:
 
 
 _MANIFEST = """\
-# The swarm of `distro-node demo`: a language model of a million parameters over bytes.
+# The swarm of `distro-node demo`: a language model of a million parameters.
 # `distro-node create --example` prints a commented file like this.
 
 name = "demo"
@@ -132,18 +161,23 @@ intermediate_size = 344
 num_hidden_layers = 4
 num_attention_heads = 4
 max_position_embeddings = 128
-tie_word_embeddings = false
+tie_word_embeddings = true
 
 [data]
-tokenizer = "bytes"
+tokenizer = "tokenizer.json"
+document_end = "<|end|>"
 sequence_length = 128
 include = ["*.py"]
 
+# The defaults learn more in a long run; in sixty rounds these do.
 [optimizer]
 top_k = 8
+step = "sign"
+preconditioner = "orthogonal"
+momentum = 0.95
 
 [schedule]
-peak = 4e-3
+peak = 8e-3
 warmup_rounds = {warmup}
 total_rounds = {rounds}
 decay_rounds = {decay}

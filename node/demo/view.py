@@ -21,10 +21,11 @@ from rich.text import Text
 from ..control.status_rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN
 from ..control.terminal import redraws, size_text, sparkline
 from ..telemetry.status import LineStatus
-from ..util.sanitize import harmless
+from ..util.sanitize import UNREADABLE, harmless, harmless_piece
 from .outcome import DemoPromise, reduction
 
 _CURVE_WIDTH = 48
+_SAMPLE_LINES = 16
 # Rounds between lines about the loss where there is no terminal.
 _LINE_ROUNDS = 5
 
@@ -140,9 +141,12 @@ def picture_text(picture: DemoPicture, width: int, height: int) -> Text:
 
 
 def print_results(
-    summary: Mapping[str, Any], checks: Sequence[DemoPromise], files: Mapping[str, Path]
+    summary: Mapping[str, Any],
+    checks: Sequence[DemoPromise],
+    files: Mapping[str, Path],
+    sample: str | None = None,
 ) -> None:
-    """Print the tables at the end, on stdout."""
+    """Print the tables at the end, on stdout, and what the model wrote."""
     console = Console(highlight=False)
     nodes = Table("node", "peer", "first", "last", "counted", "fingerprint", "end")
     for node in summary["nodes"]:
@@ -159,6 +163,13 @@ def print_results(
     console.print(results)
     for line in _figures(summary):
         console.print(line, soft_wrap=True)
+    if sample is not None:
+        console.print("\nWhat the model writes now:\n")
+        shown = harmless_piece(sample)
+        lines = shown.splitlines()[:_SAMPLE_LINES]
+        console.print(Text("\n".join(f"    {line}" for line in lines), "cyan"))
+        if UNREADABLE in shown:
+            console.print(f"({UNREADABLE} stands for bytes that are no text.)")
     console.print()
     for what, path in files.items():
         console.print(f"{what:8} {path}", soft_wrap=True, markup=False)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import unicodedata
 
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+"""Shown for bytes that are no text, and for characters that a terminal would obey."""
+
 MOST_CHARACTERS = 8192
 """Long enough for a line with sixteen bootstrap addresses and the result of each."""
 
@@ -50,7 +53,7 @@ def harmless_piece(text: str) -> str:
     mistaken for a name.
     """
     return "".join(
-        character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        character if character.isprintable() or character in "\n\t" else UNREADABLE
         for character in text
     )
 

@@ -16,12 +16,20 @@ from distro_node.node.demo import view as view_module
 from distro_node.node.demo.folder import claim
 from distro_node.node.demo.history import History
 from distro_node.node.demo.outcome import DemoRun, Event, NodeRun, check, reduction, summarise
-from distro_node.node.demo.plan import MIN_ROUNDS, TEXT_BYTES, DemoPlan, collect_text, manifest_text
+from distro_node.node.demo.plan import (
+    MIN_ROUNDS,
+    TEXT_BYTES,
+    DemoPlan,
+    collect_text,
+    manifest_text,
+    write_tokenizer,
+)
 from distro_node.node.demo.processes import Processes, Program
 from distro_node.node.demo.view import DemoPicture, NodeRow, View, picture_text, print_results
 from distro_node.node.errors import ExitCode, UserError
 from rich.console import Console
 from statuses import TRAINING
+from tokenizers import Tokenizer
 
 PLAN = DemoPlan(nodes=3, rounds=12, victim=3)
 PARAMETERS = 1000
@@ -370,3 +378,27 @@ def test_the_results_name_what_failed(capsys: pytest.CaptureFixture[str]) -> Non
     assert "✗" in output
     assert "20 × as much" in output
     assert "out/loss.png" in output
+
+
+def test_the_results_end_with_what_the_model_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of()
+    print_results(summarise(run), check(run), {}, "class A:\n    x\x1b[2J = [red]\n" * 40)
+    shown = capsys.readouterr().out
+    assert "    class A:\n" in shown
+    # What a terminal would obey is replaced, and what that means is said.
+    assert "\x1b[2J" not in shown
+    assert "[red]" in shown
+    assert "stands for bytes that are no text" in shown
+    assert len(shown.splitlines()) < 60
+
+
+def test_the_demo_s_tokenizer_makes_words(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.py").write_text("def function(self):\n    return self.value\n" * 50)
+    write_tokenizer(text, tmp_path / "tokenizer.json")
+    made = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    code = "    return self.value\n"
+    assert len(made.encode(code).ids) < len(code) / 3
+    # Any text can be written and read back, also what did not occur.
+    assert made.decode(made.encode("ünder 🐝").ids) == "ünder 🐝"
