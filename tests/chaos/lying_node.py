@@ -6,9 +6,9 @@ and answers. Its member believes that it is honest; between the member and the n
 `LIES` is sent, repeatedly. Lies that bring blame are rare enough for it not to be expelled. Each lie
 sent is a line of `lies.jsonl` in its data directory.
 
-The lie that ends a membership, contradicting itself in one slot, comes last: after SECONDS. Lies
-that take more than one peer are missing here: crowding the registry, or outvoting the others in an
-outlier filter.
+The lies that end a membership, contradicting itself in one round, come last: after SECONDS. Lies that
+take more than one peer are missing here: crowding the registry, or outvoting the others in an outlier
+filter.
 """
 
 from __future__ import annotations
@@ -62,11 +62,8 @@ from distro_node.protocol.wire.messages import (
 # Private here: `_get_peers_to_send`, `_dispatch`: the lies are told between a runner and its network,
 # where honest code has no seam.
 LIES = (
-    "two sizes",
-    "wrong size in a record",
     "own tokens varied",
     "late by design",
-    "copy of another's update",
     "others called silent",
     "comparison storm",
     "history rewritten",
@@ -75,13 +72,19 @@ LIES = (
     "envelopes badly signed",
     "long proposal out of turn",
 )
+# Each expels it as soon as a leader has the proof, so not all of them are sent.
+CONTRADICTIONS = (
+    "two sizes",
+    "wrong size in a record",
+    "copy of another's update",
+    "a thousand announcements",
+    "ballots that contradict each other",
+)
 # These occupy the CPUs that all nodes of a test share, or have an effect only late: short runs leave
 # them out.
 LONG_LIES = (
-    "a thousand announcements",
     "an old goodbye",
     "ballots on another chain",
-    "ballots that contradict each other",
 )
 LONG_SECONDS = 270.0
 """A run is long from this many SECONDS on."""
@@ -106,7 +109,7 @@ class LyingRunner(Runner):
     """A `Runner` that lies about its member's messages and about its own knowledge."""
 
     contradicts_after = 0.0
-    """Seconds after its start when it ends its membership, if the run is long."""
+    """Seconds after its start when it ends its membership."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -116,6 +119,7 @@ class LyingRunner(Runner):
         self._last_blame: dict[PeerId | str, float] = {}
         self._began = trio.current_time()
         self._copied = -1
+        self._varied: Announcement | None = None
         # Instead of the base class's handler.
         self._network.serve(
             SYNC_PROTOCOL,
@@ -167,22 +171,25 @@ class LyingRunner(Runner):
         if said.round % 3 == 0:
             self._tell("late by design")
             await trio.sleep(_LATE_SECONDS)
-        if said.round % 2:
+        if self._ends_it() and said.round % 2:
             self._tell("two sizes")
             await self._say(envelope, half=0)
             await self._say(self._seal("announcement", self._missized(said)), half=1)
         else:
             self._tell("own tokens varied")
             tokens = self._chance.randrange(1 << 20)
-            await self._say(self._seal("announcement", dataclasses.replace(said, tokens=tokens)))
+            self._varied = dataclasses.replace(said, tokens=tokens)
+            await self._say(self._seal("announcement", self._varied))
 
     def _twisted(self, envelope: Envelope) -> Envelope:
         message = decode_message(envelope)
         if isinstance(message, Proposal):
-            updates = tuple(map(self._resized, message.record.updates))
-            if updates != message.record.updates:
+            record = message.record
+            updates = tuple(self._as_announced(entry, record) for entry in record.updates)
+            if self._ends_it() and updates:
                 self._tell("wrong size in a record")
-            record = dataclasses.replace(message.record, updates=updates)
+                updates = tuple(self._resized(entry, record) for entry in updates)
+            record = dataclasses.replace(record, updates=updates)
             return self._seal("proposal", Proposal(message.slot, record))
         if isinstance(message, Ballot) and message.round % 4 == 1:
             self._tell("others called silent")
@@ -197,17 +204,25 @@ class LyingRunner(Runner):
             said, size=self._chance.choice((said.size - 1, said.size + 1, 1))
         )
 
-    def _resized(self, entry: UpdateEntry) -> UpdateEntry:
-        fingerprint = self.member.fingerprint
-        if entry.peer != self.member.me or fingerprint is None:
+    def _as_announced(self, entry: UpdateEntry, record: Record) -> UpdateEntry:
+        """Return its own entry with the tokens that it announced: others would be a contradiction."""
+        varied = self._varied
+        if entry.peer != self.member.me or varied is None or varied.update != entry.update:
             return entry
-        ledger = self.member.ledger
-        said = Announcement(
-            *(len(ledger), ledger.head, entry.update, entry.size + 1),
-            *(entry.tokens, entry.loss, fingerprint),
-        )
-        signature = self._seal("announcement", said).signature
-        return dataclasses.replace(entry, size=said.size, signature=signature)
+        return self._signed(dataclasses.replace(entry, tokens=varied.tokens), record)
+
+    def _resized(self, entry: UpdateEntry, record: Record) -> UpdateEntry:
+        if entry.peer != self.member.me:
+            return entry
+        return self._signed(dataclasses.replace(entry, size=entry.size + 1), record)
+
+    def _signed(self, entry: UpdateEntry, record: Record) -> UpdateEntry:
+        signature = self._seal("announcement", record.announcement(entry)).signature
+        return dataclasses.replace(entry, signature=signature)
+
+    def _ends_it(self) -> bool:
+        """Whether it is time for lies that end its membership."""
+        return trio.current_time() >= self._began + self.contradicts_after
 
     def _dispatch(self, what: Input) -> None:
         super()._dispatch(what)
@@ -216,6 +231,7 @@ class LyingRunner(Runner):
             mine = what.envelope.sender == self.member.me
             if (
                 isinstance(said, Announcement)
+                and self._ends_it()
                 and not mine
                 and said.round % 4 == 2
                 # Once a round: two nodes that copy each other's copies would do nothing else.
@@ -249,7 +265,7 @@ class LyingRunner(Runner):
         if len(self.member.ledger) > 2 * _OLD_ROUNDS or self._may_be_blamed("leave"):
             self._tell("an old goodbye")
             await self._say(self._old_goodbye())
-        if self._may_be_blamed("burst", every=_BURST_SECONDS):
+        if self._ends_it() and self._may_be_blamed("burst", every=_BURST_SECONDS):
             self._tell("a thousand announcements")
             for envelope in await trio.to_thread.run_sync(self._burst):
                 await self._say(envelope)
@@ -292,7 +308,7 @@ class LyingRunner(Runner):
         """Send the opposite of a ballot, after all other lies have been sent."""
         if self.contradicts_after < LONG_SECONDS:
             return
-        if trio.current_time() < self._began + self.contradicts_after:
+        if not self._ends_it():
             return
         said = self._opposite(envelope)
         if said is not None:
@@ -332,9 +348,9 @@ class LyingRunner(Runner):
         if ledger is not self.member.ledger:
             height, messages = max(height, _HEIGHT), []
         await self._swarm_store.written()
-        return encode(
-            compose_response(height, entries, [*bad, *(m.encode() for m in messages)], ids)
-        )
+        # Its own announcement is not the one that it sent.
+        shown = [m for m in messages if (m.sender, m.kind) != (self.member.me, "announcement")]
+        return encode(compose_response(height, entries, [*bad, *(m.encode() for m in shown)], ids))
 
     def _another_chain(self, request: Any, own: Ledger) -> Ledger:
         """Return a chain on which this node went on alone: from long ago, or from the asker's
