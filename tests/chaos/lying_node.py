@@ -209,14 +209,14 @@ class LyingRunner(Runner):
         varied = self._varied
         if entry.peer != self.member.me or varied is None or varied.update != entry.update:
             return entry
-        return self._signed(dataclasses.replace(entry, tokens=varied.tokens), record)
+        return self._resigned(dataclasses.replace(entry, tokens=varied.tokens), record)
 
     def _resized(self, entry: UpdateEntry, record: Record) -> UpdateEntry:
         if entry.peer != self.member.me:
             return entry
-        return self._signed(dataclasses.replace(entry, size=entry.size + 1), record)
+        return self._resigned(dataclasses.replace(entry, size=entry.size + 1), record)
 
-    def _signed(self, entry: UpdateEntry, record: Record) -> UpdateEntry:
+    def _resigned(self, entry: UpdateEntry, record: Record) -> UpdateEntry:
         signature = self._seal("announcement", record.announcement(entry)).signature
         return dataclasses.replace(entry, signature=signature)
 
