@@ -276,18 +276,18 @@ def test_an_export_opens_in_the_library(tmp_path: Path) -> None:
     pipeline.set_progress_bar_config(disable=True)
     assert len(pipeline(num_inference_steps=2).images) == 1
 
-    found = examine(session, directory)
-    assert found["differing"] == ()
-    assert found["tokenizer"] == manifest.data.tokenizer
+    store = BlobStore(tmp_path / "blobs")
+    found = examine(session, store, directory)
+    assert found["differing"] == []
     assert found["fingerprint"] == session.load(chunks)
     config = directory / UNET / "config.json"
     said = json.loads(config.read_text())
     config.write_text(json.dumps(said | {"norm_eps": 0.5}))
-    assert examine(session, directory)["differing"] == ("norm_eps",)
+    assert examine(session, store, directory)["differing"] == [f"norm_eps in {UNET}/config.json"]
     weights = directory / UNET / WEIGHTS_NAME
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(TrainerFailed, match="cannot be read") as caught:
-        examine(session, directory)
+        examine(session, store, directory)
     assert caught.value.kind == "bad_model"
 
 

@@ -104,8 +104,8 @@ def test_what_create_accepts_trains_and_exports(model_type: str, data: st.DataOb
         session.load(chunks)
         session.apply(1, [session.train(1, [0, 1]).body], 2.0**-8, True)
         export(session, store, root / "out")
-        found = examine(session, root / "out")
-        assert found["differing"] == ()
+        found = examine(session, store, root / "out")
+        assert found["differing"] == []
         assert found["fingerprint"] == session.part.fingerprint()
         # The export can be the start of a swarm.
         written = json.loads((root / "out" / "config.json").read_text())
