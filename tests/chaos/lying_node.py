@@ -168,6 +168,9 @@ class LyingRunner(Runner):
     async def _announce(self, envelope: Envelope) -> None:
         said = decode_message(envelope)
         assert isinstance(said, Announcement)  # it came as one
+        # Before any pause, in which it may lead.
+        varied = dataclasses.replace(said, tokens=self._chance.randrange(1 << 20))
+        self._varied = varied
         if said.round % 3 == 0:
             self._tell("late by design")
             await trio.sleep(_LATE_SECONDS)
@@ -177,9 +180,7 @@ class LyingRunner(Runner):
             await self._say(self._seal("announcement", self._missized(said)), half=1)
         else:
             self._tell("own tokens varied")
-            tokens = self._chance.randrange(1 << 20)
-            self._varied = dataclasses.replace(said, tokens=tokens)
-            await self._say(self._seal("announcement", self._varied))
+            await self._say(self._seal("announcement", varied))
 
     def _twisted(self, envelope: Envelope) -> Envelope:
         message = decode_message(envelope)
