@@ -365,6 +365,7 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
         "node/doctor/computer.py": "a program of its own, for the doctor alone",
         "node/trainer/__main__.py": "into the node's log",
         "node/training/sandbox.py": "a program of its own, for the doctor alone",
+        "node/util/standard_streams.py": "flushes what others have written, and says when it cannot",
         "node/private_data/__main__.py": "JSON for the daemon, which shows it as its own",
     }
     outputs = re.compile(r"typer\.echo|\bprint\(|\bConsole\(|sys\.std(err|out)\b|lastResort")

@@ -181,6 +181,7 @@ def test_a_compiled_session_learns_the_same(
 
 @pytest.mark.slow
 @needs_a_compiler
+@pytest.mark.usefixtures("cold_trainers")
 async def test_a_confined_trainer_compiles(tmp_path: Path) -> None:
     manifest, _ = make_manifest(tmp_path / "blobs")
     spec = replace(spec_of(tmp_path / "blobs", manifest), compile=Compile.ON, micro_batch=1)
