@@ -79,7 +79,7 @@ def test_the_status_says_how_somebody_stands(chain: Chain) -> None:
     assert (status.voters, status.votes) == (len(votes), sum(votes.values()))
     (left_out,) = status.left_out
     assert left_out.peer == peer_text(LIAR)
-    assert left_out.why == "1 of 1 check of its work failed"
+    assert left_out.why == "1 of 1 audit of its work failed"
     own = status.own
     assert own is not None
     assert (own.counts, own.why, own.votes) == (False, "turned_away", 0)
