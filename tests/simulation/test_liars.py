@@ -62,8 +62,8 @@ def said_by(swarm: Any, index: int) -> list[Any]:
 
 def test_who_signs_on_both_sides_signs_different_chains() -> None:
     """A cut of two and two with one liar that belongs to both: each side has more than half, and neither
-    ever reverts what is final."""
-    cut = Schedule((Action(6.0, "partition", -1, 25.0, 0.0, (0, 1)),), cut_off=True)
+    ever reverts what is final. The leaders who are drawn at this moment let both of them decide."""
+    cut = Schedule((Action(11.0, "partition", -1, 25.0, 0.0, (0, 1)),), cut_off=True)
     swarm = build(scenario(5, ((4, (BOTH_SIDES,)),), cut))
     signed: list[tuple[float, Ballot]] = []
     sees = swarm.watch.signed
@@ -76,11 +76,11 @@ def test_who_signs_on_both_sides_signs_different_chains() -> None:
         sees(node, envelope)
 
     swarm.watch.signed = watched  # type: ignore[method-assign]
-    swarm.run_for(30.0)
+    swarm.run_for(35.0)
     one, other = (swarm.node(index).member.ledger for index in (0, 2))  # type: ignore[union-attr]
     assert one.head != other.head
     for ledger in (one, other):
-        later = [ballot for at, ballot in signed if at > 16.0 and ballot.round < len(ledger)]
+        later = [ballot for at, ballot in signed if at > 21.0 and ballot.round < len(ledger)]
         assert any(ballot.block == ledger[ballot.round].record.id for ballot in later)
     assert run(scenario(5, ((4, (BOTH_SIDES,)),), cut)).failure is None
 

@@ -174,7 +174,9 @@ def test_a_volume_of_roots_is_accepted(data: DataDir, monkeypatch: pytest.Monkey
 def test_room_is_asked_for_beforehand(data: DataDir, monkeypatch) -> None:
     data.require_free(1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000_000))
-    with pytest.raises(UserError, match=r"the model need 2.5 GB in .*, but only 10 MB are free") as full:
+    with pytest.raises(
+        UserError, match=r"the model need 2.5 GB in .*, but only 10 MB are free"
+    ) as full:
         data.require_free(2_500_000_000, "the model")
     assert full.value.code == ExitCode.DISK_FULL
     with pytest.raises(UserError) as caught:
