@@ -22,7 +22,8 @@ class Result:
     @property
     def complaints(self) -> list[str]:
         """The lines on stderr, without those that show progress ("mixing the training data …")."""
-        return [line for line in self.err.splitlines() if not line.endswith(" …")]
+        lines = self.err.splitlines()
+        return [line for line in lines if line.startswith("  ") or not line.endswith(" …")]
 
     def refused_with(self, code: int, *words: str) -> None:
         """Check that the command printed what is wrong and what to do, in one line each."""

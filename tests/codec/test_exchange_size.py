@@ -76,5 +76,5 @@ def test_an_update_or_a_tally_has_to_fit_into_one_blob(speakers: SpeakersSpec | 
         if top_k == most:
             check_size(manifest)
         else:
-            with pytest.raises(ValueError, match=f"is too large .* say {most} or less"):
+            with pytest.raises(ValueError, match=f"is too large .* set it to {most} or less"):
                 check_size(manifest)

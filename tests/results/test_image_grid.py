@@ -166,7 +166,7 @@ def test_it_writes_no_text_and_is_not_measured_by_it(swarm: Made, capsys) -> Non
     with pytest.raises(UserError, match="its model generates no text") as caught:
         trio.run(write)
     assert "--grid" in caught.value.remedy
-    with pytest.raises(UserError, match="this swarm's draws images"):
+    with pytest.raises(UserError, match="this swarm's model draws images"):
         trio.run(
             evaluate_swarm, EvaluateSettings(swarm=swarm_id, data_dir=root, tasks=("gpt4all",))
         )
