@@ -110,9 +110,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     if own.update_bytes is not None:
         bits = own.bits_per_coefficient
         each = "" if bits is None else f", {bits:.2f} bits a number"
-        yield StatusRow(
-            "update", size_text(own.update_bytes) + each, "what you send in a round, compressed"
-        )
+        yield StatusRow("update", size_text(own.update_bytes) + each, "sent in a round, compressed")
     if received is not None:
         yield StatusRow("received", size_text(received), "a round: the others' updates")
     dense = dense_bytes(status)
