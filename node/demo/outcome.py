@@ -265,7 +265,7 @@ def _check_learning(run: DemoRun) -> DemoPromise:
     return DemoPromise(
         what="the held-out loss falls",
         passed=after < before,
-        seen=f"{before:.3f} nats a byte after round {first}, {after:.3f} after round {last}",
+        seen=f"{before:.3f} nats a token after round {first}, {after:.3f} after round {last}",
     )
 
 

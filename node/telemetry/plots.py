@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 Curve = Sequence[tuple[int, float]]
-"""(round, nats per byte) pairs in the order of rounds."""
+"""(round, nats per token) pairs in the order of rounds."""
 
 # Distinguishable for the colour-blind (Okabe and Ito's palette).
 _TRAINING_COLOUR = "#0072B2"
@@ -55,7 +55,7 @@ def plot_losses(
         )
     axes.set_title(title)
     axes.set_xlabel("round")
-    axes.set_ylabel("loss (nats per byte)")
+    axes.set_ylabel("loss (nats per token)")
     axes.grid(alpha=0.3)
     if training or heldout:
         axes.legend(loc="lower left")

@@ -576,7 +576,6 @@ ELSEWHERE = {
     ("crypto/keystore.py", "rename"): "file systems without links: tests/crypto/test_keystore.py",
     ("node/cli/failures.py", "mkstemp"): "below: a bug that cannot be written down",
     ("node/cli/failures.py", "open"): "below",
-    ("node/cli/main.py", "open"): "/dev/null",
     ("node/network/addresses.py", "bind"): "a port, not a file",
     ("node/dashboard/address.py", "bind"): "likewise",
     ("node/network/ip_families.py", "bind"): "likewise",
