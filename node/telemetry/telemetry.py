@@ -11,7 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -267,7 +267,7 @@ class Telemetry:
         if self._since is None or round_ >= self._since:
             loss = "" if loss_now is None else f"loss {loss_now:.4f}, "
             number = len(record.updates)
-            what = f"{number} update{'' if number == 1 else 's'} of {members} members"
+            what = _updates_text(number, members)
             _log.info("round %d: %s%s; %s", round_, loss, what, OWN_ROUNDS[attendance.own])
             self._count(round_, attendance.own, own, tokens, received, number)
             self._count_metrics(attendance.own, own, tokens, now)
@@ -308,8 +308,7 @@ class Telemetry:
         size = sum(entry.size for entry in record.updates)
         number = len(record.updates)
         said = "" if loss is None else f", loss {loss:.4f}"
-        what = f"{number} update{'' if number == 1 else 's'} of {members} members"
-        _log.info("round %d: %s%s", record.round, what, said)
+        _log.info("round %d: %s%s", record.round, _updates_text(number, members), said)
         self._reach(now)
         self._count(record.round, None, None, tokens, size, number)
         self._count_metrics(None, None, tokens, now)
@@ -342,12 +341,7 @@ class Telemetry:
             tokens=totals.tokens,
             received_bytes_per_round=_mean(totals.received),
             own=OwnWork(
-                counted=totals.rounds.counted,
-                late=totals.rounds.late,
-                left_out=totals.rounds.left_out,
-                no_work=totals.rounds.no_work,
-                not_needed=totals.rounds.not_needed,
-                missed_in_a_row=totals.rounds.missed_in_a_row,
+                **asdict(totals.rounds),
                 tokens=totals.own_tokens,
                 first_round=totals.first_round,
                 last_round=totals.last_round,
@@ -484,6 +478,10 @@ class Telemetry:
 
 def _difference(end: float | None, start: float | None) -> float | None:
     return None if end is None or start is None else max(0.0, end - start)
+
+
+def _updates_text(number: int, members: int) -> str:
+    return f"{number} update{'' if number == 1 else 's'} of {members} members"
 
 
 def _add(mean: list[int], value: int) -> None:
