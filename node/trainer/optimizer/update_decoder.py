@@ -43,14 +43,10 @@ class UpdateDecoder(Generic[T]):
         ones. Raises `ProtocolError`."""
         with self._lock:
             self._applied = round
-            found = {cid: decoded for cid, (_, decoded) in self._decoded.items()}
-            self._decoded = {
-                cid: (expected, decoded)
-                for cid, (expected, decoded) in self._decoded.items()
-                if expected > round
-            }
+            kept = self._decoded
+            self._decoded = {cid: each for cid, each in kept.items() if each[0] > round}
         return [
-            decoded if (decoded := found.get(content_id(body))) is not None else self._decode(body)
+            kept[cid][1] if (cid := content_id(body)) in kept else self._decode(body)
             for body in bodies
         ]
 
