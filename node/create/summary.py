@@ -295,14 +295,15 @@ def forecast(
     trained = schedule.total_rounds * rounds.sequences // step
     layout = update_layout(table, optimizer.chunk, optimizer.top_k)
     sample_bytes = data.sequence_length * data.token_bytes
+    rounds_an_epoch, epochs = step * samples / rounds.sequences, trained / samples
     return Forecast(
         parameters=elements,
         frozen=frozen,
         samples=samples,
         samples_a_round=rounds.sequences,
         sequence_length=data.sequence_length,
-        rounds_an_epoch=step * samples / rounds.sequences,
-        epochs=trained / samples,
+        rounds_an_epoch=rounds_an_epoch,
+        epochs=epochs,
         tokens_a_parameter=trained * data.sequence_length / elements,
         peak_rate=schedule.peak,
         update_bytes=sent(layout, speakers),
@@ -313,8 +314,8 @@ def forecast(
         verdict=None
         if data.private
         else data_verdict(
-            rounds=step * samples / rounds.sequences,
-            epochs=trained / samples,
+            rounds=rounds_an_epoch,
+            epochs=epochs,
             tokens=samples * data.sequence_length,
             read=trained * data.sequence_length,
             parameters=elements,
