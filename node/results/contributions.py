@@ -1,9 +1,9 @@
 """The contributions of a swarm's members, read from the chain on this disk: the source of receipts.
 
-In a swarm without audits the table has what members announced of themselves, marked as not audited.
+In a swarm without audits the table holds the numbers that members announced, marked as not audited.
 
-Everything follows from the records, each of which is checked again as it is read. The node may be
-running or not; nothing of it is changed. It needs neither a model nor PyTorch.
+Everything follows from the records, each of which is verified as it is read. The node may be running
+or not, and its data is not changed. It needs neither a model nor PyTorch.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def _announced(ledger: Ledger) -> list[ContributionRow]:
 
 
 def announced_work(ledger: Ledger, last: int) -> dict[PeerId, tuple[int, int]]:
-    """Return the updates of every peer that counted up to round `last`, and the tokens of which it
-    announced that they were made."""
+    """Return for each peer the number of updates that counted up to round `last`, and the number of
+    tokens that it announced for them."""
     done: dict[PeerId, tuple[int, int]] = {}
     for round_ in range(1, last + 1):
         for entry in ledger[round_].record.updates:

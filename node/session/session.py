@@ -67,9 +67,9 @@ from .peering import SwarmPeering
 from .update_exchange import RECENT_UPDATES
 from .version_watch import change_status, check_version
 
-# Time that a polite leave waits for the others to record it.
 _log = logging.getLogger(__name__)
 
+# Time that a polite leave waits for the others to record it.
 _LEAVE_SECONDS = 5.0
 _EVALUATE_ROUNDS = 10
 _METRICS_SECONDS = 1.0

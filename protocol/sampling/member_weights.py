@@ -129,7 +129,7 @@ def next_weights(
     lanes: int,
 ) -> Mapping[PeerId, MemberWeight]:
     """Return the weights after a record in whose round updates of these members were `due`. `members`:
-    the streams of the next round, which has `lanes` streams."""
+    the members of the next round, which has `lanes` streams."""
     stated = {entry.peer: entry.capacity for entry in record.updates}
     if not any(weight.value for weight in weights.values()):
         # The first stated capacities set the scale for all members.
