@@ -119,6 +119,8 @@ def test_fewer_connections_are_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
+    # Otherwise the hard limit of this very process falls to 256 for all later tests.
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     assert make_room(256, 128) == ConnectionRoom(120, 40)
     assert "may open 256 files, so it accepts 120 connections instead of 256" in caplog.text
     assert examine_open_files().severity == "hurts"
