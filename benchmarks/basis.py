@@ -29,7 +29,7 @@ from distro_node.protocol.codec.basis import scaled_basis
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec
-from training import Setting, Trial, percent_apart, read_corpus, usual_schedule
+from training import Setting, Trial, default_schedule, percent_apart, read_corpus
 
 
 def unrounded_basis(side: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -44,7 +44,7 @@ def train(trial: Trial, basis: Basis, rate: float) -> float:
     """Return the held-out loss in nats per byte after all steps."""
     setting = trial.setting
     spec = OptimizerSpec()
-    schedule = usual_schedule(rate, setting.steps)
+    schedule = default_schedule(rate, setting.steps)
     layout = update_layout(trial.table, spec.chunk, spec.top_k)
     workers = [LocalOptimizer(layout, trial.parameters, spec) for _ in range(setting.workers)]
     parameters = [parameter.data for parameter in trial.parameters]

@@ -8,7 +8,7 @@ hardware, while a small language model is trained on the standard library's sour
 for a statistic is computed for every update, and their table shows how well they separate honest
 scores from others: d' is the distance of the means in root mean square deviations, AUC the frequency
 with which an honest score exceeds the other. Then repeated audits of one member are drawn at random,
-with the statistic, the bounds and the sequential tests of `protocol/checks`.
+with the statistic, the bounds and the sequential tests of `protocol/audit`.
 
 False accusations are too rare to be counted. The counts are reported beside two extrapolations: a
 normal distribution fitted to the lower half of a case's honest scores and its mirror image, and
@@ -194,15 +194,15 @@ class Group:
 
     def honest_by_lane(self) -> list[list[BaselineSample]]:
         """Return the audits of the honest members, a list for each."""
-        lanes = [
-            (number, lane)
+        streams = [
+            (number, stream)
             for number, unit in enumerate(self.units)
-            for who, _, lane, second, _ in unit.rows
+            for who, _, stream, second, _ in unit.rows
             if who == "honest" and not second
         ]
         found: dict[tuple[int, int], list[BaselineSample]] = {}
-        for lane, looks in zip(lanes, self.looks("honest"), strict=True):
-            found.setdefault(lane, []).extend(looks)
+        for stream, looks in zip(streams, self.looks("honest"), strict=True):
+            found.setdefault(stream, []).extend(looks)
         return list(found.values())
 
 
@@ -240,9 +240,9 @@ def summed_up(units: Sequence[Unit]) -> dict[str, Any]:
 
 
 def _case(group: Group) -> dict[str, Any]:
-    lanes = group.honest_by_lane()
-    usual = verdict.usual([[look.score for look in looks] for looks in lanes])
-    usually = ScoreBaseline([(looks, 1) for looks in lanes])
+    streams = group.honest_by_lane()
+    usual = verdict.baseline_score([[look.score for look in looks] for looks in streams])
+    usually = ScoreBaseline([(looks, 1) for looks in streams])
     bound = verdict.passing(usual)
     honest = group.scores("honest", CHOSEN)
     fitted = _fitted(honest, bound / 1000)
@@ -257,7 +257,7 @@ def _case(group: Group) -> dict[str, Any]:
         _accused_by_level(levels, fitted[name], usual / 1000) for name in ("normal", "t")
     )
     halves = halves_test(deviation)
-    by_halves, parts = _accused_by_halves(halves, usually, lanes)
+    by_halves, parts = _accused_by_halves(halves, usually, streams)
     courses = Courses(usual, usually, levels, halves)
     looks_at = {name: group.looks(name) for name in group.names() if name != "honest"}
     others = {
@@ -354,9 +354,9 @@ def _of_checkers(group: Group) -> float:
     first = {}
     for number, unit in enumerate(group.units):
         index = unit.statistics.index(CHOSEN)
-        for who, round_number, lane, second, found in unit.rows:
+        for who, round_number, stream, second, found in unit.rows:
             if who == "honest":
-                first.setdefault((number, round_number, lane), {})[second] = found[0][index]
+                first.setdefault((number, round_number, stream), {})[second] = found[0][index]
     pairs = np.array([(both[False], both[True]) for both in first.values() if len(both) == 2])
     return float(np.corrcoef(pairs.T)[0, 1])
 
@@ -478,11 +478,11 @@ def _accused_by_level(test: LevelTest, fit: dict[str, float], usual: float) -> f
 
 
 def _accused_by_halves(
-    test: LevelTest, usually: ScoreBaseline, lanes: Sequence[Sequence[BaselineSample]]
+    test: LevelTest, usually: ScoreBaseline, streams: Sequence[Sequence[BaselineSample]]
 ) -> tuple[float, dict[str, float]]:
     """Return the same for the tests of halves, and the honest updates' scores on first halves,
     relative to the usual ones."""
-    firsts = _first_halves(usually, (look for looks in lanes for look in looks))
+    firsts = _first_halves(usually, (look for looks in streams for look in looks))
     if not firsts.size:
         return 0.0, {}
     accused = sum(

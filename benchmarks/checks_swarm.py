@@ -26,7 +26,7 @@ from distro_node.protocol.audit.sign_score import agreement, whole_weights
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, Preconditioner, Step
-from training import SEQUENCE, Setting, Trial, usual_schedule, windows
+from training import SEQUENCE, Setting, Trial, default_schedule, windows
 
 LATER = (1, 5, 20)
 """Delays in rounds of an audit by a member that has kept no parameters."""
@@ -322,7 +322,7 @@ class Swarm:
         """Parameters of earlier rounds, the newest last, including this round's."""
         self.seconds = {"gradient": 0.0, "gradients": 0.0, "check": 0.0, "checks": 0.0}
         self.few = self.strangers(case.share)
-        self._schedule = usual_schedule(case.peak, case.rounds)
+        self._schedule = default_schedule(case.peak, case.rounds)
         self.subjects = _subjects(self)
 
     def new_optimizer(self) -> LocalOptimizer:
@@ -360,15 +360,19 @@ class Swarm:
             measured = number >= case.first and (number - case.first) % case.stride == 0
             batch = self.trial.next_batch().reshape(case.members, case.share, -1)
             singles = {
-                lane: [self.timed_gradient(one[None], age) for one in batch[lane]]
-                for lane in range(case.members)
-                if measured or lane == 0
+                stream: [self.timed_gradient(one[None], age) for one in batch[stream]]
+                for stream in range(case.members)
+                if measured or stream == 0
             }
             now = Round(self, number, batch, singles.get(0, []), [])
             momenta: list[Dense] = []
             owns: list[Gradients] = []
-            for lane, member in enumerate(self.members):
-                own = _mean(singles[lane]) if lane in singles else self.gradients(batch[lane], age)
+            for stream, member in enumerate(self.members):
+                own = (
+                    _mean(singles[stream])
+                    if stream in singles
+                    else self.gradients(batch[stream], age)
+                )
                 if measured:
                     owns.append(own)
                 member.accumulate([gradient.clone() for gradient in own])
@@ -419,35 +423,35 @@ class Swarm:
         """Return the rows of a round: every update against every sequence from which it should be
         made."""
         case, rows = self.case, []
-        for lane in range(case.members):
+        for stream in range(case.members):
             # By two auditors: the second re-audits only the first sequence.
             first = int(self.chance.integers(1, case.members))
             second = 1 + (first + int(self.chance.integers(0, case.members - 2))) % (
                 case.members - 1
             )
-            subjects = [("honest", now.updates[lane]), *(made if lane == 0 else [])]
+            subjects = [("honest", now.updates[stream]), *(made if stream == 0 else [])]
             scores: dict[str, list[list[float]]] = {name: [] for name, _ in subjects}
             for again, offset in ((False, first), (True, second)):
-                checker = (lane + offset) % case.members
-                controls = self._controls(now, lane, checker, owns, momenta)
-                looked = singles[lane][:1] if again else singles[lane]
-                for gradient, sequence in zip(looked, now.batch[lane], strict=False):
+                auditor = (stream + offset) % case.members
+                controls = self._controls(now, stream, auditor, owns, momenta)
+                looked = singles[stream][:1] if again else singles[stream]
+                for gradient, sequence in zip(looked, now.batch[stream], strict=False):
                     half = self._half(sequence)
-                    sight = self._sight(gradient, half, checker, owns[checker], controls)
+                    sight = self._sight(gradient, half, auditor, owns[auditor], controls)
                     for name, update in subjects:
                         found = self._scores(update, sight, controls)
                         if again:
-                            rows.append([name, now.number, lane, True, [found]])
+                            rows.append([name, now.number, stream, True, [found]])
                         else:
                             scores[name].append(found)
-                if lane == 0 and not again:
+                if stream == 0 and not again:
                     # The same honest update, audited with other parameters or arithmetic.
-                    rows += self._looked_at_otherwise(now, checker, owns[checker], controls)
-            rows += [[name, now.number, lane, False, found] for name, found in scores.items()]
+                    rows += self._looked_at_otherwise(now, auditor, owns[auditor], controls)
+            rows += [[name, now.number, stream, False, found] for name, found in scores.items()]
         return rows
 
     def _looked_at_otherwise(
-        self, now: Round, checker: int, own: Gradients, controls: Controls
+        self, now: Round, auditor: int, own: Gradients, controls: Controls
     ) -> list[list[Any]]:
         rows = []
         one = now.batch[0, :1]
@@ -457,7 +461,7 @@ class Swarm:
                 # Old parameters here, new ones there: it makes no difference which of the two are older.
                 gradient = self.gradients(one, age + base)
                 half = self._half(one[0], age)
-                sight = self._sight(gradient, half, checker, own, controls)
+                sight = self._sight(gradient, half, auditor, own, controls)
                 found = self._scores(now.updates[0], sight, controls)
                 name = f"honest, parameters {age} rounds apart"
                 rows.append([name, now.number, 0, False, [found]])
@@ -466,13 +470,13 @@ class Swarm:
     def _controls(
         self,
         now: Round,
-        lane: int,
-        checker: int,
+        stream: int,
+        auditor: int,
         owns: list[Gradients],
         momenta: list[Dense],
     ) -> Controls:
         # The sum that the auditor receives, without the audited member's own signs.
-        heard = [update for index, update in enumerate(now.updates) if index != lane]
+        heard = [update for index, update in enumerate(now.updates) if index != stream]
         sums = [torch.zeros((tensor.blocks, tensor.elements)) for tensor in self.layout.tensors]
         for update in heard:
             for dense, positions, signs in zip(sums, update.positions, update.signs, strict=True):
@@ -480,10 +484,10 @@ class Swarm:
                 dense.scatter_add_(1, places, torch.from_numpy(signs.astype(np.float32)))
         age = int(self.case.overlap)
         return Controls(
-            stranger=self._dense(self.gradients(self.strangers(1), age), checker),
-            own=self._dense(owns[checker], checker),
-            plain=self._dense(owns[checker], checker, orthogonal=False),
-            momentum=momenta[checker],
+            stranger=self._dense(self.gradients(self.strangers(1), age), auditor),
+            own=self._dense(owns[auditor], auditor),
+            plain=self._dense(owns[auditor], auditor, orthogonal=False),
+            momentum=momenta[auditor],
             others=sums,
         )
 
@@ -498,40 +502,40 @@ class Swarm:
         self,
         gradient: Gradients,
         half: Gradients,
-        checker: int,
+        auditor: int,
         own: Gradients,
         controls: Controls,
     ) -> Sight:
         # An audit's cost besides the sequence's gradient: that of its beginning, and three of these.
         began = time.process_time()
-        before = self._dense(own, checker)
+        before = self._dense(own, auditor)
         mixed, beginning = (
-            [new - old for new, old in zip(self._mixed(each, own, checker), before, strict=True)]
+            [new - old for new, old in zip(self._mixed(each, own, auditor), before, strict=True)]
             for each in (gradient, half)
         )
         self.seconds["check"] += time.process_time() - began
         self.seconds["checks"] += 1
         return Sight(
-            dealt=self._dense(gradient, checker),
-            plain=self._dense(gradient, checker, orthogonal=False),
+            dealt=self._dense(gradient, auditor),
+            plain=self._dense(gradient, auditor, orthogonal=False),
             mixed=mixed,
             beginning=beginning,
         )
 
-    def _mixed(self, gradient: Gradients, own: Gradients, checker: int) -> Dense:
+    def _mixed(self, gradient: Gradients, own: Gradients, auditor: int) -> Dense:
         """Return the auditor's coefficients if one sequence of its share were another."""
         share = self.case.share
         mixed = [o + (g - o) / share for o, g in zip(own, gradient, strict=True)]
-        return self._dense(mixed, checker)
+        return self._dense(mixed, auditor)
 
     @torch.no_grad()
-    def _dense(self, gradients: Gradients, checker: int, *, orthogonal: bool = True) -> Dense:
+    def _dense(self, gradients: Gradients, auditor: int, *, orthogonal: bool = True) -> Dense:
         """Return all coefficients of a gradient as an auditor sees them."""
         spec = self.spec if orthogonal else replace(self.spec, preconditioner="rms")
         if self.spec.preconditioner == "none":
             spec = self.spec
         return [
-            coefficients(index, gradient, self.layout, spec, self.members[checker])
+            coefficients(index, gradient, self.layout, spec, self.members[auditor])
             for index, gradient in enumerate(gradients)
         ]
 

@@ -66,7 +66,7 @@ VARIANTS = {
     "demo": Variant(
         name="DeMo / Psyche: k 8, β 0.999, not preconditioned",
         rate=4e-3,
-        optimizer=OptimizerSpec(momentum=0.999, preconditioner="none", audit=False),
+        optimizer=OptimizerSpec(momentum=0.999, preconditioner="none", outlier_filter=False),
     ),
     "rms": Variant(
         name="k 8, β 0.95, rms", rate=2e-3, optimizer=OptimizerSpec(preconditioner="rms")
@@ -93,7 +93,7 @@ VARIANTS = {
     "ours-7": Variant(name="ours with k 7", rate=4e-3, optimizer=OptimizerSpec(top_k=7)),
     "ours-6": Variant(name="ours with k 6", rate=4e-3, optimizer=OptimizerSpec(top_k=6)),
     "unaudited": Variant(
-        name="ours without the audit", rate=4e-3, optimizer=OptimizerSpec(audit=False)
+        name="ours without the audit", rate=4e-3, optimizer=OptimizerSpec(outlier_filter=False)
     ),
 }
 

@@ -221,7 +221,7 @@ class Drawing(Bench[Trained]):
         }
         super().__init__(Trained, options, settings)
 
-    def usual_rate(self, way: str) -> float:
+    def default_rate(self, way: str) -> float:
         """Return the rate at which the search for a variant's best rate starts."""
         return USUAL
 

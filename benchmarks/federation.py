@@ -26,7 +26,7 @@ from distro_node.node.training.local_policy import Clipping
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec
-from training import SEQUENCE, Setting, Trial, usual_schedule, windows
+from training import SEQUENCE, Setting, Trial, default_schedule, windows
 
 TEXT_BYTES = 400_000
 HELDOUT_SHARE = 0.1
@@ -105,7 +105,7 @@ class Federation:
             device="cpu",
         )
         self.trial = Trial(setting, own[0].train, own[0].heldout, 8)
-        self.spec = OptimizerSpec(audit=False)
+        self.spec = OptimizerSpec(outlier_filter=False)
         self.layout = update_layout(self.trial.table, self.spec.chunk, self.spec.top_k)
         self.parameters = [parameter.data for parameter in self.trial.parameters]
         self.optimizers = [
@@ -115,7 +115,7 @@ class Federation:
         data = [text.sequences for text in self.own]
         self.data = [np.concatenate(data)] * len(data) if way.mixed else data
         self.clippings = [self._clipping(len(each)) for each in self.data]
-        self._schedule = usual_schedule(way.rate, way.rounds)
+        self._schedule = default_schedule(way.rate, way.rounds)
 
     def _clipping(self, count: int) -> Clipping | None:
         way = self.way
@@ -151,7 +151,7 @@ class Federation:
         taken = optimizer.take(number)
         optimizer.forget(number)
         if self.way.stateless:
-            optimizer.begin_anew()
+            optimizer.start_over()
         return DecodedUpdate(taken.positions, taken.signs)
 
     def step(self, updates: Sequence[DecodedUpdate], number: int) -> None:

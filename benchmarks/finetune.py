@@ -203,7 +203,7 @@ class Tuning(Bench[Tuned]):
             _adapt(trial, self.options.rank, seed)
         return trial
 
-    def usual_rate(self, way: str) -> float:
+    def default_rate(self, way: str) -> float:
         """Return the rate at which the search for a variant's best rate starts."""
         return USUAL[WAYS[way].trains]
 

@@ -61,7 +61,7 @@ def _sums(top_k: int, counted: int) -> Recipe:
 def speaking(speakers: Speakers | Panels) -> Recipe:
     """Return a recipe with the program's gradients, in which members send signs to a block's
     aggregators."""
-    return replace(OURS_NOW, momentum=0.0, top_k=None, speakers=speakers)
+    return replace(OURS_NOW, momentum=0.0, top_k=None, committees=speakers)
 
 
 DOWN: dict[str, Recipe | Muon] = {
@@ -102,25 +102,25 @@ CLOSER: dict[str, Recipe] = {
     "now, the strongest 32 of sums of 32 values": _sums(32, 32),
     "now, the strongest 64 of sums of 64 values": _sums(64, 64),
     "now, the strongest 64 of sums of all values": _sums(BLOCK, 64),
-    "now, one speaks for all of a block, by 1 bit of 2": speaking(Speakers(one_of=2)),
-    "now, one speaks for all of a block, by 1 bit of 4": speaking(Speakers(one_of=4)),
-    "now, one speaks for all of a block, by 1 bit of 8": speaking(Speakers(one_of=8)),
+    "now, one speaks for all of a block, by 1 bit of 2": speaking(Speakers(rotation_steps=2)),
+    "now, one speaks for all of a block, by 1 bit of 4": speaking(Speakers(rotation_steps=4)),
+    "now, one speaks for all of a block, by 1 bit of 8": speaking(Speakers(rotation_steps=8)),
     "now, one speaks for all of a block, 32 coefficients by 1 bit of 8": speaking(
-        Speakers(one_of=8, top_k=32)
+        Speakers(rotation_steps=8, top_k=32)
     ),
     "now, one speaks for all of a block, 32 coefficients by 1 bit of 16": speaking(
-        Speakers(one_of=16, top_k=32)
+        Speakers(rotation_steps=16, top_k=32)
     ),
     "now, one speaks for all of a block, 19 coefficients by 1 bit of 10": speaking(
-        Speakers(one_of=10, top_k=19)
+        Speakers(rotation_steps=10, top_k=19)
     ),
     "now, one speaks for all of a block, 28 coefficients by 1 bit of 12": speaking(
-        Speakers(one_of=12, top_k=28)
+        Speakers(rotation_steps=12, top_k=28)
     ),
-    "now, panels of three, by 1 bit of 4": speaking(Panels(one_of=4)),
-    "now, panels of three, by 1 bit of 8": speaking(Panels(one_of=8)),
+    "now, panels of three, by 1 bit of 4": speaking(Panels(rotation_steps=4)),
+    "now, panels of three, by 1 bit of 8": speaking(Panels(rotation_steps=8)),
     "now, two speak for all of a block, by 1 bit of 8": speaking(
-        Speakers(one_of=8, top_k=32, each=2)
+        Speakers(rotation_steps=8, top_k=32, each=2)
     ),
     "whole matrices, gradient": replace(OURS, even="matrix"),
     "a quarter stays in the momentum": replace(OURS, keep=0.25),
@@ -163,7 +163,7 @@ USUAL = {"scaled": 4e-3, "both": 4e-3, "matrix": 4e-3, "blocks": 4e-3, "sign": 8
 class Frontier(TextBench):
     """The runs of one size."""
 
-    def usual_rate(self, way: str) -> float:
+    def default_rate(self, way: str) -> float:
         """Return the rate at which the search starts."""
         recipe = WAYS[way]
         return USUAL[recipe.step if isinstance(recipe, Recipe) else "scaled"]

@@ -76,7 +76,7 @@ class Speaking:
     """Members, one of them the aggregator of each block."""
 
     members: int
-    one_of: int
+    rotation_steps: int
 
     @property
     def line(self) -> str:
@@ -86,7 +86,7 @@ class Speaking:
     @property
     def recipe(self) -> Recipe:
         """All of its choices."""
-        return speaking(Speakers(one_of=self.one_of))
+        return speaking(Speakers(rotation_steps=self.rotation_steps))
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Panelled:
     """A number of members, of which committees aggregate the sections, while some of them lie."""
 
     members: int
-    one_of: int
+    rotation_steps: int
     term: int
     liars: int = 0
 
@@ -106,7 +106,9 @@ class Panelled:
     @property
     def recipe(self) -> Recipe:
         """All of its choices."""
-        return speaking(Panels(one_of=self.one_of, term=self.term, liars=self.liars))
+        return speaking(
+            Panels(rotation_steps=self.rotation_steps, term=self.term, liars=self.liars)
+        )
 
 
 _DENSE = {MUON: Muon(), "dense AdamW": AdamW()}
@@ -117,16 +119,18 @@ SWARMS = {
     for top_k in (8, 4, 2, 1)
 }
 SPEAKING = {
-    f"{members} members, one speaks for all by 1 bit of {one_of}": Speaking(members, one_of)
-    for members in (8, 16, 32, 64)
-    for one_of in (2, 4, 8, 16)
-}
-PANELLED = {
-    f"{members} members, panels by 1 bit of {one_of}{words}{longer}": Panelled(
-        members, one_of, term, members // part if part else 0
+    f"{members} members, one speaks for all by 1 bit of {rotation_steps}": Speaking(
+        members, rotation_steps
     )
     for members in (8, 16, 32, 64)
-    for one_of in (2, 4, 8, 16)
+    for rotation_steps in (2, 4, 8, 16)
+}
+PANELLED = {
+    f"{members} members, panels by 1 bit of {rotation_steps}{words}{longer}": Panelled(
+        members, rotation_steps, term, members // part if part else 0
+    )
+    for members in (8, 16, 32, 64)
+    for rotation_steps in (2, 4, 8, 16)
     for part, words in ((0, ""), (8, ", an eighth lie"), (4, ", a quarter lie"))
     for term, longer in ((10, ""), (40, ", terms of 40"))
 }
@@ -138,7 +142,7 @@ _FIRST = next(iter(SWARMS))
 class Growth(TextBench):
     """The runs of one size of model."""
 
-    def usual_rate(self, way: str) -> float:
+    def default_rate(self, way: str) -> float:
         """Return the rate at which the search starts."""
         return 4e-3 if way in _DENSE else 8e-3
 

@@ -40,7 +40,7 @@ from typing import Any
 
 import trio
 from defaults import OPTIMIZERS
-from distro_node.node.create.rates import usual_rate
+from distro_node.node.create.rates import default_rate
 from distro_node.node.demo.processes import interrupted_by_signals
 from distro_node.node.results.saved_state import StoredSwarm, made_again, read_swarm
 from distro_node.node.settings import NEWEST
@@ -219,7 +219,7 @@ class Job:
             self._swarm.file.write_text(manifest_text(options, LEAST_ROUNDS, 1e-3))
 
     def _describe(self, parameters: int, rounds: int) -> None:
-        peak = self._options.rate or usual_rate(parameters, OPTIMIZERS["default"].step)
+        peak = self._options.rate or default_rate(parameters, OPTIMIZERS["default"].step)
         self._swarm.file.write_text(manifest_text(self._options, rounds, peak))
 
     def _swarm_id(self) -> SwarmId:

@@ -36,7 +36,7 @@ class SwarmFailed(Exception):
 
     def __init__(self, problem: str, program: Program) -> None:
         super().__init__(
-            "\n  ".join([f"{problem}; {program.log} ends with:", *program.last_words()])
+            "\n  ".join([f"{problem}; {program.log} ends with:", *program.last_lines()])
         )
 
 

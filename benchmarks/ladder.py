@@ -28,7 +28,7 @@ from typing import Any
 
 from defaults import OPTIMIZERS
 from dense import AdamW, Muon
-from distro_node.node.create.rates import usual_rate
+from distro_node.node.create.rates import default_rate
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from doublings import Doublings, trend
 from runs import add_arguments
@@ -75,11 +75,11 @@ class Rung(TextBench):
         size_options = vars(options) | {"hidden": hidden, "layers": layers, "steps": steps}
         super().__init__(argparse.Namespace(**size_options))
 
-    def usual_rate(self, way: str) -> float:
+    def default_rate(self, way: str) -> float:
         """Return the rate at which the search starts."""
         ours = isinstance(WAYS[way], OptimizerSpec)
         # For either step: with the same rates tried, the two are comparable.
-        return usual_rate(self.parameters, "sign") if ours else 2e-3
+        return default_rate(self.parameters, "sign") if ours else 2e-3
 
     def train(self, way: str, rate: float, seed: int) -> Tried:
         """Make one run."""

@@ -147,7 +147,7 @@ class Leading:
             collect=1.0,
             proposed=proposed,
             ready=True,
-            knows_pace=True,
+            pace_known=True,
         )
         return judged == "complete"
 

@@ -28,7 +28,7 @@ from dense import AdamW, Muon, dense_optimizers
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import TensorLayout, update_layout
 from recipes import cut, joined, restored, transformed
-from training import Trial, usual_schedule
+from training import Trial, default_schedule
 
 _BLOCK = 4096
 _SIZE_BITS = 2 * 16
@@ -65,7 +65,7 @@ def train(recipe: LocalRecipe, rate: float, trial: Trial) -> list[tuple[int, flo
     The last round may be shorter.
     """
     setting = trial.setting
-    schedule = usual_schedule(rate, setting.steps)
+    schedule = default_schedule(rate, setting.steps)
     together = [parameter.detach().clone() for parameter in trial.parameters]
     optimizers = [
         dense_optimizers(recipe.inner, trial.table, trial.parameters)

@@ -68,7 +68,7 @@ WAYS: dict[str, AdamW | Muon | Program | Recipe | LocalRecipe] = {
     "the default now, rounds 4 times larger, 32 coefficients": Program(
         replace(_NOW, top_k=32), larger=4
     ),
-    "one speaks for all of a block, by 1 bit of 4": speaking(Speakers(one_of=4)),
+    "one speaks for all of a block, by 1 bit of 4": speaking(Speakers(rotation_steps=4)),
     "DiLoCo, 10 steps": replace(DILOCO, steps=10),
     "DiLoCo, 20 steps": DILOCO,
     "DiLoCo, 40 steps": replace(DILOCO, steps=40),
@@ -87,7 +87,7 @@ WAYS: dict[str, AdamW | Muon | Program | Recipe | LocalRecipe] = {
 class LocalSteps(TextBench):
     """The runs of one size."""
 
-    def usual_rate(self, way: str) -> float:
+    def default_rate(self, way: str) -> float:
         """Return the rate at which the search starts."""
         kind = WAYS[way]
         return 8e-3 if isinstance(kind, Program) else 4e-3

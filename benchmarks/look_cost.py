@@ -54,7 +54,7 @@ def in_swarm(options: argparse.Namespace, work: Path, every: int | None) -> dict
         top_k=TOP_K,
     )
     if every is not None:
-        manifest += f"\n[checks]\nevery = {every}\n"
+        manifest += f"\n[audits]\nevery = {every}\n"
     nodes = LocalNodes(work, manifest, MEMBERS)
     last = options.settle + options.rounds
     with nodes.running() as programs:
@@ -72,8 +72,8 @@ def in_swarm(options: argparse.Namespace, work: Path, every: int | None) -> dict
     return {
         "rounds_per_hour": 3600 * options.rounds / seconds,
         "computing_share": sum(facts[n]["seconds"]["compute"] for n in counted) / seconds,
-        "looks": sum(len(ledger[n].record.looks) for n in counted),
-        "voters": len(ledger.work.votes(last)) if ledger.work else None,
+        "looks": sum(len(ledger[n].record.audits) for n in counted),
+        "voters": len(ledger.audits.votes(last)) if ledger.audits else None,
     }
 
 

@@ -4,7 +4,7 @@ receives.
     python benchmarks/membership.py --json FILE
 
 The attacker has the parameters, the update, and text of the victim's kind that the victim does not
-have. It scores a candidate as an audit would (docs/checks.md): the signs of the update against what
+have. It scores a candidate as an audit would (docs/audits.md): the signs of the update against what
 would change if one sequence of a share were the candidate. AUC is how often a sequence of the share
 scores above one that the victim has but never trained: 0.5 is chance. *Earlier*: sequences of the
 previous ten rounds that are not in this round's share, against those never trained. The same command

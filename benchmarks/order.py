@@ -4,7 +4,7 @@
                                [--piece 8] [--json FILE]
 
 The same tiny run (see training.py) with three orders of the same samples. `shuffled`: any sample may
-be next, so a member needs all of the corpus. `lanes`: the program's order for a corpus of this size,
+be next, so a member needs all of the corpus. `streams`: the program's order for a corpus of this size,
 in which each stream reads one part in random order. `chunks`: its order for a large one, where a
 stream mixes --mixed neighbouring samples, then the next ones, and moves elsewhere after eight such
 chunks. A chunk of 4 MiB has 1,024 samples of 2,048 tokens of two bytes, and the pieces in which
@@ -40,12 +40,14 @@ from training import (
 
 def orders(setting: Setting, samples: int, mixed: int) -> dict[str, StreamOrder]:
     """Return the three orders, for a corpus of this many samples."""
-    lanes = setting.workers * setting.sequences
-    part = samples // lanes
+    streams = setting.workers * setting.sequences
+    part = samples // streams
     return {
-        "shuffled": StreamOrder(setting.seed, samples, lanes, span=1, mixed=1),
-        "lanes": StreamOrder(setting.seed, samples, lanes, span=part, mixed=part),
-        "chunks": StreamOrder(setting.seed, samples, lanes, span=SPAN_CHUNKS * mixed, mixed=mixed),
+        "shuffled": StreamOrder(setting.seed, samples, streams, span=1, mixed=1),
+        "lanes": StreamOrder(setting.seed, samples, streams, span=part, mixed=part),
+        "chunks": StreamOrder(
+            setting.seed, samples, streams, span=SPAN_CHUNKS * mixed, mixed=mixed
+        ),
     }
 
 
@@ -73,8 +75,8 @@ class OrderedTrial(Trial):
 
     def next_batch(self, workers: int | None = None) -> np.ndarray:
         """Return one sample of every stream: (lanes, SEQUENCE + 1)."""
-        lanes = np.arange(self._lanes_order.lanes)
-        samples = self._lanes_order.samples_at(lanes, np.full(len(lanes), self._row))
+        streams = np.arange(self._lanes_order.streams)
+        samples = self._lanes_order.samples_at(streams, np.full(len(streams), self._row))
         self._row += 1
         return windows(self.text, np.array(samples) * SEQUENCE)
 

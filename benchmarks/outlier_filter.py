@@ -35,7 +35,7 @@ from distro_node.protocol.codec.layout import UpdateLayout, update_layout
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
-from training import Setting, Trial, read_corpus, usual_schedule
+from training import Setting, Trial, default_schedule, read_corpus
 
 MEMBERS = 10
 SPARED = 4
@@ -171,7 +171,7 @@ def trained_rounds(rounds: int) -> Iterator[tuple[UpdateLayout, list[DecodedUpda
     layout = update_layout(trial.table, spec.chunk, spec.top_k)
     workers = [LocalOptimizer(layout, trial.parameters, spec) for _ in range(MEMBERS)]
     parameters = [parameter.data for parameter in trial.parameters]
-    schedule = usual_schedule(4e-3, rounds)
+    schedule = default_schedule(4e-3, rounds)
     for number in range(1, rounds + 1):
         updates = []
         for worker, share in zip(workers, np.array_split(trial.next_batch(), MEMBERS), strict=True):

@@ -127,7 +127,9 @@ def serve(folder: Path, members: int, rounds: int, pipe: Connection) -> None:
         longest[0] = max(longest[0], seconds)
 
     people = tuple(
-        MemberStatus(peer=peer_text(p), me=n == 0, connected=True, heard_seconds=0.5 if n else None)
+        MemberStatus(
+            peer=peer_text(p), me=n == 0, connected=True, last_message_seconds=0.5 if n else None
+        )
         for n, p in enumerate(run.peers)
     )
 

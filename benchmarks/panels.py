@@ -19,19 +19,19 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.committee_draw import (
     AggregatorStanding,
-    Panel,
-    against_most,
-    agreed_tally,
-    draw_panels,
-    may_speak,
+    Committee,
+    agreed_aggregate,
+    dissenters,
+    draw_committees,
+    may_aggregate,
 )
 from distro_node.protocol.codec.aggregate import Momentum
 from distro_node.protocol.codec.exchange_size import received
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
 from distro_node.protocol.codec.sections import Section, most_sections, sections
-from distro_node.protocol.codec.sign_vote import heard_in, sign_of_nothing
+from distro_node.protocol.codec.sign_vote import selected_positions, zero_sign
 from distro_node.protocol.codec.update import DecodedUpdate
-from distro_node.protocol.wire.work_specs import SpeakersSpec
+from distro_node.protocol.wire.work_specs import CommitteesSpec
 from training import Trial
 
 _TRUE, _FALSE = content_id(b"what was told"), content_id(b"the opposite")
@@ -41,7 +41,7 @@ _TRUE, _FALSE = content_id(b"what was told"), content_id(b"the opposite")
 class Panels:
     """How sections are aggregated."""
 
-    one_of: int
+    rotation_steps: int
     """A member sends the sign of one in this number of coefficients in a step."""
     top_k: int = 64
     """Coefficients of a block in an aggregate."""
@@ -57,7 +57,9 @@ class Panels:
         vote the part for the member's own section, with its signature, and one aggregate of each
         section."""
         members = trial.setting.workers
-        spec = SpeakersSpec(one_of=self.one_of, panel=self.size, term=self.term)
+        spec = CommitteesSpec(
+            rotation_steps=self.rotation_steps, min_members=self.size, epoch_steps=self.term
+        )
         return received(_layout(self, trial), spec, members) / (members - 1)
 
     def listener(self, trial: Trial) -> Spoken:
@@ -75,14 +77,14 @@ class Spoken:
         self._liars = frozenset(self._members[: spec.liars])
         self._standings: dict[PeerId, AggregatorStanding] = {}
         self._struck: set[PeerId] = set()
-        self._panels: tuple[Panel, ...] = ()
+        self._panels: tuple[Committee, ...] = ()
         self._sections: tuple[Section, ...] = ()
         self._momenta: list[Momentum] = []
 
     def told(self, member: int, signs: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
         """Return a member's sign votes of each tensor (blocks, a, b) in round `number`, given the
         signs that it found. For a sign of zero it votes +1 and -1 in turn, cycle by cycle."""
-        at_zero = float(sign_of_nothing(self._spec.one_of, number - 1))
+        at_zero = float(zero_sign(self._spec.rotation_steps, number - 1))
         told = [torch.where(each == 0, at_zero, each) for each in signs]
         return [-each for each in told] if self._members[member] in self._liars else told
 
@@ -95,11 +97,11 @@ class Spoken:
         sent = [torch.zeros_like(total).flatten(1) for total in sums]
         for number, (panel, section) in enumerate(zip(self._panels, self._sections, strict=True)):
             momentum = self._momenta[number]
-            momentum.hear(self._heard(section, sums, turn), self._spec.one_of, turn)
-            tally = momentum.speak(turn)
+            momentum.add(self._heard(section, sums, turn), self._spec.rotation_steps, turn)
+            tally = momentum.take_strongest(turn)
             said = {peer: _FALSE if peer in self._liars else _TRUE for peer in panel}
-            self._struck |= against_most(panel, said)
-            counted = agreed_tally(panel, said, self._members)
+            self._struck |= dissenters(panel, said)
+            counted = agreed_aggregate(panel, said, self._members)
             if counted is None:
                 self._momenta[number] = Momentum(section)
             else:
@@ -110,11 +112,11 @@ class Spoken:
         for peer in {peer for panel in self._panels for peer in panel}:
             known = self._standings.get(peer, AggregatorStanding())
             struck = peer in self._struck
-            self._standings[peer] = known.struck(term - 1) if struck else known.served()
-        able = may_speak(self._members, self._standings, term)
+            self._standings[peer] = known.penalised(term - 1) if struck else known.served()
+        able = may_aggregate(self._members, self._standings, term)
         size, most = self._spec.size, most_sections(self._layout)
         seed = content_id(term.to_bytes(8, "big"))
-        self._panels = draw_panels(able, size=size, most=most, seed=seed)
+        self._panels = draw_committees(able, size=size, most=most, seed=seed)
         self._sections = sections(self._layout, len(self._panels))
         self._momenta = [Momentum(section) for section in self._sections]
         self._struck = set()
@@ -123,7 +125,7 @@ class Spoken:
         found = []
         for run in section.runs:
             whole = sums[run.tensor].flatten(1)[run.first : run.first + run.blocks]
-            heard = heard_in(whole.shape[1], self._spec.one_of, turn)
+            heard = selected_positions(whole.shape[1], self._spec.rotation_steps, turn)
             found.append(whole.numpy()[:, heard].astype(np.int32))
         return found
 

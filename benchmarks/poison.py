@@ -45,16 +45,16 @@ from distro_node.crypto.identity import PeerId
 from distro_node.node.trainer.audit_score import changes, look
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
-from distro_node.protocol.audit.disputes import LASTS
+from distro_node.protocol.audit.disputes import REAUDIT_ROUNDS
 from distro_node.protocol.codec.layout import UpdateLayout
 from distro_node.protocol.codec.outlier_filter import contradicted
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
-from distro_node.protocol.sampling.update_weights import of_checked, once
+from distro_node.protocol.sampling.update_weights import audited_weights, once
 from leading import Leading, Named
 from outlier_filter import signs_said
 from runs import append_run, finite, read_runs
-from training import Setting, Trial, read_corpus, usual_schedule
+from training import Setting, Trial, default_schedule, read_corpus
 from votes import Agent, Swarm
 
 Guard = Literal["audit", "checks"]
@@ -238,13 +238,13 @@ class Members(Swarm):
 
     def _show_the_door(self) -> None:
         for peer in list(self.members):
-            if self.accounts[peer].turned_away:
+            if self.accounts[peer].dismissed:
                 del self.members[peer]
 
-    def _score(self, looker: Agent, peer: PeerId, round_: int, sequence: int) -> int:
-        if looker.lies:
-            return super()._score(looker, peer, round_, sequence)
-        return self._poisoning.look(looker.peer, peer, round_, sequence)
+    def _score(self, reauditor: Agent, peer: PeerId, round_: int, sequence: int) -> int:
+        if reauditor.lies:
+            return super()._score(reauditor, peer, round_, sequence)
+        return self._poisoning.look(reauditor.peer, peer, round_, sequence)
 
 
 class Poisoning:
@@ -321,7 +321,7 @@ class Poisoning:
                 lied.add(peer)
         if self._guard == "checks":
             self._past[number] = Past([p.clone() for p in self._parameters], batches, updates)
-            self._past.pop(number - 3 * LASTS, None)
+            self._past.pop(number - 3 * REAUDIT_ROUNDS, None)
         named = self._named(number, updates)
         for peer in updates:
             settle = self._workers[peer].forget if peer in named else self._workers[peer].refund
@@ -329,7 +329,9 @@ class Poisoning:
         counts = self._counts(number, updates)
         in_step = [peer for peer in updates if counts[peer] and peer in named]
         sent = [updates[peer] for peer in in_step]
-        left_out = contradicted(self._layout, sent, number) if self._spec.audit else set[int]()
+        left_out = (
+            contradicted(self._layout, sent, number) if self._spec.outlier_filter else set[int]()
+        )
         heard = [peer for index, peer in enumerate(in_step) if index not in left_out]
         for peer in updates:
             self.said[peer in lied][0] += 1
@@ -346,17 +348,17 @@ class Poisoning:
             self._parameters, self._layout, step, rate, spec.weight_decay, often, step=spec.step
         )
 
-    def look(self, looker: PeerId, peer: PeerId, round_: int, sequence: int) -> int:
+    def look(self, reauditor: PeerId, peer: PeerId, round_: int, sequence: int) -> int:
         """Return a member's audit score of one sequence, in thousandths, computed as a node does."""
         past = self._past[round_]
         new = [parameter.clone() for parameter in self._parameters]
         self._put(past.parameters)
         one = past.batches[peer][sequence : sequence + 1]
         dealt = [gradient.clone() for gradient in self._trial.gradients(one)]
-        own = [gradient.clone() for gradient in self._trial.gradients(past.batches[looker])]
+        own = [gradient.clone() for gradient in self._trial.gradients(past.batches[reauditor])]
         self._put(new)
         share = len(past.batches[peer])
-        worker = self._workers[looker]
+        worker = self._workers[reauditor]
         with torch.no_grad():
             seen = changes([dealt], own, share, self._layout, self._spec, worker)
             return look(past.updates[peer], (table for (table,) in seen)).thousandths
@@ -396,10 +398,10 @@ class Poisoning:
         if self._guard == "audit":
             return counts
         accounts = self.members.accounts
-        out = accounts.left_out()
+        out = accounts.excluded()
         for peer in out | (self._workers.keys() - self.members.members.keys()):
             self.out.setdefault(peer, number)
-        return of_checked(counts, accounts.votes, out, b"%d" % number)
+        return audited_weights(counts, accounts.votes, out, b"%d" % number)
 
     def _put(self, values: Sequence[torch.Tensor]) -> None:
         for parameter, value in zip(self._parameters, values, strict=True):
@@ -409,7 +411,7 @@ class Poisoning:
 def train(name: str, guard: Guard, trial: Trial, options: argparse.Namespace) -> Run:
     """Train one run to its end."""
     poisoning = Poisoning(WAYS[name], guard, trial, options)
-    schedule = usual_schedule(options.rate, options.rounds)
+    schedule = default_schedule(options.rate, options.rounds)
     curve = [(0, trial.evaluate())]
     for number in range(options.rounds):
         poisoning.round(number, learning_rate(schedule, number + 1))

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from defaults import OPTIMIZERS
-from distro_node.node.create.rates import usual_rate
+from distro_node.node.create.rates import default_rate
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from doublings import Doublings, fit
 from runs import best_of, read_runs
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{'':{14 * len(options.over)}}{titles}")
     for each, rate in zip(found, others, strict=True):
         place = "".join(f"{name} {each.place[name]:<8g}"[:14].ljust(14) for name in options.over)
-        taken = usual_rate(round(each.place["parameters"]), optimizer.step)
+        taken = default_rate(round(each.place["parameters"]), optimizer.step)
         costs = each.above(rate), each.above(taken)
         print(
             f"{place}{each.rate:12.2g}{rate:12.2g}{costs[0]:+9.2f} %{taken:12.2g}{costs[1]:+9.2f} %"

@@ -23,7 +23,7 @@ from distro_node.protocol.codec.update import TensorLayout, update_layout
 from going import Going, Part, Stand
 from panels import Panels, Spoken
 from speakers import Speakers
-from training import Trial, usual_schedule
+from training import Trial, default_schedule
 
 EPSILON = 1e-12
 
@@ -89,7 +89,7 @@ def train(
     round's members after they have sent. With `going` the run can be interrupted, unless it has
     committees."""
     setting = trial.setting
-    schedule = usual_schedule(rate, setting.steps)
+    schedule = default_schedule(rate, setting.steps)
     members = [Member(recipe, trial) for _ in range(setting.workers if recipe.own else 1)]
     together = Together(recipe, trial)
     heard = None if recipe.speakers is None else recipe.speakers.listener(trial)

@@ -78,7 +78,7 @@ class Bench(ABC, Generic[Kept]):
         """Make one run."""
 
     @abstractmethod
-    def usual_rate(self, way: str) -> float:
+    def default_rate(self, way: str) -> float:
         """Return the rate around which the search for a variant's rate begins."""
 
     def run(self, way: str, rate: float, seed: int) -> Kept:
@@ -116,7 +116,7 @@ class Bench(ABC, Generic[Kept]):
     def _tried(self, way: str) -> list[Kept]:
         """Return the runs with the sweep's seed, by ascending rate, extended until the best is not
         at the edge or `MOST_RATES` are tried."""
-        usual = self.usual_rate(way)
+        usual = self.default_rate(way)
         runs = [self.run(way, factor * usual, SWEEP_SEED) for factor in (0.5, 1.0, 2.0)]
         while len(runs) < MOST_RATES and (best := best_of(runs)) in (runs[0], runs[-1]):
             factor = 0.5 if best is runs[0] else 2.0

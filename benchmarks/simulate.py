@@ -44,8 +44,8 @@ _SOAK: tuple[tuple[Family, int], ...] = (
     ("network", 12),
     ("crash", 12),
     ("down", 8),
-    ("looks", 8),
-    ("speakers", 6),
+    ("audits", 8),
+    ("committees", 6),
     ("none", 2),
 )
 _CHUNK = sum(share for _, share in _SOAK)

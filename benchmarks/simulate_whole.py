@@ -40,8 +40,8 @@ _SOAK: tuple[tuple[Family, int], ...] = (
     ("liars", 4),
     ("cut", 3),
     ("network", 2),
-    ("speakers", 3),
-    ("looks", 2),
+    ("committees", 3),
+    ("audits", 2),
     ("down", 1),
     ("none", 1),
 )

@@ -24,11 +24,11 @@ from typing import Any
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.training.reaudit_order import next_look
+from distro_node.node.training.reaudit_order import next_reaudit
 from distro_node.protocol.audit.audit_sums import level_test
 from distro_node.protocol.audit.disputes import LAG
 from distro_node.protocol.audit.reputation import (
-    TERM,
+    EPOCH_ROUNDS,
     Audit,
     Reaudit,
     RecordedWork,
@@ -47,11 +47,11 @@ def newest(
     waiting: Iterable[Audit], accounts: ReputationTable, me: PeerId, _now: int, _takes: int
 ) -> Audit | None:
     """Return the latest of the disputes that wait for `me`."""
-    own = [first for first in waiting if accounts.may_look_again(me, first)]
+    own = [first for first in waiting if accounts.may_reaudit(me, first)]
     return own[-1] if own else None
 
 
-ORDERS: dict[str, Choose] = {"the same": next_look, "the newest": newest}
+ORDERS: dict[str, Choose] = {"the same": next_reaudit, "the newest": newest}
 
 
 class CheckedSwarm:
@@ -68,15 +68,15 @@ class CheckedSwarm:
         for peer in others:
             self.close([self.look(founder, peer, GOOD)])
         step = 0
-        while set(self.accounts.votes) != set(self.peers) or self.round % TERM:
+        while set(self.accounts.votes) != set(self.peers) or self.round % EPOCH_ROUNDS:
             # All members audit each other in turn; audits by members without votes do not count.
             step = step % len(others) + 1
             pairs = zip(self.peers, self.peers[step:] + self.peers[:step], strict=True)
-            self.close([self.look(checker, peer, GOOD) for checker, peer in pairs])
+            self.close([self.look(auditor, peer, GOOD) for auditor, peer in pairs])
 
-    def look(self, checker: PeerId, peer: PeerId, score: int) -> Audit:
+    def look(self, auditor: PeerId, peer: PeerId, score: int) -> Audit:
         """Return an audit of the last round."""
-        return Audit(checker, peer, self.round - 1, SHARE, score)
+        return Audit(auditor, peer, self.round - 1, SHARE, score)
 
     def close(self, looks: Iterable[Audit] = (), again: Iterable[Reaudit] = ()) -> None:
         """Close the round with its record."""
@@ -92,7 +92,7 @@ class CheckedSwarm:
             (first, peer)
             for first, dispute in self.accounts.disputes.items()
             if dispute.since + LAG == self.round - 1
-            for peer in sorted(self.accounts.waits_for(first))
+            for peer in sorted(self.accounts.pending_reauditors(first))
         ]
 
 
@@ -122,7 +122,7 @@ def rounds_until_left_out(
                 lasts = chance.randint(max(1, takes - 1), takes + 1)
                 busy[peer] = swarm.round + lasts, chosen
         checkers = chance.sample(honest, _LOW_LOOKS)
-        looks = [swarm.look(checker, swarm.cheat, LOW) for checker in checkers]
+        looks = [swarm.look(auditor, swarm.cheat, LOW) for auditor in checkers]
         swarm.close(looks, again)
         for first, peer in swarm.called():
             waiting[peer].append(first)

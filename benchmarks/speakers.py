@@ -24,7 +24,7 @@ BITS = 8
 class Speakers:
     """How blocks are aggregated."""
 
-    one_of: int
+    rotation_steps: int
     """A member sends the sign of one in this number of coefficients, the next one in the next round;
     the coefficients are the same for all members."""
     top_k: int = 64
@@ -41,7 +41,7 @@ class Speakers:
         what that one sends as an aggregator.
         """
         layout = update_layout(trial.table, 64, self.top_k)
-        bits = sum(tensor.blocks * heard(tensor, self.one_of) for tensor in layout.tensors)
+        bits = sum(tensor.blocks * heard(tensor, self.rotation_steps) for tensor in layout.tensors)
         return (bits / BITS + layout.body_bytes) * self.each / trial.setting.workers
 
     def listener(self, trial: Trial) -> Heard:
@@ -83,7 +83,7 @@ class Heard:
         tensor, momenta = self._tensors[index], self._momenta[index]
         signs = total.flatten(1)
         sent = torch.zeros_like(signs)
-        turns = turns_of(tensor, self._speakers.one_of)
+        turns = turns_of(tensor, self._speakers.rotation_steps)
         for place, momentum in enumerate(momenta):
             # The aggregators of a block are as far apart as possible in the order of coefficients.
             turn = (number + place * len(turns) // len(momenta)) % len(turns)
@@ -102,19 +102,19 @@ def size(tensor: TensorLayout) -> int:
     return tensor.block_rows * tensor.block_columns
 
 
-def heard(tensor: TensorLayout, one_of: int) -> int:
+def heard(tensor: TensorLayout, rotation_steps: int) -> int:
     """Return the number of coefficients of one of its blocks whose signs are sent in a round, at
     most."""
-    return -(-size(tensor) // one_of)
+    return -(-size(tensor) // rotation_steps)
 
 
-def turns_of(tensor: TensorLayout, one_of: int) -> tuple[torch.Tensor, ...]:
+def turns_of(tensor: TensorLayout, rotation_steps: int) -> tuple[torch.Tensor, ...]:
     """Return which coefficients of a block are sent together: each one once per cycle, in random
     order."""
-    return _turns(size(tensor), one_of)
+    return _turns(size(tensor), rotation_steps)
 
 
 @cache
-def _turns(coefficients: int, one_of: int) -> tuple[torch.Tensor, ...]:
+def _turns(coefficients: int, rotation_steps: int) -> tuple[torch.Tensor, ...]:
     order = torch.randperm(coefficients, generator=torch.Generator().manual_seed(coefficients))
-    return order.split(-(-coefficients // one_of))
+    return order.split(-(-coefficients // rotation_steps))

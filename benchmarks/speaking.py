@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from distro_node.protocol.codec.aggregate import decode_tally, joined
+from distro_node.protocol.codec.aggregate import decode_aggregate, joined
 from distro_node.protocol.codec.aggregator import Aggregator
 from distro_node.protocol.codec.exchange_size import received
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
-from distro_node.protocol.codec.sections import most_sections, panel_count, sections
-from distro_node.protocol.codec.sign_vote import PART_FORMAT, cut_sheet, part_bytes
+from distro_node.protocol.codec.sections import committee_count, most_sections, sections
+from distro_node.protocol.codec.sign_vote import PART_FORMAT, cut_sign_vote, part_bytes
 from distro_node.protocol.codec.update import decode_update, encode_update
-from distro_node.protocol.wire.work_specs import SpeakersSpec
+from distro_node.protocol.wire.work_specs import CommitteesSpec
 from llamas import SIZES, llama
 
 CHUNK, SPOKEN, K = 64, 64, 8
@@ -57,31 +57,31 @@ class Costs:
 
 
 def panels(
-    costs: Costs, layout: UpdateLayout, members: int, spec: SpeakersSpec
+    costs: Costs, layout: UpdateLayout, members: int, spec: CommitteesSpec
 ) -> dict[str, float]:
     """Measure a step of a committee member; return its bytes."""
     chance = np.random.default_rng(1)
-    count = panel_count(members, spec.panel, most_sections(layout))
+    count = committee_count(members, spec.min_members, most_sections(layout))
     (whole,), cut = sections(layout, 1), sections(layout, count)
 
     def drawn(size: int) -> bytes:
         # The last byte has unused bits.
         return bytes([PART_FORMAT]) + chance.bytes(size - 2) + b"\0"
 
-    sheet = drawn(part_bytes(whole, spec.one_of, 0))
-    costs.of("cut the own sheet", lambda: cut_sheet(whole, cut, spec.one_of, 0, sheet))
-    size = part_bytes(cut[0], spec.one_of, 0)
+    sheet = drawn(part_bytes(whole, spec.rotation_steps, 0))
+    costs.of("cut the own sheet", lambda: cut_sign_vote(whole, cut, spec.rotation_steps, 0, sheet))
+    size = part_bytes(cut[0], spec.rotation_steps, 0)
     told: list[tuple[bytes | None, int]] = [(drawn(size), 1) for _ in range(members)]
-    speaker = costs.of("begin a term", lambda: Aggregator(cut[0], 0, count, spec.one_of))
-    said = costs.of("say a tally", lambda: speaker.say(0, told))
+    speaker = costs.of("begin a term", lambda: Aggregator(cut[0], 0, count, spec.rotation_steps))
+    said = costs.of("say a tally", lambda: speaker.aggregate(0, told))
     assert costs.of("go on from what counted", lambda: speaker.settle(said))
     tallies = [
-        Aggregator(section, number, count, spec.one_of).say(0, [(None, 1)] * members)
+        Aggregator(section, number, count, spec.rotation_steps).aggregate(0, [(None, 1)] * members)
         for number, section in enumerate(cut)
     ]
     costs.of(
         "read all tallies",
-        lambda: joined(layout, [decode_tally(layout, tally) for tally in tallies]),
+        lambda: joined(layout, [decode_aggregate(layout, tally) for tally in tallies]),
     )
     return {
         "sections": count,
@@ -116,7 +116,10 @@ def main() -> None:
     costs, members = Costs(), options.members
     print(f"{options.size}, {members} members")
     spoken = panels(
-        costs, update_layout(table, CHUNK, SPOKEN), members, SpeakersSpec(one_of=options.one_of)
+        costs,
+        update_layout(table, CHUNK, SPOKEN),
+        members,
+        CommitteesSpec(rotation_steps=options.rotation_steps),
     )
     plain = everybody(costs, update_layout(table, CHUNK, K), members)
     for what, found in (("panels", spoken), (f"k = {K} of everybody", plain)):
@@ -125,7 +128,7 @@ def main() -> None:
         "size": options.size,
         "parameters": sum(spec.elements for spec in table),
         "members": members,
-        "one_of": options.one_of,
+        "rotation_steps": options.rotation_steps,
         "spoken_k": SPOKEN,
         "k": K,
         "machine": platform.machine(),

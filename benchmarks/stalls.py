@@ -42,7 +42,7 @@ from distro_node.node.session.update_exchange import RECENT_UPDATES
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
-from distro_node.node.telemetry.loop_lag import StallMeter, spare_what_stays
+from distro_node.node.telemetry.loop_lag import StallMeter, freeze_permanent_objects
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.answers import SnapshotResult, StepApplied
@@ -319,7 +319,7 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
         print(json.dumps(results[-1]), flush=True)
 
     # As the command does.
-    spare_what_stays()
+    freeze_permanent_objects()
     runner, chain = world.runner, world.chain
 
     if options.slow_disk:

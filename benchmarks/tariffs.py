@@ -38,8 +38,8 @@ ZONES = {"London": 0, "Chicago": -6, "Tokyo": 9}
 _SLOT_SECONDS = 1800
 _SLOTS_A_DAY = 48
 _DAYS = 7
-_ASK_SECONDS = 300
-_ASKS = _DAYS * 86_400 // _ASK_SECONDS
+_REQUEST_TIMEOUT_SECONDS = 300
+_ASKS = _DAYS * 86_400 // _REQUEST_TIMEOUT_SECONDS
 _OUTAGE_SECONDS = 3 * 3600
 _NIGHT = "22:00-07:00"
 
@@ -148,9 +148,9 @@ def at_work(decide: Decide, week: np.ndarray, answered: np.ndarray, offset: int)
     prices of the zone in its own time, which is `offset` hours from UTC."""
     working = np.empty(_ASKS, dtype=bool)
     for ask in range(_ASKS):
-        local = (ask * _ASK_SECONDS + offset * 3600) % (_DAYS * 86_400)
+        local = (ask * _REQUEST_TIMEOUT_SECONDS + offset * 3600) % (_DAYS * 86_400)
         price = float(week[local // _SLOT_SECONDS]) if answered[ask] else None
-        working[ask] = not decide(ask * _ASK_SECONDS, local // 60 % 1440, price)
+        working[ask] = not decide(ask * _REQUEST_TIMEOUT_SECONDS, local // 60 % 1440, price)
     return working
 
 
@@ -164,8 +164,8 @@ def simulate(seed: int, setting: Setting) -> tuple[dict[str, Outcome], dict[str,
     for zone in ZONES:
         for member in range(each):
             heard = rng.random(_ASKS) >= setting.unanswered
-            outage = int(rng.integers(0, _ASKS - _OUTAGE_SECONDS // _ASK_SECONDS))
-            heard[outage : outage + _OUTAGE_SECONDS // _ASK_SECONDS] = False
+            outage = int(rng.integers(0, _ASKS - _OUTAGE_SECONDS // _REQUEST_TIMEOUT_SECONDS))
+            heard[outage : outage + _OUTAGE_SECONDS // _REQUEST_TIMEOUT_SECONDS] = False
             answered[zone, member] = heard
     outcomes, curves = {}, {}
     for name, make in STRATEGIES.items():
@@ -176,17 +176,19 @@ def simulate(seed: int, setting: Setting) -> tuple[dict[str, Outcome], dict[str,
                 tariffs[zone][: _DAYS * _SLOTS_A_DAY],
                 tariffs[zone][_DAYS * _SLOTS_A_DAY :],
             )
-            local = (np.arange(_ASKS) * _ASK_SECONDS + offset * 3600) % (_DAYS * 86_400)
+            local = (np.arange(_ASKS) * _REQUEST_TIMEOUT_SECONDS + offset * 3600) % (_DAYS * 86_400)
             paid = week[local // _SLOT_SECONDS]
             working = np.zeros(_ASKS, dtype=int)
             for member in range(each):
                 works = at_work(make(before, setting), week, answered[zone, member], offset)
                 back = works & ~np.concatenate(([True], works[:-1]))
-                used = setting.watts * _ASK_SECONDS * works
+                used = setting.watts * _REQUEST_TIMEOUT_SECONDS * works
                 joules += used.sum()
                 money += (used * paid).sum() / JOULES_PER_KWH / 100
                 cheap += used[paid < np.median(week)].sum()
-                seconds = works.sum() * _ASK_SECONDS - back.sum() * setting.return_seconds
+                seconds = (
+                    works.sum() * _REQUEST_TIMEOUT_SECONDS - back.sum() * setting.return_seconds
+                )
                 updates += seconds / setting.round_seconds
                 returns += int(back.sum())
                 working += works
@@ -214,7 +216,7 @@ def plot(curves: dict[str, np.ndarray], file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    days = np.arange(_ASKS) * _ASK_SECONDS / 86_400
+    days = np.arange(_ASKS) * _REQUEST_TIMEOUT_SECONDS / 86_400
     figure, (above, below) = pyplot.subplots(2, 1, figsize=(10, 5.5), sharex=True)
     for zone in ZONES:
         above.plot(days, curves[f"prices {zone}"], linewidth=1, label=zone)

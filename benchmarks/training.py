@@ -218,7 +218,7 @@ def train(
     going = going or Going(None, {})
     setting = trial.setting
     rounds = round(setting.steps / (1 - trouble.absent)) if trouble.again else setting.steps
-    schedule = usual_schedule(variant.rate, rounds)
+    schedule = default_schedule(variant.rate, rounds)
     step: _Step
     if isinstance(variant.optimizer, OptimizerSpec):
         step = _DistroStep(variant.optimizer, variant.state, trouble, trial)
@@ -245,7 +245,7 @@ def train(
     return Run(name, curve[-1][1], mean, dense / mean if mean else 1.0, described, curve)
 
 
-def usual_schedule(peak: float, rounds: int) -> ScheduleSpec:
+def default_schedule(peak: float, rounds: int) -> ScheduleSpec:
     """Return the schedule of all these runs: a warm-up, a plateau, and a linear decay over the
     second half."""
     return ScheduleSpec(
@@ -365,7 +365,7 @@ class _DistroStep(_Step):
         if trouble.overlap:
             self._stale.swap()
             self._stale.keep()
-        left_out = contradicted(layout, sent, number) if spec.audit else set()
+        left_out = contradicted(layout, sent, number) if spec.outlier_filter else set()
         updates = [update for index, update in enumerate(sent) if index not in left_out]
         # With overlap an update is taken before the previous round's record exists.
         heard, self._record = self._record if trouble.overlap else updates, updates

@@ -11,8 +11,8 @@ step:
 
 - `equal`: every member has the same number of sequences;
 - `by speed`: each has its number in `--shares`, and one sign for each coefficient, as with
-  `say = "equal"`;
-- `twice`: the same, and an update is weighted by the program's own rule, with `say = "share"`;
+  `update_weight = "equal"`;
+- `twice`: the same, and an update is weighted by the program's own rule, with `update_weight = "share"`;
 - `weighed`: the same, and an update's signs are weighted by its number of sequences;
 - `k by share`: an update's number of coefficients is proportional to its sequences; the total is the
   same.
@@ -40,7 +40,7 @@ from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
 from distro_node.protocol.sampling.update_weights import by_share
 from distro_node.protocol.wire.manifest import OptimizerSpec
-from training import Setting, Trial, read_corpus, usual_schedule
+from training import Setting, Trial, default_schedule, read_corpus
 
 WAYS = ("equal", "by speed", "twice", "weighed", "k by share")
 
@@ -60,7 +60,7 @@ def train(way: str, trial: Trial, shares: Sequence[int], spec: OptimizerSpec, ra
     often = heard(way, counts)
     parameters = [parameter.data for parameter in trial.parameters]
     steps = setting.steps
-    schedule = usual_schedule(rate, setting.steps)
+    schedule = default_schedule(rate, setting.steps)
     for number in range(1, steps + 1):
         batch = np.split(trial.next_batch(), np.cumsum(counts)[:-1])
         updates: list[DecodedUpdate] = []
@@ -132,7 +132,7 @@ def main() -> None:
     options = parser.parse_args()
     if sum(options.shares) % len(options.shares):
         parser.error("equal shares have to be whole: the sum of --shares by their number")
-    spec = replace(OptimizerSpec(), top_k=8, audit=False)
+    spec = replace(OptimizerSpec(), top_k=8, outlier_filter=False)
     if "k by share" in options.ways and spec.top_k * len(options.shares) % sum(options.shares):
         parser.error(f"the sum of --shares has to divide {spec.top_k} times their number")
     corpus = options.corpus or [Path(sysconfig.get_paths()["stdlib"])]

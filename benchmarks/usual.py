@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--swarms", type=int, default=20_000)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
-    rule = verdict.SAID
+    rule = verdict.MIN_AUDITS
     cases: list[dict[str, Any]] = []
     print(
         f"{'votes':14}{'deviation':>10}{'looks':>6}{'usual':>8}{'1 in 1,000':>12}{'failures a look':>17}"
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for deviation in DEVIATIONS:
             for looks in LOOKS:
                 case = {"votes": name, "deviation": deviation, "looks": looks}
-                with mock.patch.object(verdict, "SAID", looks):
+                with mock.patch.object(verdict, "MIN_AUDITS", looks):
                     case |= measure(votes, looks, deviation, options.swarms, random.Random(1))
                 cases.append(case)
                 print(

@@ -2,7 +2,7 @@
 
     python benchmarks/verdicts.py [--rounds 10000] [--seeds 2] [--rows NAME …] [--json FILE]
 
-All members have votes. The program's own rules decide (`protocol/checks/`, `chain/beacon`,
+All members have votes. The program's own rules decide (`protocol/audit/`, `chain/beacon`,
 `chain/leaders`): who leads, the beacon's value, who audits whom, who is called to a dispute, its
 outcome. Scores are drawn as in `votes.py`. Liars act together, know all their secrets, and
 
@@ -37,15 +37,15 @@ from typing import Any
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.audit_sums import level_test
-from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES, call
-from distro_node.protocol.audit.lottery import SECRET_BYTES, AuditTarget, drawn_look
+from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES, draw_jury
+from distro_node.protocol.audit.lottery import SECRET_BYTES, AuditTarget, draw_audit
 from distro_node.protocol.audit.reputation import (
     FRESH,
     Audit,
     Reaudit,
     RecordedWork,
     ReputationTable,
-    chance_to_look,
+    audit_probability,
 )
 from distro_node.protocol.audit.verdict import failed
 from distro_node.protocol.chain.beacon import REVEALED_AFTER, next_value
@@ -186,8 +186,8 @@ class Swarm:
     def _calls_of(self, value: bytes, round_: int) -> float:
         worth = 0.0
         for first, dispute in self.accounts.disputes.items():
-            if dispute.since + LAG == round_ and first.checker in self.liars:
-                called = call(self.accounts.votes, first.name + value)
+            if dispute.since + LAG == round_ and first.auditor in self.liars:
+                called = draw_jury(self.accounts.votes, first.name + value)
                 seats = sum(called.weights.get(peer, 0) for peer in self.liars)
                 worth += 10 * (seats >= called.needed) + seats / called.needed
         return worth
@@ -204,7 +204,7 @@ class Swarm:
     def _of_record(self, *, hostile: bool) -> tuple[list[Audit], list[Reaudit]]:
         now, target = self.round, self.target
         firsts = [look for look in self._said if look.round > now - FRESH]
-        chosen = [look for look in firsts if not hostile or look.checker in self.liars]
+        chosen = [look for look in firsts if not hostile or look.auditor in self.liars]
         self._said = [look for look in firsts if look not in chosen]
         self._held = [
             look for look in self._held if look.round > now - FRESH and look.peer == target
@@ -216,7 +216,7 @@ class Swarm:
         ready = [
             (at, look)
             for at, look in self._again
-            if at <= now and (not hostile or look.looker in self.liars)
+            if at <= now and (not hostile or look.reauditor in self.liars)
         ]
         self._again = [each for each in self._again if each not in ready]
         return chosen, [look for _, look in ready]
@@ -228,8 +228,8 @@ class Swarm:
         votes = self.accounts.votes
         shares = {p: share for p, share in self.shares.items() if p not in self._away}
         counts = _counts(tuple(shares.items()))
-        chance = chance_to_look(votes, peer, EVERY)
-        return drawn_look(secrets[peer], lot, peer, shares, counts, votes, chance)
+        chance = audit_probability(votes, peer, EVERY)
+        return draw_audit(secrets[peer], lot, peer, shares, counts, votes, chance)
 
     def _look(self, now: int, shares: dict[PeerId, int]) -> None:
         """Make the members' audits of the round that was just decided."""
@@ -254,7 +254,7 @@ class Swarm:
         for first, dispute in self.accounts.disputes.items():
             if dispute.since + LAG != now:
                 continue
-            for peer in sorted(self.accounts.waits_for(first)):
+            for peer in sorted(self.accounts.pending_reauditors(first)):
                 lies = self.attack and peer in self.liars
                 if not lies and self.random.random() < NEVER:
                     continue
@@ -287,7 +287,7 @@ class Swarm:
             self._updates.pop(key, None)
         self._secrets.pop(now - 3 * FRESH, None)
         self._again = [each for each in self._again if each[1].first in self.accounts.disputes]
-        for peer in self.accounts.left_out():
+        for peer in self.accounts.excluded():
             self.out.setdefault(peer, now)
         if self.attack:
             votes = self.accounts.votes
@@ -312,14 +312,14 @@ def attacked(members: int, seed: int, rounds: int, idle: int = 0) -> dict[str, A
         first = {peer: at - swarm.began for peer, at in swarm.out.items()}
         if idle and swarm.idle <= swarm.out.keys():
             break
-    tally = swarm.accounts.tally
+    tally = swarm.accounts.totals
     return {
         "honest_out": sum(peer not in swarm.liars for peer in first),
         "idle_out_after": sorted(at for peer, at in first.items() if peer in swarm.idle),
         "votes_most": swarm.votes_most,
-        "words_accused": sum(swarm.accounts[peer].standings.word.accused for peer in swarm.liars),
+        "words_accused": sum(swarm.accounts[peer].sums.own_audits.accused for peer in swarm.liars),
         "honest_words_accused": sum(
-            swarm.accounts[peer].standings.word.accused
+            swarm.accounts[peer].sums.own_audits.accused
             for peer in swarm.peers
             if peer not in swarm.liars
         ),

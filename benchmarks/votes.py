@@ -3,7 +3,7 @@
     python benchmarks/votes.py [--rounds 1000] [--checks 1000000] [--seeds 5] [--json FILE]
 
 A swarm of twenty honest members, one of them the founder, and a thousand identities of an adversary
-that computes a tenth of all sequences. The program's own rules decide (`protocol/checks/`): who
+that computes a tenth of all sequences. The program's own rules decide (`protocol/audit/`): who
 audits whom, what follows from a low score, who has which votes. Scores are drawn as measured
 (`benchmarks/checks.py`): from normal distributions, with the correlations of the sequences of one
 update and of two members' audits of one sequence. Nothing is trained here, and no message is lost.
@@ -28,8 +28,8 @@ from typing import Any
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.audit_sums import level_test
-from distro_node.protocol.audit.disputes import LAG, LASTS, MOST_SEQUENCES
-from distro_node.protocol.audit.lottery import SECRET_BYTES, drawn_look
+from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES, REAUDIT_ROUNDS
+from distro_node.protocol.audit.lottery import SECRET_BYTES, draw_audit
 from distro_node.protocol.audit.reputation import Audit, Reaudit, RecordedWork, ReputationTable
 from distro_node.protocol.audit.verdict import failed
 from distro_node.protocol.sampling.update_weights import by_share
@@ -157,26 +157,26 @@ class Swarm:
         record = self.random.randbytes(32)
         looks = []
         for peer in self.accounts.votes:
-            if (checker := self.members.get(peer)) is None:
+            if (auditor := self.members.get(peer)) is None:
                 continue
-            look = drawn_look(
+            look = draw_audit(
                 self.random.randbytes(SECRET_BYTES),
                 record,
                 peer,
                 shares,
                 by_share(shares),
                 self.accounts.votes,
-                self.accounts.chance_to_look(peer, self.every),
+                self.accounts.audit_probability(peer, self.every),
             )
             if look is not None:
-                score = self._score(checker, look.peer, self._round, look.sequence)
+                score = self._score(auditor, look.peer, self._round, look.sequence)
                 share = shares[look.peer]
                 looks.append(Audit(peer, look.peer, self._round, share, score))
         return looks
 
     def _second_looks(self, first: Audit) -> list[Reaudit]:
         looks = []
-        for peer in sorted(self.accounts.waits_for(first) & self.members.keys()):
+        for peer in sorted(self.accounts.pending_reauditors(first) & self.members.keys()):
             if first.peer not in self.members:
                 break
             scores = [
@@ -188,7 +188,9 @@ class Swarm:
         return looks
 
     def _forget(self) -> None:
-        for key in [key for key in self._updates if key[1] <= self._round - 2 * LASTS - LAG]:
+        for key in [
+            key for key in self._updates if key[1] <= self._round - 2 * REAUDIT_ROUNDS - LAG
+        ]:
             del self._updates[key]
 
     def _show_the_door(self) -> None:
@@ -212,9 +214,9 @@ class Swarm:
         if self.half_vote is None and 2 * voting >= len(self.honest):
             self.half_vote = self._round
 
-    def _score(self, looker: Agent, peer: PeerId, round_: int, sequence: int) -> int:
+    def _score(self, reauditor: Agent, peer: PeerId, round_: int, sequence: int) -> int:
         """Return a member's score of one sequence, in thousandths."""
-        if looker.lies:
+        if reauditor.lies:
             return 15_000 if self.members[peer].hostile else 0
         update = self._updates[peer, round_]
         mean, deviation = WORKED if update.worked else IDLE
@@ -308,7 +310,7 @@ def attack(name: str, rounds: int, seed: int) -> dict[str, Any]:
         "honest_accused": swarm.accused,
         "half_of_the_honest_vote_after": swarm.half_vote,
         "looks": swarm.looks,
-        "second_looks": swarm.again,
+        "reaudits": swarm.again,
     }
 
 
@@ -333,7 +335,7 @@ def honest_alone(checks: int, seed: int) -> dict[str, int]:
     swarm = Swarm(seed, honest_members(EQUAL), every=1)
     while swarm.looks < checks:
         swarm.step()
-    return {"checks": swarm.looks, "second_looks": swarm.again, "accused": swarm.accused}
+    return {"checks": swarm.looks, "reaudits": swarm.again, "accused": swarm.accused}
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ MAX_CONNECTIONS = 512
 # Per IP address, so that many peers at one address cannot lock out all others.
 MAX_CONNECTIONS_PER_ADDRESS = 128
 _METRICS_SECONDS = 1.0
-_ANSWER_SECONDS = 0.2
+_REPLY_TIMEOUT_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ async def _serve(
                     with trio.move_on_after(_METRICS_SECONDS):
                         await leaving.wait()
                 # Leaves time to answer the `leave` command first.
-                await trio.sleep(_ANSWER_SECONDS)
+                await trio.sleep(_REPLY_TIMEOUT_SECONDS)
                 nursery.cancel_scope.cancel()
         finally:
             if page:

@@ -63,7 +63,7 @@ class InSwarm(Supervised, Protocol):
         ...
 
     @property
-    def told_to_leave(self) -> bool:
+    def leave_requested(self) -> bool:
         """Whether the session was told to end; otherwise it ended by itself."""
         ...
 
@@ -153,13 +153,13 @@ async def serve_owner(
             async def listening() -> None:
                 await _bound(settings, partial(_check_listening, settings), telemetry.report)
 
-            while await supervisor.next_stay(listening):
+            while await supervisor.next_session(listening):
                 async with _network(settings, limits, identity) as network:
                     stay = begin(settings, data, identity, network, telemetry)
                     with supervisor.serving(stay):
                         await stay.run(ticket)
                 finished = stay.run_is_over
-                if not stay.told_to_leave:
+                if not stay.leave_requested:
                     break
     return finished
 

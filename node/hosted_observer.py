@@ -19,13 +19,13 @@ from ..protocol.wire.introductions import Registry
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.swarm_id import swarm_text
 from .control.command_socket import Handler
-from .control.supervisor import whole_status
+from .control.supervisor import merged_status
 from .dashboard.address import Address, open_address
 from .dashboard.listener import serve_dashboard
 from .errors import UserError, leaves
 from .network.addresses import parse_dial
 from .network.network import Network
-from .observer import ObserverSession, link_for_everybody
+from .observer import ObserverSession, public_link
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.disk_faults import explain_disk
@@ -36,7 +36,7 @@ from .telemetry.telemetry import Telemetry
 _log = logging.getLogger(__name__)
 
 # Short enough to notice space freed on a full disk, long enough not to retry all the time.
-_AGAIN_SECONDS = 60.0
+_RETRY_SECONDS = 60.0
 _ALWAYS = ScheduleStatus(at_work=True, by_command=False, active=None, until=None, holds=())
 
 
@@ -102,7 +102,7 @@ class HostedObserver:
         """Return what the page shows."""
         nothing = SessionStatus(swarm=None, line=NO_LINE, reach=None)
         now = nothing if self._observation is None else self._observation.status()
-        return whole_status(self._node, _ALWAYS, self._telemetry, now)
+        return merged_status(self._node, _ALWAYS, self._telemetry, now)
 
     async def run(self, network: Network, registry: Registry) -> None:
         """Follow the swarm over a bootstrap peer's network, and serve the page, for ever. `registry` has
@@ -110,7 +110,7 @@ class HostedObserver:
 
         def invite(manifest: Manifest) -> str | None:
             bootstrap = self._settings.bootstrap or tuple(network.addresses)
-            return link_for_everybody(replace(self._settings, bootstrap=bootstrap), manifest)
+            return public_link(replace(self._settings, bootstrap=bootstrap), manifest)
 
         files, me = self._data.swarm(self._settings.swarm), self._identity.peer
         served = serve_dashboard(self._address, self, files, self._settings.swarm, me, invite)
@@ -124,7 +124,7 @@ class HostedObserver:
                     told = text
                 self._telemetry.enter("connecting")
                 self._telemetry.report(f"the swarm cannot be followed: {problem.problem}", 0, 0)
-                await trio.sleep(_AGAIN_SECONDS)
+                await trio.sleep(_RETRY_SECONDS)
 
     async def _look(self, network: Network, registry: Registry) -> UserError:
         """Follow the swarm until an error that the owner has to fix, and return that error."""

@@ -60,10 +60,10 @@ class MemoryFit:
     """Free memory of each GPU; CPUs share one memory."""
     choices: tuple[MemoryPlan, ...]
     """Every way to train, cheapest first."""
-    look_room: int
+    audit_bytes: int
     """Bytes of main memory that must be free, on top of training, to audit others' work; with less this
     machine audits nothing. 0 in a swarm without audits."""
-    speaker_room: int
+    aggregator_room: int
     """Bytes of main memory that must be free, on top of training, to aggregate the whole model in a
     swarm of one committee; with less this machine abstains. 0 in a swarm without committees."""
 
@@ -89,8 +89,8 @@ class MemoryFit:
             "shards": self.shards,
             "room": asdict(self.room),
             "fits": self.chosen is not None,
-            "look_room": self.look_room,
-            "speaker_room": self.speaker_room,
+            "audit_bytes": self.audit_bytes,
+            "aggregator_room": self.aggregator_room,
             "choices": [
                 {
                     **asdict(choice.options.state),
@@ -173,6 +173,6 @@ def fit_workload(
         shards=work.shards,
         room=room,
         choices=every,
-        look_room=work.look_room,
-        speaker_room=work.speaker_room,
+        audit_bytes=work.audit_bytes,
+        aggregator_room=work.aggregator_room,
     )

@@ -17,7 +17,7 @@ import trio
 from ..crypto.identity import Identity, PeerId, peer_text
 from ..protocol.chain.chain_comparison import FetchBackoff
 from ..protocol.chain.ledger import Ledger
-from ..protocol.member.shutdown import LOOK_SECONDS
+from ..protocol.member.shutdown import CHECK_INTERVAL_SECONDS
 from ..protocol.wire.introductions import Registry
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.messages import RecordId
@@ -26,7 +26,7 @@ from .control.limits import BandwidthLimits
 from .daemon import serve_owner
 from .network.cancel_scopes import open_scope
 from .network.network import Network
-from .session.audit_report import AuditMetricsUpdater, checks_status
+from .session.audit_report import AuditMetricsUpdater, audits_status
 from .session.join import fetch_ledger, find_manifest, follow_ledger
 from .session.peering import SwarmPeering
 from .session.seeding import ResultSeeder
@@ -35,24 +35,24 @@ from .session.version_watch import change_status
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.swarm_store import SwarmStore
-from .telemetry.audit_status import ChecksStatus
+from .telemetry.audit_status import AuditsStatus
 from .telemetry.status import ChangeStatus, MemberStatus, SessionStatus, SwarmStatus
 from .telemetry.telemetry import Telemetry
 from .util.background import keep_running
 
 # A request of some hundred bytes to each of a few peers; a page three seconds late is still live.
-_AGAIN_SECONDS = 3.0
+_RETRY_SECONDS = 3.0
 # After this many requests it compares its chain with others': its own may have been abandoned.
-_COMPARED_LOOKS = 10
+_COMPARED_AUDITS = 10
 
 
 async def run_observer(settings: DaemonSettings) -> None:
     """Follow a swarm until told to leave. Raises `UserError`."""
-    invite = partial(link_for_everybody, settings)
+    invite = partial(public_link, settings)
     await serve_owner(settings, ObserverSession, observer=True, invite=invite)
 
 
-def link_for_everybody(settings: DaemonSettings, manifest: Manifest) -> str | None:
+def public_link(settings: DaemonSettings, manifest: Manifest) -> str | None:
     """Return the link with which any peer can join the swarm; None if it is by invitation only."""
     # A ticket belongs to one guest, who gets it from the founder.
     if manifest.admission.issuer is not None:
@@ -80,14 +80,14 @@ class ObserverSession:
         self._contact = SwarmPeering(
             settings, data, identity, network, telemetry, registry=registry
         )
-        self.told_to_leave = False
+        self.leave_requested = False
         self._hosts, self._shared = settings.serve_result, registry is not None
         self._looking = open_scope()
         self._manifest: Manifest | None = None
         self._host: ResultSeeder | None = None
         self._seen: _Seen | None = None
         self._looked = trio.current_time()
-        self._checked = AuditMetricsUpdater(telemetry.metrics.checks, None)
+        self._checked = AuditMetricsUpdater(telemetry.metrics.audits, None)
 
     async def run(self, ticket: bytes) -> None:
         """Find the swarm and follow it until told to leave. Raises `UserError`."""
@@ -100,7 +100,7 @@ class ObserverSession:
 
     def leave(self) -> None:
         """End the session. An observer has no one to say goodbye to."""
-        self.told_to_leave = True
+        self.leave_requested = True
         self._looking.cancel()
 
     def keep_to(self, limits: BandwidthLimits) -> None:
@@ -128,12 +128,12 @@ class ObserverSession:
         self._tell(ledger, len(ledger) - 1)
         looks, rests = 0, FetchBackoff()
         while True:
-            await trio.sleep(LOOK_SECONDS if ends_soon(ledger) else _AGAIN_SECONDS)
+            await trio.sleep(CHECK_INTERVAL_SECONDS if ends_soon(ledger) else _RETRY_SECONDS)
             length, head = len(ledger), ledger.head
             await follow_ledger(means, manifest, ledger, store, _unseen)
-            first = follows_anew(ledger, length, head)
+            first = restarts_following(ledger, length, head)
             looks += 1
-            if looks % _COMPARED_LOOKS == 0:
+            if looks % _COMPARED_AUDITS == 0:
                 _, better = await compare_chains(
                     self._network,
                     manifest,
@@ -171,7 +171,7 @@ class ObserverSession:
             ledger.membership(len(ledger)).peers,
             ledger.versions[len(ledger)].now,
             change_status(ledger),
-            checks_status(ledger, None),
+            audits_status(ledger, None),
             ended=ledger.finished,
         )
         self._checked.update(ledger)
@@ -190,15 +190,15 @@ class ObserverSession:
             awaited=(),
             ended=seen is not None and seen.ended,
             decided_seconds=self._telemetry.learned_seconds(trio.current_time()),
-            apart=(),
+            diverged=(),
             version=None if seen is None else seen.version,
-            change=None if seen is None else seen.change,
-            hosted_round=None if self._host is None else self._host.round,
-            checks=None if seen is None else seen.checks,
+            version_change=None if seen is None else seen.change,
+            served_round=None if self._host is None else self._host.round,
+            audits=None if seen is None else seen.checks,
         )
 
 
-def follows_anew(ledger: Ledger, length: int, head: RecordId) -> int:
+def restarts_following(ledger: Ledger, length: int, head: RecordId) -> int:
     """Return the first round of a ledger that is new to a reader who knew `length` rounds up to `head`:
     0 if the ledger was replaced by another chain."""
     grew = len(ledger) >= length and ledger.parent(length) == head
@@ -224,7 +224,7 @@ class _Seen:
     version: int
     """Protocol version in that round."""
     change: ChangeStatus | None
-    checks: ChecksStatus | None
+    checks: AuditsStatus | None
     ended: bool
     """Whether the chain has the run's last record."""
 
@@ -232,7 +232,7 @@ class _Seen:
 def _members(peers: Sequence[PeerId], connected: Container[PeerId]) -> tuple[MemberStatus, ...]:
     return tuple(
         MemberStatus(
-            peer=peer_text(peer), me=False, connected=peer in connected, heard_seconds=None
+            peer=peer_text(peer), me=False, connected=peer in connected, last_message_seconds=None
         )
         for peer in peers
     )

@@ -186,7 +186,7 @@ class DaemonSettings:
     sandbox: bool = True
     """The trainer drops access to the network and to all files but its own, where the system can do
     that."""
-    own_data: tuple[Path, ...] = ()
+    private_data: tuple[Path, ...] = ()
     """Files and folders to train on, in a swarm of private data."""
     privacy: PrivacySettings | None = None
     """Differential privacy for the updates; None: no limit on what they reveal."""

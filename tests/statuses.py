@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distro_node.node.telemetry.audit_status import ChecksStatus, LeftOut, OwnChecks
+from distro_node.node.telemetry.audit_status import AuditsStatus, LeftOut, OwnAudits
 from distro_node.node.telemetry.privacy import PrivacyStatus
 from distro_node.node.telemetry.status import (
     NO_ENERGY,
@@ -34,17 +34,21 @@ ME = "12D3KooWRwvjkGxUF6KC3rbtbQHNfmHL5VAFeCBbtYnshHRwn4H"
 B, C = "12D3KooWaaaaaaBBBBBB", "12D3KooWaaaaaaCCCCCC"
 
 MEMBERS = (
-    MemberStatus(peer=ME, me=True, connected=True, heard_seconds=None, share=0.5, capacity=86_400),
+    MemberStatus(
+        peer=ME, me=True, connected=True, last_message_seconds=None, share=0.5, capacity=86_400
+    ),
     MemberStatus(
         peer=B,
         me=False,
         connected=True,
-        heard_seconds=0.4,
+        last_message_seconds=0.4,
         share=0.25,
         capacity=500_000,
-        why="shrunk: came late",
+        share_reason="shrunk: came late",
     ),
-    MemberStatus(peer=C, me=False, connected=False, heard_seconds=12.0, share=0.25, why="new"),
+    MemberStatus(
+        peer=C, me=False, connected=False, last_message_seconds=12.0, share=0.25, share_reason="new"
+    ),
 )
 EVENTS = tuple(
     EventStatus(time=1e6 + n, round=n, kind="joined", peer=ME, text=f"event {n}") for n in range(50)
@@ -59,26 +63,33 @@ SWARM = SwarmStatus(
     awaited=(),
     ended=False,
     decided_seconds=41.0,
-    apart=(),
+    diverged=(),
     version=4,
-    change=None,
-    hosted_round=None,
-    checks=None,
+    version_change=None,
+    served_round=None,
+    audits=None,
 )
-OWN_CHECKS = OwnChecks(
-    counts=True, votes=1024, checks=12, low=1, failed=0, looks=9, why=None, passes_until_back=0
+OWN_CHECKS = OwnAudits(
+    counts=True,
+    votes=1024,
+    audited=12,
+    low=1,
+    failed=0,
+    audits_made=9,
+    reason=None,
+    passes_until_counted=0,
 )
-CHECKS = ChecksStatus(
-    looks=1430,
+CHECKS = AuditsStatus(
+    audits=1430,
     low=12,
     disputes=1,
     votes=8192,
     voters=2,
-    left_out=(LeftOut(peer=C, why="3 of 14 checks of its work failed"),),
+    excluded=(LeftOut(peer=C, reason="3 of 14 checks of its work failed"),),
     own=OWN_CHECKS,
 )
 LEFT_OUT = replace(
-    OWN_CHECKS, counts=False, votes=0, low=5, failed=3, why="failed", passes_until_back=63
+    OWN_CHECKS, counts=False, votes=0, low=5, failed=3, reason="failed", passes_until_counted=63
 )
 SCORES = TaskScores(
     swarm="swarm-abc",
@@ -132,7 +143,7 @@ TRAINING = Status(
     ),
     state="training",
     progress=None,
-    shift=ScheduleStatus(at_work=True, by_command=False, active=None, until=None, holds=()),
+    schedule=ScheduleStatus(at_work=True, by_command=False, active=None, until=None, holds=()),
     training=TrainingStatus(
         round=17,
         phase="compute",
@@ -171,7 +182,7 @@ TRAINING = Status(
     seconds_left=7467.5,
     scores=SCORES,
     line=LineStatus(
-        carried_bytes=3_400_000_000,
+        relayed_bytes=3_400_000_000,
         sent_bytes=100_000,
         received_bytes=200_000,
         peers=2,
@@ -190,12 +201,12 @@ AWAITING = replace(
     swarm=replace(
         SWARM,
         awaited=(Awaited(peer=C, silent_seconds=12.2, lease_seconds=20.0),),
-        apart=(B,),
-        checks=CHECKS,
+        diverged=(B,),
+        audits=CHECKS,
     ),
     reach=UNREACHABLE,
     progress=Progress(what="replaying rounds", done=3, total=None),
-    shift=ScheduleStatus(
+    schedule=ScheduleStatus(
         at_work=True,
         by_command=True,
         active="22:00-07:00",
@@ -207,7 +218,7 @@ EARLY = Status(
     node=replace(TRAINING.node, metrics=None, dashboard=None),
     state="syncing",
     progress=Progress(what="fetching the model", done=3, total=8),
-    shift=TRAINING.shift,
+    schedule=TRAINING.schedule,
     training=TrainingStatus(
         round=None,
         phase="idle",

@@ -18,7 +18,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.session import aggregator as panelist_module
-from distro_node.node.session.aggregator import AggregatorTask, panelist_of
+from distro_node.node.session.aggregator import AggregatorTask, aggregator_task
 from distro_node.node.session.sign_vote_exchange import SignVoteExchange
 from distro_node.node.session.update_exchange import UpdateExchange
 from distro_node.node.storage.blob_store import BlobStore
@@ -26,11 +26,11 @@ from distro_node.node.storage.sign_vote_store import PartStore
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.client import TrainedUpdate as Made
-from distro_node.protocol.codec.aggregate import SAID_NOTHING, decode_tally
-from distro_node.protocol.codec.aggregator import room_to_speak
+from distro_node.protocol.codec.aggregate import ABSTENTION, decode_aggregate
+from distro_node.protocol.codec.aggregator import aggregator_bytes
 from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sign_vote import encode_part, heard_of, step_of
-from distro_node.protocol.codec.sign_vote_tree import part_name, sheet_id, with_way
+from distro_node.protocol.codec.sign_vote import encode_part, selected_count, step_of
+from distro_node.protocol.codec.sign_vote_tree import part_name, sign_vote_id, with_proof
 from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.member.effects import FetchUpdate, MakeAggregate, Train
 from distro_node.protocol.member.inputs import Trained
@@ -67,11 +67,11 @@ class Desk:
             self.world.chain.manifest,
             Telemetry(self.peer, Metrics(version="test")),
         )
-        speakers = manifest.speakers
-        assert speakers is not None
-        self.sheets = SignVoteExchange(
+        committees = manifest.committees
+        assert committees is not None
+        self.sign_votes = SignVoteExchange(
             manifest=manifest,
-            speakers=speakers,
+            committees=committees,
             member=self.member,
             network=network,
             store=self.parts,
@@ -89,9 +89,11 @@ class Desk:
             ids=BoundedTable(1000),
             tell=self.reports.append,
             expect=lambda *_: None,
-            sheets=self.sheets,
+            sign_votes=self.sign_votes,
         )
-        found = panelist_of(manifest, self.store, self.updates, self.sheets, self.reports.append)
+        found = aggregator_task(
+            manifest, self.store, self.updates, self.sign_votes, self.reports.append
+        )
         assert found is not None
         self.panelist: AggregatorTask = found
 
@@ -123,28 +125,31 @@ class Desk:
 
     # Actions
 
-    def sheet(self, round_: int, seed: int = 0) -> bytes:
+    def sign_vote(self, round_: int, seed: int = 0) -> bytes:
         """Return what its trainer makes."""
         (whole,), chance = sections(self.world.layout, 1), np.random.default_rng([round_, seed])
-        speakers = self.world.chain.manifest.speakers
-        assert speakers is not None
-        one_of = speakers.one_of
+        committees = self.world.chain.manifest.committees
+        assert committees is not None
+        rotation_steps = committees.rotation_steps
         shapes = [
-            (each.blocks, heard_of(each, one_of, step_of(round_))) for each in whole.layout.tensors
+            (each.blocks, selected_count(each, rotation_steps, step_of(round_)))
+            for each in whole.layout.tensors
         ]
         signs = [1 - 2 * chance.integers(0, 2, shape).astype(np.int8) for shape in shapes]
         return encode_part(whole, signs)
 
     async def tell(self, round_: int, body: bytes | None = None) -> ContentId:
         what = Train(round_, RecordId(bytes(32)), (1,), round_)
-        body = body or self.sheet(round_, self.world.desks.index(self))
+        body = body or self.sign_vote(round_, self.world.desks.index(self))
         await self.panelist.tell(what, Made(body, 2.0, 10, 100, 1.0, 0.0))
         return self.reports.pop().update
 
     def asked(self) -> MakeAggregate:
         """Return the aggregate that is requested of it now."""
         training = Training(self.peer, overlap=False)
-        (effect,) = training.next_tally(self.world.chain.ledger, announced=False, patience=PATIENCE)
+        (effect,) = training.next_aggregate(
+            self.world.chain.ledger, announced=False, patience=PATIENCE
+        )
         return effect
 
     async def say(self) -> ContentId:
@@ -156,8 +161,8 @@ class Desk:
 class World:
     """Six members in two committees of three."""
 
-    def __init__(self, root: Path, term: int = 3) -> None:
-        self.chain = Spoken(MEMBERS, term=term)
+    def __init__(self, root: Path, epoch: int = 3) -> None:
+        self.chain = Spoken(MEMBERS, epoch=epoch)
         optimizer = self.chain.manifest.optimizer
         self.layout = update_layout(
             self.chain.manifest.parameters, optimizer.chunk, optimizer.top_k
@@ -169,8 +174,11 @@ class World:
     def desk(self, peer: PeerId) -> Desk:
         return next(desk for desk in self.desks if desk.peer == peer)
 
-    def panel(self, section: int = 0) -> list[Desk]:
-        return [self.desk(peer) for peer in self.chain.speaking.panel(self.chain.round, section)]
+    def committee(self, section: int = 0) -> list[Desk]:
+        return [
+            self.desk(peer)
+            for peer in self.chain.committee_chain.committee(self.chain.round, section)
+        ]
 
     async def told(
         self, *, but: Desk | None = None, named: dict[PeerId, ContentId] | None = None
@@ -179,41 +187,43 @@ class World:
         round_, entries = self.chain.round, []
         for desk in self.desks:
             if desk is not but:
-                sheet = (named or {}).get(desk.peer) or await desk.tell(round_)
-                entries.append(self.chain.update(desk.peer, update=sheet, size=100))
+                sign_vote = (named or {}).get(desk.peer) or await desk.tell(round_)
+                entries.append(self.chain.update(desk.peer, update=sign_vote, size=100))
         self.chain.grow(updates=entries)
 
     async def spoken(self, *silent: Desk) -> list[list[ContentId | None]]:
         """Return what each committee's members announce, and decide the round with all that they
         agree on."""
-        panels = [[], []]
-        for section, said in enumerate(panels):
-            for desk in self.panel(section):
+        committees = [[], []]
+        for section, said in enumerate(committees):
+            for desk in self.committee(section):
                 said.append((desk, None if desk in silent else await desk.say()))
         entries = [
-            self.chain.update(desk.peer, update=tally, size=100)
-            for said in panels
-            for desk, tally in said
-            if tally is not None
+            self.chain.update(desk.peer, update=aggregate, size=100)
+            for said in committees
+            for desk, aggregate in said
+            if aggregate is not None
         ]
         self.chain.grow(updates=entries)
         # All members fetch what counts, to take the step.
         for desk in self.desks:
-            for tally in self.chain.speaking.tallies(
+            for aggregate in self.chain.committee_chain.aggregates(
                 self.chain.ledger[self.chain.round - 1].record
             ):
-                found = (other.store.get(tally) for other in self.desks if tally is not None)
+                found = (
+                    other.store.get(aggregate) for other in self.desks if aggregate is not None
+                )
                 body = next(filter(None, found), None)
                 if body is not None:
                     desk.store.put(body)
-        return [[tally for _, tally in said] for said in panels]
+        return [[aggregate for _, aggregate in said] for said in committees]
 
-    def mask(self, desk: Desk, tally: ContentId | None) -> tuple[bool, ...]:
+    def mask(self, desk: Desk, aggregate: ContentId | None) -> tuple[bool, ...]:
         """Return which sign votes an aggregate counts."""
-        assert tally is not None
-        body = desk.store.get(tally)
+        assert aggregate is not None
+        body = desk.store.get(aggregate)
         assert body is not None
-        return decode_tally(self.layout, body).counted
+        return decode_aggregate(self.layout, body).counted
 
 
 @pytest.fixture
@@ -224,37 +234,37 @@ def world(tmp_path: Path) -> World:
 async def test_a_panel_comes_to_one_tally_in_each_step(world: World) -> None:
     for _ in range(4):
         await world.told()
-        panels = [world.panel(section) for section in (0, 1)]
+        committees = [world.committee(section) for section in (0, 1)]
         said = await world.spoken()
-        for panel, tallies in zip(panels, said, strict=True):
-            assert len({*tallies}) == 1
-            assert world.mask(panel[0], tallies[0]) == (True,) * MEMBERS
-        assert world.chain.speaking.tallies(world.chain.ledger[world.chain.round - 1].record) == (
-            *(tallies[0] for tallies in said),
-        )
+        for committee, aggregates in zip(committees, said, strict=True):
+            assert len({*aggregates}) == 1
+            assert world.mask(committee[0], aggregates[0]) == (True,) * MEMBERS
+        assert world.chain.committee_chain.aggregates(
+            world.chain.ledger[world.chain.round - 1].record
+        ) == (*(aggregates[0] for aggregates in said),)
 
 
 async def test_what_an_author_withholds_comes_from_the_panel(world: World) -> None:
     """It gives its sign vote to only one of the committee."""
-    one, *others = world.panel()
+    one, *others = world.committee()
     author = next(desk for desk in world.desks if desk not in (one, *others))
     author.withholds = lambda asker, name: asker != one.peer
     await world.told()
     held = world.chain.ledger[world.chain.round - 1].record
-    sheet = next(entry.update for entry in held.updates if entry.peer == author.peer)
-    assert await one.sheets.get(FetchUpdate(held.round, author.peer, sheet, 9))
+    sign_vote = next(entry.update for entry in held.updates if entry.peer == author.peer)
+    assert await one.sign_votes.get(FetchUpdate(held.round, author.peer, sign_vote, 9))
     ours, theirs = await world.spoken()
     assert len({*ours}) == 1
     assert world.mask(one, ours[0]) == (True,) * MEMBERS
     # In its own committee no other member has received it, so it is alone, and that section gets no
     # aggregate.
     round_ = world.chain.round - 1
-    said = dict(zip(world.chain.speaking.panel(round_, 1), theirs, strict=True))
+    said = dict(zip(world.chain.committee_chain.committee(round_, 1), theirs, strict=True))
     alone = said.pop(author.peer)
     assert len({*said.values()}) == 1
     assert alone not in said.values()
-    tallies = world.chain.speaking.tallies(world.chain.ledger[round_].record)
-    assert tallies == (ours[0], None)
+    aggregates = world.chain.committee_chain.aggregates(world.chain.ledger[round_].record)
+    assert aggregates == (ours[0], None)
 
 
 @pytest.mark.parametrize(("moment", "heard"), [(0.2, MEMBERS), (0.9, MEMBERS - 1)])
@@ -263,8 +273,8 @@ async def test_what_an_author_gives_one_of_a_panel_is_for_all_of_it_or_none(
 ) -> None:
     """It first refuses all of them. At the last moment, too late for the others to ask the one that
     has it, authors are no longer asked."""
-    one, *_ = panel = world.panel()
-    author = next(desk for desk in world.desks if desk not in panel)
+    one, *_ = committee = world.committee()
+    author = next(desk for desk in world.desks if desk not in committee)
     author.withholds = lambda asker, name: True
     await world.told()
     said: dict[PeerId, ContentId] = {}
@@ -275,7 +285,7 @@ async def test_what_an_author_gives_one_of_a_panel_is_for_all_of_it_or_none(
         said[desk.peer] = desk.reports.pop().update
 
     async with trio.open_nursery() as nursery:
-        for desk in panel:
+        for desk in committee:
             nursery.start_soon(say, desk)
         await trio.sleep(moment * patience)
         author.withholds = lambda asker, name: asker != one.peer
@@ -285,31 +295,31 @@ async def test_what_an_author_gives_one_of_a_panel_is_for_all_of_it_or_none(
 
 async def test_a_sheet_said_again_when_there_are_more_sections_is_not_there(world: World) -> None:
     """A liar announces a sign vote of the previous epoch, of which others have parts."""
-    panel, round_ = world.panel(), world.chain.round
-    author = next(desk for desk in world.desks if desk not in panel)
-    sheet = await author.tell(round_)
+    committee, round_ = world.committee(), world.chain.round
+    author = next(desk for desk in world.desks if desk not in committee)
+    sign_vote = await author.tell(round_)
     for count in (2, 3):
-        for desk in (author, *panel):
-            part = await desk.sheets.part(round_, author.peer, sheet, (0, count))
+        for desk in (author, *committee):
+            part = await desk.sign_votes.part(round_, author.peer, sign_vote, (0, count))
             assert (part is not None) == (count == 2)
             assert not desk.offences
 
 
 async def test_a_part_that_somebody_still_waits_for_is_not_forgotten(world: World) -> None:
     """Two tasks ask for it, and one of them gives up."""
-    one, round_ = world.panel()[0], world.chain.round
-    author = next(desk for desk in world.desks if desk not in world.panel())
-    sheet = await author.tell(round_)
-    name = part_name(sheet, 0, 2)
+    one, round_ = world.committee()[0], world.chain.round
+    author = next(desk for desk in world.desks if desk not in world.committee())
+    sign_vote = await author.tell(round_)
+    name = part_name(sign_vote, 0, 2)
     author.slow = 0.3
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.sheets.part, round_, author.peer, sheet, (0, 2))
+        nursery.start_soon(one.sign_votes.part, round_, author.peer, sign_vote, (0, 2))
         await trio.sleep(0.01)
         with trio.move_on_after(0.1):
-            await one.sheets.part(round_, author.peer, sheet, (0, 2))
-        await one.sheets.sweep(round_ + 10)
+            await one.sign_votes.part(round_, author.peer, sign_vote, (0, 2))
+        await one.sign_votes.sweep(round_ + 10)
     assert one.parts.has(name)
-    await one.sheets.sweep(round_ + 10)
+    await one.sign_votes.sweep(round_ + 10)
     assert not one.parts.has(name)
 
 
@@ -320,15 +330,15 @@ async def test_a_sheet_that_tells_nothing_counts_nowhere_and_is_its_authors_faul
     author, round_ = world.desks[0], world.chain.round
     parts = [b"\1 no bits", b"\1 none either"]
     ids = [content_id(part) for part in parts]
-    sheet = sheet_id(ids)
+    sign_vote = sign_vote_id(ids)
     for section, part in enumerate(parts):
-        name = part_name(sheet, section, len(parts))
+        name = part_name(sign_vote, section, len(parts))
         author.parts.name(name, lambda data: True)
-        author.parts.keep(name, with_way(ids, section, part))
-    await world.told(named={author.peer: sheet})
+        author.parts.keep(name, with_proof(ids, section, part))
+    await world.told(named={author.peer: sign_vote})
     ours, _ = await world.spoken()
     assert len({*ours}) == 1
-    speaker = world.desk(world.chain.speaking.panel(round_, 0)[0])
+    speaker = world.desk(world.chain.committee_chain.committee(round_, 0)[0])
     record = world.chain.ledger[round_].record
     counted = dict(zip([e.peer for e in record.updates], world.mask(speaker, ours[0]), strict=True))
     assert counted == {desk.peer: desk is not author for desk in world.desks}
@@ -338,115 +348,115 @@ async def test_a_sheet_that_tells_nothing_counts_nowhere_and_is_its_authors_faul
 
 async def test_what_is_no_part_is_not_kept(world: World) -> None:
     """A member of the committee passes on something else under the name of another's part."""
-    liar, one, _ = world.panel()
-    author = next(desk for desk in world.desks if desk not in world.panel())
+    liar, one, _ = world.committee()
+    author = next(desk for desk in world.desks if desk not in world.committee())
     author.withholds = lambda asker, name: True
-    sheet = await author.tell(world.chain.round)
-    name = part_name(sheet, 0, 2)
+    sign_vote = await author.tell(world.chain.round)
+    name = part_name(sign_vote, 0, 2)
     liar.parts.name(name, lambda data: True)
     liar.parts.keep(name, b"\1" + bytes(100))
-    assert not await one.sheets.get(FetchUpdate(world.chain.round, author.peer, sheet, 100))
+    assert not await one.sign_votes.get(FetchUpdate(world.chain.round, author.peer, sign_vote, 100))
     assert not one.parts.has(name)
 
 
 async def test_who_begins_again_says_nothing_until_the_next_term(world: World) -> None:
     await world.told()
-    panel = world.panel()
+    committee = world.committee()
     await world.spoken()
-    panel[0].begin()
+    committee[0].begin()
     for _ in range(2):
         await world.told()
         ours, _ = await world.spoken()
-        assert ours[0] == SAID_NOTHING
-        assert ours[1] == ours[2] != SAID_NOTHING
+        assert ours[0] == ABSTENTION
+        assert ours[1] == ours[2] != ABSTENTION
     await world.told()
-    for tallies in await world.spoken():
-        assert len({*tallies}) == 1
-        assert tallies[0] != SAID_NOTHING
+    for aggregates in await world.spoken():
+        assert len({*aggregates}) == 1
+        assert aggregates[0] != ABSTENTION
 
 
 async def test_who_cannot_follow_says_so_without_waiting(world: World) -> None:
     await world.told()
-    panel = world.panel()
+    committee = world.committee()
     await world.spoken()
-    panel[0].begin()
-    author = next(desk for desk in world.desks if desk not in panel)
+    committee[0].begin()
+    author = next(desk for desk in world.desks if desk not in committee)
     author.withholds = lambda asker, name: True
     await world.told()
-    patient = dataclasses.replace(panel[0].asked(), patience=600.0)
+    patient = dataclasses.replace(committee[0].asked(), patience=600.0)
     with trio.fail_after(60.0):
-        await panel[0].panelist.say(patient)
-    assert panel[0].reports.pop().update == SAID_NOTHING
+        await committee[0].panelist.say(patient)
+    assert committee[0].reports.pop().update == ABSTENTION
 
 
 async def test_where_nothing_was_agreed_on_a_panel_begins_anew(world: World) -> None:
     """All of it was restarted, or all but one: after a step without them they are back."""
     await world.told()
-    panel = world.panel()
+    committee = world.committee()
     await world.spoken()
-    for desk in panel[1:]:
+    for desk in committee[1:]:
         desk.begin()
     await world.told()
     ours, _ = await world.spoken()
-    assert ours[0] != SAID_NOTHING
-    assert ours[1:] == [SAID_NOTHING, SAID_NOTHING]
+    assert ours[0] != ABSTENTION
+    assert ours[1:] == [ABSTENTION, ABSTENTION]
     await world.told()
     ours, _ = await world.spoken()
     assert len({*ours}) == 1
-    assert ours[0] != SAID_NOTHING
+    assert ours[0] != ABSTENTION
 
 
 async def test_who_was_late_goes_on_if_it_heard_what_counted(world: World) -> None:
     """Its aggregate would have been the same as the others'."""
     for late in (True, False, False):
         await world.told()
-        panel = world.panel()
+        committee = world.committee()
         if late:
-            await panel[0].panelist.say(panel[0].asked())
-            panel[0].reports.clear()
-        ours, _ = await world.spoken(*panel[:1]) if late else await world.spoken()
-        assert ours[1] not in (None, SAID_NOTHING)
+            await committee[0].panelist.say(committee[0].asked())
+            committee[0].reports.clear()
+        ours, _ = await world.spoken(*committee[:1]) if late else await world.spoken()
+        assert ours[1] not in (None, ABSTENTION)
         assert late or len({*ours}) == 1
 
 
 async def test_who_waits_for_a_sheet_is_done_before_it_speaks_again(world: World) -> None:
     """Its committee has agreed without it, while it still waits for a sign vote that is withheld."""
-    panel = world.panel()
-    author = next(desk for desk in world.desks if desk not in panel)
+    committee = world.committee()
+    author = next(desk for desk in world.desks if desk not in committee)
     author.withholds = lambda asker, name: True
     await world.told()
-    slow = dataclasses.replace(panel[0].asked(), patience=60.0)
+    slow = dataclasses.replace(committee[0].asked(), patience=60.0)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(panel[0].panelist.say, slow)
+        nursery.start_soon(committee[0].panelist.say, slow)
         await trio.sleep(0.1)
-        await world.spoken(*panel[:1])
+        await world.spoken(*committee[:1])
         await world.told(but=author)
         ours, _ = await world.spoken()
     assert len({*ours}) == 1
-    assert ours[0] != SAID_NOTHING
+    assert ours[0] != ABSTENTION
 
 
 async def test_who_missed_a_step_says_nothing(world: World) -> None:
     for missed in (True, False):
         await world.told()
-        panel = world.panel()
-        ours, _ = await world.spoken(*panel[:1]) if missed else await world.spoken()
-    assert ours[0] == SAID_NOTHING
-    assert ours[1] == ours[2] != SAID_NOTHING
+        committee = world.committee()
+        ours, _ = await world.spoken(*committee[:1]) if missed else await world.spoken()
+    assert ours[0] == ABSTENTION
+    assert ours[1] == ours[2] != ABSTENTION
 
 
 async def test_a_sheet_outlives_its_process(world: World) -> None:
     """All members that announced one were restarted before any part of it was fetched."""
     round_ = world.chain.round
-    sheets = {desk.peer: await desk.tell(round_) for desk in world.desks}
+    sign_votes = {desk.peer: await desk.tell(round_) for desk in world.desks}
     for desk in world.desks:
         desk.begin()
-        assert await desk.sheets.get(FetchUpdate(round_, desk.peer, sheets[desk.peer], 100))
-    await world.told(named=sheets)
-    for section, tallies in enumerate(await world.spoken()):
-        assert len({*tallies}) == 1
-        speaker = world.desk(world.chain.speaking.panel(round_, section)[0])
-        assert world.mask(speaker, tallies[0]) == (True,) * MEMBERS
+        assert await desk.sign_votes.get(FetchUpdate(round_, desk.peer, sign_votes[desk.peer], 100))
+    await world.told(named=sign_votes)
+    for section, aggregates in enumerate(await world.spoken()):
+        assert len({*aggregates}) == 1
+        speaker = world.desk(world.chain.committee_chain.committee(round_, section)[0])
+        assert world.mask(speaker, aggregates[0]) == (True,) * MEMBERS
 
 
 async def test_what_an_earlier_process_had_goes_when_it_is_of_no_use(world: World) -> None:
@@ -485,16 +495,16 @@ async def test_who_speaks_for_nothing_needs_nothing(world: World) -> None:
     desk = world.desks[0]
     desk.member.me = identity(9).peer
     wanted = FetchUpdate(world.chain.round, world.desks[1].peer, content_id(b"a sheet"), 100)
-    assert await desk.sheets.get(wanted)
+    assert await desk.sign_votes.get(wanted)
 
 
 async def test_a_sheet_waits_until_its_panels_are_drawn(world: World) -> None:
     """A member that needs several rounds for a sequence may be done an epoch before it is due."""
     desk, due = world.desks[0], 7
-    assert not world.chain.speaking.sections(due)
+    assert not world.chain.committee_chain.sections(due)
     what = Train(due, RecordId(bytes(32)), (1,), 1)
     async with trio.open_nursery() as nursery:
-        made = Made(desk.sheet(due), 2.0, 10, 100, 1.0, 0.0)
+        made = Made(desk.sign_vote(due), 2.0, 10, 100, 1.0, 0.0)
         nursery.start_soon(desk.panelist.tell, what, made)
         await trio.sleep(0.5)
         assert not desk.reports
@@ -508,8 +518,8 @@ async def test_a_sheet_waits_until_its_panels_are_drawn(world: World) -> None:
 async def test_who_has_no_memory_for_it_says_nothing_until_its_panel_begins_anew(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = world.panel()[0]
-    asked = room_to_speak(-(-world.chain.manifest.elements // 2))
+    one = world.committee()[0]
+    asked = aggregator_bytes(-(-world.chain.manifest.elements // 2))
     free = asked
     say = AggregatorTask.say
 
@@ -521,31 +531,31 @@ async def test_who_has_no_memory_for_it_says_nothing_until_its_panel_begins_anew
 
     monkeypatch.setattr(AggregatorTask, "say", on_its_machine)
 
-    async def speaks() -> bool:
+    async def max_version() -> bool:
         """Whether it announces the same as the others of its committee in a step, and does not
         abstain."""
         await world.told()
-        panels = [world.panel(section) for section in (0, 1)]
-        mine = next(number for number, panel in enumerate(panels) if one in panel)
-        said = dict(zip(panels[mine], (await world.spoken())[mine], strict=True))
+        committees = [world.committee(section) for section in (0, 1)]
+        mine = next(number for number, committee in enumerate(committees) if one in committee)
+        said = dict(zip(committees[mine], (await world.spoken())[mine], strict=True))
         ours = said.pop(one)
         (theirs,) = {*said.values()}
-        assert theirs != SAID_NOTHING
+        assert theirs != ABSTENTION
         return ours == theirs
 
-    assert await speaks()
+    assert await max_version()
     # Memory that it already holds is not required again.
     free = asked - 1
-    assert await speaks()
+    assert await max_version()
     free = 0
-    assert not await speaks()
+    assert not await max_version()
     assert "0.0 GB are free" in caplog.text
 
     # The next epoch. For a new section it must hold everything, and later it cannot follow.
     free = asked - 1
-    assert not await speaks()
+    assert not await max_version()
     free = asked
-    assert not await speaks()
-    assert not await speaks()
+    assert not await max_version()
+    assert not await max_version()
 
-    assert await speaks()
+    assert await max_version()

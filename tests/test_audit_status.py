@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 from distro_node.crypto.identity import PeerId, peer_text
-from distro_node.node.session.audit_report import AuditMetricsUpdater, checks_status
+from distro_node.node.session.audit_report import AuditMetricsUpdater, audits_status
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.protocol.audit.reputation import Audit, Reaudit, RecordedWork, ReputationTable
-from distro_node.protocol.wire.manifest import ChecksSpec
+from distro_node.protocol.wire.manifest import AuditsSpec
 from simulation.chain import Chain
 from simulation.keys import identity
 
@@ -21,18 +21,18 @@ SHARE, GOOD, LOW = 4, 15_000, 500
 @pytest.fixture
 def chain() -> Chain:
     """Return a chain of four members, all present and none audited yet."""
-    return Chain(4, checks=ChecksSpec())
+    return Chain(4, audits=AuditsSpec())
 
 
 def accounts_of(chain: Chain) -> ReputationTable:
-    assert chain.ledger.work is not None
-    return chain.ledger.work.accounts
+    assert chain.ledger.audits is not None
+    return chain.ledger.audits.reputation
 
 
-def look(chain: Chain, checker: PeerId, peer: PeerId, round_: int, score: int) -> Audit:
+def look(chain: Chain, auditor: PeerId, peer: PeerId, round_: int, score: int) -> Audit:
     """Close a record with this audit, and every member's work."""
     accounts, members = accounts_of(chain), chain.membership.peers
-    first = Audit(checker, peer, round_ - 1, SHARE, score)
+    first = Audit(auditor, peer, round_ - 1, SHARE, score)
     accounts.close(RecordedWork(round_, dict.fromkeys(members, SHARE), (first,)), members)
     return first
 
@@ -48,7 +48,7 @@ def turn_away(chain: Chain) -> None:
 
 def votes_of(chain: Chain) -> Mapping[PeerId, int]:
     """Return the votes of the next round, by member."""
-    work = chain.ledger.work
+    work = chain.ledger.audits
     assert work is not None
     return work.votes(chain.round)
 
@@ -61,43 +61,47 @@ def read(metrics: Metrics, name: str, **labels: str) -> float:
 
 def test_where_work_is_not_checked_there_is_nothing_to_say() -> None:
     chain, metrics = Chain(2), Metrics(version="1")
-    assert checks_status(chain.ledger, FOUNDER) is None
-    AuditMetricsUpdater(metrics.checks, FOUNDER).update(chain.ledger)
+    assert audits_status(chain.ledger, FOUNDER) is None
+    AuditMetricsUpdater(metrics.audits, FOUNDER).update(chain.ledger)
     assert math.isnan(read(metrics, "votes", scope="own"))
-    assert math.isnan(read(metrics, "members_left_out"))
-    assert read(metrics, "looks_recorded_total", result="passed") == 0
+    assert math.isnan(read(metrics, "members_excluded"))
+    assert read(metrics, "audits_recorded_total", result="passed") == 0
 
 
 def test_the_status_says_how_somebody_stands(chain: Chain) -> None:
     look(chain, FOUNDER, ANN, 2, GOOD)
     look(chain, FOUNDER, BEN, 3, GOOD)
     turn_away(chain)
-    status = checks_status(chain.ledger, LIAR)
+    status = audits_status(chain.ledger, LIAR)
     assert status is not None
-    assert (status.looks, status.low, status.disputes) == (3, 1, 0)
+    assert (status.audits, status.low, status.disputes) == (3, 1, 0)
     votes = votes_of(chain)
     assert (status.voters, status.votes) == (len(votes), sum(votes.values()))
-    (left_out,) = status.left_out
+    (left_out,) = status.excluded
     assert left_out.peer == peer_text(LIAR)
-    assert left_out.why == "1 of 1 audit of its work failed"
+    assert left_out.reason == "1 of 1 audit of its work failed"
     own = status.own
     assert own is not None
-    assert (own.counts, own.why, own.votes) == (False, "turned_away", 0)
-    assert (own.checks, own.low, own.failed) == (1, 1, 1)
-    assert own.passes_until_back > 0
-    founder = checks_status(chain.ledger, FOUNDER)
+    assert (own.counts, own.reason, own.votes) == (False, "dismissed", 0)
+    assert (own.audited, own.low, own.failed) == (1, 1, 1)
+    assert own.passes_until_counted > 0
+    founder = audits_status(chain.ledger, FOUNDER)
     assert founder is not None
     assert founder.own is not None
-    assert (founder.own.looks, founder.own.votes, founder.own.why) == (3, votes[FOUNDER], None)
-    assert founder.own.passes_until_back == 0
+    assert (founder.own.audits_made, founder.own.votes, founder.own.reason) == (
+        3,
+        votes[FOUNDER],
+        None,
+    )
+    assert founder.own.passes_until_counted == 0
 
 
 def test_a_newcomer_is_not_vouched_for_and_an_observer_has_no_account(chain: Chain) -> None:
-    status = checks_status(chain.ledger, BEN)
+    status = audits_status(chain.ledger, BEN)
     assert status is not None
     assert status.own is not None
-    assert (status.own.counts, status.own.why) == (True, "unvouched")
-    looking_on = checks_status(chain.ledger, None)
+    assert (status.own.counts, status.own.reason) == (True, "unconfirmed")
+    looking_on = audits_status(chain.ledger, None)
     assert looking_on is not None
     assert looking_on.own is None
 
@@ -105,36 +109,36 @@ def test_a_newcomer_is_not_vouched_for_and_an_observer_has_no_account(chain: Cha
 def test_metrics_follow_what_is_recorded_from_the_first_look_on(chain: Chain) -> None:
     metrics = Metrics(version="1")
     look(chain, FOUNDER, ANN, 2, GOOD)
-    follower = AuditMetricsUpdater(metrics.checks, FOUNDER)
+    follower = AuditMetricsUpdater(metrics.audits, FOUNDER)
     follower.update(chain.ledger)
     # It happened before this node started.
-    assert read(metrics, "looks_recorded_total", result="passed") == 0
+    assert read(metrics, "audits_recorded_total", result="passed") == 0
     look(chain, FOUNDER, BEN, 3, GOOD)
     turn_away(chain)
     for _ in range(2):
         follower.update(chain.ledger)
-        assert read(metrics, "looks_recorded_total", result="passed") == 1
-        assert read(metrics, "looks_recorded_total", result="low") == 1
-        assert read(metrics, "second_looks_recorded_total") == 1
-        assert read(metrics, "own_looks_recorded_total") == 2
+        assert read(metrics, "audits_recorded_total", result="passed") == 1
+        assert read(metrics, "audits_recorded_total", result="low") == 1
+        assert read(metrics, "reaudits_recorded_total") == 1
+        assert read(metrics, "own_audits_recorded_total") == 2
         assert read(metrics, "disputes_ended_total", ending="failed") == 1
         assert read(metrics, "disputes_open") == 0
         votes = votes_of(chain)
         assert read(metrics, "votes", scope="own") == votes[FOUNDER]
         assert read(metrics, "votes", scope="swarm") == sum(votes.values())
         assert read(metrics, "members_with_votes") == len(votes)
-        assert read(metrics, "members_left_out") == 1
+        assert read(metrics, "members_excluded") == 1
 
 
 def test_a_counter_never_falls_when_another_chain_is_followed(chain: Chain) -> None:
     metrics = Metrics(version="1")
-    follower = AuditMetricsUpdater(metrics.checks, FOUNDER)
+    follower = AuditMetricsUpdater(metrics.audits, FOUNDER)
     follower.update(chain.ledger)
     look(chain, FOUNDER, ANN, 2, GOOD)
     follower.update(chain.ledger)
-    other = Chain(4, checks=ChecksSpec())
+    other = Chain(4, audits=AuditsSpec())
     follower.update(other.ledger)
-    assert read(metrics, "looks_recorded_total", result="passed") == 1
+    assert read(metrics, "audits_recorded_total", result="passed") == 1
     look(other, FOUNDER, BEN, 2, GOOD)
     follower.update(other.ledger)
-    assert read(metrics, "looks_recorded_total", result="passed") == 2
+    assert read(metrics, "audits_recorded_total", result="passed") == 2

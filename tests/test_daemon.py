@@ -57,5 +57,5 @@ async def test_a_round_that_has_passed_is_said(
         stay = SwarmSession(settings, DataDir(tmp_path), me, network, telemetry, start)
         with trio.fail_after(30):
             await stay.run(b"")
-    assert not stay.told_to_leave
+    assert not stay.leave_requested
     assert "so there is nothing to do until round 1" in caplog.text

@@ -244,7 +244,7 @@ async def test_looks_are_for_the_trainer_and_for_who_looks_again(world: World) -
         world.runner._perform([judge, again])
         assert (world.judged, world.again) == ([judge], [])
         second: Any = world
-        world.runner.second_looks = second
+        world.runner.reaudits = second
         world.runner._perform([again])
         assert world.again == [again]
         # The member decides what follows from them: in this swarm work is not audited.
@@ -414,7 +414,7 @@ async def test_a_chain_that_parts_before_what_is_final_is_told_of_once(
             await trio.sleep(11)
             await until(lambda: not world.runner._settling)
         assert world.runner.apart() == {world.liar}
-        said = [event for event in world.telemetry.events if event.kind == "apart"]
+        said = [event for event in world.telemetry.events if event.kind == "diverged"]
         assert len(said) == 1
         assert "on another chain" in said[0].text
         assert f"round {world.chain.ledger.final_round}:" in said[0].text

@@ -111,7 +111,7 @@ async def test_what_keeps_it_from_following_does_not_end_it(
             ][tries % 2]
 
     monkeypatch.setattr("distro_node.node.observer.ObserverSession.run", run)
-    monkeypatch.setattr("distro_node.node.hosted_observer._AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("distro_node.node.hosted_observer._RETRY_SECONDS", 0.05)
     async with introducing(tmp_path / "bootstrap") as peer:
         await until(lambda: tries >= 4)
         url = (await peer.status()).dashboard

@@ -70,7 +70,7 @@ WORDS = (*MARKUP, *LINES, *TERMINAL)
 
 def status_of(word: str) -> Status:
     """Return a status in which all names from strangers are this word."""
-    stranger = MemberStatus(peer=word, me=False, connected=True, heard_seconds=None)
+    stranger = MemberStatus(peer=word, me=False, connected=True, last_message_seconds=None)
     event = EventStatus(time=0.0, round=1, kind="joined", peer=word, text=word)
     swarm = replace(SWARM, name=word, members=(stranger,))
     return replace(TRAINING, swarm=swarm, events=(event,))

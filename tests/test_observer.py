@@ -12,7 +12,7 @@ import trio
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node.dashboard.run_history import RunHistory
 from distro_node.node.network.network import open_network
-from distro_node.node.observer import ObserverSession, follows_anew, link_for_everybody
+from distro_node.node.observer import ObserverSession, public_link, restarts_following
 from distro_node.node.settings import DaemonSettings
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.metrics import Metrics
@@ -43,7 +43,7 @@ async def observing(
 async def test_it_follows_shows_and_takes_no_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distro_node.node.observer._AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr("distro_node.node.observer._RETRY_SECONDS", 0.2)
     me = Identity.generate()
     async with founding(tmp_path / "founder") as founder:
         async with observing(founder, tmp_path / "observer", me) as (observation, telemetry):
@@ -59,7 +59,7 @@ async def test_it_follows_shows_and_takes_no_part(
             registry = telemetry.metrics.registry
             await until(lambda: registry.get_sample_value("distro_peers_connected") == 1)
         # It was asked to end, and ended by itself; the founder goes on.
-        assert observation.told_to_leave
+        assert observation.leave_requested
         round_ = founder.telemetry.round or 0
         await until(lambda: (founder.telemetry.round or 0) > round_)
     files = DataDir(tmp_path / "observer").swarm(founder.manifest.swarm)
@@ -93,13 +93,13 @@ def test_it_tells_from_where_on_its_chain_is_another() -> None:
         chain.grow(updates=[])
     ledger = chain.ledger
     before = ledger.truncated(3)
-    assert follows_anew(ledger, len(before), before.head) == 3
+    assert restarts_following(ledger, len(before), before.head) == 3
     other = Chain(3)
     other.grow(updates=[], fingerprint=99)
-    assert follows_anew(other.ledger, len(before), before.head) == 0
+    assert restarts_following(other.ledger, len(before), before.head) == 0
     for _ in range(4):
         other.grow(updates=[])
-    assert follows_anew(other.ledger, len(before), before.head) == 0
+    assert restarts_following(other.ledger, len(before), before.head) == 0
 
 
 def test_the_link_for_everybody_holds_no_ticket() -> None:
@@ -108,9 +108,9 @@ def test_the_link_for_everybody_holds_no_ticket() -> None:
     settings = DaemonSettings(
         swarm=chain.manifest.swarm, data_dir=Path(), bootstrap=(address,), ticket="t" * 86
     )
-    link = link_for_everybody(settings, chain.manifest)
+    link = public_link(settings, chain.manifest)
     assert link is not None
     invite = parse_invite(link)
     assert (invite.swarm, invite.bootstrap, invite.ticket) == (settings.swarm, (address,), None)
     _, policy = by_invitation()
-    assert link_for_everybody(settings, Chain(0, admission=policy).manifest) is None
+    assert public_link(settings, Chain(0, admission=policy).manifest) is None

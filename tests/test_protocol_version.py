@@ -14,7 +14,7 @@ from distro_node.node.content.manifest_search import ManifestSearch, read_manife
 from distro_node.node.control.status_rows import rows
 from distro_node.node.errors import ExitCode, UserError, leaves
 from distro_node.node.network.discovery.introductions import Introducer, IntroductionService
-from distro_node.node.network.discovery.version_query import SPEAKING, spoken_versions
+from distro_node.node.network.discovery.version_query import SPEAKING, query_versions
 from distro_node.node.network.exchange.blobs import BlobFetcher
 from distro_node.node.network.network import open_network
 from distro_node.node.session.session import SwarmSession
@@ -27,7 +27,7 @@ from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.versions import READY_ROUNDS
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.introductions import Registry, VersionMessage, decode_spoken
+from distro_node.protocol.wire.introductions import Registry, VersionMessage, decode_version_message
 from distro_node.protocol.wire.manifest import PROTOCOL_VERSION, Manifest
 from network.support import LOOPBACK, PATIENCE_SECONDS, until
 from network.victim import on_disk, quiet_settings
@@ -62,12 +62,12 @@ def test_how_a_version_is_said_stays_the_same() -> None:
     """Programs of all versions must be able to read it."""
     assert SPEAKING == "/distro/version/1"
     assert VersionMessage(2).encode() == b"\x91\x02"
-    assert decode_spoken(b"\x91\xce\x7f\xff\xff\xff").version == 2**31 - 1
+    assert decode_version_message(b"\x91\xce\x7f\xff\xff\xff").version == 2**31 - 1
 
 
 def test_a_version_is_not_long() -> None:
     with pytest.raises(ProtocolError, match="17 bytes exceed the limit of 16"):
-        decode_spoken(bytes(17))
+        decode_version_message(bytes(17))
 
 
 async def looking(root: Path, monkeypatch: pytest.MonkeyPatch, spoken: int) -> UserError:
@@ -150,17 +150,17 @@ async def test_an_answer_that_is_none_says_nothing(answer: bytes) -> None:
     ):
         peer.serve(SPEAKING, wrong, max_request=1, max_concurrent=1)
         await other.connect(peer.addresses[0])
-        assert await spoken_versions(other, [peer.peer]) == set()
+        assert await query_versions(other, [peer.peer]) == set()
 
 
 def changing(root: Path, rounds: int, **changes: Any) -> tuple[Chain, DataDir]:
     """Return a founder's disk with `rounds` rounds, after all of which it supported the next version."""
     manifest, blobs, fingerprint = toy_swarm(min_seconds=0.0, version_notice=8, **changes)
     chain = Chain(0)
-    chain.manifest, chain.ledger = manifest, Ledger(manifest, speaks=PROTOCOL_VERSION + 1)
+    chain.manifest, chain.ledger = manifest, Ledger(manifest, max_version=PROTOCOL_VERSION + 1)
     chain.grow(updates=(), fingerprint=fingerprint)
     for _ in range(rounds):
-        said = chain.update(0, speaks=PROTOCOL_VERSION + 1, fingerprint=fingerprint)
+        said = chain.update(0, max_version=PROTOCOL_VERSION + 1, fingerprint=fingerprint)
         chain.grow(updates=[said], fingerprint=fingerprint)
     return chain, on_disk(root, blobs, chain)
 
@@ -204,16 +204,16 @@ def test_before_that_the_round_is_shown(tmp_path: Path) -> None:
     chain, _ = changing(tmp_path, READY_ROUNDS)
     change = change_status(chain.ledger)
     assert change == ChangeStatus(
-        version=PROTOCOL_VERSION + 1, round=1 + READY_ROUNDS + 8, spoken=True
+        version=PROTOCOL_VERSION + 1, round=1 + READY_ROUNDS + 8, supported=True
     )
     ours = Ledger(chain.manifest)
     for round_ in range(len(chain.ledger)):
         ours.append(chain.ledger[round_])
     status = change_status(ours)
     assert status is not None
-    assert not status.spoken
+    assert not status.supported
     check_version(ours)
-    swarm = replace(SWARM, change=status)
+    swarm = replace(SWARM, version_change=status)
     shown = [row for row in rows(replace(TRAINING, swarm=swarm)) if row.name == "version"]
     assert [(row.value, row.note) for row in shown] == [
         (f"{status.version} from round {status.round} on", "update this node before that")

@@ -104,12 +104,12 @@ def test_every_character_that_turns_or_hides_text_is_known() -> None:
 
 def evil_status() -> Any:
     event = EventStatus(time=0.0, round=1, kind="joined", peer=EVIL, text=EVIL)
-    stranger = MemberStatus(peer=EVIL, me=False, connected=True, heard_seconds=None)
+    stranger = MemberStatus(peer=EVIL, me=False, connected=True, last_message_seconds=None)
     trainer = replace(TRAINING.training.trainer, device=EVIL)
-    checks = replace(CHECKS, left_out=(LeftOut(peer=EVIL, why=EVIL),), own=LEFT_OUT)
+    checks = replace(CHECKS, excluded=(LeftOut(peer=EVIL, reason=EVIL),), own=LEFT_OUT)
     return replace(
         TRAINING,
-        swarm=replace(SWARM, name=EVIL, members=(stranger,), checks=checks),
+        swarm=replace(SWARM, name=EVIL, members=(stranger,), audits=checks),
         training=replace(TRAINING.training, fingerprint=EVIL, trainer=trainer),
         progress=Progress(what=EVIL, done=1, total=2),
         line=replace(TRAINING.line, addresses=(EVIL,)),
@@ -217,7 +217,7 @@ def test_what_the_trainer_and_its_libraries_write(capsys, tmp_path: Path) -> Non
 def test_metrics_have_no_word_of_a_stranger() -> None:
     metrics = Metrics(version="1")
     before = [sample for family in metrics.registry.collect() for sample in family.samples]
-    for family in (*vars(metrics).values(), *vars(metrics.checks).values()):
+    for family in (*vars(metrics).values(), *vars(metrics.audits).values()):
         if isinstance(family, Family):
             for number in range(100):
                 assert family[f'{EVIL}"}} 1\nforged{{x="{number}'] is family["other"]

@@ -39,9 +39,9 @@ ENDS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distro_node.node.observer._AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr("distro_node.node.session.seeding._LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("distro_node.node.content.manifest_search._AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr("distro_node.node.observer._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("distro_node.node.session.seeding._CHECK_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr("distro_node.node.content.manifest_search._RETRY_SECONDS", 0.2)
     monkeypatch.setattr("distro_node.protocol.member.shutdown._FETCHED_SECONDS", 2.0)
 
 
@@ -60,10 +60,10 @@ async def hosted(peer: Peer, least: int = 0) -> int:
     assert page is not None
 
     def is_here(status: Any) -> bool:
-        round_ = (status["swarm"] or {}).get("hosted_round")
+        round_ = (status["swarm"] or {}).get("served_round")
         return round_ is not None and round_ >= least
 
-    return (await shown_once(page, is_here))["swarm"]["hosted_round"]
+    return (await shown_once(page, is_here))["swarm"]["served_round"]
 
 
 def ledger_at(root: Path, manifest: Manifest) -> Ledger:

@@ -38,7 +38,7 @@ _TOP_K = 7
 _CHUNK = 64
 # With even positions: log2 C(4096, 7) bits per block, and a sign for each coefficient.
 _BYTES_PER_BLOCK = 9.8
-_AGAIN_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
 # With fewer, gossip looks for more.
 _MESH_PEERS = 4
 _FETCH_SECONDS = 600.0
@@ -129,7 +129,7 @@ class Exchange:
                 await self._network.connect(address, timeout=20.0)
                 return
             except DialError:
-                await trio.sleep(_AGAIN_SECONDS)
+                await trio.sleep(_RETRY_SECONDS)
 
     async def _announce(self, update: ContentId, size: int, nursery: trio.Nursery) -> None:
         said = Announcement(1, RecordId(bytes(32)), update, size, 1, 1.0, 1)

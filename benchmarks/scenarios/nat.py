@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from distro_node.node.telemetry.messages import reach_words
+from distro_node.node.telemetry.messages import reachability_text
 from e2e.program import wait_for
 from e2e.support import Node, Place, Swarm, check_agreement
 from street import Router, Street, has_upnpd
@@ -98,7 +98,7 @@ def _run(swarm: Swarm, street: Street, routers: dict[str, Router]) -> dict[str, 
     )
     print(f"bytes through the relay: {relayed:,}; round {last}, all fingerprints alike")
     for name, found in reach.items():
-        words = reach_words(found)
+        words = reachability_text(found)
         print(f"{name:<12}{found.verdict:<14}{words.meaning}: {words.remedy}")
     return {
         "limit_seconds": _LIMIT_SECONDS,

@@ -140,7 +140,7 @@ def bootstrap(
     from ..network.errors import BadAddress, PortInUse
     from ..network.explain import explain_network
     from ..storage.data_dir import open_identity
-    from ..telemetry.loop_lag import spare_what_stays
+    from ..telemetry.loop_lag import freeze_permanent_objects
 
     async def stop_on_signal(scope: trio.CancelScope) -> None:
         # A bootstrap peer is ended by a signal. While it closes, a second signal ends it
@@ -175,7 +175,7 @@ def bootstrap(
             socket=data.socket,
             observe=watched,
         )
-        spare_what_stays()
+        freeze_permanent_objects()
         trio.run(serve, settings)
 
 

@@ -130,12 +130,12 @@ def create(
     if made.unchecked:
         typer.echo(
             "Anybody with the link may join, and nobody's work is checked: where members do not know "
-            "each other,\nadd a table [checks] to the file (docs/founders-file.md)."
+            "each other,\nadd a table [audits] to the file (docs/founders-file.md)."
         )
-    if made.open and made.manifest.speakers is not None:
+    if made.open and made.manifest.committees is not None:
         typer.echo(
-            "Anybody with the link may join, and nobody's work is checked: [speakers] is for members "
-            "who know\neach other. For strangers have [checks] in its place, or invite whom you know."
+            "Anybody with the link may join, and nobody's work is checked: [committees] is for members "
+            "who know\neach other. For strangers have [audits] in its place, or invite whom you know."
         )
     if dry:
         typer.echo(

@@ -39,7 +39,7 @@ def explain(error: BaseException) -> int:
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)
         return ExitCode.BUG
-    return _tell_bug(error, found[0])
+    return _report_bug(error, found[0])
 
 
 def _tell(error: UserError) -> int:
@@ -47,7 +47,7 @@ def _tell(error: UserError) -> int:
     return error.code
 
 
-def _tell_bug(error: BaseException, leaf: BaseException) -> int:
+def _report_bug(error: BaseException, leaf: BaseException) -> int:
     summary = "".join(traceback.format_exception_only(leaf)).strip()
     try:
         # mkstemp makes it readable for this user only.

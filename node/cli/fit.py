@@ -81,7 +81,7 @@ def fit(
 
     async def examine() -> MemoryFit:
         if path.suffix == ".toml":
-            from ..create.defaults import usual_optimizer
+            from ..create.defaults import default_optimizer
             from ..create.manifest_draft import read_model
             from ..create.manifest_file import read_manifest_file
 
@@ -93,10 +93,10 @@ def fit(
                 config=model.config,
                 parameters=there.parameters,
                 sequence_length=model.sequence_length,
-                optimizer=usual_optimizer(file, path, there.parameters),
+                optimizer=default_optimizer(file, path, there.parameters),
                 frozen=there.frozen,
-                checked=file.checks is not None,
-                spoken=file.speakers is not None,
+                audited=file.audits is not None,
+                with_committees=file.committees is not None,
             )
             return fit_workload(file.name, work, there, limit, micro_batch, split)
         if path.is_file():
@@ -145,14 +145,14 @@ def _lines(found: MemoryFit) -> Iterator[str]:
         yield "It does not fit in any way: use a device with more memory, or free some."
     else:
         yield f"A node takes {chosen_line(found.chosen, found.room)}."
-        if found.look_room:
-            room = _size(found.look_room)
+        if found.audit_bytes:
+            room = _size(found.audit_bytes)
             yield (
                 "Members of this swarm look at each other's work. This node does so while "
                 f"{room} of main memory are free beside that, and trains all the same with less."
             )
-        if found.speaker_room:
-            room = _size(found.speaker_room)
+        if found.aggregator_room:
+            room = _size(found.aggregator_room)
             yield (
                 "Panels of members speak for the others. While there is one panel, this node speaks if "
                 f"{room} of main memory are free beside that, and with more of them for a part of that; "

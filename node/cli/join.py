@@ -75,8 +75,8 @@ from .own_data import (
     Epsilon,
     OwnFiles,
     Stateless,
-    own_files,
     privacy_settings,
+    private_files,
 )
 
 
@@ -271,7 +271,7 @@ def join(
         memory=parse_size(memory) if memory else None,
         compile=compile,
         sandbox=sandbox,
-        own_data=own_files(data),
+        private_data=private_files(data),
         privacy=privacy_settings(epsilon, delta, clip),
         stateless=stateless,
         evaluate_every=evaluate_every,

@@ -417,9 +417,9 @@ def prepare_to_run(
     from rich.console import Console
 
     from ..control.terminal import redraws
-    from ..telemetry.loop_lag import spare_what_stays
+    from ..telemetry.loop_lag import freeze_permanent_objects
 
     # Where no screen can be drawn, log lines say the same.
     drawn = settings.screen and redraws(Console(stderr=True))
     configure_logging(form=form, level=level, folder=data.logs, screen=drawn)
-    spare_what_stays()
+    freeze_permanent_objects()

@@ -12,7 +12,7 @@ import typer
 from ..errors import ExitCode, UserError
 from ..settings import PrivacySettings
 
-_USUAL_CLIP = 1.0
+_DEFAULT_CLIP = 1.0
 _MOST_EPSILON, _MOST_CLIP = 1e6, 1e6
 
 OwnFiles = Annotated[
@@ -60,7 +60,7 @@ Stateless = Annotated[
 ]
 
 
-def own_files(given: Sequence[Path] | None) -> tuple[Path, ...]:
+def private_files(given: Sequence[Path] | None) -> tuple[Path, ...]:
     """Check `--data`. Raises `UserError` (`DATA_MISSING`)."""
     paths = tuple(path.expanduser().absolute() for path in given or ())
     for path in paths:
@@ -78,7 +78,7 @@ def privacy_settings(
 ) -> PrivacySettings | None:
     """Check `--epsilon`, `--delta` and `--clip`. Raises `UserError` (`USAGE`)."""
     if epsilon is None:
-        if delta is not None or clip != _USUAL_CLIP:
+        if delta is not None or clip != _DEFAULT_CLIP:
             raise UserError(
                 ExitCode.USAGE,
                 f"{'--delta' if delta is not None else '--clip'} has no effect without --epsilon",

@@ -66,7 +66,7 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
             *([] if row.counts else ["failed audits: does not count"]),
             *([] if row.member else ["not a member now"]),
         ]
-        audited = "not audited" if row.checked_tokens is None else f"{row.checked_tokens:,}"
+        audited = "not audited" if row.audited_tokens is None else f"{row.audited_tokens:,}"
         numbers = (f"{row.updates:,}", f"{row.tokens:,}", audited, f"{row.votes:,}")
         table.append((row.peer, *numbers, ", ".join(notes)))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -78,8 +78,8 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
         typer.echo(
             "This swarm does not audit work: the tokens are what each member announced of its own."
         )
-    if account.claimed_carried_bytes:
-        size = size_text(account.claimed_carried_bytes)
+    if account.claimed_relayed_bytes:
+        size = size_text(account.claimed_relayed_bytes)
         typer.echo(f"This node has relayed {size} between others, by its own count (not proved).")
 
 
@@ -122,12 +122,12 @@ def receipt(
     \b
         distro-node receipt --output mine.receipt
     """
-    from ..results.receipts import claim_carried, make_receipt, save_receipt
+    from ..results.receipts import claim_relayed, make_receipt, save_receipt
     from ..storage.data_dir import open_identity
 
     data = data_directory(data_dir)
     identifier = only_swarm(swarm, data, _NAMED)
-    made, facts = make_receipt(data, identifier, _whose(peer, data))
+    made, facts = make_receipt(data, identifier, _owner_text(peer, data))
     if carried:
         if facts.peer != _own_peer(data):
             raise UserError(
@@ -136,7 +136,7 @@ def receipt(
                 "leave out --peer or --carried",
             )
         identity = open_identity(data, find_passphrase(data, passphrase_file), create=False)
-        made, facts = claim_carried(made, data, identity)
+        made, facts = claim_relayed(made, data, identity)
     file = output or Path(f"{facts.peer}-round-{facts.round}.receipt")
     save_receipt(made, file.absolute())
     if json:
@@ -209,7 +209,7 @@ def verify_receipt(
         )
 
 
-def _whose(text: str | None, data: DataDir) -> PeerId:
+def _owner_text(text: str | None, data: DataDir) -> PeerId:
     """Return the peer for a receipt. Raises `UserError` (`USAGE`, `KEYSTORE`)."""
     if text is None:
         try:
@@ -243,12 +243,12 @@ def _show(facts: ReceiptFacts) -> None:
         "Swarm": f"{harmless(facts.name)} ({facts.swarm})",
         "Until": f"round {facts.round:,}",
         "Updates": f"{facts.updates:,} that counted",
-        "Tokens": f"{facts.tokens:,} counted, {facts.checked_tokens:,} of them audited",
+        "Tokens": f"{facts.tokens:,} counted, {facts.audited_tokens:,} of them audited",
         "Record": f"{facts.record} of round {facts.round + 1:,}",
         "Signed by": f"{len(facts.signers):,}{founder}",
     }
-    if facts.claimed_carried_bytes is not None:
-        size = size_text(facts.claimed_carried_bytes)
+    if facts.claimed_relayed_bytes is not None:
+        size = size_text(facts.claimed_relayed_bytes)
         shown["Relayed"] = f"{size} between others, by the peer's own count (not proved)"
     for name, value in shown.items():
         typer.echo(f"{name:<11}{value}")

@@ -14,7 +14,7 @@ import typer
 
 from ..errors import ExitCode, UserError
 from ..service.manager import ServiceManager, this_manager
-from ..service.units import Service, words_problem
+from ..service.units import Service, arguments_problem
 from .options import Json, parse_target
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -147,7 +147,7 @@ def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> S
             "the command of the service is missing, or is neither `join` nor `bootstrap`",
             "give it after two hyphens: distro-node service install -- join LINK",
         )
-    problem = words_problem(words)
+    problem = arguments_problem(words)
     if problem is not None:
         raise UserError(ExitCode.USAGE, problem, "write the command without it")
     given = _parsed(ctx, words)

@@ -139,7 +139,7 @@ def generate(
     async def run() -> None:
         async with open_writer(settings) as writer:
             if prompt is not None:
-                _show(prompt if writer.goes_on else f"{prompt}\n")
+                _show(prompt if writer.continues else f"{prompt}\n")
                 await writer.write(prompt, show)
                 _show("\n")
                 if unreadable:

@@ -30,7 +30,7 @@ _TIMEOUT_SECONDS = 300.0
 # Pause before peers that lack an item are asked again; a new connection ends it.
 _PAUSE_SECONDS = 2.0
 _MOST_PAUSE_SECONDS = 30.0
-_LOOK_SECONDS = 0.5
+_CHECK_INTERVAL_SECONDS = 0.5
 
 Report = Callable[[str, int, int], None]
 """(what, done, total)"""
@@ -91,7 +91,7 @@ class Downloads:
             blobs,
             providers=self._providers,
             progress=progress,
-            waiting=lambda failure: self._say_waiting(what, failure),
+            waiting=lambda failure: self._log_waiting(what, failure),
             wanted=wanted,
         )
         return blobs if complete else None
@@ -110,18 +110,18 @@ class Downloads:
             except FetchFailed as failure:
                 if not wanted():
                     return None
-                self._say_waiting(what, failure)
+                self._log_waiting(what, failure)
                 await self._pause(pauses.after_failure(), wanted)
 
     async def _pause(self, seconds: float, wanted: Wanted) -> None:
         """Wait until other peers can be asked, for `seconds` at most."""
-        known, looks = set(self._providers()), round(seconds / _LOOK_SECONDS)
+        known, looks = set(self._providers()), round(seconds / _CHECK_INTERVAL_SECONDS)
         for _ in range(looks):
-            await trio.sleep(_LOOK_SECONDS)
+            await trio.sleep(_CHECK_INTERVAL_SECONDS)
             if not wanted() or not set(self._providers()) <= known:
                 return
 
-    def _say_waiting(self, what: str, failure: FetchFailed) -> None:
+    def _log_waiting(self, what: str, failure: FetchFailed) -> None:
         _log.debug("no connected peer has %s: %s", what, failure.reason)
         self._report(f"{WAITING_FOR}a peer that has {what}", 0, 0)
 

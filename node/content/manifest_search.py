@@ -24,7 +24,7 @@ from ...protocol.wire.manifest import (
 from ..errors import ExitCode, UserError
 from ..network.discovery.introductions import Introducer, NoBootstrap
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
-from ..util.protocol_version import explain_spoken, explain_version
+from ..util.protocol_version import explain_version, explain_versions
 from .search_failure import SearchResult, explain_search
 
 _log = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 _CONTACT_SECONDS = 30.0
 _UNKNOWN_SECONDS = 30.0
 # A waiting node asks again, dials the addresses all the time, and logs that at most this often.
-_AGAIN_SECONDS = 5.0
-_SAY_SECONDS = 60.0
+_RETRY_SECONDS = 5.0
+_LOG_SECONDS = 60.0
 
 
 class ManifestSearch:
@@ -69,11 +69,11 @@ class ManifestSearch:
             except UserError as error:
                 if not wait:
                     raise
-                if trio.current_time() - said >= _SAY_SECONDS:
+                if trio.current_time() - said >= _LOG_SECONDS:
                     said = trio.current_time()
                     _log.warning("%s; still searching", error.problem)
             self._report("waiting for a peer that knows the swarm", 0, 0)
-            await trio.sleep(_AGAIN_SECONDS)
+            await trio.sleep(_RETRY_SECONDS)
 
     async def _ask(self, swarm: SwarmId) -> bytes:
         try:
@@ -84,7 +84,7 @@ class ManifestSearch:
                 timeout=_UNKNOWN_SECONDS,
             )
         except FetchFailed as error:
-            other = explain_spoken(await self._introducer.versions())
+            other = explain_versions(await self._introducer.versions())
             raise other or explain_search(self._result(swarm, error)) from None
 
     def _result(self, swarm: SwarmId, failure: FetchFailed) -> SearchResult:
@@ -100,7 +100,7 @@ class ManifestSearch:
         try:
             await self._introducer.first_contact(_CONTACT_SECONDS)
         except NoBootstrap as error:
-            other = explain_spoken(await self._introducer.versions())
+            other = explain_versions(await self._introducer.versions())
             if other is not None:
                 raise other from None
             tried = "; ".join(f"{address}: {why}" for address, why in error.outcomes.items())

@@ -38,7 +38,7 @@ _ROUNDS_AHEAD = 32
 _AT_ONCE = 4
 # All shards are scanned for scarce chunks, and then not for a minute, since others fetch some as well;
 # and this many of a shard are fetched before it is scanned again, since their owners may come back.
-_LOOK_SECONDS = 60.0
+_CHECK_INTERVAL_SECONDS = 60.0
 _SPARE_CHUNKS = 64
 _TIMEOUT_SECONDS = 600.0
 _PAUSE_SECONDS = 1.0
@@ -238,7 +238,7 @@ class Prefetch:
             shard = shards[self._next_look]
             self._next_look = (self._next_look + 1) % len(shards)
             if self._next_look == 0:
-                self._rested = trio.current_time() + _LOOK_SECONDS
+                self._rested = trio.current_time() + _CHECK_INTERVAL_SECONDS
             listed = await self._list(shard)
             lacking = await self._lacking(listed)
             if lacking:
@@ -364,11 +364,11 @@ def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
 def upcoming_samples(ledger: Ledger, me: PeerId, rounds: int) -> list[int]:
     """Return the samples of `me` in the next rounds if no member fails, joins or leaves."""
     now = len(ledger)
-    samples = [sample for _, _, mine in ledger.dealing.works(me) for sample in mine()]
-    members, shares = ledger.membership(now), ledger.dealing.shares(now)
-    deal, lanes = ledger.dealing.last, ledger.order.lanes
-    for assigned in upcoming(ledger.dealing.terms, shares, members, me, rounds):
+    samples = [sample for _, _, mine in ledger.assignments.works(me) for sample in mine()]
+    members, shares = ledger.membership(now), ledger.assignments.shares(now)
+    deal, streams = ledger.assignments.last, ledger.order.streams
+    for assigned in upcoming(ledger.assignments.rules, shares, members, me, rounds):
         if assigned.round > deal.round:
-            deal = deal.then(deal, [], lanes)
-        samples += samples_of(ledger.order, [deal], [assigned.lanes_of(me)])
+            deal = deal.then(deal, [], streams)
+        samples += samples_of(ledger.order, [deal], [assigned.streams_of(me)])
     return samples

@@ -18,10 +18,10 @@ from ...protocol.chain.ledger import Ledger
 from ...protocol.chain.replay_start import choose_state
 from ...protocol.chain.retention import (
     KEPT_SNAPSHOTS,
+    audit_history,
     dispensable_updates,
     kept_with,
     last_dispensable,
-    looked_back,
     most_held,
     put_aside,
     updates_from,
@@ -60,7 +60,7 @@ class Snapshots:
         self._downloads = downloads
         self._ledger = ledger
         self._holds = holds
-        self._back = looked_back(manifest)
+        self._back = audit_history(manifest)
         self._initial = LocalSnapshot(-1, manifest.initial.hex(), 4 * manifest.elements)
         listed = swarm_store.snapshots()
         self._kept = [each for each in listed if each.whole]

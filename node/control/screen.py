@@ -161,7 +161,7 @@ def _facts(status: Status, curves: Curves) -> list[Text]:
     if status.reach is not None and status.reach.verdict == "unreachable":
         names.insert(1, "reach")
     # In swarms with audits; the second if the owner has to act.
-    names += [name for name in ("checks", "your updates") if name in shown]
+    names += [name for name in ("your audits", "your updates") if name in shown]
     lines = []
     for name in names:
         row = shown.get(name, StatusRow(name, UNKNOWN))
@@ -200,12 +200,12 @@ def _members(status: Status, width: int) -> list[Text]:
 def _member(member: MemberStatus) -> Text:
     name = short(harmless(member.peer))
     share = f" {member.share:.0%}" if member.share is not None else ""
-    why = f" ({harmless(member.why)})" if member.why is not None else ""
+    why = f" ({harmless(member.share_reason)})" if member.share_reason is not None else ""
     if member.me:
         return Text(f"{name} (you){share}{why}", "cyan")
     if member.connected:
         return Text(f"{name}{share}{why}", "green")
-    heard = member.heard_seconds
+    heard = member.last_message_seconds
     since = f"heard {_duration(heard)} ago" if heard is not None else "not heard of"
     return Text(f"{name} ({since})", "yellow")
 

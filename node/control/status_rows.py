@@ -10,15 +10,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..telemetry.audit_messages import left_out_list, looks_text, own_words, votes_text
-from ..telemetry.audit_status import ChecksStatus
+from ..telemetry.audit_messages import audits_text, excluded_list, own_audits_text, votes_text
+from ..telemetry.audit_status import AuditsStatus
 from ..telemetry.messages import (
-    duration_words,
+    duration_text,
     own_rounds_note,
-    reach_words,
+    reachability_text,
     shift_sentence,
     short,
-    speed_words,
+    speed_text,
     state_remedy,
     state_sentence,
 )
@@ -28,7 +28,7 @@ from .terminal import size_text
 UNKNOWN = "–"
 # The preset `gpt4all` has six.
 _TASKS_SHOWN = 8
-_APART_SHOWN = 4
+_DIVERGED_SHOWN = 4
 # The first reading has none before it.
 _WHOLE = 0.95
 
@@ -75,20 +75,24 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     yield _swarm(status)
     yield StatusRow("peer", status.node.peer, "who you are to the others")
     yield StatusRow("state", _state(status), _meaning(status))
-    if status.shift.active is not None:
-        when = f"{status.shift.active}, now until {_text(status.shift.until)}"
-        yield StatusRow("hours", when, shift_sentence(status.shift))
-    for hold in status.shift.holds:
+    if status.schedule.active is not None:
+        when = f"{status.schedule.active}, now until {_text(status.schedule.until)}"
+        yield StatusRow("hours", when, shift_sentence(status.schedule))
+    for hold in status.schedule.holds:
         yield StatusRow(
             "held back", hold.text, "waived by you" if hold.waived else "it goes on by itself"
         )
     yield _rounds_done(status)
     yield StatusRow("members", _members(status), "who trains, you included")
-    if swarm is not None and swarm.apart:
-        names = ", ".join(map(short, swarm.apart[:_APART_SHOWN]))
-        more = f" +{len(swarm.apart) - _APART_SHOWN}" if len(swarm.apart) > _APART_SHOWN else ""
+    if swarm is not None and swarm.diverged:
+        names = ", ".join(map(short, swarm.diverged[:_DIVERGED_SHOWN]))
+        more = (
+            f" +{len(swarm.diverged) - _DIVERGED_SHOWN}"
+            if len(swarm.diverged) > _DIVERGED_SHOWN
+            else ""
+        )
         yield StatusRow(
-            "apart", names + more, "on a chain that parts from ours before what is final"
+            "diverged", names + more, "on a chain that parts from ours before what is final"
         )
     yield from _change(status)
     losses = training.losses
@@ -103,9 +107,9 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         yield StatusRow("tasks", value, f"after round {status.scores.round:,}, by lm-eval")
     yield StatusRow("tokens", _count(training.tokens), "by the swarm, since your start")
     yield StatusRow("your rounds", _own_rounds(status), own_rounds_note(training.own))
-    if swarm is not None and swarm.checks is not None:
-        yield from _own_checks(swarm.checks)
-        yield from _checks(swarm.checks)
+    if swarm is not None and swarm.audits is not None:
+        yield from _own_audits(swarm.audits)
+        yield from _audits(swarm.audits)
     own, received = training.own, training.received_bytes_per_round
     if own.update_bytes is not None:
         bits = own.bits_per_coefficient
@@ -125,7 +129,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
     yield StatusRow("model", model, f"fingerprint {_text(training.fingerprint)}")
     if trainer.tokens_per_second is not None:
         yield StatusRow(
-            "speed", f"{_count(round(trainer.tokens_per_second))} tokens/s", speed_words(trainer)
+            "speed", f"{_count(round(trainer.tokens_per_second))} tokens/s", speed_text(trainer)
         )
     if trainer.idle is not None:
         share = f"{trainer.idle:.0%} of the time"
@@ -142,7 +146,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         yield StatusRow("privacy", value, note)
     reach = status.reach
     if reach is not None:
-        words = reach_words(reach)
+        words = reachability_text(reach)
         yield StatusRow("reach", words.meaning, words.remedy)
         ways = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
         yield StatusRow("connections", ways, "to whomever it is")
@@ -165,15 +169,15 @@ def _observed(status: Status) -> Iterator[StatusRow]:
         "nats a token, on training text",
     )
     yield StatusRow("tokens", _count(training.tokens), "by the swarm, since this program looks on")
-    if swarm is not None and swarm.checks is not None:
-        yield from _checks(swarm.checks)
+    if swarm is not None and swarm.audits is not None:
+        yield from _audits(swarm.audits)
     if training.received_bytes_per_round is not None:
         yield StatusRow("updates", size_text(training.received_bytes_per_round), "of all, a round")
     yield from _line(status.line)
     yield StatusRow("connections", _count(status.line.peers), "to whomever it is")
-    if swarm is not None and swarm.hosted_round is not None:
+    if swarm is not None and swarm.served_round is not None:
         yield StatusRow(
-            "serves", f"round {swarm.hosted_round:,}", "its parameters, to whoever asks"
+            "serves", f"round {swarm.served_round:,}", "its parameters, to whoever asks"
         )
     yield from _pages(status, "the page of the swarm")
 
@@ -190,37 +194,39 @@ def _rounds_done(status: Status) -> StatusRow:
 
 
 def _change(status: Status) -> Iterator[StatusRow]:
-    change = None if status.swarm is None else status.swarm.change
+    change = None if status.swarm is None else status.swarm.version_change
     if change is not None:
-        note = "this node speaks it" if change.spoken else "update this node before that"
+        note = "this node speaks it" if change.supported else "update this node before that"
         yield StatusRow("version", f"{change.version} from round {change.round:,} on", note)
 
 
-def _own_checks(checks: ChecksStatus) -> Iterator[StatusRow]:
-    own = checks.own
+def _own_audits(audits: AuditsStatus) -> Iterator[StatusRow]:
+    own = audits.own
     if own is None:
         return
-    words = own_words(own)
+    words = own_audits_text(own)
     said = words.meaning + (f"; {words.remedy}" if words.remedy else "")
-    yield StatusRow("checks", looks_text(own.checks, own.low), "looks of others at your work")
+    yield StatusRow(
+        "your audits", audits_text(own.audited, own.low), "of your work, by other members"
+    )
     if not own.counts:
         yield StatusRow("your updates", "do not count", said)
     yield StatusRow(
-        "your votes", votes_text(own, checks), said if own.counts else "while you are left out"
+        "your votes", votes_text(own, audits), said if own.counts else "while you are excluded"
     )
 
 
-def _checks(checks: ChecksStatus) -> Iterator[StatusRow]:
-    open_ = f", {checks.disputes:,} in dispute" if checks.disputes else ""
-    value = looks_text(checks.looks, checks.low) + open_
-    yield StatusRow("looks", value, "of members at each other's work, since the founding")
+def _audits(audits: AuditsStatus) -> Iterator[StatusRow]:
+    open_ = f", {audits.disputes:,} in dispute" if audits.disputes else ""
+    value = audits_text(audits.audits, audits.low) + open_
+    yield StatusRow("audits", value, "of all members' work, since the swarm was founded")
     yield StatusRow(
         "voters",
-        f"{checks.voters:,} with {checks.votes:,} votes",
-        "with a say, for work that others have checked",
+        f"{audits.voters:,} with {audits.votes:,} votes",
+        "earned by work that other members have audited",
     )
-    if checks.left_out:
-        yield StatusRow("left out", left_out_list(checks), "members whose updates do not count")
+    if audits.excluded:
+        yield StatusRow("excluded", excluded_list(audits), "members whose updates do not count")
 
 
 def _pages(status: Status, note: str) -> Iterator[StatusRow]:
@@ -261,8 +267,8 @@ def _watts(watts: float | None) -> str:
 def _line(line: LineStatus) -> Iterator[StatusRow]:
     total = f"{size_text(line.sent_bytes)} up, {size_text(line.received_bytes)} down"
     yield StatusRow("traffic", total, "all of it, since the start")
-    if line.carried_bytes:
-        carried = size_text(line.carried_bytes)
+    if line.relayed_bytes:
+        carried = size_text(line.relayed_bytes)
         yield StatusRow("carried", carried, "between others, since the first start; your own count")
     for address in line.addresses:
         yield StatusRow("address", address, "where others reach you")
@@ -294,7 +300,7 @@ def _round(status: Status) -> str:
     if swarm is None:
         return f"{done} done"
     far = "done" if swarm.last_round is None else f"of {swarm.last_round:,}"
-    about = f", about {duration_words(left)} left" if left else ""
+    about = f", about {duration_text(left)} left" if left else ""
     return f"{done} {far}{about}"
 
 

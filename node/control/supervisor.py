@@ -60,7 +60,7 @@ class RunningSession(Protocol):
         ...
 
 
-def whole_status(
+def merged_status(
     node: NodeStatus,
     shift: ScheduleStatus,
     telemetry: Telemetry,
@@ -73,7 +73,7 @@ def whole_status(
         node=node,
         state=telemetry.state,
         progress=telemetry.progress,
-        shift=shift,
+        schedule=shift,
         training=training,
         swarm=stay.swarm,
         seconds_left=seconds_left(training, stay.swarm),
@@ -164,7 +164,7 @@ class Supervisor:
             yield
             nursery.cancel_scope.cancel()
 
-    async def next_stay(self, ready: Callable[[], Awaitable[object]] = _at_once) -> bool:
+    async def next_session(self, ready: Callable[[], Awaitable[object]] = _at_once) -> bool:
         """Wait until the node should be in the swarm and `ready` has returned; False once the owner
         wants the program to end."""
         is_ready = False
@@ -201,14 +201,14 @@ class Supervisor:
                     NO_LINE,
                     sent_bytes=last.line.sent_bytes,
                     received_bytes=last.line.received_bytes,
-                    carried_bytes=last.line.carried_bytes,
+                    relayed_bytes=last.line.relayed_bytes,
                 ),
                 reach=None,
             )
 
     def status(self) -> Status:
         """Return the node's status."""
-        return whole_status(
+        return merged_status(
             self._node, self._shifts.status(), self._telemetry, self._now(), self._energy()
         )
 

@@ -16,7 +16,7 @@ import trio
 from ..telemetry.status import Hold, HoldKind, ScheduleStatus
 from ..util.schedule import Hours
 
-_LOOK_SECONDS = 1.0
+_CHECK_INTERVAL_SECONDS = 1.0
 
 
 class WorkSchedule:
@@ -85,7 +85,7 @@ class WorkSchedule:
     async def run(self) -> None:
         """Follow the clock until cancelled."""
         while True:
-            await trio.sleep(_LOOK_SECONDS)
+            await trio.sleep(_CHECK_INTERVAL_SECONDS)
             scheduled = self._is_scheduled()
             if scheduled != self._scheduled:
                 self._scheduled, self._order = scheduled, None

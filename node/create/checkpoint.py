@@ -19,7 +19,7 @@ from ..training.tokenizer_settings import (
     TokenizerSettings,
     read_settings,
     read_template,
-    with_usual_names,
+    with_default_names,
 )
 from .manifest_file import BYTES_TOKENIZER, ManifestFile, bad_manifest
 from .tokens import Tokenizer
@@ -27,7 +27,7 @@ from .tokens import Tokenizer
 # Models have up to a few hundred rows more than there are tokens, to round up the number.
 _SPARE_SHARE = 2
 # The expression by which the tokenizer of Qwen2 splits a text into words.
-_QWEN2_WORDS = (
+_QWEN2_NAMES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -81,7 +81,7 @@ def settings_for(
     end = file.data.document_end
     if settings.eos_token is None and end and end in tokens:
         settings = replace(settings, eos_token=end)
-    return with_usual_names(settings, frozenset(t for t, special in tokens.items() if special))
+    return with_default_names(settings, frozenset(t for t, special in tokens.items() if special))
 
 
 def _chat_date(template: str | None, file: ManifestFile, path: Path) -> str | None:
@@ -109,7 +109,7 @@ def tokenizer_warning(model_type: str, definition: bytes) -> str | None:
         return None
     plain = json.loads(definition)
     cuts = (plain.get("pre_tokenizer") or {}).get("pretokenizers") or [{}]
-    by_words = cuts[0].get("pattern") == {"Regex": _QWEN2_WORDS}
+    by_words = cuts[0].get("pattern") == {"Regex": _QWEN2_NAMES}
     if by_words and plain.get("normalizer") == {"type": "NFC"}:
         return None
     return (

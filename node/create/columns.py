@@ -19,7 +19,7 @@ from ..util.first_line import first_line
 from .formats import BadFile, needs
 from .rows import BadRow, RepeatedKeys, Rows
 
-USUAL_COLUMN = "text"
+DEFAULT_COLUMN = "text"
 
 # Rows may be books: a batch in memory has about this many bytes, and at most this many rows.
 _BYTES_AT_ONCE = 4 << 20
@@ -47,7 +47,7 @@ class Columns:
             raise ValueError("give `text` or `template`, not both")
         self.parts: list[tuple[str, str | None]] = []
         if template is None:
-            self.names: tuple[str, ...] = (column or USUAL_COLUMN,)
+            self.names: tuple[str, ...] = (column or DEFAULT_COLUMN,)
             return
         try:
             parts = list(string.Formatter().parse(template))

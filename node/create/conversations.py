@@ -17,7 +17,7 @@ from .columns import Columns
 from .rows import BadRow, parsed, repeated_key
 from .tokens import FileTokenizer, TokenBytes, in_groups
 
-USUAL_COLUMN = "messages"
+DEFAULT_COLUMN = "messages"
 
 # The names of these roles in data sets in ShareGPT's format.
 _OTHER_ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "chatgpt": ASSISTANT}
@@ -51,7 +51,7 @@ class ConversationColumns(Columns):
         self.parts = []
         self._chat = chat
         self._pair = (prompt, completion) if prompt and completion else None
-        self.names = self._pair or (messages or USUAL_COLUMN,)
+        self.names = self._pair or (messages or DEFAULT_COLUMN,)
 
     @property
     def facts(self) -> tuple[Any, ...]:

@@ -362,7 +362,7 @@ def read_corpus(
                 name=share.name,
                 files=len(each.files),
                 skipped=_skipped(each, own),
-                read=own.tally,
+                read=own.read_counts,
                 duplicates=source.duplicates,
                 tokens=share.there,
                 times=share.times,
@@ -481,7 +481,7 @@ def _hold_out(
 
 def _skipped(each: Found, own: TokenCache) -> Skipped:
     skipped = Skipped(dict(each.skipped.reasons))
-    for name in own.tally.no_text:
+    for name in own.read_counts.no_text:
         skipped.add("not text, despite the file name's ending", name)
     return skipped
 

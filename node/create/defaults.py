@@ -15,9 +15,9 @@ from ...protocol.codec.exchange_size import largest_top_k
 from ...protocol.codec.update import update_layout
 from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
 from .manifest_file import FoundersFile, ManifestFile, OptimizerTable, bad_manifest
-from .rates import usual_rate
+from .rates import default_rate
 
-TOLD_WITH_MUON = 1_936
+MUON_MINIMUM = 1_936
 """The least number of coefficients of an update with which audits recognise honest work with `muon`
 or a smoothed gradient: that of the smallest model in which they did, by `benchmarks/checks.py`.
 Scores grow with the root of the number. With 312 and both, two audits of three of honest work
@@ -30,12 +30,12 @@ line once, and not once from every member, so that a large number costs little
 (`benchmarks/panels.py`). A large model has as many as one committee can aggregate while members are
 few."""
 
-_MOMENTUM_OF_PANELS = (
-    "with [speakers] the committees keep the momentum, and it decays by 1/32 a step: leave it out"
+_COMMITTEE_MOMENTUM = (
+    "with [committees] the committees keep the momentum, and it decays by 1/32 a step: leave it out"
 )
 
 
-def usual_optimizer(
+def default_optimizer(
     file: FoundersFile, path: Path, parameters: Sequence[ParameterSpec]
 ) -> OptimizerSpec:
     """Return the optimizer of this file's manifest; the file is at `path`, `parameters` are the
@@ -46,37 +46,37 @@ def usual_optimizer(
     """
     table, said = file.optimizer, file.said
     if "optimizer.preconditioner" not in said and (
-        file.checks is not None or file.data.policy == "private"
+        file.audits is not None or file.data.policy == "private"
     ):
         # Noise was measured with this one, and byzantine members harm it less.
         table = replace(table, preconditioner="orthogonal")
     usual = _beside(table)
     if not _shares_are_known(file):
-        usual["say"] = "equal"
-    if file.speakers is not None:
+        usual["update_weight"] = "equal"
+    if file.committees is not None:
         if "optimizer.momentum" in said:
-            raise bad_manifest(path, f"optimizer.momentum: {_MOMENTUM_OF_PANELS}")
-        spoken = largest_top_k(parameters, table.chunk, file.speakers, SPOKEN)
-        usual |= {"top_k": spoken, "audit": False}
+            raise bad_manifest(path, f"optimizer.momentum: {_COMMITTEE_MOMENTUM}")
+        spoken = largest_top_k(parameters, table.chunk, file.committees, SPOKEN)
+        usual |= {"top_k": spoken, "outlier_filter": False}
     unsaid = {name: each for name, each in usual.items() if f"optimizer.{name}" not in said}
     table = replace(table, **unsaid)
     coefficients = update_layout(parameters, table.chunk, table.top_k).coefficients
-    untold = file.checks is not None and coefficients < TOLD_WITH_MUON
+    untold = file.audits is not None and coefficients < MUON_MINIMUM
     if untold and (table.preconditioner == "muon" or table.smoothing):
         raise bad_manifest(
             path,
             f"optimizer: an update of this model has {coefficients:,} coefficients; with fewer "
-            f"than {TOLD_WITH_MUON:,} audits cannot tell honest work from none unless "
+            f"than {MUON_MINIMUM:,} audits cannot tell honest work from none unless "
             "preconditioner is 'orthogonal' and smoothing is 0: leave both out, or the table "
-            "[checks]",
+            "[audits]",
         )
     if file.data.policy == "private":
         # Members whose texts differ contradict each other honestly.
-        table = replace(table, audit=False)
+        table = replace(table, outlier_filter=False)
     return table.spec()
 
 
-def usual_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: int) -> ScheduleSpec:
+def default_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: int) -> ScheduleSpec:
     """Return the schedule of a swarm that trains a new language model with that many parameters.
 
     Its peak rate is the one that learned best, unless the file gives one, or has an optimizer for
@@ -84,7 +84,7 @@ def usual_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: int
     """
     if "schedule.peak" in file.said or optimizer.preconditioner not in ("orthogonal", "muon"):
         return file.schedule
-    return replace(file.schedule, peak=usual_rate(parameters, optimizer.step))
+    return replace(file.schedule, peak=default_rate(parameters, optimizer.step))
 
 
 def _beside(table: OptimizerTable) -> dict[str, Any]:

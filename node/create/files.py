@@ -31,7 +31,7 @@ from .dataset_caches import (
 from .formats import BadFile, Format, bare, format_of, is_image
 from .splits import (
     CARD,
-    USUAL_SPLIT,
+    DEFAULT_SPLIT,
     by_names,
     by_patterns,
     configuration,
@@ -301,7 +301,7 @@ class _FolderWalk:
         """Return what `datasets` has saved or prepared here: the folders to look into, and the
         files; None if nothing."""
         if "dataset_dict.json" in names:
-            wanted = self._source.split or USUAL_SPLIT
+            wanted = self._source.split or DEFAULT_SPLIT
             splits = listed(folder / "dataset_dict.json", "splits")
             _check_split(wanted, splits, folder)
             for split in splits:
@@ -342,14 +342,14 @@ class _FolderWalk:
     def _cached(self, folder: Path, names: Sequence[str]) -> list[Path]:
         """Return the files of the wanted split of a data set in the cache of `datasets`."""
         known = cached_splits(folder)
-        wanted = self._source.split or USUAL_SPLIT
+        wanted = self._source.split or DEFAULT_SPLIT
         _check_split(wanted, known, folder)
         return [folder / name for name in sorted(names) if cached_split(name, known) == wanted]
 
     def _other_splits(self, home: Path, own: dict[str, File]) -> dict[str, str]:
         """Return which files of a data set, or of the root, do not count, each with the reason."""
         source, card = self._source, self._cards.get(home)
-        wanted, left_out = source.split or USUAL_SPLIT, {}
+        wanted, left_out = source.split or DEFAULT_SPLIT, {}
         chosen = None if card is None else configuration(card, source.config, home / CARD)
         if card is not None:
             left_out = {name: _NO_DATA for name in own if PurePath(name).name in _DESCRIPTIONS}
@@ -361,7 +361,7 @@ class _FolderWalk:
         elif card is not None:
             inside = [name for name in names if chosen is None or name.startswith(chosen.folder)]
             left_out |= {name: _NO_SPLIT for name in names if name not in inside}
-            splits = by_names(inside) or {USUAL_SPLIT: set(inside)}
+            splits = by_names(inside) or {DEFAULT_SPLIT: set(inside)}
         else:
             splits = by_names(name for name in names if _may_be_of_a_split(own[name]))
             if source.split is None and (wanted not in splits or len(splits) == 1):

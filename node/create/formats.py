@@ -111,12 +111,12 @@ def looks_like_text(start: bytes) -> bool:
     Texts have almost no control characters; compressed, compiled and packed bytes have many.
     """
     start = start[:_SNIFFED_BYTES]
-    strange = _strange(start)
+    strange = _unknown_format(start)
     # UTF-8 text contains no zero byte; other encodings of Unicode have been converted already.
     return b"\x00" not in start and strange * 100 <= len(start)
 
 
-def _strange(data: bytes) -> int:
+def _unknown_format(data: bytes) -> int:
     """Count the bytes that occur in no text."""
     return sum(data.count(byte) for byte in range(256) if byte not in _TEXT_BYTES)
 
@@ -192,7 +192,7 @@ def _encoding(start: bytes) -> tuple[str | None, int]:
     pairs = start[: len(start) // 2 * 2]
     for low, encoding in ((0, "utf-16-le"), (1, "utf-16-be")):
         text, zeros = pairs[low::2], pairs[1 - low :: 2].count(0)
-        latin = zeros - _strange(text)
+        latin = zeros - _unknown_format(text)
         if len(text) >= _FEWEST_PAIRS and latin * 4 >= len(text) * 3:
             return encoding, 0
     return None, 0

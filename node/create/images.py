@@ -21,8 +21,8 @@ from .formats import needs
 from .rows import BadRow
 from .tokens import TokenBytes
 
-USUAL_COLUMN = "image"
-USUAL_LABEL = "label"
+DEFAULT_COLUMN = "image"
+DEFAULT_LABEL = "label"
 
 MAX_IMAGE_BYTES = 64 << 20
 _KINDS = ("PNG", "JPEG", "WEBP", "BMP")
@@ -57,8 +57,8 @@ class ImageColumns(Columns):
             raise ValueError("`label` is given, but [task_settings] has no `classes`")
         self.parts = []
         self.settings = settings
-        self._image = image or USUAL_COLUMN
-        self._label = (label or USUAL_LABEL) if settings.classes else None
+        self._image = image or DEFAULT_COLUMN
+        self._label = (label or DEFAULT_LABEL) if settings.classes else None
         self.names = tuple(filter(None, (self._image, self._label)))
         self._numbers = {name: number for number, name in enumerate(settings.classes)}
 

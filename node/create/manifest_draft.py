@@ -29,7 +29,7 @@ from ..training.tokenizer_settings import TokenizerSettings
 from .borders import Borders
 from .checkpoint import check_fit, settings_for, tokenizer_file
 from .corpus import Found, Progress, TokenisedCorpus, end_tokens, find_sources, read_corpus
-from .defaults import usual_optimizer, usual_schedule
+from .defaults import default_optimizer, default_schedule
 from .document_start import DocumentStart, document_start
 from .images import ImageTokenizer
 from .manifest_file import (
@@ -136,7 +136,7 @@ class ManifestDraft:
         """Return the manifest of these parts. Raises `UserError` (`MANIFEST`)."""
         file, private = self.file, self.private()
         marked = self.task.chat is not None
-        optimizer = usual_optimizer(file, self.path, initial.parameters)
+        optimizer = default_optimizer(file, self.path, initial.parameters)
         try:
             manifest = Manifest(
                 name=file.name,
@@ -169,8 +169,8 @@ class ManifestDraft:
                 founder=founder,
                 adapter=initial.adapter,
                 task_settings=self.task.settings,
-                checks=file.checks,
-                speakers=file.speakers,
+                audits=file.audits,
+                committees=file.committees,
                 probe=initial.probe,
             )
             check_size(manifest)
@@ -183,7 +183,7 @@ class ManifestDraft:
         if self.images or self.checkpoint is not None or initial.adapter is not None:
             return self.file.schedule
         elements = sum(spec.elements for spec in initial.parameters)
-        return usual_schedule(self.file, optimizer, elements)
+        return default_schedule(self.file, optimizer, elements)
 
     def admission(self, founder: PeerId) -> AdmissionSpec:
         """Return the admission policy. Raises `UserError` (`MANIFEST`)."""

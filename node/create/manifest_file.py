@@ -13,17 +13,17 @@ from typing import Annotated, Any, Literal
 
 from ...protocol.wire.manifest import (
     MAX_MEMBERS,
-    ChecksSpec,
+    AuditsSpec,
+    CommitteesSpec,
     Name,
     OptimizerSpec,
     Preconditioner,
     RoundSpec,
-    Say,
     ScheduleSpec,
-    SpeakersSpec,
     Step,
     TaskName,
     TokenType,
+    UpdateWeightRule,
     Url,
 )
 from ...protocol.wire.structure import Length, Range, StructureError, from_plain
@@ -223,7 +223,7 @@ class OptimizerTable(OptimizerSpec):
     learning rate. `scaled`: those of a matrix move in proportion to the sum, by about the learning
     rate in the root mean square, and none by more than twice that. Default: `scaled` with `muon`,
     else `sign`."""
-    say: Say = "share"
+    update_weight: UpdateWeightRule = "share"
     """How often an update counts in the step. `equal`: each once. `share`: twice if its author had
     at least the mean number of the round's sequences; where all had the same number, once. Default:
     `equal` where data is private or `max_share` is 0, else `share`."""
@@ -270,8 +270,8 @@ class ManifestFile:
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     rounds: RoundSpec = field(default_factory=RoundSpec)
     admission: AdmissionTable = field(default_factory=AdmissionTable)
-    checks: ChecksSpec | None = None
-    speakers: SpeakersSpec | None = None
+    audits: AuditsSpec | None = None
+    committees: CommitteesSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -304,7 +304,7 @@ class Side:
             left, count = share.dealt, len(self._pieces[source])
             passes = 0
             while left > 0 and count:
-                order = StreamOrder(seed=passes, samples=count, lanes=1, span=1, mixed=1)
+                order = StreamOrder(seed=passes, samples=count, streams=1, span=1, mixed=1)
                 row = np.arange(count)
                 piece = np.array(order.samples_at(np.zeros_like(row), row), np.int64)
                 sizes = self._pieces[source][piece, 5]

@@ -85,7 +85,7 @@ class NewSwarm:
         manifest = self.manifest
         possible = manifest.data.private is None
         possible = possible and manifest.optimizer.preconditioner in ("orthogonal", "muon")
-        return possible and manifest.checks is None and manifest.speakers is None and self.open
+        return possible and manifest.audits is None and manifest.committees is None and self.open
 
     @property
     def open(self) -> bool:
@@ -196,11 +196,11 @@ async def _measure(
 def _agreed(manifest: Manifest, round: int, body: bytes) -> bytes:
     """Return what a single member applies as the step of a round: its update or, with committees,
     the aggregate of its sign vote."""
-    if manifest.speakers is None:
+    if manifest.committees is None:
         return body
     layout = manifest_layout(manifest)
-    speaker = Aggregator(sections(layout, 1)[0], 0, 1, manifest.speakers.one_of)
-    return speaker.say(step_of(round), [(body, 1)])
+    speaker = Aggregator(sections(layout, 1)[0], 0, 1, manifest.committees.rotation_steps)
+    return speaker.aggregate(step_of(round), [(body, 1)])
 
 
 async def _initial(
@@ -262,7 +262,7 @@ def _made(
         manifest.optimizer,
         manifest.schedule,
         file.rounds,
-        speakers=manifest.speakers,
+        committees=manifest.committees,
         frozen=manifest.frozen_elements,
         fresh=draft.checkpoint is None,
     )

@@ -23,7 +23,7 @@ _FOUND: dict[Step, tuple[tuple[int, float], ...]] = {
 _FAR = 5.0
 
 
-def usual_rate(parameters: int, step: Step) -> float:
+def default_rate(parameters: int, step: Step) -> float:
     """Return the peak rate to start with for a model of this size, interpolated between the
     measurements.
 
@@ -40,7 +40,7 @@ def usual_rate(parameters: int, step: Step) -> float:
 
 def rate_warning(schedule: ScheduleSpec, parameters: int, step: Step) -> str | None:
     """Return a warning about a schedule's peak rate; None if it is close to the measured best."""
-    usual = usual_rate(parameters, step)
+    usual = default_rate(parameters, step)
     if usual / _FAR <= schedule.peak <= usual * _FAR:
         return None
     which = "above" if schedule.peak > usual else "below"

@@ -22,17 +22,17 @@ def no_images(part: str) -> UserError:
 
 
 def no_conversations(part: str, length: int, parts: Sequence[TokenCache]) -> UserError:
-    long = sum(each.tally.too_long for each in parts)
+    long = sum(each.read_counts.too_long for each in parts)
     if long:
         return missing(
             f"there is no {part} conversation: in {long} of them no answer ends within a sequence of "
             f"{length} tokens",
             "give a larger sequence_length in [data], or shorter conversations",
         )
-    bad = [row for each in parts for row in each.tally.bad_rows]
-    if bad and not any(each.tally.documents for each in parts):
+    bad = [row for each in parts for row in each.read_counts.bad_rows]
+    if bad and not any(each.read_counts.documents for each in parts):
         file, line, problem = bad[0]
-        many = sum(each.tally.bad for each in parts)
+        many = sum(each.read_counts.bad for each in parts)
         return missing(
             f"there is no {part} conversation: all {many} rows are bad, the first is {file}, line "
             f"{line}, which {problem}",

@@ -16,7 +16,7 @@ from typing import Any
 
 from .formats import BadFile, needs
 
-USUAL_SPLIT = "train"
+DEFAULT_SPLIT = "train"
 CARD = "README.md"
 
 _KEYWORDS = {
@@ -172,7 +172,7 @@ def _configuration(said: dict[str, Any]) -> Configuration:
     elif isinstance(files, list) and any(isinstance(each, dict) for each in files):
         splits = {str(each["split"]): _texts(each["path"]) for each in files}
     elif files is not None:
-        splits = {USUAL_SPLIT: _texts(files)}
+        splits = {DEFAULT_SPLIT: _texts(files)}
     return Configuration(name, said.get("default") is True, f"{folder}/" if folder else "", splits)
 
 

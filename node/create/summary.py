@@ -13,7 +13,7 @@ from ...protocol.codec.exchange_size import received, sent
 from ...protocol.codec.layout import update_layout
 from ...protocol.wire.blobs import CHUNK_BYTES
 from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec, RoundSpec, ScheduleSpec
-from ...protocol.wire.work_specs import SpeakersSpec
+from ...protocol.wire.work_specs import CommitteesSpec
 from .files import Skipped
 from .token_cache import ReadCounts
 
@@ -283,7 +283,7 @@ def forecast(
     schedule: ScheduleSpec,
     rounds: RoundSpec,
     *,
-    speakers: SpeakersSpec | None = None,
+    committees: CommitteesSpec | None = None,
     frozen: int = 0,
     fresh: bool = True,
 ) -> Forecast:
@@ -291,7 +291,7 @@ def forecast(
     measurements; `frozen`: number of weights that are not trained; `fresh`: whether the model begins
     at random."""
     elements = sum(spec.elements for spec in table)
-    step = 1 if speakers is None else 2
+    step = 1 if committees is None else 2
     trained = schedule.total_rounds * rounds.sequences // step
     layout = update_layout(table, optimizer.chunk, optimizer.top_k)
     sample_bytes = data.sequence_length * data.token_bytes
@@ -306,8 +306,8 @@ def forecast(
         epochs=epochs,
         tokens_a_parameter=trained * data.sequence_length / elements,
         peak_rate=schedule.peak,
-        update_bytes=sent(layout, speakers),
-        received_bytes={members: received(layout, speakers, members) for members in MEMBERS},
+        update_bytes=sent(layout, committees),
+        received_bytes={members: received(layout, committees, members) for members in MEMBERS},
         rounds_a_step=step,
         model_bytes=4 * (elements + frozen),
         images=data.images,

@@ -110,34 +110,34 @@ class TokenCache:
     def __init__(self, root: Path, token_bytes: int) -> None:
         self.root = root
         self.dtype = np.dtype(f"<u{token_bytes}")
-        self.tally = ReadCounts()
+        self.read_counts = ReadCounts()
         self.position = Position()
         self.counts: list[tuple[int, int]] = []
         """Number of sections and tokens of each part."""
         root.mkdir(parents=True, exist_ok=True)
         while (said := self._read(len(self.counts))) is not None:
-            tally, self.position = said
-            self.counts.append((tally.sections, tally.tokens))
-            self.tally.add(tally)
+            read_counts, self.position = said
+            self.counts.append((read_counts.sections, read_counts.tokens))
+            self.read_counts.add(read_counts)
 
     def add(
         self,
         sections: np.ndarray,
         tokens: Sequence[np.ndarray],
-        tally: ReadCounts,
+        read_counts: ReadCounts,
         position: Position,
     ) -> None:
         """Write the next part, durably. Raises `OSError` as files do."""
         number = len(self.counts)
-        tally.sections, tally.tokens = len(sections), sum(map(len, tokens))
+        read_counts.sections, read_counts.tokens = len(sections), sum(map(len, tokens))
         with replacing(self._path(number, "tokens")) as path, path.open("wb") as file:
             for each in tokens:
                 file.write(each.astype(self.dtype, copy=False).data)
         write_atomically(self._path(number, "index"), sections.astype(SECTION).tobytes())
-        said = {"tally": asdict(tally), "position": asdict(position)}
+        said = {"tally": asdict(read_counts), "position": asdict(position)}
         write_atomically(self._path(number, "json"), json.dumps(said).encode())
-        self.counts.append((len(sections), tally.tokens))
-        self.tally.add(tally)
+        self.counts.append((len(sections), read_counts.tokens))
+        self.read_counts.add(read_counts)
         self.position = position
 
     def index(self, part: int, start: int = 0, count: int = -1) -> np.ndarray:
@@ -161,14 +161,14 @@ class TokenCache:
         """Return a part's counts and position, if it exists and is complete."""
         try:
             said: dict[str, Any] = json.loads(self._path(number, "json").read_bytes())
-            tally, position = ReadCounts(**said["tally"]), Position(**said["position"])
-            tally.bad_rows = [(str(f), int(p), str(w)) for f, p, w in tally.bad_rows]
-            tally.long_rows = [(str(f), int(p), str(w)) for f, p, w in tally.long_rows]
+            read_counts, position = ReadCounts(**said["tally"]), Position(**said["position"])
+            read_counts.bad_rows = [(str(f), int(p), str(w)) for f, p, w in read_counts.bad_rows]
+            read_counts.long_rows = [(str(f), int(p), str(w)) for f, p, w in read_counts.long_rows]
             sizes = [self._path(number, ending).stat().st_size for ending in ("index", "tokens")]
         except (OSError, ValueError, TypeError, LookupError):
             return None
-        whole = [tally.sections * SECTION.itemsize, tally.tokens * self.dtype.itemsize]
-        return (tally, position) if sizes == whole else None
+        whole = [read_counts.sections * SECTION.itemsize, read_counts.tokens * self.dtype.itemsize]
+        return (read_counts, position) if sizes == whole else None
 
 
 def remove_others(folder: Path, wanted: Sequence[TokenCache]) -> None:

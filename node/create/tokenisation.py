@@ -136,7 +136,7 @@ class _Batch:
     size: int = 0
     read: dict[int, int] = field(default_factory=dict)
     """For each file, the bytes of it read for this batch."""
-    tally: ReadCounts = field(default_factory=ReadCounts)
+    read_counts: ReadCounts = field(default_factory=ReadCounts)
     position: Position = field(default_factory=Position)
 
 
@@ -158,7 +158,7 @@ def tokenise(
     """
     writer = _PartWriter(parts, how, files, room)
     shown = 0.0
-    seen.add(parts.tally)
+    seen.add(parts.read_counts)
     _check_bad(seen, how.max_bad)
     for batch in _batches(source, files, how, parts.position):
         workers.give(batch, batch.texts)
@@ -167,7 +167,7 @@ def tokenise(
         if time.monotonic() - shown > _SHOW_SECONDS:
             shown = time.monotonic()
             advance(batch.position.read_bytes)
-        seen.add(batch.tally)
+        seen.add(batch.read_counts)
         _check_bad(seen, how.max_bad)
     for done, encoded in workers.take(all=True):
         writer.add(done, encoded)
@@ -198,7 +198,11 @@ def _batches(
             batch.position = Position(number, count, before + read)
             batch.read[number] = batch.read.get(number, 0) + read - counted
             counted = read
-            if batch.size >= _BATCH_BYTES or len(batch.rows) >= _BATCH_SECTIONS or batch.tally.bad:
+            if (
+                batch.size >= _BATCH_BYTES
+                or len(batch.rows) >= _BATCH_SECTIONS
+                or batch.read_counts.bad
+            ):
                 yield batch
                 batch = _Batch()
         before += file.size
@@ -235,14 +239,14 @@ def _add_item(
             first, ends = index == 0, last and item.ends
             section = _SectionRow(document, check_here, number, first, first and starts, ends, None)
             batch.rows.append(section)
-        batch.tally.documents += 1
-        batch.tally.text_bytes += len(item.text)
+        batch.read_counts.documents += 1
+        batch.read_counts.text_bytes += len(item.text)
         batch.size += len(item.text)
     elif isinstance(item, TokenDocument):
         document, check = _hashes(item.tokens.tobytes())
         ended = not borders.end or int(item.tokens[-1]) == borders.single_end
         if starts and borders.before is not None and int(item.tokens[0]) != borders.before:
-            batch.tally.unstarted += 1
+            batch.read_counts.unstarted += 1
         size = how.section_bytes // _BYTES_A_TOKEN
         for start in range(0, len(item.tokens), size):
             piece = item.tokens[start : start + size]
@@ -253,14 +257,14 @@ def _add_item(
             batch.rows.append(
                 _SectionRow(document, check_here, number, first, first and starts, ends, piece)
             )
-        batch.tally.documents += 1
+        batch.read_counts.documents += 1
         batch.size += item.tokens.nbytes
     elif isinstance(item, BadRow):
-        batch.tally.add_bad(name, line, item.problem)
+        batch.read_counts.add_bad(name, line, item.problem)
     elif isinstance(item, Empty):
-        batch.tally.empty += 1
+        batch.read_counts.empty += 1
     elif isinstance(item, NoText):
-        batch.tally.no_text.append(name)
+        batch.read_counts.no_text.append(name)
 
 
 class _PartWriter:
@@ -304,7 +308,7 @@ class _PartWriter:
             self._room.add(self._files[number], read, made[number])
         self._sections.append(sections)
         self._count += len(sections)
-        self._tally.add(batch.tally)
+        self._read_counts.add(batch.read_counts)
         self._position = batch.position
         # A part ends only where a batch does: after an interruption the part is made again, with the
         # same result.
@@ -323,11 +327,11 @@ class _PartWriter:
         ):
             short = fitted(numbers, self._length, learned)
             if len(short) < len(numbers) or len(text) > LONGEST_CONVERSATION:
-                batch.tally.add_long(file, line, len(numbers), len(short))
+                batch.read_counts.add_long(file, line, len(numbers), len(short))
             if len(short):
                 rows.append(row)
                 kept.append(short)
-                batch.tally.learned += int(np.count_nonzero(short & learned))
+                batch.read_counts.learned += int(np.count_nonzero(short & learned))
         batch.rows = rows
         return kept
 
@@ -336,13 +340,13 @@ class _PartWriter:
 
     def _put(self, position: Position) -> None:
         sections = np.concatenate(self._sections or [np.zeros(0, SECTION)])
-        self._parts.add(sections, self._tokens, self._tally, position)
+        self._parts.add(sections, self._tokens, self._read_counts, position)
         self._begin()
 
     def _begin(self) -> None:
         self._sections: list[np.ndarray] = []
         self._tokens: list[np.ndarray] = []
-        self._tally = ReadCounts()
+        self._read_counts = ReadCounts()
         self._size = self._count = 0
         self._position = self._parts.position
 

@@ -107,10 +107,10 @@ class EventStream:
         """Gather the events, for ever."""
         async with trio.open_nursery() as nursery:
             # Reading a long run for the first time takes a while; the status does not wait for it.
-            nursery.start_soon(self._again_and_again, self._gather_status)
-            nursery.start_soon(self._again_and_again, self._gather_rounds)
+            nursery.start_soon(self._repeat, self._gather_status)
+            nursery.start_soon(self._repeat, self._gather_rounds)
 
-    async def _again_and_again(self, gather: Callable[[], Awaitable[bool]]) -> None:
+    async def _repeat(self, gather: Callable[[], Awaitable[bool]]) -> None:
         while True:
             while not self.streams:
                 await self._wanted.wait()

@@ -136,7 +136,7 @@ class Routes:
         handler = self._acts.get(request.path.removeprefix("/api/act/"))
         if handler is None:
             return text_response(404, "a node cannot do that")
-        words = read_words(request.body)
+        words = read_body(request.body)
         if words is None:
             return text_response(400, "say it as a JSON object")
         answer = handler(words)
@@ -145,7 +145,7 @@ class Routes:
         return _json(json.dumps(answer).encode())
 
 
-def read_words(body: bytes) -> dict[str, Any] | None:
+def read_body(body: bytes) -> dict[str, Any] | None:
     """Return a command's parameters, a small JSON object; None for anything that is not one."""
     if not body:
         return {}

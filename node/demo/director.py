@@ -49,7 +49,7 @@ class DemoFailed(Exception):
 
     def __init__(self, problem: str, program: Program) -> None:
         super().__init__(problem)
-        self.words = program.last_words()
+        self.words = program.last_lines()
         self.log = program.log
 
 

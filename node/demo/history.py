@@ -18,7 +18,7 @@ from ..telemetry.status import Status, decode_status
 
 _POLL_SECONDS = 1.0
 # Nodes that share two cores with their trainers may take a while.
-_ANSWER_SECONDS = 5.0
+_REPLY_TIMEOUT_SECONDS = 5.0
 
 RoundFacts = dict[str, Any]
 
@@ -84,7 +84,7 @@ class StatusPoller:
     def _poll(self) -> None:
         while not self._stop.wait(_POLL_SECONDS):
             try:
-                self.latest = decode_status(ask(self._socket, "status", _ANSWER_SECONDS))
+                self.latest = decode_status(ask(self._socket, "status", _REPLY_TIMEOUT_SECONDS))
             except UserError:
                 # The node is starting, busy or dead; its starter knows which.
                 continue

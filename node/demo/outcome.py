@@ -100,7 +100,7 @@ class DemoPromise:
 def summarise(run: DemoRun) -> dict[str, Any]:
     """Return the contents of `summary.json`, without the checks."""
     rounds = {r: facts for r, facts in run.rounds().items() if facts.get("counted")}
-    members = _usual_members(rounds)
+    members = _default_members(rounds)
     own = [
         (facts["update_bytes"], facts["bits_per_coefficient"])
         for node in run.nodes
@@ -144,7 +144,7 @@ def check(run: DemoRun) -> list[DemoPromise]:
     ]
 
 
-def _usual_members(rounds: Mapping[int, RoundFacts]) -> int:
+def _default_members(rounds: Mapping[int, RoundFacts]) -> int:
     """Return the most frequent number of members."""
     counts = Counter(facts["members"] for facts in rounds.values())
     return counts.most_common(1)[0][0] if counts else 0

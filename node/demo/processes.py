@@ -105,7 +105,7 @@ class Program(Command):
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"process {self.pid} ({self.name}) is still running") from None
 
-    def last_words(self) -> list[str]:
+    def last_lines(self) -> list[str]:
         """Return the last lines of its log, for people."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))

@@ -83,7 +83,7 @@ class View(AbstractContextManager["View"]):
     def show(self, picture: DemoPicture) -> None:
         """Draw a picture, or print what is new in it."""
         if self._live is not None:
-            text = picture_text(picture, self._console.width, self._console.height)
+            text = view_text(picture, self._console.width, self._console.height)
             self._live.update(text, refresh=True)
         else:
             for line in self._news(picture):
@@ -109,7 +109,7 @@ class View(AbstractContextManager["View"]):
         return [harmless(line) for line in lines]
 
 
-def picture_text(picture: DemoPicture, width: int, height: int) -> Text:
+def view_text(picture: DemoPicture, width: int, height: int) -> Text:
     """Return the picture in at most `height` - 1 lines; the oldest events are dropped first."""
     top = [
         Text.assemble(("distro-node demo", "bold"), f"   {picture.seconds:.0f} s"),

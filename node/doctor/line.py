@@ -133,11 +133,11 @@ async def _speed(
     rate = received / seconds
     layout = manifest_layout(manifest)
     others = max(1, len(introducer.peer_records))
-    size = received_bytes(layout, manifest.speakers, others + 1)
+    size = received_bytes(layout, manifest.committees, others + 1)
     needed = size / rate
     what = (
         f"{8 * rate / 1e6:.1f} Mbit/s from members; the updates of {others} in a "
-        f"{'round' if manifest.speakers is None else 'step'} are {size / 1e6:.1f} MB, which takes "
+        f"{'round' if manifest.committees is None else 'step'} are {size / 1e6:.1f} MB, which takes "
         f"{needed:.1f} s"
     )
     if needed <= _ROUND_SECONDS:

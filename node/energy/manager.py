@@ -97,8 +97,8 @@ class EnergyManager:
                 if self._asker is not None:
                     nursery.start_soon(self._ask, self._asker)
                 if self._settings.polite:
-                    nursery.start_soon(self._make_way_for_programs)
-                    nursery.start_soon(self._make_way_for_people)
+                    nursery.start_soon(self._pause_for_programs)
+                    nursery.start_soon(self._pause_for_user)
         finally:
             if self._gpus.limited:
                 with trio.move_on_after(_PUT_BACK_SECONDS) as scope:
@@ -149,7 +149,7 @@ class EnergyManager:
                 taken = await self._in_thread(self._gpus.read)
                 self._gpu_meter.take(taken, seconds, at_work)
                 await self._limit(at_work)
-            self._tell_metrics()
+            self._update_metrics()
 
     def _computes_on_a_gpu(self) -> bool:
         device = self._telemetry.device
@@ -199,7 +199,7 @@ class EnergyManager:
     def _gpu_part(self) -> EnergyPart | None:
         return _part(self._gpu_meter, self._gpus.why) if self._computes_on_a_gpu() else None
 
-    def _tell_metrics(self) -> None:
+    def _update_metrics(self) -> None:
         metrics, status = self._telemetry.metrics, self.status()
         parts = {"processor": status.processor, "gpu": status.gpu}
         for name, part in parts.items():
@@ -223,7 +223,7 @@ class EnergyManager:
                 self._shifts.release("signal")
             await trio.sleep(self._settings.pause_when.every)
 
-    async def _make_way_for_programs(self) -> None:
+    async def _pause_for_programs(self) -> None:
         courtesy, told = IdleGrace(), False
         while True:
             await trio.sleep(_POLITE_SECONDS)
@@ -235,7 +235,7 @@ class EnergyManager:
                 told = True
                 why = self._gpus.why or "the driver does not report which programs use the GPU"
                 _log.warning("--polite cannot see other programs on the GPU: %s", why)
-            self._make_way(
+            self._pause_for(
                 courtesy.hear(0.0 if use.others else None, trio.current_time()),
                 "program",
                 f"another program{f' ({use.program})' if use.program else ''} uses the GPU",
@@ -247,19 +247,19 @@ class EnergyManager:
         ours = _family() if self._telemetry.state != "paused" else frozenset()
         return self._gpus.use_by_others(ours)
 
-    async def _make_way_for_people(self) -> None:
+    async def _pause_for_user(self) -> None:
         courtesy, told = IdleGrace(), False
         while True:
             idle = await self._people.idle_seconds()
             if idle is None and not told:
                 told = True
                 _log.warning("--polite cannot detect whether this computer is in use")
-            self._make_way(
+            self._pause_for(
                 courtesy.hear(idle, trio.current_time()), "person", "the computer is in use"
             )
             await trio.sleep(_POLITE_SECONDS)
 
-    def _make_way(self, away: bool, kind: HoldKind, words: str, again: bool = True) -> None:
+    def _pause_for(self, away: bool, kind: HoldKind, words: str, again: bool = True) -> None:
         if not away:
             self._shifts.release(kind)
         elif again:

@@ -21,7 +21,7 @@ from .threshold import KEEP_SECONDS, PauseDecision, Threshold, threshold_of
 
 _log = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 20.0
+REPLY_TIMEOUT_SECONDS = 20.0
 # Exit codes of a command.
 _PAUSE, _WORK = 0, 1
 _HALF = Threshold(pause=0.5, resume=0.5)
@@ -38,11 +38,11 @@ class PausePoller:
         self,
         settings: PauseWhen,
         *,
-        answer_seconds: float = ANSWER_SECONDS,
+        reply_timeout_seconds: float = REPLY_TIMEOUT_SECONDS,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._settings = settings
-        self._seconds = answer_seconds
+        self._seconds = reply_timeout_seconds
         self._now = now
         self._steps = check_path(settings.field) if settings.field is not None else ()
         self._web = Web(AddressScope.AS_NAMED) if settings.is_url else None

@@ -22,8 +22,8 @@ from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_ms
 from ...crypto.identity import PeerId
 from .addresses import id_of, peer_of
 from .circuits import (
-    ANSWER_SECONDS,
     HOP,
+    REPLY_TIMEOUT_SECONDS,
     RESERVATION_SECONDS,
     STOP,
     STREAM_FAILURES,
@@ -133,7 +133,7 @@ class CircuitRelay:
         peer = peer_of(stream.muxed_conn.peer_id)
         answered = False
         try:
-            with trio.fail_after(ANSWER_SECONDS):
+            with trio.fail_after(REPLY_TIMEOUT_SECONDS):
                 message = await read_delimited_msg(stream, HopMessage)
             # No relaying over a relayed connection: chains of relays would only hide who asks.
             if peer is None or self._refuses(peer) or is_relayed(stream):
@@ -209,7 +209,7 @@ class CircuitRelay:
         other: Any = None
         try:
             try:
-                with trio.fail_after(ANSWER_SECONDS):
+                with trio.fail_after(REPLY_TIMEOUT_SECONDS):
                     other = await self._open_stream(callee, STOP)
                     call = StopMessage(type=StopMessage.CONNECT)
                     call.peer.id = id_of(caller).to_bytes()
@@ -295,7 +295,7 @@ class _Budget:
 
 
 async def _send(stream: Any, message: HopMessage) -> None:
-    with trio.fail_after(ANSWER_SECONDS):
+    with trio.fail_after(REPLY_TIMEOUT_SECONDS):
         await write_delimited_msg(stream, message)
 
 

@@ -34,7 +34,7 @@ from .streams import reset
 HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
 STOP = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
 
-ANSWER_SECONDS = 10.0
+REPLY_TIMEOUT_SECONDS = 10.0
 """Timeout for one message of either end of a circuit or of the relay: a busy machine or a saturated line
 takes seconds."""
 
@@ -141,7 +141,7 @@ class Circuits:
         stream: Any = None
         answered = False
         try:
-            with trio.fail_after(ANSWER_SECONDS):
+            with trio.fail_after(REPLY_TIMEOUT_SECONDS):
                 stream = await self._open_stream(relay, HOP)
                 await write_delimited_msg(stream, request)
                 answer = await read_delimited_msg(stream, HopMessage)
@@ -162,7 +162,7 @@ class Circuits:
         """Accept a call that a relay forwards; run as long as the circuit lasts."""
         relay = peer_of(stream.muxed_conn.peer_id)
         try:
-            with trio.fail_after(ANSWER_SECONDS):
+            with trio.fail_after(REPLY_TIMEOUT_SECONDS):
                 message = await read_delimited_msg(stream, StopMessage)
                 caller = peer_of(ID(message.peer.id))
                 status = Status.OK

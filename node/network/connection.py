@@ -139,7 +139,7 @@ def abandon(stream: YamuxStream) -> None:
     """
     muxer, number = stream.conn, stream.stream_id
     if not stream.closed and not muxer.event_shutting_down.is_set() and muxer._nursery is not None:
-        muxer._nursery.start_soon(_say_reset, muxer, number)
+        muxer._nursery.start_soon(_log_reset, muxer, number)
     stream.closed = stream.send_closed = stream.recv_closed = stream.reset_received = True
     if number in muxer.stream_events:
         muxer.stream_events[number].set()
@@ -148,7 +148,7 @@ def abandon(stream: YamuxStream) -> None:
         table.pop(number, None)
 
 
-async def _say_reset(muxer: Yamux, stream: int) -> None:
+async def _log_reset(muxer: Yamux, stream: int) -> None:
     frame = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_WINDOW_UPDATE, FLAG_RST, stream, 0)
     try:
         await muxer._write_frame(frame)

@@ -62,7 +62,7 @@ class DialPolicy:
         before = self._scopes.get(peer, Scope.WORLD)
         self._scopes[peer] = min(before, scope) if again else scope
 
-    def word_of(self, peer: PeerId) -> AddressSource:
+    def source_of(self, peer: PeerId) -> AddressSource:
         """Return a peer as a source, with its distance when it was last connected."""
         return AddressSource(peer, self._scopes.get(peer, Scope.WORLD))
 

@@ -49,7 +49,7 @@ class HostAddresses:
         if now - self._looked >= _FRESH_SECONDS:
             self._looked = now
             try:
-                self._hosts = look_for_hosts()
+                self._hosts = watch_hosts()
             except OSError as error:
                 log.debug("the system does not report its addresses: %s", error)
         return list(self._hosts)
@@ -58,7 +58,7 @@ class HostAddresses:
 reachable_hosts = HostAddresses()
 
 
-def look_for_hosts() -> list[str]:
+def watch_hosts() -> list[str]:
     """Query the current addresses without the cache. Raises `OSError`."""
     sources = _default_sources()
     statuses = psutil.net_if_stats()

@@ -256,9 +256,9 @@ class Network:
         """Return the other end of a direct connection to a peer, preferably of one that we dialled."""
         return find_remote(self._connections.get(peer, ()))
 
-    def word_of(self, peer: PeerId) -> AddressSource:
+    def source_of(self, peer: PeerId) -> AddressSource:
         """Return a peer as a source of addresses, with its distance when it was last connected."""
-        return self._hearsay.word_of(peer)
+        return self._hearsay.source_of(peer)
 
     def connected(self) -> frozenset[PeerId]:
         """Return the peers that are connected at present."""
@@ -275,7 +275,7 @@ class Network:
             events.put(PeerUp(peer))
         return events.receiver
 
-    def carried_bytes(self) -> int:
+    def relayed_bytes(self) -> int:
         """Return the bytes relayed between others since the start: circuits and updates."""
         circuits = self.carrier.relayed_bytes if self.carrier else 0
         return circuits + self.traffic.sent["relayed"]

@@ -57,7 +57,7 @@ class HardenedPubsub(Pubsub):
         )
         self._router = router
         self._traffic = traffic
-        self._tell_forged = forged
+        self._report_forged = forged
         self._authors = authors
         self._registering: set[ID] = set()
 
@@ -109,7 +109,7 @@ class HardenedPubsub(Pubsub):
             and self.validation_cache.get(self.get_message_id(msg)) is None
             and (scorer is None or scorer.allow_publish(msg_forwarder, list(msg.topicIDs)))
         ):
-            self._tell_forged(msg_forwarder)
+            self._report_forged(msg_forwarder)
 
     def handle_subscription(self, origin_id: ID, sub_message: Any) -> None:
         """Handle a subscription. The library bounds the number of a peer's topics, but not their

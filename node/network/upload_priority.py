@@ -35,7 +35,7 @@ _MOST_SAVED_BYTES = 8 * _PATIENT_PIECE_BYTES
 # How often to check for room on the line: this many times per round trip, within these bounds in
 # seconds. The lower bound costs little CPU time, the upper one is below the targeted queue delay.
 _LOOKS = 8
-_LOOK_SECONDS = (0.002, 0.01)
+_CHECK_INTERVAL_SECONDS = (0.002, 0.01)
 
 
 class UploadPriorities:
@@ -155,12 +155,12 @@ class _Patient(Priority):
         sample = self._read()
         if sample is None or self._window.admits(size, sample):
             return None
-        least, most = _LOOK_SECONDS
+        least, most = _CHECK_INTERVAL_SECONDS
         pause = min(max(least, sample.round_trip / _LOOKS), most)
         return partial(trio.sleep, pause)
 
     async def _standstill(self) -> None:
         # The arrival of a transfer's last bytes triggers no event, so wake up after a while.
-        seconds = _STANDSTILL_SECONDS if self._priorities._urgent else _LOOK_SECONDS[1]
+        seconds = _STANDSTILL_SECONDS if self._priorities._urgent else _CHECK_INTERVAL_SECONDS[1]
         with trio.move_on_after(seconds):
             await self._priorities._moved.wait()

@@ -51,7 +51,9 @@ class SampleOrder:
         start = self._place.position
         self._place = replace(self._place, position=start + count)
         write_state(self._path, self._place)
-        order = StreamOrder(seed=self._place.seed, samples=self._samples, lanes=1, span=1, mixed=1)
+        order = StreamOrder(
+            seed=self._place.seed, samples=self._samples, streams=1, span=1, mixed=1
+        )
         rows = np.arange(start, start + count)
         return tuple(order.samples_at(np.zeros_like(rows), rows))
 

@@ -36,15 +36,15 @@ def check_choices(settings: DaemonSettings, manifest: Manifest) -> None:
     """
     spec, privacy = manifest.data.private, settings.privacy
     if spec is None:
-        if settings.own_data or privacy is not None:
-            option = "--data" if settings.own_data else "--epsilon"
+        if settings.private_data or privacy is not None:
+            option = "--data" if settings.private_data else "--epsilon"
             raise UserError(
                 ExitCode.USAGE,
                 f"the data of the swarm {manifest.name!r} is shared, but {option} is for private data",
                 f"leave {option} out: the training data comes with the swarm",
             )
         return
-    if not settings.own_data:
+    if not settings.private_data:
         raise UserError(
             ExitCode.DATA_MISSING,
             f"in the swarm {manifest.name!r} each member trains on data of its own, and none is given",
@@ -127,7 +127,7 @@ async def prepare(
     """
     folder = PrivateFolder(directory.private)
     own = await read_files(
-        directory.manifest, blobs, settings.own_data, folder, report, confined=settings.sandbox
+        directory.manifest, blobs, settings.private_data, folder, report, confined=settings.sandbox
     )
     say(own.words(names=False))
     if own.skipped or own.left_out:

@@ -18,7 +18,7 @@ from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId, decode_ma
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 from ..storage.data_dir import DataDir
-from ..storage.relayed_bytes import read_carried
+from ..storage.relayed_bytes import read_relayed
 from ..storage.swarm_store import SwarmStore
 from ..util.protocol_version import explain_version
 
@@ -34,7 +34,7 @@ class ContributionRow:
     """Number of sequences from which they were made; None without audits."""
     tokens: int
     """Number of tokens in these; without audits by the peer's own account."""
-    checked_tokens: int | None
+    audited_tokens: int | None
     """Number of these tokens for which another member's audit has vouched; None without audits."""
     member: bool
     """Whether it is a member now."""
@@ -56,7 +56,7 @@ class ContributionTable:
     audited: bool
     """Whether the swarm audits its members' work."""
     peers: tuple[ContributionRow, ...]
-    claimed_carried_bytes: int
+    claimed_relayed_bytes: int
     """Bytes that this node has carried between others as a relay, for any swarm, by its own count:
     claimed, not proved."""
 
@@ -65,15 +65,15 @@ def read_account(data: DataDir, swarm: SwarmId) -> ContributionTable:
     """Return the contributions of all peers by the chain on this disk. Raises `UserError`:
     `NOTHING_TO_EXPORT` where there is no chain, and `VERSION`."""
     ledger = read_ledger(data, swarm)
-    rows = _announced(ledger) if ledger.work is None else _audited(ledger, ledger.work)
-    rows.sort(key=lambda row: (-(row.checked_tokens or 0), -row.tokens, row.peer))
+    rows = _announced(ledger) if ledger.audits is None else _audited(ledger, ledger.audits)
+    rows.sort(key=lambda row: (-(row.audited_tokens or 0), -row.tokens, row.peer))
     return ContributionTable(
         swarm=swarm_text(swarm),
         name=ledger.manifest.name,
         round=len(ledger) - 1,
-        audited=ledger.work is not None,
+        audited=ledger.audits is not None,
         peers=tuple(rows),
-        claimed_carried_bytes=read_carried(data.carried),
+        claimed_relayed_bytes=read_relayed(data.carried),
     )
 
 
@@ -86,10 +86,10 @@ def _audited(ledger: Ledger, work: AuditLedger) -> list[ContributionRow]:
             updates=now[peer].updates,
             sequences=now[peer].sequences,
             tokens=now[peer].sequences * length,
-            checked_tokens=now[peer].checked * length,
+            audited_tokens=now[peer].audited * length,
             member=peer in members,
             votes=votes.get(peer, 0),
-            counts=work.accounts.counts(peer),
+            counts=work.reputation.counts(peer),
         )
         for peer in now.peers
     ]
@@ -104,7 +104,7 @@ def _announced(ledger: Ledger) -> list[ContributionRow]:
             updates=updates,
             sequences=None,
             tokens=tokens,
-            checked_tokens=None,
+            audited_tokens=None,
             member=peer in members,
             votes=votes[peer] if peer in members else 0,
             counts=True,
@@ -124,17 +124,17 @@ def announced_work(ledger: Ledger, last: int) -> dict[PeerId, tuple[int, int]]:
     return done
 
 
-def checked_work_of(ledger: Ledger) -> AuditLedger:
+def audited_work_of(ledger: Ledger) -> AuditLedger:
     """Return the audit state of a swarm that audits work. Raises `UserError` (`NOTHING_TO_EXPORT`)
     for any other."""
-    if ledger.work is None:
+    if ledger.audits is None:
         raise UserError(
             ExitCode.NOTHING_TO_EXPORT,
             f"the swarm {ledger.manifest.name!r} does not audit its members' work, so no contribution "
             "can be proved",
             "`distro-node contributions` shows what members announced",
         )
-    return ledger.work
+    return ledger.audits
 
 
 def read_ledger(data: DataDir, swarm: SwarmId) -> Ledger:

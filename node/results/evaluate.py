@@ -37,7 +37,7 @@ PRESETS: dict[str, tuple[str, ...]] = {"gpt4all": GPT4ALL}
 
 MAX_TASKS = 64
 _NICE = 10
-_TELL_SECONDS = 10.0
+_REPORT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ def _keep(history: Path, scores: TaskScores) -> None:
 
 def _tell(data: DataDir, scores: TaskScores) -> None:
     try:
-        ask(data.socket, "scored", _TELL_SECONDS, scores=to_plain(scores, named=True))
+        ask(data.socket, "scored", _REPORT_SECONDS, scores=to_plain(scores, named=True))
     except UserError:
         # No node runs here, or one of another swarm or version: the history has the scores.
         return

@@ -137,7 +137,7 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         "",
         "## Data",
         "",
-        _data_words(facts) + _where(data["mirrors"], images),
+        _data_text(facts) + _where(data["mirrors"], images),
         "",
         *_sources(data["sources"], images),
         "## Who trained it",
@@ -157,7 +157,7 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
     return "\n".join([*lines, ""])
 
 
-def _data_words(facts: dict[str, Any]) -> str:
+def _data_text(facts: dict[str, Any]) -> str:
     data = facts["data"]
     shards = f"{data['shards']:,} {'shard' if data['shards'] == 1 else 'shards'}"
     if facts["task"] == DIFFUSION:

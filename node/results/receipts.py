@@ -33,9 +33,9 @@ from ..storage.atomic_write import write_atomically
 from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
 from ..storage.final_file import read_final
-from ..storage.relayed_bytes import read_carried
+from ..storage.relayed_bytes import read_relayed
 from ..util.protocol_version import explain_version
-from .contributions import checked_work_of, read_ledger
+from .contributions import audited_work_of, read_ledger
 
 Proof = Literal["chain", "link", "signatures"]
 """What a receipt was verified against: the chain from its beginning, a link's checkpoint, or only
@@ -56,13 +56,13 @@ class ReceiptFacts:
     """Number of the peer's updates that counted."""
     sequences: int
     tokens: int
-    checked_tokens: int
+    audited_tokens: int
     record: str
     """The id of the record that certifies it, in hex: the record of the round after `round`."""
     signers: tuple[str, ...]
     """The peers that signed the record's certificate."""
     founder_signed: bool
-    claimed_carried_bytes: int | None
+    claimed_relayed_bytes: int | None
     """Bytes that the peer claims to have carried between others: claimed, not proved. None: no claim."""
 
 
@@ -84,7 +84,7 @@ def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, 
     Raises `UserError`: `NOTHING_TO_EXPORT` where there is none yet, `FINAL`, `VERSION`.
     """
     ledger = read_ledger(data, swarm)
-    checked_work_of(ledger)
+    audited_work_of(ledger)
     final = _final_round(data, ledger)
     rounds = [round_ for round_ in certifying_rounds(ledger) if round_ <= final]
     if not rounds:
@@ -105,11 +105,11 @@ def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, 
     return receipt, _facts(receipt, examine(receipt))
 
 
-def claim_carried(
+def claim_relayed(
     receipt: Receipt, data: DataDir, identity: Identity
 ) -> tuple[Receipt, ReceiptFacts]:
     """Return this node's own receipt with its own count of relayed bytes added."""
-    claiming = with_claim(receipt, read_carried(data.carried), identity.sign)
+    claiming = with_claim(receipt, read_relayed(data.carried), identity.sign)
     return claiming, _facts(claiming, examine(claiming))
 
 
@@ -196,9 +196,9 @@ def _facts(receipt: Receipt, examined: ReceiptContent) -> ReceiptFacts:
         updates=receipt.updates,
         sequences=receipt.sequences,
         tokens=receipt.sequences * length,
-        checked_tokens=receipt.checked * length,
+        audited_tokens=receipt.audited * length,
         record=receipt.anchor.record.hex(),
         signers=tuple(peer_text(peer) for peer in sorted(examined.signers)),
         founder_signed=examined.founder_signed,
-        claimed_carried_bytes=None if receipt.claim is None else receipt.claim.bytes,
+        claimed_relayed_bytes=None if receipt.claim is None else receipt.claim.bytes,
     )

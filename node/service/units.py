@@ -172,7 +172,7 @@ def _quoted(word: str) -> str:
     return f'"{escaped}"'
 
 
-def words_problem(words: Sequence[str]) -> str | None:
+def arguments_problem(words: Sequence[str]) -> str | None:
     """Return why these words cannot be in a unit; None if they can."""
     if any(not word.isprintable() for word in words):
         return "one of its words contains a line break or another non-printable character"

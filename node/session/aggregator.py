@@ -16,15 +16,15 @@ import trio
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ...protocol.chain.committees import Place
-from ...protocol.codec.aggregate import SILENCE
-from ...protocol.codec.aggregator import Aggregator, room_to_speak
+from ...protocol.codec.aggregate import ABSTAIN
+from ...protocol.codec.aggregator import Aggregator, aggregator_bytes
 from ...protocol.codec.sections import sections
 from ...protocol.codec.sign_vote import step_of
 from ...protocol.codec.update import manifest_layout
 from ...protocol.member.effects import MakeAggregate, Train
 from ...protocol.member.inputs import Input, Trained
 from ...protocol.wire.manifest import Manifest
-from ...protocol.wire.work_specs import SpeakersSpec
+from ...protocol.wire.work_specs import CommitteesSpec
 from ..storage.blob_store import BlobStore
 from ..training.client import TrainedUpdate as Made
 from ..training.main_memory import free_main_memory
@@ -42,22 +42,22 @@ class AggregatorTask:
     def __init__(
         self,
         manifest: Manifest,
-        speakers: SpeakersSpec,
+        committees: CommitteesSpec,
         store: BlobStore,
         updates: UpdateExchange,
-        sheets: SignVoteExchange,
+        sign_votes: SignVoteExchange,
         report: Callable[[Input], None],
     ) -> None:
-        self._one_of = speakers.one_of
+        self._rotation_steps = committees.rotation_steps
         self._store = store
         self._updates = updates
-        self._sheets = sheets
+        self._sign_votes = sign_votes
         self._report = report
         self._layout = manifest_layout(manifest)
         self._elements = manifest.elements
         self._one_at_a_time = trio.Lock()
         self._place: Place | None = None
-        self._speaker: Aggregator | None = None
+        self._aggregator: Aggregator | None = None
         # Aggregates that the aggregator has applied, and how many there were when it last took part.
         self._behind: list[ContentId] = []
         self._open: int | None = None
@@ -65,32 +65,32 @@ class AggregatorTask:
 
     async def tell(self, what: Train, made: Made) -> None:
         """Cut the trainer's result into a sign vote and report it. Raises `DiskFull`."""
-        sheet = await self._sheets.cut(what.round, made.body)
-        if sheet is not None:
-            self._report(report_of(what, sheet, made))
+        sign_vote = await self._sign_votes.cut(what.round, made.body)
+        if sign_vote is not None:
+            self._report(report_of(what, sign_vote, made))
 
     async def say(self, effect: MakeAggregate) -> None:
         """Make the requested aggregate and report it. If this node cannot follow its committee, or lacks
         the memory, report an abstention, so that no one waits for it. Raises `DiskFull`."""
         # One at a time: the state after a step depends on the aggregate that it made there.
         async with self._one_at_a_time:
-            said = await self._tally(effect)
+            said = await self._aggregate(effect)
         update = await trio.to_thread.run_sync(self._store.put, said)
         self._updates.keep(effect.round, update)
         self._report(Trained(effect.round, effect.round, update, len(said), 0, 0.0))
 
-    async def _tally(self, effect: MakeAggregate) -> bytes:
+    async def _aggregate(self, effect: MakeAggregate) -> bytes:
         if not await trio.to_thread.run_sync(self._has_room, effect):
-            return SILENCE
+            return ABSTAIN
         speaker = await trio.to_thread.run_sync(self._follow, effect)
         if speaker is None:
             _log.info(
                 "abstaining in round %d: the committee's earlier aggregates cannot be followed here",
                 effect.round,
             )
-            return SILENCE
+            return ABSTAIN
         parts = await self._parts(effect)
-        said = await trio.to_thread.run_sync(speaker.say, step_of(effect.round), parts)
+        said = await trio.to_thread.run_sync(speaker.aggregate, step_of(effect.round), parts)
         self._open = len(effect.agreed)
         return said
 
@@ -98,26 +98,26 @@ class AggregatorTask:
         """Return this section's part of each sign vote (None if not here in time), and its update
         weight."""
         place, found = (effect.section, effect.sections), dict[ContentId, bytes]()
-        told = effect.told
+        told = effect.sign_votes
 
-        async def get(peer: PeerId, sheet: ContentId) -> None:
-            found[sheet] = await self._sheets.wait_for(told.round, peer, sheet, place)
+        async def get(peer: PeerId, sign_vote: ContentId) -> None:
+            found[sign_vote] = await self._sign_votes.wait_for(told.round, peer, sign_vote, place)
 
         with trio.move_on_after(effect.patience) as waiting:
 
-            async def give_up_if_late() -> None:
+            async def abandon_if_late() -> None:
                 while True:
                     await trio.sleep(_POLL_SECONDS)
-                    if self._sheets.is_decided(effect.round):
+                    if self._sign_votes.is_decided(effect.round):
                         waiting.cancel()
 
-            async def share_what_is_here() -> None:
+            async def share_received_parts() -> None:
                 await trio.sleep(effect.patience / 2)
-                self._sheets.close(told.round)
+                self._sign_votes.close(told.round)
 
             async with trio.open_nursery() as all_of_it:
-                all_of_it.start_soon(give_up_if_late)
-                all_of_it.start_soon(share_what_is_here)
+                all_of_it.start_soon(abandon_if_late)
+                all_of_it.start_soon(share_received_parts)
                 async with trio.open_nursery() as nursery:
                     for entry in told.updates:
                         nursery.start_soon(get, entry.peer, entry.update)
@@ -128,11 +128,11 @@ class AggregatorTask:
     def _has_room(self, effect: MakeAggregate) -> bool:
         """Whether there is enough memory to aggregate; if not, the aggregator's state is freed."""
         section = -(-self._elements // effect.sections)
-        needed = room_to_speak(section, begun=bool(effect.agreed and self._speaker))
+        needed = aggregator_bytes(section, begun=bool(effect.agreed and self._aggregator))
         free = free_main_memory()
         lacked, self._lacks_room = self._lacks_room, free < needed
         if self._lacks_room:
-            self._place = self._speaker = None
+            self._place = self._aggregator = None
             _log.log(
                 logging.INFO if lacked else logging.WARNING,
                 "not aggregating in round %d: one of %d sections needs %.1f GB of main memory, "
@@ -148,30 +148,30 @@ class AggregatorTask:
         behind = len(self._behind)
         if not agreed:
             own = sections(self._layout, effect.sections)[effect.section]
-            self._place, self._speaker = place, Aggregator(own, *place, self._one_of)
+            self._place, self._aggregator = place, Aggregator(own, *place, self._rotation_steps)
             self._behind, self._open = [], None
         elif self._place != place or self._behind != agreed[:behind]:
-            self._speaker = None
-        elif self._speaker is not None and agreed[behind:]:
+            self._aggregator = None
+        elif self._aggregator is not None and agreed[behind:]:
             # Exactly one aggregate, the last step's, can be applied: after a missed step it cannot
             # follow.
             body = self._store.get(agreed[-1])
             spoke = self._open == behind == len(agreed) - 1
-            if not (spoke and body is not None and self._speaker.settle(body)):
-                self._speaker = None
+            if not (spoke and body is not None and self._aggregator.settle(body)):
+                self._aggregator = None
             self._behind = agreed
-        return self._speaker
+        return self._aggregator
 
 
-def panelist_of(
+def aggregator_task(
     manifest: Manifest,
     store: BlobStore,
     updates: UpdateExchange,
-    sheets: SignVoteExchange | None,
+    sign_votes: SignVoteExchange | None,
     report: Callable[[Input], None],
 ) -> AggregatorTask | None:
     """Return the panelist of a swarm with committees, else None; `report` passes inputs to the
     member."""
-    if manifest.speakers is None or sheets is None:
+    if manifest.committees is None or sign_votes is None:
         return None
-    return AggregatorTask(manifest, manifest.speakers, store, updates, sheets, report)
+    return AggregatorTask(manifest, manifest.committees, store, updates, sign_votes, report)

@@ -11,7 +11,7 @@ from ..telemetry.own_rounds import RoundAttendance
 def attendance_of(ledger: Ledger, record: Record, me: PeerId) -> RoundAttendance:
     """Return who took part in the round of a checked `record` of this ledger."""
     named = {entry.peer: entry for entry in record.updates}
-    due = ledger.dealing.due(record.round) if record.round else frozenset[PeerId]()
+    due = ledger.assignments.due(record.round) if record.round else frozenset[PeerId]()
     late = tuple(sorted(due - named.keys()))
     if me in named:
         weights = zip(record.updates, ledger.counts(record), strict=True)
@@ -20,5 +20,5 @@ def attendance_of(ledger: Ledger, record: Record, me: PeerId) -> RoundAttendance
     if me in due:
         return RoundAttendance("late", late)
     return RoundAttendance(
-        "not_needed" if ledger.manifest.speaks(record.round) else "no_work", late
+        "not_needed" if ledger.manifest.aggregates_in(record.round) else "no_work", late
     )

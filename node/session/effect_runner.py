@@ -70,10 +70,10 @@ from ..telemetry.telemetry import Telemetry
 from ..training.client import TrainedUpdate as Made
 from ..training.reaudit import ReauditWorker
 from ..training.supervisor import TrainerSupervisor
-from .aggregator import panelist_of
+from .aggregator import aggregator_task
 from .attendance import attendance_of
-from .progress_report import say_state
-from .sign_vote_exchange import open_sheets
+from .progress_report import report_state
+from .sign_vote_exchange import open_sign_votes
 from .sync import Synchronizer
 from .update_exchange import UpdateExchange, report_of
 
@@ -134,7 +134,9 @@ class Runner:
         self.member.restore(signed, trio.current_time())
         self._topic = f"distro/{manifest.swarm.hex()}"
         self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
-        sheets = open_sheets(manifest, self.member, network, swarm_store.sheets, telemetry)
+        sign_votes = open_sign_votes(
+            manifest, self.member, network, swarm_store.sign_votes, telemetry
+        )
         self._updates = UpdateExchange(
             manifest=manifest,
             member=self.member,
@@ -146,9 +148,11 @@ class Runner:
             ids=update_ids,
             tell=self._dispatch,
             expect=self._expect,
-            sheets=sheets,
+            sign_votes=sign_votes,
         )
-        self._panelist = panelist_of(manifest, store, self._updates, sheets, self._dispatch)
+        self._aggregator_task = aggregator_task(
+            manifest, store, self._updates, sign_votes, self._dispatch
+        )
         self._parting = ShutdownTimer()
         self._sync = Synchronizer(
             network, manifest, self.member, swarm_store.written, gave=self.gave
@@ -160,7 +164,7 @@ class Runner:
         self._serve_result = False
         self._nursery: trio.Nursery | None = None
         self.trainer_supervisor: TrainerSupervisor | None = None
-        self.second_looks: ReauditWorker | None = None
+        self.reaudits: ReauditWorker | None = None
         """Does the re-audits that the member is called to; without it the member declines them."""
         self.finished = trio.Event()
         """Set once a polite leave is complete, or has timed out."""
@@ -187,8 +191,8 @@ class Runner:
             nursery.start_soon(self._write)
             nursery.start_soon(trainer_supervisor.run, self)
             nursery.start_soon(trainer_supervisor.forward_expected)
-            if self.second_looks is not None:
-                nursery.start_soon(self.second_looks.run, self)
+            if self.reaudits is not None:
+                nursery.start_soon(self.reaudits.run, self)
             nursery.start_soon(self._receive, received)
             await self.finished.wait()
             await self._swarm_store.written()
@@ -227,14 +231,14 @@ class Runner:
         """Note that the trainer holds the parameters after `round`."""
         self.telemetry.loaded(round, fingerprint)
         self._dispatch(Loaded(round, fingerprint, snapshot))
-        self._say_state()
+        self._report_state()
 
     async def trained(self, what: Train, made: Made) -> None:
         """Take our own finished update. Raises `DiskFull`."""
         self.telemetry.round_times(what.round).trained = trio.current_time()
-        if self._panelist is not None:
+        if self._aggregator_task is not None:
             # It may have to wait for the committees; the trainer must not wait with it.
-            self._spawn(self._panelist.tell, what, made)
+            self._spawn(self._aggregator_task.tell, what, made)
             return
         update = await trio.to_thread.run_sync(self._store.put, made.body)
         self._updates.keep(what.round, update)
@@ -256,7 +260,7 @@ class Runner:
                 record, members, fingerprint, seconds, now, attendance=attendance
             )
         self._dispatch(Applied(record_round, fingerprint, snapshot, seconds))
-        self._say_state()
+        self._report_state()
         # After the last round of the run, the run ends by itself with a record that needs all members.
         over = self._manifest.last_round is not None and record_round >= self._manifest.last_round
         if self._until_round is not None and record_round >= self._until_round and not over:
@@ -368,15 +372,15 @@ class Runner:
             case Train():
                 self.telemetry.round_times(effect.round).began = trio.current_time()
                 self._trainer_supervisor.train(effect)
-            case MakeAggregate() if self._panelist is not None:
-                self._spawn(self._panelist.say, effect)
+            case MakeAggregate() if self._aggregator_task is not None:
+                self._spawn(self._aggregator_task.say, effect)
             case Apply():
                 self._trainer_supervisor.apply(effect)
             case ScoreAudit():
                 self._trainer_supervisor.judge(effect)
             case RunReaudit():
-                if self.second_looks is not None:
-                    self.second_looks.put(effect)
+                if self.reaudits is not None:
+                    self.reaudits.put(effect)
             case StoreEntry(decided):
                 round_ = decided.record.round
                 times = self.telemetry.round_times(round_)
@@ -486,9 +490,9 @@ class Runner:
         try:
             abandoned = self.member.is_abandoned(trio.current_time())
             better = await self._sync.better_chain(self.member.ledger, abandoned=abandoned)
-            for peer in self._sync.newly_apart():
+            for peer in self._sync.newly_diverged():
                 final = str(max(0, self.member.ledger.floor - 1))
-                self.telemetry.event("apart", self.member.round, peer, final)
+                self.telemetry.event("diverged", self.member.round, peer, final)
             if better is not None:
                 self._swarm_store.keep_instead(better)
                 self._dispatch(Rebased(better))
@@ -500,8 +504,8 @@ class Runner:
         if ready is not None:
             self.telemetry.round_times(self.member.round).collected = ready
 
-    def _say_state(self) -> None:
-        say_state(self.member, self.telemetry, self._manifest.last_round)
+    def _report_state(self) -> None:
+        report_state(self.member, self.telemetry, self._manifest.last_round)
 
 
 def _computes_wrongly(times: int, device: str | None) -> UserError:

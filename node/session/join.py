@@ -17,8 +17,8 @@ from ...crypto.identity import PeerId
 from ...protocol.chain.admissions import invited
 from ...protocol.chain.ledger import Ledger
 from ...protocol.chain.start_policy import (
-    AGAIN_SECONDS,
-    COMPANY_SECONDS,
+    PEER_WAIT_SECONDS,
+    RETRY_SECONDS,
     check_point,
     checkpoint_of,
     has_begun,
@@ -134,14 +134,14 @@ async def fetch_ledger(means: JoinContext, manifest: Manifest, swarm_store: Swar
     if len(ledger):
         _log.info("the ledger on this disk reaches round %d", len(ledger) - 1)
     begun = has_begun(ledger, means.me)
-    if not begun or await _has_company(means):
+    if not begun or await _has_peers(means):
         while True:
             report = partial(means.telemetry.report, "fetching the ledger")
             found = await follow_ledger(means, manifest, ledger, swarm_store, report)
             if may_start(ledger, begun=begun, found=found):
                 break
             means.telemetry.report(_waiting_for(ledger.checkpoint), 0, 0)
-            await trio.sleep(AGAIN_SECONDS)
+            await trio.sleep(RETRY_SECONDS)
     for point in (linked, known):
         _check_point(ledger, point)
     check_version(ledger)
@@ -290,9 +290,9 @@ def check_invitation(manifest: Manifest, ledger: Ledger, me: PeerId, ticket: byt
         )
 
 
-async def _has_company(means: JoinContext) -> bool:
+async def _has_peers(means: JoinContext) -> bool:
     """Wait a moment for the network to find a peer; return whether it did."""
-    deadline = trio.current_time() + COMPANY_SECONDS
+    deadline = trio.current_time() + PEER_WAIT_SECONDS
     while trio.current_time() < deadline:
         if any(peer in means.introducer.peer_records for peer in means.network.connected()):
             return True

@@ -58,7 +58,7 @@ class SwarmPeering:
         directory = data.swarm(settings.swarm)
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         # A node that listens on loopback has no local network to search.
-        self._looks_around = settings.mdns and bool(network.listening_ports)
+        self._discovers = settings.mdns and bool(network.listening_ports)
         self._settings = settings
         self._network = network
         self._shared = registry is not None
@@ -70,7 +70,7 @@ class SwarmPeering:
             settings.swarm,
             settings.bootstrap,
             known_path=directory.root / "peers.json",
-            patience=_LOCAL_SECONDS if self._looks_around else 0.0,
+            patience=_LOCAL_SECONDS if self._discovers else 0.0,
             numbering=self.numbering,
             registry=registry,
         )
@@ -89,7 +89,7 @@ class SwarmPeering:
 
     def keep(self, nursery: trio.Nursery) -> None:
         """Keep finding peers and being found while the nursery is open."""
-        if self._looks_around:
+        if self._discovers:
             suggest = self.introducer.suggest
             local = LocalDiscovery(self._network, self._settings.swarm, suggest)
             nursery.start_soon(keep_running, local.run)

@@ -6,7 +6,7 @@ from ...protocol.member.member import Member
 from ..telemetry.telemetry import Telemetry
 
 
-def say_state(member: Member, telemetry: Telemetry, last_round: int | None) -> None:
+def report_state(member: Member, telemetry: Telemetry, last_round: int | None) -> None:
     """Report the member's state, in a run with this last round."""
     match member.state:
         case "loading":

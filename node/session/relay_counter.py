@@ -12,7 +12,7 @@ _KEEP_SECONDS = 60.0
 
 def counted(network: Network, carried: RelayedBytes) -> int:
     """Add the bytes relayed since the last call, and return the total over all starts of the node."""
-    carried.note(network.carried_bytes())
+    carried.note(network.relayed_bytes())
     return carried.total
 
 

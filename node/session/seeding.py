@@ -26,7 +26,7 @@ from .sync import serve_ledger
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 3.0
+_CHECK_INTERVAL_SECONDS = 3.0
 # Short enough to notice space freed on a full disk.
 _FULL_SECONDS = 60.0
 
@@ -84,7 +84,7 @@ class ResultSeeder:
             except UserError as error:
                 _log.error("the run's result cannot be stored: %s", error.problem)
                 return
-            await trio.sleep(_LOOK_SECONDS)
+            await trio.sleep(_CHECK_INTERVAL_SECONDS)
 
     async def _follow(self) -> None:
         """Fetch the newest snapshot unless it is already here."""

@@ -53,7 +53,7 @@ from ..training.local_policy import LocalPolicy
 from ..training.reaudit import ReauditWorker
 from ..training.supervisor import OpenTrainer, TrainerSupervisor
 from ..util.background import keep_running
-from .audit_report import AuditMetricsUpdater, checks_status
+from .audit_report import AuditMetricsUpdater, audits_status
 from .effect_runner import Runner
 from .join import (
     check_invitation,
@@ -101,7 +101,7 @@ class SwarmSession:
         self._contact = SwarmPeering(settings, data, identity, network, telemetry, self._relays)
         self._means = self._contact.means
         self._reach = Reach(network, self._contact.introducer, upnp=settings.upnp)
-        self._told_to_leave = False
+        self._leave_requested = False
         self._joining = open_scope()
         # What is known of the swarm by now; the status may be requested at any time.
         self._manifest: Manifest | None = None
@@ -117,7 +117,7 @@ class SwarmSession:
                 # From here on there are members to say goodbye to.
                 self._work = work
                 self._network.favours = lambda peer: peer in work.runner.member.members
-            if self._work is not None and not self._told_to_leave and not self._is_past():
+            if self._work is not None and not self._leave_requested and not self._is_past():
                 await self._take_part(self._work)
             nursery.cancel_scope.cancel()
 
@@ -137,9 +137,9 @@ class SwarmSession:
         return True
 
     @property
-    def told_to_leave(self) -> bool:
+    def leave_requested(self) -> bool:
         """Whether this session was told to end; otherwise it ended by itself."""
-        return self._told_to_leave
+        return self._leave_requested
 
     @property
     def run_is_over(self) -> bool:
@@ -148,7 +148,7 @@ class SwarmSession:
 
     def leave(self) -> None:
         """Say goodbye and end."""
-        self._told_to_leave = True
+        self._leave_requested = True
         if self._work is None:
             self._joining.cancel()
         else:
@@ -205,7 +205,7 @@ class SwarmSession:
         telemetry.arrive(len(ledger))
         self._ended = ledger.finished
         prefetch = await fetch_data(means, manifest)
-        own = await self._own_training(manifest, ledger)
+        own = await self._private_training(manifest, ledger)
         runner = Runner(
             manifest=manifest,
             identity=self._identity,
@@ -231,8 +231,8 @@ class SwarmSession:
         )
         spec = self._spec(manifest, own)
         trainer = self._trainer(manifest, spec, snapshots, prefetch, own)
-        if manifest.checks is not None:
-            runner.second_looks = ReauditWorker(
+        if manifest.audits is not None:
+            runner.reaudits = ReauditWorker(
                 manifest=manifest,
                 spec=spec,
                 store=means.store,
@@ -244,7 +244,7 @@ class SwarmSession:
             )
         return _Work(runner, snapshots, prefetch, trainer, own)
 
-    async def _own_training(self, manifest: Manifest, ledger: Ledger) -> PrivateTraining | None:
+    async def _private_training(self, manifest: Manifest, ledger: Ledger) -> PrivateTraining | None:
         """Prepare this member's own data in a swarm of private data; None in any other."""
         if manifest.data.private is None:
             return None
@@ -258,7 +258,7 @@ class SwarmSession:
             len(ledger),
             telemetry.report,
             telemetry.told,
-            partial(telemetry.event, "own_data", len(ledger), None),
+            partial(telemetry.event, "private_data", len(ledger), None),
         )
 
     def _spec(self, manifest: Manifest, own: PrivateTraining | None) -> TrainerSpec:
@@ -299,7 +299,7 @@ class SwarmSession:
             sample_prompt=settings.sample_prompt,
             last_round=_earlier(settings.until_round, manifest.last_round),
             data_ready=prefetch.ready,
-            looked_at=prefetch,
+            audit_data=prefetch,
             base_ready=functools.partial(fetch_base, means, manifest),
             draw=None if own is None else own.draw,
             start=self._start_trainer,
@@ -323,7 +323,7 @@ class SwarmSession:
         check_standing(runner.ledger(), me)
         if work.own is not None:
             work.own.check()
-        if not self._told_to_leave:
+        if not self._leave_requested:
             check_version(runner.ledger())
 
     # Status and metrics during the session
@@ -346,18 +346,18 @@ class SwarmSession:
             awaited=() if member is None else _awaited(member),
             ended=self._ended if member is None else member.ledger.finished,
             decided_seconds=self._telemetry.learned_seconds(trio.current_time()),
-            apart=() if self._work is None else _texts(self._work.runner.apart()),
+            diverged=() if self._work is None else _texts(self._work.runner.apart()),
             version=None if member is None else member.ledger.versions[member.round].now,
-            change=None if member is None else change_status(member.ledger),
-            hosted_round=None,
-            checks=None if member is None else checks_status(member.ledger, member.me),
+            version_change=None if member is None else change_status(member.ledger),
+            served_round=None,
+            audits=None if member is None else audits_status(member.ledger, member.me),
         )
 
     async def _update_metrics(self) -> None:
         metrics, network = self._telemetry.metrics, self._network
         sent, received = Follower(metrics.sent), Follower(metrics.received)
         rejected = Follower(metrics.rejected)
-        checked = AuditMetricsUpdater(metrics.checks, self._identity.peer)
+        checked = AuditMetricsUpdater(metrics.audits, self._identity.peer)
         while True:
             sent.update(network.traffic.sent)
             received.update(network.traffic.received)
@@ -399,7 +399,7 @@ def _final_round(member: Member) -> int | None:
 
 
 def _measure_share(metrics: Metrics, member: Member) -> None:
-    shares = member.ledger.dealing.shares(member.round)
+    shares = member.ledger.assignments.shares(member.round)
     weight = shares.weights.get(member.me)
     metrics.share.set(shares.part(member.me) if weight is not None else 0.0)
     metrics.capacity.set(weight.capacity if weight is not None else 0)
@@ -408,18 +408,18 @@ def _measure_share(metrics: Metrics, member: Member) -> None:
 def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus, ...]:
     now = trio.current_time()
     rows = []
-    shares = member.ledger.dealing.shares(member.round)
+    shares = member.ledger.assignments.shares(member.round)
     for peer in member.members:
-        heard, me = member.last_heard(peer), peer == member.me
+        heard, me = member.last_message_time(peer), peer == member.me
         rows.append(
             MemberStatus(
                 peer=peer_text(peer),
                 me=me,
                 connected=me or peer in connected,
-                heard_seconds=None if me or heard is None else max(0.0, now - heard),
+                last_message_seconds=None if me or heard is None else max(0.0, now - heard),
                 share=shares.part(peer),
                 capacity=shares.weights[peer].capacity or None,
-                why=WEIGHTS[shares.weights[peer].why],
+                share_reason=WEIGHTS[shares.weights[peer].why],
             )
         )
     return tuple(rows)

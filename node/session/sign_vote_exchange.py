@@ -20,15 +20,21 @@ from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId, short_peer
 from ...protocol.chain.committees import Place
 from ...protocol.codec.sections import sections
-from ...protocol.codec.sign_vote import cut_sheet, decode_part, part_bytes, step_of
-from ...protocol.codec.sign_vote_tree import open_part, part_name, sheet_id, way_bytes, with_way
+from ...protocol.codec.sign_vote import cut_sign_vote, decode_part, part_bytes, step_of
+from ...protocol.codec.sign_vote_tree import (
+    open_part,
+    part_name,
+    proof_bytes,
+    sign_vote_id,
+    with_proof,
+)
 from ...protocol.codec.update import manifest_layout
 from ...protocol.member.effects import FetchUpdate
 from ...protocol.member.member import Member
 from ...protocol.member.update_fetch import FETCH_PAUSE_SECONDS, FETCH_SECONDS
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
-from ...protocol.wire.work_specs import SpeakersSpec
+from ...protocol.wire.work_specs import CommitteesSpec
 from ..network.cancel_scopes import open_scope
 from ..network.exchange.blobs import PART_PROTOCOL, BlobFetcher, FetchFailed, serve_parts
 from ..network.network import Network
@@ -51,14 +57,14 @@ class SignVoteExchange:
         self,
         *,
         manifest: Manifest,
-        speakers: SpeakersSpec,
+        committees: CommitteesSpec,
         member: Member,
         network: Network,
         store: PartStore,
         fetcher: BlobFetcher,
         telemetry: Telemetry,
     ) -> None:
-        self._one_of = speakers.one_of
+        self._rotation_steps = committees.rotation_steps
         self._member = member
         self._network = network
         self._store = store
@@ -80,14 +86,14 @@ class SignVoteExchange:
         self._asking: dict[int, set[trio.CancelScope]] = {}
         self._closed: set[int] = set()
 
-    async def cut(self, round: int, sheet: bytes) -> ContentId | None:
+    async def cut(self, round: int, sign_vote: bytes) -> ContentId | None:
         """Wait until the number of sections of `round` is known, store the parts of our own sign vote,
         and return its id; None if the round is decided first. Raises `DiskFull`."""
         while not (count := self._sections(round)):
             if self.is_decided(round):
                 return None
             await trio.sleep(_POLL_SECONDS)
-        cut = partial(self._store_parts, count, step_of(round), sheet)
+        cut = partial(self._store_parts, count, step_of(round), sign_vote)
         name, parts = await trio.to_thread.run_sync(cut, limiter=self._one_at_a_time)
         for part in parts:
             self._note(round, part)
@@ -97,8 +103,8 @@ class SignVoteExchange:
         """Try to get the part that this node needs of an announced sign vote; return whether it is here.
         A node that is in no committee needs none. Raises `DiskFull`."""
         member = self._member
-        speaking = member.ledger.speaking
-        place = None if speaking is None else speaking.place(wanted.round, member.me)
+        committee_chain = member.ledger.committee_chain
+        place = None if committee_chain is None else committee_chain.place(wanted.round, member.me)
         if wanted.peer == member.me:
             # Made before a restart: the parts are on the disk, and others request them.
             count = self._sections(wanted.round)
@@ -110,13 +116,13 @@ class SignVoteExchange:
         )
 
     async def part(
-        self, round: int, author: PeerId, sheet: ContentId, place: Place
+        self, round: int, author: PeerId, sign_vote: ContentId, place: Place
     ) -> bytes | None:
         """Return this section's part of a sign vote of `round`, or None if it cannot be had for now. A
         part that does not decode is returned as well: its author made it so. Raises `DiskFull`."""
         section, count = place
         own = self._cut_into(count)[section]
-        name = _named(self._store, sheet, place)
+        name = _named(self._store, sign_vote, place)
         self._note(round, name)
         known = name in self._under_way or self._store.has(name)
         self._under_way[name] += 1
@@ -125,7 +131,8 @@ class SignVoteExchange:
             with self._until_closed(round):
                 data = await self._fetcher.fetch(
                     name,
-                    max_bytes=part_bytes(own, self._one_of, step_of(round)) + way_bytes(*place),
+                    max_bytes=part_bytes(own, self._rotation_steps, step_of(round))
+                    + proof_bytes(*place),
                     providers=lambda: self._providers(round, author, section),
                     kind="update",
                     timeout=FETCH_SECONDS,
@@ -142,17 +149,21 @@ class SignVoteExchange:
             self._under_way = +self._under_way
         if data is None:
             return None
-        part = open_part(sheet, section, count, data)
+        part = open_part(sign_vote, section, count, data)
         if not known:
             self._telemetry.received(round, len(data))
-            await self._check(partial(decode_part, own, self._one_of, step_of(round), part), author)
+            await self._check(
+                partial(decode_part, own, self._rotation_steps, step_of(round), part), author
+            )
         return part
 
-    async def wait_for(self, round: int, author: PeerId, sheet: ContentId, place: Place) -> bytes:
+    async def wait_for(
+        self, round: int, author: PeerId, sign_vote: ContentId, place: Place
+    ) -> bytes:
         """Retry `part` until it is here."""
         while True:
             closed = round in self._closed
-            part = await self.part(round, author, sheet, place)
+            part = await self.part(round, author, sign_vote, place)
             if part is not None:
                 return part
             if closed == (round in self._closed):
@@ -221,44 +232,44 @@ class SignVoteExchange:
         self._names.setdefault(round, set()).add(name)
 
     def _sections(self, round: int) -> int:
-        speaking = self._member.ledger.speaking
-        return 0 if speaking is None else speaking.sections(round)
+        committee_chain = self._member.ledger.committee_chain
+        return 0 if committee_chain is None else committee_chain.sections(round)
 
     def _providers(self, round: int, author: PeerId, section: int) -> list[PeerId]:
-        speaking = self._member.ledger.speaking
-        panel = () if speaking is None else speaking.panel(round, section)
-        others = [peer for peer in panel if peer not in (author, self._member.me)]
+        committee_chain = self._member.ledger.committee_chain
+        committee = () if committee_chain is None else committee_chain.committee(round, section)
+        others = [peer for peer in committee if peer not in (author, self._member.me)]
         random.shuffle(others)
         connected = self._network.connected()
         asked = others if round in self._closed else [author, *others]
         return [peer for peer in asked if peer in connected]
 
     def _store_parts(
-        self, count: int, turn: int, sheet: bytes
+        self, count: int, step: int, sign_vote: bytes
     ) -> tuple[ContentId, list[ContentId]]:
         """Store the parts of a sign vote; return its id and their names."""
         (whole,) = sections(self._layout, 1)
-        parts = cut_sheet(whole, self._cut_into(count), self._one_of, turn, sheet)
+        parts = cut_sign_vote(whole, self._cut_into(count), self._rotation_steps, step, sign_vote)
         ids = [content_id(part) for part in parts]
-        called = sheet_id(ids)
+        called = sign_vote_id(ids)
         names = [_named(self._store, called, (section, count)) for section in range(count)]
         for section, name in enumerate(names):
-            self._store.keep(name, with_way(ids, section, parts[section]))
+            self._store.keep(name, with_proof(ids, section, parts[section]))
         return called, names
 
 
-def open_sheets(
+def open_sign_votes(
     manifest: Manifest, member: Member, network: Network, directory: Path, telemetry: Telemetry
 ) -> SignVoteExchange | None:
     """Open the parts of sign votes in `directory`, in a swarm with committees, and serve them to peers;
     None in other swarms."""
-    if manifest.speakers is None:
+    if manifest.committees is None:
         return None
     store = PartStore(directory)
     serve_parts(network, store)
     return SignVoteExchange(
         manifest=manifest,
-        speakers=manifest.speakers,
+        committees=manifest.committees,
         member=member,
         network=network,
         store=store,
@@ -269,16 +280,16 @@ def open_sheets(
     )
 
 
-def _named(store: PartStore, sheet: ContentId, place: Place) -> ContentId:
+def _named(store: PartStore, sign_vote: ContentId, place: Place) -> ContentId:
     """Return the name of a section's part of a sign vote, and make it known to the store."""
-    name = part_name(sheet, *place)
-    store.name(name, partial(_fits, sheet, place))
+    name = part_name(sign_vote, *place)
+    store.name(name, partial(_fits, sign_vote, place))
     return name
 
 
-def _fits(sheet: ContentId, place: Place, data: bytes) -> bool:
+def _fits(sign_vote: ContentId, place: Place, data: bytes) -> bool:
     try:
-        open_part(sheet, *place, data)
+        open_part(sign_vote, *place, data)
     except ProtocolError:
         return False
     return True

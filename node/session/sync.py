@@ -275,7 +275,7 @@ class Synchronizer:
         round."""
         return self._apart.peers & self._network.connected()
 
-    def newly_apart(self) -> list[PeerId]:
+    def newly_diverged(self) -> list[PeerId]:
         """Return one peer of each such chain that was not reported yet."""
         news, self._news = self._news, []
         return news
@@ -324,11 +324,11 @@ async def _carry_out(
     An answer may contain thousands of signatures, so it is verified in a thread, one at a time.
     """
     news = trio.Event()
-    turn = trio.Lock()
+    step = trio.Lock()
 
     async def ask(question: SyncQuery) -> None:
         answer = await ask_peer(network, manifest, question)
-        async with turn:
+        async with step:
             now = trio.current_time()
             blame = await trio.to_thread.run_sync(machine.answered, question.peer, answer, now)
             await after()
@@ -341,7 +341,7 @@ async def _carry_out(
     async with trio.open_nursery() as nursery:
         while True:
             news = trio.Event()
-            async with turn:
+            async with step:
                 for question in machine.questions(trio.current_time()):
                     nursery.start_soon(ask, question)
                 if machine.done:

@@ -17,7 +17,7 @@ from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId, short_peer
 from ...protocol.chain.retention import ReceivedUpdates, first_needed, updates_from
-from ...protocol.codec.aggregate import check_said, longest_tally
+from ...protocol.codec.aggregate import check_aggregate, max_aggregate_bytes
 from ...protocol.codec.update import UpdateLayout, check_update, manifest_layout
 from ...protocol.member.effects import FetchUpdate, Train
 from ...protocol.member.inputs import Input, Trained, UpdateHeld
@@ -49,7 +49,7 @@ def report_of(what: Train, update: ContentId, made: Made) -> Trained:
     """Return the report to the member about our own update, which is in the store."""
     return Trained(
         what.round,
-        what.dealt,
+        what.assigned_in,
         update,
         len(made.body),
         made.tokens,
@@ -76,11 +76,11 @@ class UpdateExchange:
         ids: BoundedTable[ContentId, None],
         tell: Callable[[Input], None],
         expect: Callable[[int, ContentId], None],
-        sheets: SignVoteExchange | None = None,
+        sign_votes: SignVoteExchange | None = None,
     ) -> None:
         """`ids` is kept filled with the ids of recent updates; `tell` passes an input to the member;
         `expect` is called with the round and id of each update in the store that a record may name.
-        With `sheets`, all other updates are aggregates."""
+        With `sign_votes`, all other updates are aggregates."""
         self._manifest = manifest
         self._member = member
         self._network = network
@@ -94,9 +94,9 @@ class UpdateExchange:
         self._layout = manifest_layout(manifest)
         self._longest = self._layout.body_bytes
         self._check_body: Callable[[UpdateLayout, bytes], object] = check_update
-        self._sheets = sheets
-        if sheets is not None:
-            self._longest, self._check_body = longest_tally(self._layout), check_said
+        self._sign_votes = sign_votes
+        if sign_votes is not None:
+            self._longest, self._check_body = max_aggregate_bytes(self._layout), check_aggregate
         # Decoding takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._fetching = UpdateDownloads()
@@ -109,7 +109,7 @@ class UpdateExchange:
         if not self._fetching.begin(wanted, stored=self._store.has(wanted.update)):
             return
         try:
-            while self._goes_on(wanted):
+            while self._continues(wanted):
                 try:
                     if await self._try(wanted):
                         return
@@ -130,7 +130,7 @@ class UpdateExchange:
         """Upload our own update to a relay, if other members are there to fetch it. Parts of a sign vote
         are not relayed: only a few members need each."""
         round_ = round_of(decode_message(announcement))
-        whole = self._sheets is None or self._manifest.speaks(round_)
+        whole = self._sign_votes is None or self._manifest.aggregates_in(round_)
         if whole and len(self._member.members) > 1:
             sealed = self._manifest.swarm + announcement.encode()
             await self._relays.offer(open_relay_request(sealed))
@@ -156,16 +156,16 @@ class UpdateExchange:
             now = self._member.ledger
             missed -= updates_from(now, len(known) if now is ledger else first)
             missed -= self._kept.awaited() | self._fetching.under_way
-        if self._sheets is not None:
-            await self._sheets.sweep(round)
+        if self._sign_votes is not None:
+            await self._sign_votes.sweep(round)
         files = self._store.set_aside(missed)
         await trio.to_thread.run_sync(self._store.free, files)
 
     async def _try(self, wanted: FetchUpdate) -> bool:
         """Try once to get an update, or the part needed of a sign vote; return whether that is settled.
         Pause if not."""
-        if self._sheets is not None and not self._manifest.speaks(wanted.round):
-            if await self._sheets.get(wanted):
+        if self._sign_votes is not None and not self._manifest.aggregates_in(wanted.round):
+            if await self._sign_votes.get(wanted):
                 self._tell(UpdateHeld(wanted.update))
                 return True
             await trio.sleep(FETCH_PAUSE_SECONDS)
@@ -207,7 +207,7 @@ class UpdateExchange:
         """Report that an update is not to be had now, and pause before the next request."""
         _log.info("an update of round %d is not available yet: %s", wanted.round, failure.reason)
         member = self._member
-        if self._goes_on(wanted) and member.applied_round + 1 == wanted.round < member.round:
+        if self._continues(wanted) and member.applied_round + 1 == wanted.round < member.round:
             # The round is decided and the next one to be applied: this node replays and waits for it.
             what = f"{WAITING_FOR}a peer that has the updates of round {wanted.round}"
             self._telemetry.report(what, 0, 0)
@@ -216,10 +216,10 @@ class UpdateExchange:
                 self._tell(report)
         await trio.sleep(FETCH_PAUSE_SECONDS)
 
-    def _goes_on(self, wanted: FetchUpdate) -> bool:
+    def _continues(self, wanted: FetchUpdate) -> bool:
         member = self._member
         loaded = member.fingerprint is not None
-        return self._fetching.goes_on(wanted, member.applied_round, loaded=loaded)
+        return self._fetching.continues(wanted, member.applied_round, loaded=loaded)
 
     def _is_needed(self, round: int) -> bool:
         member = self._member

@@ -22,7 +22,7 @@ def check_version(ledger: Ledger) -> None:
         version, since = change.version, f"from round {change.round:,} on"
     raise explain_too_old(
         version,
-        f"the swarm uses protocol version {version} {since}, this program {ledger.versions.speaks}",
+        f"the swarm uses protocol version {version} {since}, this program {ledger.versions.max_version}",
     )
 
 
@@ -31,5 +31,5 @@ def change_status(ledger: Ledger) -> ChangeStatus | None:
     change = ledger.versions.change
     if change is None:
         return None
-    spoken = change.version <= ledger.versions.speaks
-    return ChangeStatus(version=change.version, round=change.round, spoken=spoken)
+    spoken = change.version <= ledger.versions.max_version
+    return ChangeStatus(version=change.version, round=change.round, supported=spoken)

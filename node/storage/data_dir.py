@@ -49,7 +49,7 @@ class SwarmDir:
         self.caches = root / "trainer-caches"
         self.history = root / "history.jsonl"
         self.private = root / "private"
-        self.sheets = root / "sheets"
+        self.sign_votes = root / "sheets"
 
 
 class DataDir:

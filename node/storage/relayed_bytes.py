@@ -26,7 +26,7 @@ class RelayedBytes:
     def __init__(self, path: Path | None = None) -> None:
         """Without a `path` nothing is stored."""
         self._path = path
-        self._before = self._kept = self.total = 0 if path is None else read_carried(path)
+        self._before = self._kept = self.total = 0 if path is None else read_relayed(path)
 
     def note(self, since_start: int) -> None:
         """Set the bytes relayed since this start."""
@@ -46,7 +46,7 @@ class RelayedBytes:
             )
 
 
-def read_carried(path: Path) -> int:
+def read_relayed(path: Path) -> int:
     """Return the number in the file; 0 if the file is missing or invalid."""
     try:
         with path.open("rb") as file:

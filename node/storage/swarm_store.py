@@ -163,7 +163,7 @@ class SwarmStore:
         self._snapshots = directory.root / "snapshots.json"
         self.momentum = directory.momentum
         self.history = directory.history
-        self.sheets = directory.sheets
+        self.sign_votes = directory.sign_votes
         self._jobs: deque[Callable[[], None]] = deque()
         self._writing = trio.Lock()
         self._handed_over = self._done = 0

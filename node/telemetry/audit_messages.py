@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from .audit_status import ChecksStatus, OwnChecks, Why
+from .audit_status import AuditsStatus, OwnAudits, Why
 from .messages import UserMessage, short
 
 _COMPUTES_RIGHT = "check that this computer computes correctly: distro-node doctor"
-_LEFT_OUT_SHOWN = 4
+_EXCLUDED_SHOWN = 4
 
 
-def own_words(own: OwnChecks) -> UserMessage:
+def own_audits_text(own: OwnAudits) -> UserMessage:
     """Return the reason for this node's audit state, and the remedy."""
-    match own.why:
-        case "turned_away":
+    match own.reason:
+        case "dismissed":
             return UserMessage(
                 "other members recomputed samples of your work and got different results, and "
                 "none has confirmed any of your work yet, so the swarm refuses this node for now",
@@ -22,8 +22,8 @@ def own_words(own: OwnChecks) -> UserMessage:
         case "failed":
             return UserMessage(
                 "other members recomputed the same samples and got different results in "
-                f"{_of(own.failed, own.checks)} of your work",
-                f"{_COMPUTES_RIGHT}; audits go on, and after {own.passes_until_back} that pass "
+                f"{_of(own.failed, own.audited)} of your work",
+                f"{_COMPUTES_RIGHT}; audits go on, and after {own.passes_until_counted} that pass "
                 "your updates count again",
             )
         case "scores":
@@ -38,12 +38,12 @@ def own_words(own: OwnChecks) -> UserMessage:
                 "other half, as if it was not computed",
                 f"{_COMPUTES_RIGHT}; your votes return as audits pass",
             )
-        case "word":
+        case "contradicted":
             return UserMessage(
                 "re-audits contradict this node's audits of others' work",
                 f"{_COMPUTES_RIGHT}; your votes return with time",
             )
-        case "unvouched":
+        case "unconfirmed":
             return UserMessage(
                 "you get votes once enough other members have audited some of your work"
             )
@@ -51,41 +51,41 @@ def own_words(own: OwnChecks) -> UserMessage:
             return UserMessage("earned by work of yours that other members have audited")
 
 
-def left_out_words(checks: int, failed: int) -> str:
+def excluded_text(audits: int, failed: int) -> str:
     """Return why a member's updates do not count."""
-    return f"{_of(failed, checks)} of its work failed"
+    return f"{_of(failed, audits)} of its work failed"
 
 
-def left_out_list(checks: ChecksStatus) -> str:
-    """Return the first of the members left out, each with the reason."""
-    shown = [f"{short(each.peer)}: {each.why}" for each in checks.left_out[:_LEFT_OUT_SHOWN]]
-    more = len(checks.left_out) - _LEFT_OUT_SHOWN
+def excluded_list(audits: AuditsStatus) -> str:
+    """Return the first of the excluded members, each with the reason."""
+    shown = [f"{short(each.peer)}: {each.reason}" for each in audits.excluded[:_EXCLUDED_SHOWN]]
+    more = len(audits.excluded) - _EXCLUDED_SHOWN
     return "; ".join(shown) + (f"; +{more}" if more > 0 else "")
 
 
-def votes_text(own: OwnChecks, checks: ChecksStatus) -> str:
+def votes_text(own: OwnAudits, audits: AuditsStatus) -> str:
     """Return a node's part of all votes."""
     if not own.votes:
-        return "none yet" if own.why == "unvouched" else "none"
-    return f"{own.votes:,} of {checks.votes:,}, {own.votes / checks.votes:.1%}"
+        return "none yet" if own.reason == "unconfirmed" else "none"
+    return f"{own.votes:,} of {audits.votes:,}, {own.votes / audits.votes:.1%}"
 
 
-def looks_text(looks: int, low: int) -> str:
+def audits_text(audits: int, low: int) -> str:
     """Return the number of audits, and how many had a low score."""
-    return f"{looks:,}, {low:,} low" if low else f"{looks:,}"
+    return f"{audits:,}, {low:,} low" if low else f"{audits:,}"
 
 
 def is_trouble(why: Why | None) -> bool:
     """Whether the owner has to look into it."""
-    return why not in (None, "unvouched")
+    return why not in (None, "unconfirmed")
 
 
-def trouble_sentence(own: OwnChecks) -> str:
+def trouble_sentence(own: OwnAudits) -> str:
     """Return the consequence of the trouble, and its cause."""
     what = "your updates count, but give no votes" if own.counts else "your updates do not count"
-    return f"{what}: {own_words(own).meaning}"
+    return f"{what}: {own_audits_text(own).meaning}"
 
 
-def _of(failed: int, checks: int) -> str:
-    plural = "" if checks == 1 else "s"
-    return f"{failed} of {checks} audit{plural}"
+def _of(failed: int, audits: int) -> str:
+    plural = "" if audits == 1 else "s"
+    return f"{failed} of {audits} audit{plural}"

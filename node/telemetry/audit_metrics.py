@@ -16,26 +16,26 @@ DisputeOutcomeLabel = Literal["failed", "contradicted", "dropped", "other"]
 Voters = Literal["own", "swarm", "other"]
 
 
-class CheckedMetrics(Maker):
+class AuditMetrics(Maker):
     """The audit metrics, in the registry of the node's other metrics."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
-        self.looks = self._family(
+        self.audits = self._family(
             Counter,
-            "looks_recorded_total",
+            "audits_recorded_total",
             "Audits in records: `passed`, or `low` (too low a score).",
             "result",
             Result,
         )
-        self.second_looks = self._single(
+        self.reaudits = self._single(
             Counter,
-            "second_looks_recorded_total",
+            "reaudits_recorded_total",
             "Re-audits in records: audits of work with a low audit before.",
         )
-        self.own_looks = self._single(
+        self.own_audits = self._single(
             Counter,
-            "own_looks_recorded_total",
+            "own_audits_recorded_total",
             "Audits by this node in records.",
         )
         self.disputes_open = self._unknown(
@@ -64,8 +64,8 @@ class CheckedMetrics(Maker):
         self.voters = self._unknown(
             "members_with_votes", "Members with votes; no number: the swarm does not audit work."
         )
-        self.left_out = self._unknown(
-            "members_left_out",
+        self.excluded = self._unknown(
+            "members_excluded",
             "Members whose updates do not count because audits of their work failed; no number: "
             "the swarm does not audit work.",
         )

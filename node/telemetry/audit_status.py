@@ -6,31 +6,31 @@ from dataclasses import dataclass
 from typing import Literal
 
 # As in protocol/audit/reputation_events.py.
-Why = Literal["turned_away", "failed", "scores", "halves", "word", "unvouched"]
+Why = Literal["dismissed", "failed", "scores", "halves", "contradicted", "unconfirmed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnChecks:
+class OwnAudits:
     """What audits have found about this node."""
 
     counts: bool
     """Whether its updates are part of the step."""
     votes: int
     """Its votes in this round."""
-    checks: int
+    audited: int
     """How often its work was audited."""
     low: int
     """Audits of its work with a low score."""
     failed: int
     """Low audits that re-audits confirmed."""
-    looks: int
+    audits_made: int
     """Audits of others' work by this node, as far as they are in records."""
-    why: Why | None
-    """Why its updates do not count (`turned_away`, `failed`) or it has no votes, or will soon have none:
+    reason: Why | None
+    """Why its updates do not count (`dismissed`, `failed`) or it has no votes, or will soon have none:
     low scores, only one half of each of its samples in its updates (`halves`), audits of its own that
-    others contradict (`word`), or too few members that vouch for its work (`unvouched`); None: it has
+    others contradict (`word`), or too few members that vouch for its work (`unconfirmed`); None: it has
     votes."""
-    passes_until_back: int
+    passes_until_counted: int
     """Audits in a row that have to pass before its updates count again; 0: they count."""
 
 
@@ -40,15 +40,15 @@ class LeftOut:
 
     peer: str
     """Its peer id."""
-    why: str
+    reason: str
     """The reason, for display."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChecksStatus:
+class AuditsStatus:
     """The results of the audits according to the chain."""
 
-    looks: int
+    audits: int
     """Audits of members' work in the records since the founding."""
     low: int
     """Those of them with a low score."""
@@ -58,7 +58,7 @@ class ChecksStatus:
     """Votes of all members in this round."""
     voters: int
     """Members with votes."""
-    left_out: tuple[LeftOut, ...]
+    excluded: tuple[LeftOut, ...]
     """Members whose updates do not count."""
-    own: OwnChecks | None
+    own: OwnAudits | None
     """None: this node is an observer."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .audit_messages import is_trouble, own_words, trouble_sentence
+from .audit_messages import is_trouble, own_audits_text, trouble_sentence
 from .messages import (
     awaited_sentence,
     is_result_missing,
-    reach_words,
+    reachability_text,
     state_remedy,
     state_sentence,
 )
@@ -56,9 +56,9 @@ def verdict(status: Status) -> Health:
         return _observed(status)
     sentence = state_sentence(status)
     swarm, own = status.swarm, status.training.own
-    checked = None if swarm is None or swarm.checks is None else swarm.checks.own
-    if status.state == "joining" and checked is not None and checked.why == "turned_away":
-        why = own_words(checked)
+    checked = None if swarm is None or swarm.audits is None else swarm.audits.own
+    if status.state == "joining" and checked is not None and checked.reason == "dismissed":
+        why = own_audits_text(checked)
         return Health("bad", why.meaning, why.remedy)
     waits = status.progress is not None and status.progress.waits
     if status.state != "training" or is_result_missing(status):
@@ -72,9 +72,9 @@ def verdict(status: Status) -> Health:
             "this node is connected to no other member",
             "check this computer's network; the node keeps trying by itself",
         )
-    if checked is not None and is_trouble(checked.why):
+    if checked is not None and is_trouble(checked.reason):
         tone: Tone = "warn" if checked.counts else "bad"
-        return Health(tone, trouble_sentence(checked), own_words(checked).remedy)
+        return Health(tone, trouble_sentence(checked), own_audits_text(checked).remedy)
     if swarm is not None and swarm.awaited:
         return Health(
             "warn",
@@ -93,7 +93,7 @@ def verdict(status: Status) -> Health:
         and status.reach.verdict == "unreachable"
         and not status.reach.relays
     ):
-        reach = reach_words(status.reach)
+        reach = reachability_text(status.reach)
         return Health("warn", f"{sentence}; you are {reach.meaning}", reach.remedy)
     return Health("good", sentence)
 

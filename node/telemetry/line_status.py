@@ -14,7 +14,7 @@ def line_status(network: Network, *, carried: int, bootstrap: bool) -> LineStatu
     return LineStatus(
         sent_bytes=sent,
         received_bytes=received,
-        carried_bytes=carried,
+        relayed_bytes=carried,
         peers=len(network.connected()),
         bootstrap=bootstrap,
         addresses=tuple(network.addresses),

@@ -84,7 +84,7 @@ _EVENTS = {
     "joined": "{who} joined the swarm",
     "left": "{who} left politely",
     "silent": "{who} fell silent and counts as departed",
-    "counted_out": "the others took this node for gone; it rejoins",
+    "presumed_gone": "the others took this node for gone; it rejoins",
     "expelled": "{who} contradicted itself, which a record now proves: it is expelled for good",
     "late": "the update of {who} came after round {round} was decided",
     "refunded": "our update missed round {round}; it is not lost: later ones carry what it held",
@@ -93,49 +93,49 @@ _EVENTS = {
     "here, or changes what was announced; another member takes over",
     "mismatch": "different parameters were found: {detail}",
     "forked": "the swarm followed another chain after a partition; this node rejoins it",
-    "apart": "{who} is on another chain, which parts from ours before the end of round {detail}: "
+    "diverged": "{who} is on another chain, which parts from ours before the end of round {detail}: "
     "that is final here, so this node stays on its own",
-    "moved_on": "others were away for so long that records up to round {round} are final without them",
+    "finalized": "others were away for so long that records up to round {round} are final without them",
     "version": "a quorum of the members speaks version {detail} of the protocol: the swarm changes "
     "over to it in round {round}",
     "resync": "fetching the swarm's state again: {detail}",
     "finished": "the run is over: this node has what came out",
     "trainer": "the trainer process was started again: {detail}",
     "started": "{detail}",
-    "own_data": "{detail}",
-    "check_low": "a check of {who} found less in its update of round {detail} than is usual; others "
-    "look at that again",
-    "check_failed": "others computed samples of {who} again: its update of round {detail} does not "
-    "hold what comes out",
-    "contradicted": "{who} found the work of another low in round {detail}; others looked again, and "
-    "it is not",
-    "turned_away": "{who} was turned away: a check of its work failed, and nobody has vouched for any "
+    "private_data": "{detail}",
+    "audit_low": "an audit of {who} found less in its update of round {detail} than usual; other "
+    "members repeat the audit",
+    "audit_failed": "other members recomputed samples of {who}: its update of round {detail} does "
+    "not match them",
+    "contradicted": "{who} gave another member a low score for round {detail}; re-audits gave it a "
+    "usual one",
+    "dismissed": "{who} was dismissed: an audit of its work failed, and no member has confirmed any "
     "of it yet",
-    "left_out": "the updates of {who} no longer count, since checks of its work failed; {detail}",
-    "taken_back": "the updates of {who} count again: enough checks of its work have passed",
-    "scores_low": "checks find less in the work of {who} than in that of others, so it is about to "
+    "excluded": "the updates of {who} no longer count, since audits of its work failed; {detail}",
+    "reinstated": "the updates of {who} count again: enough audits of its work have passed",
+    "scores_low": "audits find less in the work of {who} than in that of others, so it is about to "
     "lose its votes",
-    "halves_missing": "checks find little but one half of each sample in the work of {who}, so it is "
+    "halves_missing": "audits find only one half of each sample in the work of {who}, so it is "
     "about to lose its votes",
-    "disbelieved": "others contradict what {who} says of their work, so it looks at nobody for now and "
-    "is about to lose its votes",
-    "votes_gained": "{who} has votes from now on: enough others have checked its work",
+    "distrusted": "re-audits contradict the audits by {who}, so it audits nobody for now and is "
+    "about to lose its votes",
+    "votes_gained": "{who} has votes from now on: enough others have audited its work",
     "votes_lost": "{who} has no votes any more: {detail}",
-    "voters": "from now on {detail} members have votes, for work that others have checked",
+    "voters": "from now on {detail} members have votes, for work that others have audited",
 }
 # Events whose detail is an identifier: its text.
 _DETAILS = {
-    "left_out": {
-        "failed": "they count again once enough checks pass",
-        "turned_away": "nobody has vouched for any of it yet, so it is turned away",
+    "excluded": {
+        "failed": "they count again once enough audits pass",
+        "dismissed": "no member has confirmed any of it yet, so it is dismissed",
     },
     "votes_lost": {
-        "turned_away": "it was turned away",
-        "failed": "checks of its work failed",
-        "scores": "checks find less in its work than in that of others",
-        "halves": "checks find little in its work but one half of each sample",
-        "word": "others contradict what it says of their work",
-        "unvouched": "it has done nothing of late that others vouch for",
+        "dismissed": "it was dismissed",
+        "failed": "audits of its work failed",
+        "scores": "audits find less in its work than in that of others",
+        "halves": "audits find only one half of each sample in its work",
+        "contradicted": "re-audits contradict its audits",
+        "unconfirmed": "no member has confirmed its recent work",
     },
 }
 
@@ -144,7 +144,7 @@ def state_sentence(status: Status) -> str:
     """Return a sentence about what the node does now, and what it waits for."""
     if status.state == "observing":
         return _observed_sentence(status)
-    if status.state == "paused" and (causes := hold_words(status.shift)):
+    if status.state == "paused" and (causes := hold_text(status.schedule)):
         return f"{causes}: {STATES['paused'].meaning}"
     if is_result_missing(status):
         return f"the run is over; {_result_search(status)}"
@@ -206,7 +206,7 @@ def own_rounds_note(own: OwnWork) -> str:
     return ", ".join(said) or "none late, none left out"
 
 
-def speed_words(trainer: TrainerStatus) -> str:
+def speed_text(trainer: TrainerStatus) -> str:
     """Return the trainer's speed compared to what its device can do."""
     if trainer.flops_per_second is None:
         return "that you train, over all the time of the last rounds"
@@ -232,7 +232,7 @@ def _observed_sentence(status: Status) -> str:
         return STATES["observing"].meaning
     if is_over(status.training, swarm):
         return "the swarm's run is over"
-    since = duration_words(swarm.decided_seconds)
+    since = duration_text(swarm.decided_seconds)
     return f"round {round_:,} is the last that was decided, heard of {since} ago"
 
 
@@ -254,7 +254,7 @@ def event_sentence(kind: str, round: int, peer: str | None, me: bool, detail: st
     return _EVENTS.get(kind, "{detail}").format(who=who, round=round, detail=detail)
 
 
-def reach_words(reach: ReachStatus) -> UserMessage:
+def reachability_text(reach: ReachStatus) -> UserMessage:
     """Return whether others can reach the node, with the remedy or the cause."""
     match reach.verdict:
         case "reachable":
@@ -276,12 +276,12 @@ def shift_sentence(shift: ScheduleStatus) -> str:
     return f"when it works; {kept}"
 
 
-def hold_words(shift: ScheduleStatus) -> str:
+def hold_text(shift: ScheduleStatus) -> str:
     """Return the reasons to pause, other than its hours; empty if there are none."""
     return "; ".join(hold.text for hold in shift.holds if not hold.waived)
 
 
-def duration_words(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return an approximate duration in one unit."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 1.5 * size:

@@ -32,7 +32,7 @@ from prometheus_client import (
 from ..errors import ExitCode, UserError, address_missing
 from ..settings import DEFAULT_METRICS_ADDRESS
 from ..util.host_names import host_name, is_loopback, is_own_host
-from .audit_metrics import CheckedMetrics
+from .audit_metrics import AuditMetrics
 from .families import Maker
 from .own_rounds import OwnRound
 from .status import State
@@ -69,7 +69,7 @@ Reason = Literal[
     "frozen",
     "impersonation",
     "invalid",
-    "look",
+    "audit",
     "malformed",
     "mismatch",
     "not_leader",
@@ -240,9 +240,9 @@ class Metrics(Maker):
             "updates_refunded_total",
             "Own updates that missed their round and went back into the momentum.",
         )
-        self.updates_left_out = self._single(
+        self.updates_filtered = self._single(
             Counter,
-            "updates_left_out_total",
+            "updates_filtered_total",
             "Updates left out of the step by the outlier filter, since most others contradict "
             "them.",
         )
@@ -253,7 +253,7 @@ class Metrics(Maker):
             "side",
             Side,
         )
-        self.checks = CheckedMetrics(self.registry)
+        self.audits = AuditMetrics(self.registry)
         """Metrics of the audits."""
         self.members_expelled = self._single(
             Counter,

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from ...protocol.wire.structure import StructureError, from_plain
 from ..errors import ExitCode, UserError
 from ..util.waiting import WAITING_FOR
-from .audit_status import ChecksStatus
+from .audit_status import AuditsStatus
 from .privacy import PrivacyStatus
 from .task_scores import TaskScores
 
@@ -203,13 +203,13 @@ class MemberStatus:
     """Whether it is this node."""
     connected: bool
     """Whether it is connected; always true for this node."""
-    heard_seconds: float | None
+    last_message_seconds: float | None
     """Seconds since its last message; None: it is this node, or sent none yet."""
     share: float | None = None
     """Its fraction of the swarm's work, from 0 to 1."""
     capacity: int | None = None
     """Sequences per day that it states it can train; None: it has not stated any."""
-    why: str | None = None
+    share_reason: str | None = None
     """Why its share is smaller than its capacity would give, for display; None: it is not."""
 
 
@@ -233,7 +233,7 @@ class ChangeStatus:
     """The new version."""
     round: int
     """The first round with the new version."""
-    spoken: bool
+    supported: bool
     """Whether this node supports it; if not, it leaves shortly before, and has to be updated."""
 
 
@@ -260,17 +260,17 @@ class SwarmStatus:
     """Seconds since this node learned of the last round's record; None: it knows of none."""
     ended: bool
     """Whether the chain here has the run's last record; the result may still be missing."""
-    apart: tuple[str, ...]
+    diverged: tuple[str, ...]
     """Peer ids of connected current or former members whose chain diverges from this one before
     `final_round`. Neither side follows the other by itself."""
     version: int | None
     """The swarm's protocol version; None: not known yet."""
-    change: ChangeStatus | None
+    version_change: ChangeStatus | None
     """The change scheduled because a quorum of the members supports a newer version; None: none."""
-    hosted_round: int | None
+    served_round: int | None
     """The round whose parameters an observer keeps and serves to any peer; None: it keeps none, or this
     is a member."""
-    checks: ChecksStatus | None
+    audits: AuditsStatus | None
     """None: the swarm has no audits."""
 
 
@@ -282,7 +282,7 @@ class LineStatus:
     """Bytes sent since the start of the program, with protocol overhead."""
     received_bytes: int
     """Bytes received since the start of the program, with protocol overhead."""
-    carried_bytes: int
+    relayed_bytes: int
     """Bytes relayed between others since the node's first start, by its own count."""
     peers: int
     """Number of connected peers."""
@@ -299,7 +299,7 @@ class LineStatus:
 NO_LINE = LineStatus(
     sent_bytes=0,
     received_bytes=0,
-    carried_bytes=0,
+    relayed_bytes=0,
     peers=0,
     bootstrap=False,
     addresses=(),
@@ -418,7 +418,7 @@ class Status:
     state: State
     """The node's state; `distro-node status` explains it."""
     progress: Progress | None
-    shift: ScheduleStatus
+    schedule: ScheduleStatus
     training: TrainingStatus
     swarm: SwarmStatus | None
     """None before its manifest is here."""

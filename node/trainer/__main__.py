@@ -113,7 +113,7 @@ def _new_worker(
 
             launch = launch_here()
         new = functools.partial(
-            RankWorker, answers.last_words, several.patience, several.split, launch, expected
+            RankWorker, answers.last_lines, several.patience, several.split, launch, expected
         )
     gc.freeze()
     gc.enable()
@@ -158,7 +158,7 @@ class _Answers:
             except BrokenPipeError:
                 _end(0)
 
-    def last_words(self, reason: str, micro_batch: int | None) -> NoReturn:
+    def last_lines(self, reason: str, micro_batch: int | None) -> NoReturn:
         """Send the node the reason and the micro-batch that does not fit, then end the process."""
         self.write({"id": -1, "died": reason, "micro_batch": micro_batch})
         _end(1)

@@ -7,7 +7,7 @@ computed before this one's updates are in the parameters.
 
 All of it is kept in main memory in 16 bits: two bytes per parameter for the own gradient, and four
 for each of the two rounds. Where main memory is short there are no audits
-(`memory_options.LOOK_ROOM`).
+(`memory_options.AUDIT_BYTES`).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def changes(
     on the same parameters, or of any sequences that were not assigned to the audited member. `share`
     is the number of sequences assigned to that member, above 0. What all gradients of the round have
     in common is in both and cancels. Nothing that other members sent enters the result, so no member
-    can lower another's score (docs/checks.md). `optimizer` is the auditor's and is not changed; the
+    can lower another's score (docs/audits.md). `optimizer` is the auditor's and is not changed; the
     gradients are left unchanged.
     """
     for index, (ours, *theirs) in enumerate(zip(own, *dealt, strict=True)):

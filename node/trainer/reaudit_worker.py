@@ -17,7 +17,7 @@ from .audit_score import at_positions, changes, compared
 from .session import TrainingSession
 
 
-def look_again(
+def run_reaudit(
     session: TrainingSession,
     round_number: int,
     body: bytes,

@@ -30,9 +30,9 @@ from ..storage.blob_store import BlobStore
 from ..training.answers import Judgement
 from ..training.errors import TrainerFailed
 from ..training.frames import TrainedUpdate
-from ..training.local_policy import USUAL_WAYS, LocalPolicy
+from ..training.local_policy import DEFAULT_POLICY, LocalPolicy
 from ..training.memory_model import Workload, most_decoded
-from ..training.memory_options import LOOK_ROOM, MemoryOptions
+from ..training.memory_options import AUDIT_BYTES, MemoryOptions
 from ..training.memory_plan import FreeMemory, choose, chosen_line
 from .audit_cache import AuditCache, SavedGradient, changed
 from .audit_score import AssignedSample, at_positions, changes, compared
@@ -93,7 +93,7 @@ class TrainingSession:
         micro_batch: int | None = None,
         memory: int | None = None,
         options: MemoryOptions | None = None,
-        ways: LocalPolicy = USUAL_WAYS,
+        ways: LocalPolicy = DEFAULT_POLICY,
     ) -> None:
         """`memory`: bytes that may be taken on the device; None: what is free. `options`: how memory
         is used; None: the cheapest way that fits. `ways`: the member's local policy."""
@@ -120,7 +120,7 @@ class TrainingSession:
         self.task = open_task(manifest, self.model.config)
         spec = manifest.optimizer
         # With committees these keep the momentum, and a member votes with its last gradient.
-        own = spec if manifest.speakers is None else replace(spec, momentum=0.0)
+        own = spec if manifest.committees is None else replace(spec, momentum=0.0)
         self.layout = manifest_layout(manifest)
         self.updates = UpdateDecoder(
             store, body_decoder(manifest, self.layout), most_decoded(self.layout)
@@ -181,7 +181,7 @@ class TrainingSession:
         return self.part.fingerprint()
 
     def train(
-        self, round_number: int, samples: Sequence[int], *, looks: bool = False
+        self, round_number: int, samples: Sequence[int], *, audits: bool = False
     ) -> TrainedUpdate:
         """Compute the gradient over these samples and take this round's update from the momentum.
 
@@ -201,7 +201,7 @@ class TrainingSession:
             loss, counted = self.gradient(round_number, samples)
         gradients = self.part.gradients() if counted or noisy else []
         self._looks.moved_on()
-        if looks and counted and math.isfinite(loss) and self._has_room_to_look():
+        if audits and counted and math.isfinite(loss) and self._has_room_to_look():
             self._looks.begin(round_number, SavedGradient(gradients, self.device))
         seconds = time.perf_counter() - started
         made = self.finish(round_number, loss, counted, gradients, seconds)
@@ -250,7 +250,7 @@ class TrainingSession:
 
     def _has_room_to_look(self) -> bool:
         """Whether main memory has room for what an audit keeps, for all ranks, which may share it."""
-        wanted = LOOK_ROOM * self.manifest.elements
+        wanted = AUDIT_BYTES * self.manifest.elements
         return self.part.everywhere(free_bytes(torch.device("cpu")) >= wanted)
 
     def shadow(self) -> TrainingSession:
@@ -310,7 +310,7 @@ class TrainingSession:
             self.optimizer.decay()
         body = make_body(self.manifest, self.layout, self.part, self.optimizer, round_number)
         if self._ways.stateless:
-            self.optimizer.begin_anew()
+            self.optimizer.start_over()
         return TrainedUpdate(
             body=body,
             # A comparison with NaN is false, so NaN becomes the largest, too.
@@ -350,7 +350,11 @@ class TrainingSession:
         decoded, often = step_updates(self.layout, bodies, often)
         self._looks.moved_on()
         spec = self.manifest.optimizer
-        left_out = contradicted(self.layout, decoded, audit_seed(updates)) if spec.audit else set()
+        left_out = (
+            contradicted(self.layout, decoded, audit_seed(updates))
+            if spec.outlier_filter
+            else set()
+        )
         own = [self.part.own(update) for update in decoded]
         heard = [update for index, update in enumerate(own) if index not in left_out]
         loud = [count for index, count in enumerate(often) if index not in left_out]

@@ -40,7 +40,7 @@ from .optimizer.background_gradient import BackgroundGradient
 from .optimizer.dp_accountant import Spent
 from .optimizer.exactness import check_exactness
 from .ranks.momentum import load_part, remove_others, save_part
-from .reaudit_worker import look_again
+from .reaudit_worker import run_reaudit
 from .session import TrainingSession
 from .speed import reached_flops, sequence_flops
 from .tasks.image_sampling import draw_images
@@ -89,9 +89,9 @@ class Worker:
             "load": self._load,
             "train": self._train,
             "train_aside": self._train_aside,
-            "look": self._look,
+            "audit": self._look,
             "judge": self._judge,
-            "look_again": self._look_again,
+            "run_reaudit": self._look_again,
             "apply": self._apply,
             "snapshot": self._snapshot,
             "evaluate": self._evaluate,
@@ -237,8 +237,8 @@ class Worker:
         self._aside = None
         return self._opened.load([ContentId(chunk) for chunk in chunks])
 
-    def _train(self, round_number: int, samples: list[int], looks: bool = False) -> dict[str, Any]:
-        return asdict(self._opened.train(round_number, samples, looks=looks))
+    def _train(self, round_number: int, samples: list[int], audits: bool = False) -> dict[str, Any]:
+        return asdict(self._opened.train(round_number, samples, audits=audits))
 
     def _look(self, round_number: int, sample: int, share: int) -> float | None:
         started = time.perf_counter()
@@ -250,7 +250,7 @@ class Worker:
         return None if found is None else asdict(found)
 
     def _look_again(self, **asked: Any) -> list[dict[str, Any]]:
-        return [asdict(found) for found in look_again(self._opened, **asked)]
+        return [asdict(found) for found in run_reaudit(self._opened, **asked)]
 
     def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
         if self._aside is None or not self._aside.is_for(round_number, samples):

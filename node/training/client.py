@@ -163,7 +163,7 @@ class TrainerClient:
         return await self._call("load", chunks=list(chunks))
 
     async def train(
-        self, round: int, samples: Sequence[int], *, looks: bool = False
+        self, round: int, samples: Sequence[int], *, audits: bool = False
     ) -> TrainedUpdate:
         """Compute a gradient over these samples, and take the round's update from the momentum.
 
@@ -172,14 +172,14 @@ class TrainerClient:
         follow.
         """
         return TrainedUpdate(
-            **await self._call("train", round_number=round, samples=list(samples), looks=looks)
+            **await self._call("train", round_number=round, samples=list(samples), audits=audits)
         )
 
     async def look(self, round: int, sample: int, share: int) -> float | None:
         """Compute, for `judge`, the gradient of a sample that was assigned to another member in the
         round just trained; `share` is the number of samples assigned to that member. Return the
         seconds it took; None if there was nothing to compare it with, or too little memory."""
-        return await self._call("look", round_number=round, sample=sample, share=share)
+        return await self._call("audit", round_number=round, sample=sample, share=share)
 
     async def judge(self, round: int, body: bytes) -> Judgement | None:
         """Return how well that member's update agrees with the sample audited in this round, one of
@@ -187,14 +187,14 @@ class TrainerClient:
         found = await self._call("judge", round_number=round, body=body)
         return None if found is None else Judgement.read(found)
 
-    async def look_again(
+    async def run_reaudit(
         self, round: int, body: bytes, samples: Sequence[int], others: Sequence[int], share: int
     ) -> list[SignSums]:
         """Return how well an update of this round agrees with each of these samples, which are some
         of the `share` samples assigned to its author, on the loaded parameters; `others` were not
         assigned to the author."""
         found = await self._call(
-            "look_again",
+            "run_reaudit",
             round_number=round,
             body=body,
             samples=list(samples),
@@ -378,7 +378,7 @@ class TrainerClient:
         """Return how the process ended or is about to end."""
         with trio.move_on_after(_EXIT_SECONDS):
             await self._process.wait()
-        if (words := self._last_words()) is not None:
+        if (words := self._last_lines()) is not None:
             return TrainerDied(words["died"], words["micro_batch"])
         code = self._process.returncode
         if code is None:
@@ -388,7 +388,7 @@ class TrainerClient:
         hint = _HINTS.get(-code, "")
         return TrainerDied(f"the trainer was ended by signal {-code}{hint}")
 
-    def _last_words(self) -> dict[str, Any] | None:
+    def _last_lines(self) -> dict[str, Any] | None:
         """Return the reason that it sent for its end while no call was waiting for an answer."""
         with suppress(OSError, FrameError):
             while data := os.read(self._answers, _READ_BYTES):

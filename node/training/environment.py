@@ -24,7 +24,7 @@ _INEXACT = (
 # Any of them is the owner's own setting of torch's allocator.
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
-_SECRET_WORDS = ("PASSPHRASE", "PASSWORD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
+_SECRET_NAMES = ("PASSPHRASE", "PASSWORD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
 
 # Larger caches are dropped at the next start: compilers never drop anything themselves.
 _CACHES_BYTES = 4 << 30
@@ -83,4 +83,4 @@ def environment(threads: int | None, scratch: str, caches: Path | None = None) -
 
 
 def _names_a_secret(name: str) -> bool:
-    return any(word in name for word in _SECRET_WORDS)
+    return any(word in name for word in _SECRET_NAMES)

@@ -36,4 +36,4 @@ class LocalPolicy:
     """After each update momentum and second moment are reset, and what was not sent is dropped."""
 
 
-USUAL_WAYS = LocalPolicy()
+DEFAULT_POLICY = LocalPolicy()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...protocol.codec.aggregator import room_to_speak
+from ...protocol.codec.aggregator import aggregator_bytes
 from ...protocol.codec.layout import TensorLayout, UpdateLayout, update_layout
 from ...protocol.wire.manifest import MAX_MEMBERS, Manifest, OptimizerSpec, ParameterSpec, Step
 from ...protocol.wire.structure import StructureError
@@ -19,11 +19,11 @@ from .architectures import check_configuration, makes_images
 from .bands import plan_bands, torn_tensors
 from .errors import TrainerFailed
 from .memory_options import (
+    AUDIT_BYTES,
     CPU_KEPT_SUMS,
     CPU_STRIPE,
     GPU_KEPT_SUMS,
     GPU_STRIPE,
-    LOOK_ROOM,
     NOISE,
     MemoryOptions,
     Precision,
@@ -180,9 +180,9 @@ class Workload:
     """Number of devices that train it as one member."""
     shards: bool = False
     """Whether each of several devices has a shard of the parameters, and not a copy of them."""
-    checked: bool = False
+    audited: bool = False
     """Whether members audit each other's work."""
-    spoken: bool = False
+    with_committees: bool = False
     """Whether committees aggregate sections of the model."""
 
     @staticmethod
@@ -194,8 +194,8 @@ class Workload:
             sequence_length=manifest.data.sequence_length,
             optimizer=manifest.optimizer,
             frozen=manifest.frozen_elements,
-            checked=manifest.checks is not None,
-            spoken=manifest.speakers is not None,
+            audited=manifest.audits is not None,
+            with_committees=manifest.committees is not None,
         )
 
     @property
@@ -204,16 +204,16 @@ class Workload:
         return sum(spec.elements for spec in self.parameters)
 
     @property
-    def look_room(self) -> int:
+    def audit_bytes(self) -> int:
         """Bytes of main memory that must be free for an audit to take place: 0 in a swarm without
         audits."""
-        return LOOK_ROOM * self.elements if self.checked else 0
+        return AUDIT_BYTES * self.elements if self.audited else 0
 
     @property
-    def speaker_room(self) -> int:
+    def aggregator_room(self) -> int:
         """Bytes of main memory that must be free to aggregate the whole model, as members of the
         only committee do; with more committees each takes a part of that. 0 without committees."""
-        return room_to_speak(self.elements) if self.spoken else 0
+        return aggregator_bytes(self.elements) if self.with_committees else 0
 
     @property
     def layout(self) -> UpdateLayout:

@@ -30,7 +30,7 @@ NOISE = 1 << 20
 """Random numbers drawn once, with which a CPU rounds: drawing is slow there, compared with rounding.
 Each stripe uses a run that starts at a different offset, and 4 MiB stay near the caches."""
 
-LOOK_ROOM = 12
+AUDIT_BYTES = 12
 """Bytes of main memory that must be free per trained parameter before an audit of another member's
 work, or there is none: what the audits of two rounds keep, and two bytes for a gradient in use
 (`audit_cache`)."""

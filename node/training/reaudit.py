@@ -3,7 +3,7 @@
 It reconstructs the parameters on which the update was computed, from a snapshot and the later
 updates, and computes the share's samples on them. It uses only idle CPU time, half of the free
 memory, and the time until the dispute ends. Where anything is missing there is no re-audit: other
-members are called as well. All members choose the same dispute to audit first (`next_look`).
+members are called as well. All members choose the same dispute to audit first (`next_reaudit`).
 
 For a small model, starting the trainer takes longer than an audit. So the trainer stays while there
 are disputes to audit, and continues from its current parameters to those of a later round.
@@ -27,21 +27,21 @@ from ...protocol.chain.ledger import Ledger
 from ...protocol.member.effects import RunReaudit
 from ...protocol.member.inputs import ReauditDone
 from ...protocol.wire.manifest import Manifest
-from ...protocol.wire.messages import MAX_LOOKS, AuditScore
+from ...protocol.wire.messages import MAX_AUDITS, AuditScore
 from ..storage.blob_files import DiskFull
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import LocalSnapshot
 from .client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from .main_memory import free_main_memory
-from .reaudit_order import next_look
+from .reaudit_order import next_reaudit
 from .replay import NotKept, ReplayTrainer, StoredRun
 
 _log = logging.getLogger(__name__)
 
 # More are never open: the records of the rounds that a dispute lasts contain at most this many audits.
-_MAX_WAITING = OPEN * MAX_LOOKS
+_MAX_WAITING = OPEN * MAX_AUDITS
 # How long an idle trainer stays: it takes memory, but a new one takes time to start.
-_STAYS_SECONDS = 60.0
+_KEEP_ALIVE_SECONDS = 60.0
 # The number of other members' samples whose gradient is subtracted; about the size of a share.
 _OTHERS = 4
 # A dispute may last for hours where rounds are long. An audit that takes longer than this is given up.
@@ -111,8 +111,8 @@ class ReauditWorker:
     async def run(self, hears: ReauditReports) -> None:
         """Run re-audits for ever."""
         while True:
-            first = await self._until_there_is_one(hears)
-            if not await self._can_be_made(first.round, hears.ledger()):
+            first = await self._next_dispute(hears)
+            if not await self._is_replayable(first.round, hears.ledger()):
                 # Not worth starting a trainer.
                 _log.info(
                     "no re-audit of round %d: its parameters are no longer stored", first.round
@@ -121,13 +121,13 @@ class ReauditWorker:
                 continue
             try:
                 async with self._start(self._aside()) as trainer:
-                    await self._look_with(trainer, hears)
+                    await self._reaudit_with(trainer, hears)
             except (TrainerFailed, TrainerDied) as problem:
                 # It did not start, and would not start for the next one.
                 _log.info("no re-audit of %d rounds: %s", len(self._waiting), problem)
                 self._waiting.clear()
 
-    async def _until_there_is_one(self, hears: ReauditReports) -> Audit:
+    async def _next_dispute(self, hears: ReauditReports) -> Audit:
         """Wait for a dispute to audit, and return the next one. It stays in the queue."""
         while (first := self._next(hears.ledger())) is None:
             self._wake = trio.Event()
@@ -136,14 +136,14 @@ class ReauditWorker:
 
     def _next(self, ledger: Ledger) -> Audit | None:
         """Return the dispute to audit next. Disputes that have ended are dropped."""
-        if ledger.work is None:
+        if ledger.audits is None:
             return None
-        accounts = ledger.work.accounts
+        accounts = ledger.audits.reputation
         waiting = self._waiting.items()
         self._waiting = {first: each for first, each in waiting if first in accounts.disputes}
-        return next_look(self._waiting, accounts, self._me, len(ledger), self._takes)
+        return next_reaudit(self._waiting, accounts, self._me, len(ledger), self._takes)
 
-    async def _can_be_made(self, round_: int, ledger: Ledger) -> bool:
+    async def _is_replayable(self, round_: int, ledger: Ledger) -> bool:
         """Whether the parameters that a round was trained on can be reconstructed here."""
         states, past = await self._states.at_hand(), self._past(ledger)
         start = await trio.to_thread.run_sync(past.start_for, self._trained_on(round_), states)
@@ -159,15 +159,15 @@ class ReauditWorker:
         on."""
         return round_ - 1 - self._manifest.rounds.overlap
 
-    async def _look_with(self, trainer: TrainerClient, hears: ReauditReports) -> None:
+    async def _reaudit_with(self, trainer: TrainerClient, hears: ReauditReports) -> None:
         """Audit one dispute after another, until there is none for a while or the trainer is no
         longer usable."""
         replayed = ReplayTrainer(trainer)
         usable = True
         while usable:
             first: Audit | None = None
-            with trio.move_on_after(_STAYS_SECONDS):
-                first = await self._until_there_is_one(hears)
+            with trio.move_on_after(_KEEP_ALIVE_SECONDS):
+                first = await self._next_dispute(hears)
             if first is None:
                 return
             usable = await self._while_open(replayed, self._waiting.pop(first), hears)
@@ -182,7 +182,7 @@ class ReauditWorker:
 
             async def look() -> None:
                 nonlocal usable, done
-                scores, usable = await self._look_or_say_why_not(replayed, effect, hears.ledger())
+                scores, usable = await self._reaudit_or_log(replayed, effect, hears.ledger())
                 done = True
                 if scores is not None:
                     self._takes = max(0, len(hears.ledger()) - began)
@@ -200,7 +200,7 @@ class ReauditWorker:
             self._takes = max(self._takes, len(hears.ledger()) - began)
         return usable
 
-    async def _look_or_say_why_not(
+    async def _reaudit_or_log(
         self, replayed: ReplayTrainer, effect: RunReaudit, ledger: Ledger
     ) -> tuple[tuple[AuditScore, ...] | None, bool]:
         """Return the scores, if any, and whether the trainer is alive."""
@@ -226,7 +226,7 @@ class ReauditWorker:
         body = await trio.to_thread.run_sync(self._store.get, effect.update)
         if body is None:
             raise NotKept("the update is no longer stored")
-        others = dealt_to_others(past.ledger, round_, effect.first.peer, self._me)[:_OTHERS]
+        others = assigned_to_others(past.ledger, round_, effect.first.peer, self._me)[:_OTHERS]
         if not others:
             raise NotKept("there is nothing to compare it with")
         await self._bring((*effect.samples, *others))
@@ -234,7 +234,9 @@ class ReauditWorker:
         await replayed.go_to(past, before, await self._states.at_hand())
         # After the replay, which would change it.
         await replayed.trainer.load_momentum(self._momentum)
-        return await replayed.trainer.look_again(round_, body, effect.samples, others, effect.share)
+        return await replayed.trainer.run_reaudit(
+            round_, body, effect.samples, others, effect.share
+        )
 
     def _aside(self) -> TrainerSpec:
         spec = self._spec
@@ -252,10 +254,10 @@ class ReauditWorker:
         )
 
 
-def dealt_to_others(ledger: Ledger, round_: int, peer: PeerId, me: PeerId) -> tuple[int, ...]:
+def assigned_to_others(ledger: Ledger, round_: int, peer: PeerId, me: PeerId) -> tuple[int, ...]:
     """Return the samples that a round assigned to members other than `peer`: this node's own first,
     whose data is here."""
-    runs = ledger.dealing.assignment(round_).runs
+    runs = ledger.assignments.assignment(round_).runs
     found: list[int] = []
     for other in sorted(runs.keys() - {peer}, key=lambda each: (each != me, each)):
         found += ledger.share(round_, other) or ()
@@ -263,4 +265,4 @@ def dealt_to_others(ledger: Ledger, round_: int, peer: PeerId, me: PeerId) -> tu
 
 
 def _is_open(first: Audit, ledger: Ledger) -> bool:
-    return ledger.work is not None and first in ledger.work.accounts.disputes
+    return ledger.audits is not None and first in ledger.audits.reputation.disputes

@@ -17,7 +17,7 @@ from ...protocol.audit.reputation import Audit, ReputationTable
 from ...protocol.wire.encoding import encode
 
 
-def next_look(
+def next_reaudit(
     waiting: Iterable[Audit], accounts: ReputationTable, me: PeerId, now: int, takes: int
 ) -> Audit | None:
     """Return the dispute that `me` audits next; None if none waits for it that can still be settled.
@@ -27,7 +27,7 @@ def next_look(
     useful = [
         first
         for first in waiting
-        if accounts.may_look_again(me, first) and _can_be_settled(accounts, first)
+        if accounts.may_reaudit(me, first) and _can_be_settled(accounts, first)
     ]
     return min(useful, key=lambda first: _order(accounts, first, now, takes), default=None)
 
@@ -35,9 +35,9 @@ def next_look(
 def _can_be_settled(accounts: ReputationTable, first: Audit) -> bool:
     """Whether the dispute would be settled if all missing auditors agreed."""
     dispute = accounts.disputes[first]
-    missing = accounts.waits_for(first)
-    return dispute.called is not None and any(
-        outcome(dispute.called, {**dispute.again, **dict.fromkeys(missing, low)}, first.peer)
+    missing = accounts.pending_reauditors(first)
+    return dispute.jury is not None and any(
+        outcome(dispute.jury, {**dispute.reaudits, **dict.fromkeys(missing, low)}, first.peer)
         != "open"
         for low in (True, False)
     )
@@ -52,5 +52,5 @@ def _order(
     # open disputes seldom changes while a member is still busy, so fast and slow members choose the
     # same one. The hash leaves out the score, which its author may choose.
     late = now + takes >= dispute.since + OPEN
-    name = content_id(encode([first.round, first.checker, first.peer]))
-    return late, -len(dispute.again), name
+    name = content_id(encode([first.round, first.auditor, first.peer]))
+    return late, -len(dispute.reaudits), name

@@ -45,7 +45,7 @@ class RestartPolicy:
         self._false_starts = 0
         self._worked = False
         # Whether any trainer has completed a job: then the device exists, with enough memory.
-        self._ever_worked = False
+        self._has_worked = False
         self._shortages = 0
         # The kind of job that ran out of memory last; None means that no trainer could be started.
         self._short_in: str | None = None
@@ -57,7 +57,7 @@ class RestartPolicy:
 
     def has_done(self, job: str) -> None:
         """Record that the trainer has completed a job of this kind."""
-        self._worked = self._ever_worked = True
+        self._worked = self._has_worked = True
         self._job = None
         if self._short_in in (None, job):
             self._shortages = 0
@@ -90,7 +90,7 @@ class RestartPolicy:
             return failure
         # A model that never fitted is too large; one that did fits again when other programs free
         # memory.
-        return failure if failure.kind == "model_too_large" and self._ever_worked else None
+        return failure if failure.kind == "model_too_large" and self._has_worked else None
 
     def _try_for_memory(self, shortage: TrainerFailed) -> str:
         self._shortages += 1
@@ -109,7 +109,7 @@ class RestartPolicy:
             self._false_starts, self.certified_only = 0, False
         if isinstance(failure, TrainerFailed):
             # A driver that resets takes the device away for a moment.
-            comes_back = failure.kind == "no_device" and self._ever_worked
+            comes_back = failure.kind == "no_device" and self._has_worked
             if failure.kind not in _RESTARTABLE and not comes_back:
                 raise explain_trainer(failure, self._wanted.blobs) from None
             reason = f"{failure.kind}: {failure}"

@@ -128,7 +128,7 @@ def confine(
     return tuple(name for name in HOLDS if name in enforced)
 
 
-def sandbox_words(enforced: Sequence[str]) -> str:
+def sandbox_text(enforced: Sequence[str]) -> str:
     """Return what a trainer has given up and what it has not, as a line for people."""
     held = [words for name, words in HOLDS.items() if name in enforced]
     missing = [name for name in HOLDS if name not in enforced]

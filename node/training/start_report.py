@@ -6,7 +6,7 @@ import logging
 
 from ..telemetry.telemetry import Telemetry
 from .client import TrainerClient
-from .sandbox import sandbox_words
+from .sandbox import sandbox_text
 
 _log = logging.getLogger(__name__)
 
@@ -20,4 +20,4 @@ def report_start(trainer: TrainerClient, telemetry: Telemetry) -> None:
     for words in (f"the trainer takes {trainer.memory_use}", trainer.compiled):
         if words is not None:
             _log.info("%s", words)
-    _log.info("%s", sandbox_words(trainer.sandbox))
+    _log.info("%s", sandbox_text(trainer.sandbox))

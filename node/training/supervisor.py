@@ -136,13 +136,13 @@ class TrainerSupervisor:
         last_round: int | None = None,
         data_ready: Callable[[tuple[int, ...]], Awaitable[None]] | None = None,
         base_ready: Callable[[], Awaitable[None]] | None = None,
-        looked_at: AuditData | None = None,
+        audit_data: AuditData | None = None,
         draw: SequenceDraw | None = None,
         start: OpenTrainer = open_trainer,
     ) -> None:
         """After each evaluation the model continues `sample_prompt`, if given and the model writes
         text. `data_ready` returns when the data of these training samples is on disk, `base_ready`
-        when the frozen weights under adapters are. `looked_at` fetches the data of audited samples;
+        when the frozen weights under adapters are. `audit_data` fetches the data of audited samples;
         without it nothing is audited. `draw` chooses the sequences of the node's own data to train,
         if it trains any. `start` starts a trainer."""
         self._manifest = manifest
@@ -158,7 +158,7 @@ class TrainerSupervisor:
         self._last_round = last_round
         self._data_ready = data_ready
         self._base_ready = base_ready
-        self._looked_at = looked_at
+        self._audit_data = audit_data
         # Seconds by which the last audit delayed other work.
         self._delayed = 0.0
         self._draw = draw
@@ -282,14 +282,14 @@ class TrainerSupervisor:
                 reports.may_train_no_more()
                 return False
             samples, job = found, replace(job, drawn=found)
-        looks = self._looked_at is not None and effect.look is not None
-        if self._looked_at is not None and effect.look is not None:
-            self._looked_at.wish((effect.look,))
+        audits = self._audit_data is not None and effect.audit is not None
+        if self._audit_data is not None and effect.audit is not None:
+            self._audit_data.wish((effect.audit,))
         try:
-            if effect.aside:
+            if effect.long:
                 trained = await trainer.train_aside(round_, samples)
             else:
-                trained = await trainer.train(round_, samples, looks=looks)
+                trained = await trainer.train(round_, samples, audits=audits)
         except TrainerFailed as failure:
             if failure.kind != "missing_data":
                 raise
@@ -314,22 +314,22 @@ class TrainerSupervisor:
         # The delay by an audit belongs to the update's time, not to the time of its sequences.
         encoding, self._delayed = trained.encode_seconds + self._delayed, 0.0
         await reports.trained(effect, replace(trained, encode_seconds=encoding))
-        if looks:
+        if audits:
             await self._look(trainer, effect)
         return True
 
     async def _look(self, trainer: TrainerClient, effect: Train) -> None:
         """Compute another member's sample after the update was handed over, if its data is here and
         there is time."""
-        sample, looked_at = effect.look, self._looked_at
+        sample, audit_data = effect.audit, self._audit_data
         # A node that is behind would fall further behind.
         late = any(isinstance(j, Apply) and j.record.round >= effect.round for j in self._jobs)
-        if late or self._reload or sample is None or looked_at is None:
+        if late or self._reload or sample is None or audit_data is None:
             return
-        if not looked_at.has((sample,)):
+        if not audit_data.has((sample,)):
             return
         try:
-            seconds = await trainer.look(effect.round, sample, effect.look_share)
+            seconds = await trainer.look(effect.round, sample, effect.audit_share)
         except TrainerFailed as failure:
             _log.info("no audit in round %d: %s", effect.round, failure)
             return
@@ -436,7 +436,7 @@ class TrainerSupervisor:
             record.round, counted.bodies, rate, job.own_counted, counted.counts
         )
         self._applied = record.round
-        self._telemetry.metrics.updates_left_out.inc(applied.left_out)
+        self._telemetry.metrics.updates_filtered.inc(applied.left_out)
         snapshot = None
         if job.snapshot_due:
             snapshot = await self._take_snapshot(trainer, record.round)

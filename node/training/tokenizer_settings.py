@@ -137,7 +137,7 @@ def read_template(path: Path) -> str:
     return text
 
 
-def with_usual_names(settings: TokenizerSettings, special: frozenset[str]) -> TokenizerSettings:
+def with_default_names(settings: TokenizerSettings, special: frozenset[str]) -> TokenizerSettings:
     """Fill in unset roles with those of the tokenizer's `special` tokens that have a usual name for
     the role."""
     found = {

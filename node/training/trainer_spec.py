@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..settings import Compile, Split
-from .local_policy import USUAL_WAYS, LocalPolicy
+from .local_policy import DEFAULT_POLICY, LocalPolicy
 
 PATIENCE_SECONDS = 600.0
 """How long the processes of several devices wait for each other before they are restarted, including
@@ -44,5 +44,5 @@ class TrainerSpec:
     """Whether torch's launcher has started this process and others, each for one device (`launched`)."""
     nice: int = 0
     """Its scheduling priority, as a `nice` value."""
-    ways: LocalPolicy = USUAL_WAYS
+    ways: LocalPolicy = DEFAULT_POLICY
     """The member's local policy."""

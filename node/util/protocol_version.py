@@ -20,7 +20,7 @@ def explain_version(error: OtherVersion) -> UserError:
     return explain_too_old(error.version, str(error))
 
 
-def explain_spoken(versions: Collection[int]) -> UserError | None:
+def explain_versions(versions: Collection[int]) -> UserError | None:
     """Return such an error from the versions that peers report, if the swarm was not found; None if the
     versions are not the reason: a peer uses ours, or none reported one."""
     if not versions or PROTOCOL_VERSION in versions:

@@ -97,7 +97,7 @@ class AuditSums:
     """Whether it does the work at all."""
     level: AuditSum = AuditSum()
     """Whether it does all of the work."""
-    word: AuditSum = AuditSum()
+    own_audits: AuditSum = AuditSum()
     """Whether its audits are true."""
     first_half: AuditSum = AuditSum()
     """Whether it computes the first halves of sequences."""
@@ -110,27 +110,27 @@ class AuditSums:
         return not self.work.accused
 
     @property
-    def passes_until_back(self) -> int:
+    def passes_until_counted(self) -> int:
         """Number of consecutive passed audits after which its updates count again; 0 if they do."""
         return 0 if self.counts else -(-self.work.sum // -WORK.success)
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether both halves of sequences are in its updates, as far as is known."""
         return not (self.first_half.accused or self.second_half.accused)
 
     @property
     def credible(self) -> bool:
         """Whether it may have votes."""
-        accused = self.work.accused or self.level.accused or self.word.accused
-        return self.whole and not accused
+        accused = self.work.accused or self.level.accused or self.own_audits.accused
+        return self.complete and not accused
 
-    def checked(self, *, failed: bool) -> AuditSums:
+    def audited(self, *, failed: bool) -> AuditSums:
         """Return the reputation after an audit of its work."""
         step = WORK.failure if failed else WORK.success
         return replace(self, work=self.work.after(WORK, step))
 
-    def turned_away(self) -> AuditSums:
+    def dismissed(self) -> AuditSums:
         """Return the reputation after the failure of a member with no record: one failure is enough."""
         return replace(self, work=AuditSum(WORK.accuse_at, accused=True))
 
@@ -145,7 +145,7 @@ class AuditSums:
         second = self.second_half.after(test, test.step(halves.second))
         return replace(self, first_half=first, second_half=second)
 
-    def looked(self, *, contradicted: bool) -> AuditSums:
+    def audited_another(self, *, contradicted: bool) -> AuditSums:
         """Return the reputation after an audit of its own, contradicted by re-audits or not."""
         step = WORD.failure if contradicted else WORD.success
-        return replace(self, word=self.word.after(WORD, step))
+        return replace(self, own_audits=self.own_audits.after(WORD, step))

@@ -21,7 +21,7 @@ from . import merkle
 
 # Recent changes are kept apart until they exceed one in this many entries of the whole: so the cost of a
 # round follows its changes, and two values differ in no more than that part.
-_APART = 8
+_SPACING = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class Contribution:
     """Number of its updates that counted."""
     sequences: int
     """Number of sequences in these updates."""
-    checked: int
+    audited: int
     """Number of those sequences that another member has vouched for."""
 
     def leaf(self, peer: PeerId) -> bytes:
         """Return the bytes of its leaf in the tree."""
-        numbers = (self.updates, self.sequences, self.checked)
+        numbers = (self.updates, self.sequences, self.audited)
         return peer + b"".join(number.to_bytes(8, "big") for number in numbers)
 
 
@@ -65,22 +65,22 @@ class Contributions:
         self._settled = settled or {}
         self._fresh = fresh or {}
 
-    def after(self, counted: Mapping[PeerId, int], checked: Mapping[PeerId, int]) -> Contributions:
+    def after(self, counted: Mapping[PeerId, int], audited: Mapping[PeerId, int]) -> Contributions:
         """Return the table one record later.
 
-        `counted` maps members to the sequences of their counted update, `checked` to the number of their
+        `counted` maps members to the sequences of their counted update, `audited` to the number of their
         sequences newly vouched for.
         """
-        if not counted and not checked:
+        if not counted and not audited:
             return self
         fresh = dict(self._fresh)
         for peer, sequences in counted.items():
             old = self[peer]
-            fresh[peer] = Contribution(old.updates + 1, old.sequences + sequences, old.checked)
-        for peer, sequences in checked.items():
+            fresh[peer] = Contribution(old.updates + 1, old.sequences + sequences, old.audited)
+        for peer, sequences in audited.items():
             old = fresh.get(peer) or self[peer]
-            fresh[peer] = Contribution(old.updates, old.sequences, old.checked + sequences)
-        if _APART * len(fresh) > len(self._settled):
+            fresh[peer] = Contribution(old.updates, old.sequences, old.audited + sequences)
+        if _SPACING * len(fresh) > len(self._settled):
             return Contributions({**self._settled, **fresh})
         return Contributions(self._settled, fresh)
 

@@ -17,7 +17,7 @@ class AuditCounts:
     """Audits that passed."""
     low: int = 0
     """Audits with a low score."""
-    again: int = 0
+    reaudits: int = 0
     """Re-audits."""
     failed: int = 0
     contradicted: int = 0
@@ -25,21 +25,21 @@ class AuditCounts:
     """Disputes, by their ending."""
 
     @property
-    def looks(self) -> int:
+    def audits(self) -> int:
         """All audits, re-audits excluded."""
         return self.passed + self.low
 
-    def looked(self, *, low: bool) -> AuditCounts:
+    def after_audit(self, *, low: bool) -> AuditCounts:
         """Return the counts after one more audit."""
         if low:
             return replace(self, low=self.low + 1)
         return replace(self, passed=self.passed + 1)
 
-    def looked_again(self) -> AuditCounts:
+    def note_reaudit(self) -> AuditCounts:
         """Return the counts after one more re-audit."""
-        return replace(self, again=self.again + 1)
+        return replace(self, reaudits=self.reaudits + 1)
 
-    def ended(self, ending: DisputeEnding) -> AuditCounts:
+    def after_dispute(self, ending: DisputeEnding) -> AuditCounts:
         """Return the counts after one more ended dispute."""
         match ending:
             case "failed":

@@ -1,10 +1,11 @@
 """Disputes over audits with a low score: other members re-audit, weighted by their votes.
 
-If at most `SEATS` members have votes, all are called, and a majority of all votes settles the dispute.
-If there are more, seats are drawn on the line of all votes, and it takes two thirds of the seats. So it
-does not matter who answers first or who puts which re-audit into a record: the dispute stays open, for a
-fixed time, until enough have answered. If it is never settled, no member is blamed: another audit will
-catch a member that does little of the work, or a sequence in which there is little to learn.
+If at most `JURY_SEATS` members have votes, all are called, and a majority of all votes settles the
+dispute. If there are more, seats are drawn on the line of all votes, and it takes two thirds of the
+seats. So it does not matter who answers first or who puts which re-audit into a record: the dispute
+stays open, for a fixed time, until enough have answered. If it is never settled, no member is blamed:
+another audit will catch a member that does little of the work, or a sequence in which there is little to
+learn.
 
 With less than a third of all votes, byzantine members settle nothing where all are called, neither in
 their own favour nor against others. Of sixteen drawn seats they hold the necessary eleven once in 250
@@ -24,16 +25,16 @@ from ...crypto.identity import PeerId
 
 Outcome = Literal["open", "failed", "contradicted"]
 
-SEATS = 16
+JURY_SEATS = 16
 """Number of seats that re-audit, or of members if there are fewer. A member with many votes may hold
 several."""
 LAG = 4
 """Rounds from the record that holds an audit to the one whose beacon draws the re-auditors. Neither the
 auditor nor the proposer of that record can know yet what it draws (`chain/beacon`)."""
-LASTS = 16
+REAUDIT_ROUNDS = 16
 """Rounds for which re-audits may be recorded. Updates, samples and parameters must be kept for that
 long, and honest re-audits would have to be kept out of all records for that long."""
-OPEN = LAG + LASTS
+OPEN = LAG + REAUDIT_ROUNDS
 """Rounds after which a dispute is dropped."""
 MOST_SEQUENCES = 8
 """Maximum number of a large share's sequences that are re-audited. They are drawn, and cannot be known
@@ -55,18 +56,18 @@ class Jury:
         return 2 * total // 3 + 1 if self.drawn else total // 2 + 1
 
 
-def call(votes: Mapping[PeerId, int], lot: bytes) -> Jury:
+def draw_jury(votes: Mapping[PeerId, int], lot: bytes) -> Jury:
     """Return the voters that are called to re-audit; `lot` seeds the draw where there are many.
 
     Seats are spaced evenly on the line of all votes, in a drawn order: each member gets its proportion
     of the seats to within one.
     """
-    if len(votes) <= SEATS:
+    if len(votes) <= JURY_SEATS:
         return Jury(dict(votes))
     order = sorted(votes, key=lambda peer: content_id(lot + peer))
     bounds = list(itertools.accumulate(votes[peer] for peer in order))
     first = int.from_bytes(content_id(b"distro-node seats\0" + lot), "big") % bounds[-1]
-    points = [(first + seat * bounds[-1]) // SEATS for seat in range(SEATS)]
+    points = [(first + seat * bounds[-1]) // JURY_SEATS for seat in range(JURY_SEATS)]
     weights: dict[PeerId, int] = {}
     for point in points:
         peer = order[bisect_right(bounds, point)]
@@ -74,21 +75,21 @@ def call(votes: Mapping[PeerId, int], lot: bytes) -> Jury:
     return Jury(weights, drawn=True)
 
 
-def outcome(called: Jury, again: Mapping[PeerId, bool], checked: PeerId) -> Outcome:
+def outcome(jury: Jury, reaudits: Mapping[PeerId, bool], audited: PeerId) -> Outcome:
     """Return the outcome of the re-audits so far, each of which states whether the share is low, in any
     order.
 
     The `checked` member does not re-audit: once any member finds its share not low, its own weight
     counts for that, too.
     """
-    low = _weight(called, (peer for peer, said in again.items() if said))
-    fine = _weight(called, (peer for peer, said in again.items() if not said))
-    if low >= called.needed:
+    low = _weight(jury, (peer for peer, said in reaudits.items() if said))
+    fine = _weight(jury, (peer for peer, said in reaudits.items() if not said))
+    if low >= jury.needed:
         return "failed"
-    if fine and fine + called.weights.get(checked, 0) >= called.needed:
+    if fine and fine + jury.weights.get(audited, 0) >= jury.needed:
         return "contradicted"
     return "open"
 
 
-def _weight(called: Jury, peers: Iterable[PeerId]) -> int:
-    return sum(called.weights.get(peer, 0) for peer in peers)
+def _weight(jury: Jury, peers: Iterable[PeerId]) -> int:
+    return sum(jury.weights.get(peer, 0) for peer in peers)

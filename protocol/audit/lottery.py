@@ -37,16 +37,16 @@ def commitment(secret: bytes) -> ContentId:
     return content_id(b"distro-node check secret\0" + secret)
 
 
-def drawn_look(
+def draw_audit(
     secret: bytes,
     lot: bytes,
-    checker: PeerId,
+    auditor: PeerId,
     shares: Mapping[PeerId, int],
     counts: Mapping[PeerId, int],
     voters: Container[PeerId],
     chance: Fraction,
 ) -> AuditTarget | None:
-    """Return what the `checker` audits in the round after the one whose beacon is the `lot`, if
+    """Return what the `auditor` audits in the round after the one whose beacon is the `lot`, if
     anything.
 
     `shares`: the members with an assignment there, and the number of sequences in it; `counts`: the
@@ -61,7 +61,7 @@ def drawn_look(
         return None
     groups: tuple[list[PeerId], list[PeerId]] = ([], [])
     for peer, sequences in sorted(shares.items()):
-        if peer != checker and sequences > 0:
+        if peer != auditor and sequences > 0:
             groups[peer in voters].append(peer)
     known = bool(groups[True]) and (
         not groups[False] or _happens(secret, lot, b"known", Fraction(1, 2))
@@ -78,7 +78,7 @@ def drawn_look(
     raise AssertionError("a number below the sum falls into one of its parts")
 
 
-def drawn_sequences(name: bytes, share: int, most: int) -> tuple[int, ...]:
+def draw_sequences(name: bytes, share: int, most: int) -> tuple[int, ...]:
     """Return the sequences, sorted, that a re-audit with this name covers: the whole share, or `most` of
     it."""
     ranked = sorted(range(share), key=lambda number: _number(b"", name, b"of %d" % number))

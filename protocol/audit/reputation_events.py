@@ -15,21 +15,21 @@ from ...crypto.identity import PeerId
 from .audit_sums import AuditSums
 from .reputation import ReputationTable
 
-NoVotesReason = Literal["turned_away", "failed", "scores", "halves", "word", "unvouched"]
+NoVotesReason = Literal["dismissed", "failed", "scores", "halves", "contradicted", "unconfirmed"]
 """Why a member has no votes: an audit failed before it had any, or audits have failed since (in both
 cases its updates do not count, either), its scores are too low, one half of each sequence is missing
 from its updates, its audits are contradicted, or too few members vouch for its work, or for none of its
 recent work."""
 
 ReputationEventKind = Literal[
-    "check_low",
-    "check_failed",
+    "audit_low",
+    "audit_failed",
     "contradicted",
-    "left_out",
-    "taken_back",
+    "excluded",
+    "reinstated",
     "scores_low",
     "halves_missing",
-    "disbelieved",
+    "distrusted",
     "votes_gained",
     "votes_lost",
 ]
@@ -50,29 +50,29 @@ class ReputationEvent:
 class ReputationSnapshot:
     """Everyone's reputation and votes at one time."""
 
-    standings: Mapping[PeerId, AuditSums]
+    sums: Mapping[PeerId, AuditSums]
     earned: Mapping[PeerId, int]
 
 
-def picture(accounts: ReputationTable) -> ReputationSnapshot:
+def take_snapshot(accounts: ReputationTable) -> ReputationSnapshot:
     """Return the current picture."""
     # Votes are a new mapping in each epoch, and never modified.
-    return ReputationSnapshot(accounts.standings(), accounts.earned)
+    return ReputationSnapshot(accounts.sums(), accounts.earned)
 
 
 def why_no_votes(accounts: ReputationTable, peer: PeerId) -> NoVotesReason | None:
     """Return why a member has no votes, or will have none from the next epoch on; None if it has
     some."""
-    standings = accounts[peer].standings
+    standings = accounts[peer].sums
     if not standings.counts:
         return _why_left_out(accounts, peer)
     if standings.level.accused:
         return "scores"
-    if not standings.whole:
+    if not standings.complete:
         return "halves"
-    if standings.word.accused:
-        return "word"
-    return None if peer in accounts.votes else "unvouched"
+    if standings.own_audits.accused:
+        return "contradicted"
+    return None if peer in accounts.votes else "unconfirmed"
 
 
 def changes(
@@ -81,7 +81,7 @@ def changes(
     """Return the events since `before` that the record of `round`, already in the accounts, has
     caused."""
     found = [
-        ReputationEvent("check_low", first.peer, str(first.round))
+        ReputationEvent("audit_low", first.peer, str(first.round))
         for first, dispute in accounts.disputes.items()
         if dispute.since == round
     ]
@@ -89,18 +89,18 @@ def changes(
         of = str(first.round)
         # A member that is already left out needs no further report.
         if ending == "failed" and accounts.counts(first.peer):
-            found.append(ReputationEvent("check_failed", first.peer, of))
+            found.append(ReputationEvent("audit_failed", first.peer, of))
         if ending == "contradicted":
-            found.append(ReputationEvent("contradicted", first.checker, of))
-    for peer, now in accounts.standings().items():
-        was = before.standings.get(peer, _UNKNOWN)
+            found.append(ReputationEvent("contradicted", first.auditor, of))
+    for peer, now in accounts.sums().items():
+        was = before.sums.get(peer, _UNKNOWN)
         if now is not was:
             found += _of_standings(peer, was, now, accounts)
     return found + _of_votes(before.earned, accounts)
 
 
 def _why_left_out(accounts: ReputationTable, peer: PeerId) -> NoVotesReason:
-    return "turned_away" if accounts[peer].turned_away else "failed"
+    return "dismissed" if accounts[peer].dismissed else "failed"
 
 
 def _of_standings(
@@ -108,15 +108,15 @@ def _of_standings(
 ) -> list[ReputationEvent]:
     found: list[ReputationEvent] = []
     if was.counts and not now.counts:
-        found.append(ReputationEvent("left_out", peer, _why_left_out(accounts, peer)))
+        found.append(ReputationEvent("excluded", peer, _why_left_out(accounts, peer)))
     if now.counts and not was.counts:
-        found.append(ReputationEvent("taken_back", peer))
+        found.append(ReputationEvent("reinstated", peer))
     if now.level.accused and not was.level.accused:
         found.append(ReputationEvent("scores_low", peer))
-    if was.whole and not now.whole:
+    if was.complete and not now.complete:
         found.append(ReputationEvent("halves_missing", peer))
-    if now.word.accused and not was.word.accused:
-        found.append(ReputationEvent("disbelieved", peer))
+    if now.own_audits.accused and not was.own_audits.accused:
+        found.append(ReputationEvent("distrusted", peer))
     return found
 
 
@@ -126,6 +126,6 @@ def _of_votes(before: Mapping[PeerId, int], accounts: ReputationTable) -> list[R
         return []
     gained = [ReputationEvent("votes_gained", peer) for peer in sorted(now.keys() - before.keys())]
     return gained + [
-        ReputationEvent("votes_lost", peer, why_no_votes(accounts, peer) or "unvouched")
+        ReputationEvent("votes_lost", peer, why_no_votes(accounts, peer) or "unconfirmed")
         for peer in sorted(before.keys() - now.keys())
     ]

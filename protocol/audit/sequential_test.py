@@ -31,7 +31,7 @@ Decision = Literal["open", "cleared", "accused"]
 # Thousandths of a natural logarithm.
 _UNIT = 1000
 # More audits of one member than ever happen, and more sums than a useful test has (8 MiB of them).
-_MOST_CHECKS = 1 << 20
+_MAX_AUDITS = 1 << 20
 _MOST_SUMS = 1 << 20
 
 
@@ -62,21 +62,21 @@ class Errors:
         """The sum at which a member is cleared: Wald's lower bound, in thousandths."""
         return _logarithm(self.missed / (1 - self.accused_wrongly))
 
-    def moved(self, standing: int, step: int) -> tuple[int, Decision]:
+    def moved(self, distribution: int, step: int) -> tuple[int, Decision]:
         """Return the sum after one more step, and the decision. A cleared member's sum returns to 0.
 
         Raises `ValueError` for a sum outside the open interval.
         """
-        if not self.clear_at < standing < self.accuse_at:
+        if not self.clear_at < distribution < self.accuse_at:
             raise ValueError(
-                f"a sum of {standing} is outside the open interval: it is decided already"
+                f"a sum of {distribution} is outside the open interval: it is decided already"
             )
-        standing += step
-        if standing >= self.accuse_at:
+        distribution += step
+        if distribution >= self.accuse_at:
             return self.accuse_at, "accused"
-        if standing <= self.clear_at:
+        if distribution <= self.clear_at:
             return 0, "cleared"
-        return standing, "open"
+        return distribution, "open"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +109,9 @@ class PassTest(Errors):
         """What a passed audit adds: below 0."""
         return _logarithm((1 - self.idle_fails) / (1 - self.honest_fails))
 
-    def after(self, standing: int, *, failed: bool) -> tuple[int, Decision]:
+    def after(self, distribution: int, *, failed: bool) -> tuple[int, Decision]:
         """Return the sum after one more audit, and the decision."""
-        return self.moved(standing, self.failure if failed else self.success)
+        return self.moved(distribution, self.failure if failed else self.success)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,9 +155,9 @@ class LevelTest(Errors):
         step = (whole + self.deviation**2) // (2 * self.deviation**2)
         return max(-self.most, min(self.most, step))
 
-    def after(self, standing: int, level: int) -> tuple[int, Decision]:
+    def after(self, distribution: int, level: int) -> tuple[int, Decision]:
         """Return the sum after one more audit, and the decision."""
-        return self.moved(standing, self.step(level))
+        return self.moved(distribution, self.step(level))
 
 
 class DistributionSums:
@@ -188,8 +188,8 @@ class DistributionSums:
 
         Raises `ValueError` for more.
         """
-        if not 0 <= times <= _MOST_CHECKS - self.checks:
-            raise ValueError(f"more than {_MOST_CHECKS} steps")
+        if not 0 <= times <= _MAX_AUDITS - self.checks:
+            raise ValueError(f"more than {_MAX_AUDITS} steps")
         for _ in range(times):
             after = np.zeros_like(self._open)
             for step, odds in self._odds.items():
@@ -216,7 +216,7 @@ class SumDistribution(DistributionSums):
         super().__init__(test.accuse_at, test.clear_at, odds)
 
 
-def checks_until(test: PassTest, fails: float, share: float, most: int) -> int | None:
+def audits_until(test: PassTest, fails: float, share: float, most: int) -> int | None:
     """Return the number of audits after which a fraction `share` of the members that fail at rate
     `fails` is accused; None if more than `most`."""
     standings = SumDistribution(test, fails)

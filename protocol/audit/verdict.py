@@ -19,12 +19,12 @@ _LARGEST = 1 << 40
 ALIKE = 3
 """Number of members with a share of similar size that set the baseline for it, and number of members
 that set the usual ratio of a sequence's first half to the whole."""
-SAID = 4
+MIN_AUDITS = 4
 """Number of recent audits of a member after which it contributes to the baseline. The baseline is held
 against everyone for an epoch, and where one member has most of the votes, it is that member's median
 alone. A single score is too often far too high for that, since a member without votes is turned away
 after one failure (`benchmarks/usual.py`)."""
-TOLD = 6
+MIN_HALF_SCORES = 6
 """Number of audits with a first-half score after which a member contributes to the first-half ratio:
 each tells less about it than about how high scores are."""
 
@@ -35,15 +35,15 @@ class BaselineSample(NamedTuple):
     score: int
     share: int
     """Number of sequences in the share, of which one was audited."""
-    beginning: int | None = None
+    first_half: int | None = None
     """The score of the sequence's first half alone; None if it has none."""
 
     @property
     def part(self) -> int | None:
         """The first half's score in thousandths of the whole's; None if it cannot be determined."""
-        if self.beginning is None or self.score < LEAST:
+        if self.first_half is None or self.score < LEAST:
             return None
-        return 1000 * self.beginning // self.score
+        return 1000 * self.first_half // self.score
 
 
 class Halves(NamedTuple):
@@ -75,23 +75,23 @@ class ScoreBaseline:
         parts: list[tuple[list[int], int]] = []
         for looks, votes in seen:
             own = [look.part for look in looks if look.part is not None]
-            if len(own) >= TOLD:
+            if len(own) >= MIN_HALF_SCORES:
                 parts.append((own, votes))
             everywhere = [_times_root(look.score, look.share) for look in looks]
-            scaled.append((everywhere if len(looks) >= SAID else [0], votes))
+            scaled.append((everywhere if len(looks) >= MIN_AUDITS else [0], votes))
             for size in sorted({look.share.bit_length() for look in looks}):
                 own = [look.score for look in looks if look.share.bit_length() == size]
-                if len(own) >= SAID:
+                if len(own) >= MIN_AUDITS:
                     alike.setdefault(size, []).append((own, votes))
         # For a share of one sequence, as if all scores fell with the square root.
-        self._one = _usual_of(scaled)
+        self._one = _weighted_usual(scaled)
         self._alike = {
-            size: _usual_of(scores) for size, scores in alike.items() if len(scores) >= ALIKE
+            size: _weighted_usual(scores) for size, scores in alike.items() if len(scores) >= ALIKE
         }
         # Ratio of the first half's score to the whole's, for any share: 0 until enough members show it.
-        self._part = _usual_of(parts) if len(parts) >= ALIKE else 0
+        self._part = _weighted_usual(parts) if len(parts) >= ALIKE else 0
 
-    def knows(self, share: int) -> bool:
+    def has_similar(self, share: int) -> bool:
         """Whether `ALIKE` members set the baseline for shares of about this size."""
         return share.bit_length() in self._alike
 
@@ -119,7 +119,7 @@ class ScoreBaseline:
         return Halves(first, 2000 - first)
 
 
-def usual(scores: Sequence[Sequence[int]], votes: Sequence[int] | None = None) -> int:
+def baseline_score(scores: Sequence[Sequence[int]], votes: Sequence[int] | None = None) -> int:
     """Return the usual score from each member's recent ones: the median of the members' medians.
 
     Each member's median is weighted by its `votes`, or equally without them, however often it was
@@ -139,8 +139,8 @@ def usual(scores: Sequence[Sequence[int]], votes: Sequence[int] | None = None) -
     return 0
 
 
-def _usual_of(scores: Sequence[tuple[Sequence[int], int]]) -> int:
-    return usual([own for own, _ in scores], [votes for _, votes in scores])
+def _weighted_usual(scores: Sequence[tuple[Sequence[int], int]]) -> int:
+    return baseline_score([own for own, _ in scores], [votes for _, votes in scores])
 
 
 def _times_root(score: int, share: int) -> int:

@@ -7,7 +7,7 @@ from ...crypto.identity import PeerId
 from ..wire.manifest import Manifest
 from ..wire.membership import REQUEST_WINDOW, Membership
 from ..wire.messages import TICKET_KIND, JoinRequest
-from .audits import AuditLedger, turned_away
+from .audits import AuditLedger, dismissed
 from .certificates import Verify
 
 
@@ -25,7 +25,7 @@ def admission_problem(
         return "already a member"
     if peer in membership.expelled:
         return "the peer was expelled"
-    if turned_away(peer, work):
+    if dismissed(peer, work):
         return "the peer was turned away: audits found that it had not done its work"
     if not round - REQUEST_WINDOW <= request.round <= round:
         return "the request is too old, or of a future round"

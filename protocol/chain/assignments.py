@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from ...crypto.identity import PeerId
-from ..sampling.assignment import Assignment, Lanes, LentStream, Terms, samples_of
+from ..sampling.assignment import Assignment, AssignmentRules, LentStream, Streams, samples_of
 from ..sampling.member_weights import modest_weight
 from ..sampling.sampler import StreamOrder
 from ..sampling.stream_cursor import StreamCursors
@@ -24,7 +24,7 @@ from .steps import StepSchedule
 # their updates have no weight, as they cannot be audited: they only show that the member has become
 # faster.
 _LENT = 2
-_LENT_CHECKED = 16
+_LENT_AUDITED = 16
 
 
 class SampleAssignments:
@@ -36,43 +36,43 @@ class SampleAssignments:
         order: StreamOrder,
         memberships: MembershipHistory,
         records: Callable[[int], Record],
-        speaking: CommitteeChain | None,
+        committee_chain: CommitteeChain | None,
     ) -> None:
-        """`memberships` and `records` are the ledger's and are extended before this. `speaking` gives
-        the members whose aggregates are due in rounds without an assignment, and is extended after
+        """`memberships` and `records` are the ledger's and are extended before this. `committee_chain`
+        gives the members whose aggregates are due in rounds without an assignment, and is extended after
         this."""
-        self._speaking = speaking
+        self._committees = committee_chain
         rounds = manifest.rounds
-        self._turns = StepSchedule(manifest)
-        lent = _LENT if manifest.checks is None else _LENT_CHECKED
-        self.terms = Terms(order, rounds.max_share, self._turns.trains, lent)
+        self._steps = StepSchedule(manifest)
+        lent = _LENT if manifest.audits is None else _LENT_AUDITED
+        self.rules = AssignmentRules(order, rounds.max_share, self._steps.trains, lent)
         self._order = order
         self._overlap = rounds.overlap
-        self._say = manifest.optimizer.say
+        self._say = manifest.optimizer.update_weight
         self._memberships = memberships
         self._records = records
         self._length = 0
-        self._shares = ShareHistory(self.terms, memberships[0], rounds.overlap)
+        self._shares = ShareHistory(self.rules, memberships[0], rounds.overlap)
         # Stream cursors of each round from 1 on: four bytes a stream for a round that lost samples,
         # shared by the later rounds that lose none.
-        self._deals = [StreamCursors(1)]
+        self._cursors = [StreamCursors(1)]
         if rounds.overlap:
-            self._deals.append(self._deals[0].then(self._deals[0], [], order.lanes))
+            self._cursors.append(self._cursors[0].then(self._cursors[0], [], order.streams))
 
     def __len__(self) -> int:
         """Return the round after the last record."""
         return self._length
 
-    def deal(self, round: int) -> StreamCursors:
+    def cursors(self, round: int) -> StreamCursors:
         """Return the stream cursors of a round from 1 on, at most the next round, with `overlap` the
         one after it. For a round that assigns nothing, return the last cursors before it."""
-        return self._deals[self._turns.turn(round) - 1]
+        return self._cursors[self._steps.step(round) - 1]
 
     def shares(self, round: int) -> RoundShares:
         """Return the weights and assignments before a round, at most the next one. A round that assigns
         nothing has those of the round before, with a weight for members admitted since."""
-        shares = self._shares.at(self._turns.turn(round), self._record_of, self._members_of)
-        if self._turns.deals(round):
+        shares = self._shares.at(self._steps.step(round), self._record_of, self._members_of)
+        if self._steps.begins(round):
             return shares
         new = modest_weight(shares.weights)
         come = {peer: new for peer in self._memberships[round].peers if peer not in shares.weights}
@@ -81,36 +81,36 @@ class SampleAssignments:
     @property
     def last(self) -> StreamCursors:
         """The last stream cursors; before the first assignment, the first assignment's."""
-        return self._deals[-1]
+        return self._cursors[-1]
 
     def assignment(self, round: int) -> Assignment:
         """Return which member has which streams in a round; rounds as for `deal`."""
-        if not self._turns.deals(round):
+        if not self._steps.begins(round):
             return Assignment(round)
         # Round 0 trains nothing, so the streams of the first round are unknown before its record.
         if round > len(self) > 0:
-            return self.shares(len(self)).dealt[1]
-        return next(iter(self.shares(round).dealt), Assignment(round))
+            return self.shares(len(self)).assignments[1]
+        return next(iter(self.shares(round).assignments), Assignment(round))
 
     def due(self, round: int) -> frozenset[PeerId]:
         """Return the members whose update is due in a round, at most the next one; no other update
         counts."""
-        if self._turns.deals(round):
+        if self._steps.begins(round):
             return self.shares(round).due
-        return frozenset() if self._speaking is None else self._speaking.due(round)
+        return frozenset() if self._committees is None else self._committees.due(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
         """Return the samples of the update that is due from `peer` in a round, as for `deal`; None if
         none is due."""
-        if not self._turns.deals(round):
+        if not self._steps.begins(round):
             return None
-        lanes = self.assignment(round).runs.get(peer)
-        turn = self._turns.turn(round)
-        if lanes is not None:
-            return self._samples(turn, lanes)
+        streams = self.assignment(round).runs.get(peer)
+        step = self._steps.step(round)
+        if streams is not None:
+            return self._samples(step, streams)
         for work in self.shares(min(round, len(self))).works:
-            if (work.peer, work.due) == (peer, turn):
-                return self._samples(work.dealt, work.lanes)
+            if (work.peer, work.due) == (peer, step):
+                return self._samples(work.assigned_in, work.streams)
         return None
 
     def works(self, peer: PeerId) -> list[tuple[int, int, Callable[[], tuple[int, ...]]]]:
@@ -118,23 +118,25 @@ class SampleAssignments:
         which the update is due (the next one at the earliest), the round that assigns it, and its
         samples."""
         shares = self.shares(len(self))
-        found = [(a.round, a.round, a.runs[peer]) for a in shares.dealt if peer in a.runs]
-        found += [(w.due, w.dealt, w.lanes) for w in shares.works if w.peer == peer]
+        found = [(a.round, a.round, a.runs[peer]) for a in shares.assignments if peer in a.runs]
+        found += [(w.due, w.assigned_in, w.streams) for w in shares.works if w.peer == peer]
         found.sort(key=lambda each: each[0])
-        round_of = self._turns.round_of
+        round_of = self._steps.round_of
         return [
-            (round_of(due), round_of(dealt), partial(self._samples, dealt, lanes))
-            for due, dealt, lanes in found
+            (round_of(due), round_of(dealt), partial(self._samples, dealt, streams))
+            for due, dealt, streams in found
             if round_of(due) >= len(self)
         ]
 
     def counts(self, record: Record) -> dict[PeerId, int]:
         """Return the update weights of a record: in the step, or in the sums of the committees that
         aggregate in the next round. The record must have been checked, and is the next one at most."""
-        sequences = self.shares(record.round).sequences if self._turns.deals(record.round) else {}
-        return self.say({entry.peer: sequences.get(entry.peer, 0) for entry in record.updates})
+        sequences = self.shares(record.round).sequences if self._steps.begins(record.round) else {}
+        return self.update_weights(
+            {entry.peer: sequences.get(entry.peer, 0) for entry in record.updates}
+        )
 
-    def say(self, shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    def update_weights(self, shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
         """Return the update weights of updates with these numbers of sequences."""
         return once(shares) if self._say == "equal" else by_share(shares)
 
@@ -142,48 +144,48 @@ class SampleAssignments:
         """Process the last `record`, which must have been checked."""
         round_ = record.round
         self._length = round_ + 1
-        if not self._turns.ends(round_):
+        if not self._steps.ends(round_):
             return
-        turn = self._turns.turn(round_)
+        step = self._steps.step(round_)
         # The record of a step's first round shows what was trained.
-        trained = record if self._turns.deals(round_) else self._record_of(turn)
+        trained = record if self._steps.begins(round_) else self._record_of(step)
         lost = self._shares.follow(trained, self._memberships[round_ + 1])
-        if turn > 0:
-            self._deals.append(self._deal_after(turn, lost))
+        if step > 0:
+            self._cursors.append(self._cursors_after(step, lost))
 
     def before(
         self,
         length: int,
         memberships: MembershipHistory,
         records: Callable[[int], Record],
-        speaking: CommitteeChain | None,
+        committee_chain: CommitteeChain | None,
     ) -> SampleAssignments:
         """Return the assignments of the first `length` records, in a ledger with these memberships and
         records."""
         copy = SampleAssignments.__new__(SampleAssignments)
         vars(copy).update(vars(self))
-        copy._memberships, copy._records, copy._speaking = memberships, records, speaking
+        copy._memberships, copy._records, copy._committees = memberships, records, committee_chain
         copy._length = length
-        turn = self._turns.turn(length)
-        copy._shares = self._shares.before(turn + 1, self._record_of, self._members_of)
-        copy._deals = self._deals[: max(turn, 1) + self._overlap]
+        step = self._steps.step(length)
+        copy._shares = self._shares.before(step + 1, self._record_of, self._members_of)
+        copy._cursors = self._cursors[: max(step, 1) + self._overlap]
         return copy
 
-    def _record_of(self, turn: int) -> Record:
+    def _record_of(self, step: int) -> Record:
         """Return the record that shows what was trained in a step."""
-        return self._records(self._turns.round_of(turn))
+        return self._records(self._steps.round_of(step))
 
-    def _members_of(self, turn: int) -> Membership:
+    def _members_of(self, step: int) -> Membership:
         """Return the members at the beginning of a step."""
-        return self._memberships[self._turns.round_of(turn)]
+        return self._memberships[self._steps.round_of(step)]
 
-    def _deal_after(self, turn: int, lost: UntrainedWork) -> StreamCursors:
-        lanes = self._order.lanes
-        owed = [(work.lane, self._row(work)) for work in lost.works]
-        return self._deals[-1].then(self._deals[turn - 1], lost.runs, lanes, owed)
+    def _cursors_after(self, step: int, lost: UntrainedWork) -> StreamCursors:
+        streams = self._order.streams
+        owed = [(work.stream, self._row(work)) for work in lost.works]
+        return self._cursors[-1].then(self._cursors[step - 1], lost.runs, streams, owed)
 
     def _row(self, work: LentStream) -> int:
-        return int(self._deals[work.dealt - 1].rows(self._order.lanes)[work.lane])
+        return int(self._cursors[work.assigned_in - 1].rows(self._order.streams)[work.stream])
 
-    def _samples(self, dealt: int, lanes: Lanes) -> tuple[int, ...]:
-        return samples_of(self._order, [self._deals[dealt - 1]], [lanes])
+    def _samples(self, dealt: int, streams: Streams) -> tuple[int, ...]:
+        return samples_of(self._order, [self._cursors[dealt - 1]], [streams])

@@ -14,21 +14,21 @@ from ...crypto.identity import PeerId
 from ..audit.audit_sums import level_test
 from ..audit.contributions import Contributions
 from ..audit.disputes import LAG, MOST_SEQUENCES
-from ..audit.lottery import AuditTarget, commitment, drawn_look, drawn_sequences
+from ..audit.lottery import AuditTarget, commitment, draw_audit, draw_sequences
 from ..audit.reputation import (
-    TERM,
+    EPOCH_ROUNDS,
     Audit,
     Reaudit,
     RecordedWork,
     ReputationTable,
-    chance_to_look,
+    audit_probability,
     held,
 )
 from ..audit.sign_score import SignSums
 from ..audit.verdict import failed
-from ..sampling.update_weights import of_checked
+from ..sampling.update_weights import audited_weights
 from ..wire.errors import ProtocolError
-from ..wire.manifest import ChecksSpec, Manifest
+from ..wire.manifest import AuditsSpec, Manifest
 from ..wire.messages import (
     AuditEntry,
     AuditScore,
@@ -42,8 +42,8 @@ from .beacon import Beacon
 from .memberships import MembershipHistory
 
 # Distance between kept states of older rounds, and how many recent rounds keep all of theirs.
-_APART = 512
-_LATEST = 8 * TERM
+_SPACING = 512
+_LATEST = 8 * EPOCH_ROUNDS
 
 
 class AuditLedger:
@@ -52,8 +52,8 @@ class AuditLedger:
     def __init__(
         self,
         manifest: Manifest,
-        spec: ChecksSpec,
-        dealing: SampleAssignments,
+        spec: AuditsSpec,
+        assignments: SampleAssignments,
         memberships: MembershipHistory,
         records: Callable[[int], Record],
         beacon: Beacon,
@@ -61,18 +61,18 @@ class AuditLedger:
         """All arguments but `manifest` and `spec` belong to the ledger, and are extended before this."""
         self.spec = spec
         self._swarm = manifest.swarm
-        self.accounts = ReputationTable(manifest.founder, level_test(spec.deviation))
+        self.reputation = ReputationTable(manifest.founder, level_test(spec.deviation))
         """Reputation after the last record."""
         # Rounds from the beacon that draws an audit to the audited round.
         self._ahead = 1 + manifest.rounds.overlap
-        self._dealing = dealing
+        self._assignments = assignments
         self._memberships = memberships
         self._records = records
         self._beacon = beacon
         self._length = 0
-        self._kept = {0: self.accounts.copy()}
+        self._kept = {0: self.reputation.copy()}
         # Votes by epoch, and by round the members whose updates do not count.
-        self._earned: list[Mapping[PeerId, int]] = [self.accounts.earned]
+        self._earned: list[Mapping[PeerId, int]] = [self.reputation.earned]
         self._left_out: list[frozenset[PeerId]] = [frozenset()]
 
     def __len__(self) -> int:
@@ -81,38 +81,38 @@ class AuditLedger:
     @property
     def contributions(self) -> Contributions:
         """Contributions of all members since the first round, after the last record."""
-        return self.accounts.contributions
+        return self.reputation.contributions
 
     def earned(self, round: int) -> Mapping[PeerId, int]:
         """Return the votes of every peer that has any in a round, present or not; the round is at most
         the next one."""
-        return self._earned[round // TERM]
+        return self._earned[round // EPOCH_ROUNDS]
 
     def votes(self, round: int) -> Mapping[PeerId, int]:
         """Return the votes of each member in a round, at most the next one."""
         if round == self._length:
-            return self.accounts.votes
+            return self.reputation.votes
         return held(self.earned(round), self._memberships[round].since.keys())
 
     def follow(self, record: Record) -> None:
         """Process the last `record`, which must have been checked."""
-        self.accounts.close(self._facts(record), self._memberships[record.round + 1].peers)
+        self.reputation.close(self._facts(record), self._memberships[record.round + 1].peers)
         self._length += 1
-        out = self.accounts.left_out()
+        out = self.reputation.excluded()
         self._left_out.append(self._left_out[-1] if out == self._left_out[-1] else out)
-        if self._length % TERM:
+        if self._length % EPOCH_ROUNDS:
             return
-        earned = self.accounts.earned
+        earned = self.reputation.earned
         self._earned.append(self._earned[-1] if earned == self._earned[-1] else earned)
-        self._kept[self._length] = self.accounts.copy()
+        self._kept[self._length] = self.reputation.copy()
         old = self._length - _LATEST
-        if old % _APART:
+        if old % _SPACING:
             self._kept.pop(old, None)
 
     def before(
         self,
         length: int,
-        dealing: SampleAssignments,
+        assignments: SampleAssignments,
         memberships: MembershipHistory,
         records: Callable[[int], Record],
         beacon: Beacon,
@@ -120,17 +120,17 @@ class AuditLedger:
         """Return the state after the first `length` records, in a ledger with these parts."""
         copy = AuditLedger.__new__(AuditLedger)
         vars(copy).update(vars(self))
-        copy._dealing, copy._memberships, copy._records = dealing, memberships, records
+        copy._assignments, copy._memberships, copy._records = assignments, memberships, records
         copy._beacon = beacon
         # Copied in one step: another thread may extend it.
         kept = list(self._kept.items())
         copy._kept = {round_: accounts for round_, accounts in kept if round_ <= length}
         start = max(copy._kept)
-        copy._earned = self._earned[: start // TERM + 1]
+        copy._earned = self._earned[: start // EPOCH_ROUNDS + 1]
         copy._left_out = self._left_out[: start + 1]
-        copy._length, copy.accounts = start, copy._kept[start].copy()
+        copy._length, copy.reputation = start, copy._kept[start].copy()
         if length == self._length:
-            copy._length, copy.accounts = length, self.accounts.copy()
+            copy._length, copy.reputation = length, self.reputation.copy()
             copy._earned, copy._left_out = list(self._earned), list(self._left_out)
         for round_ in range(copy._length, length):
             copy.follow(records(round_))
@@ -140,10 +140,10 @@ class AuditLedger:
         """Return the update weights of a record under audits. `counts`: the weights without audits.
         Updates that cannot be audited have weight 0. The record is the next one at most."""
         round_ = record.round
-        seen = self.dealt(round_)
+        seen = self.share_sizes(round_)
         out = {peer for peer in counts if peer in self._left_out[round_] or peer not in seen}
         voters = self.votes(round_).keys()
-        return of_checked(counts, voters, out, self._beacon[round_ - 1])
+        return audited_weights(counts, voters, out, self._beacon[round_ - 1])
 
     # Audits
 
@@ -152,84 +152,86 @@ class AuditLedger:
         `round`; below 1 there is none."""
         return round - self._ahead - LAG
 
-    def drawn(self, checker: PeerId, secret: bytes, round: int) -> AuditTarget | None:
+    def drawn(self, auditor: PeerId, secret: bytes, round: int) -> AuditTarget | None:
         """Return the audit that a member's secret draws in a round; None if it draws none, or if the
         member had not committed to this secret. The record that draws it must be decided."""
         base, drawing = self.bound_in(round), round - self._ahead
-        if base < 1 or not self._bound_to(checker, secret, base):
+        if base < 1 or not self._bound_to(auditor, secret, base):
             return None
-        dealt, votes = self.dealt(round), self.votes(drawing + 1)
-        return drawn_look(
+        dealt, votes = self.share_sizes(round), self.votes(drawing + 1)
+        return draw_audit(
             secret,
             self._beacon[drawing],
-            checker,
+            auditor,
             dealt,
-            self._dealing.say(dealt),
+            self._assignments.update_weights(dealt),
             votes,
-            chance_to_look(votes, checker, self.spec.every),
+            audit_probability(votes, auditor, self.spec.interval),
         )
 
-    def dealt(self, round: int) -> dict[PeerId, int]:
+    def share_sizes(self, round: int) -> dict[PeerId, int]:
         """Return how many sequences a round assigns to each member whose update is due in it. An update
         computed over several rounds used other parameters and cannot be audited."""
-        runs = self._dealing.assignment(round).runs
-        return {peer: sum(map(len, lanes)) for peer, lanes in runs.items()}
+        runs = self._assignments.assignment(round).runs
+        return {peer: sum(map(len, streams)) for peer, streams in runs.items()}
 
-    def first_look(self, entry: AuditEntry, now: int) -> Audit:
+    def audit_of(self, entry: AuditEntry, now: int) -> Audit:
         """Return the audit that a record's entry reports. Raises `ProtocolError` (`look`) if the record
         of round `now` may not hold it."""
         if not entry.round < now:
-            raise ProtocolError("look", f"an audit of round {entry.round} in round {now}")
-        look = self.drawn(entry.checker, entry.secret, entry.round)
+            raise ProtocolError("audit", f"an audit of round {entry.round} in round {now}")
+        look = self.drawn(entry.auditor, entry.secret, entry.round)
         if look is None:
-            raise ProtocolError("look", "an audit that was not drawn")
+            raise ProtocolError("audit", "an audit that was not drawn")
         if self._records(entry.round).update_by(look.peer) is None:
-            raise ProtocolError("look", "an audit of an update that does not count")
-        if not self.accounts.takes_look(entry.checker, look.peer, entry.round, now):
+            raise ProtocolError("audit", "an audit of an update that does not count")
+        if not self.reputation.may_record_audit(entry.auditor, look.peer, entry.round, now):
             raise ProtocolError(
-                "look",
+                "audit",
                 "an audit that is too old, is recorded already, or is by a member without a vote",
             )
-        share = self.dealt(entry.round)[look.peer]
+        share = self.share_sizes(entry.round)[look.peer]
         score = SignSums(entry.total, entry.squares).thousandths
-        beginning = None if entry.beginning is None else thousandths(entry.beginning)
-        return Audit(entry.checker, look.peer, entry.round, share, score, beginning)
+        beginning = None if entry.first_half is None else thousandths(entry.first_half)
+        return Audit(entry.auditor, look.peer, entry.round, share, score, beginning)
 
     # Re-audits
 
-    def dispute(self, checker: PeerId, round: int) -> Audit | None:
+    def dispute(self, auditor: PeerId, round: int) -> Audit | None:
         """Return the open dispute about a member's audit in a round."""
         return next(
             (
                 first
-                for first in self.accounts.disputes
-                if (first.checker, first.round) == (checker, round)
+                for first in self.reputation.disputes
+                if (first.auditor, first.round) == (auditor, round)
             ),
             None,
         )
 
-    def sequences_again(self, looker: PeerId, first: Audit) -> tuple[int, ...] | None:
+    def reaudit_sequences(self, reauditor: PeerId, first: Audit) -> tuple[int, ...] | None:
         """Return the sequences of the share that a member has to re-audit; None if it is not called, or
         has done so."""
-        if looker not in self.accounts.waits_for(first):
+        if reauditor not in self.reputation.pending_reauditors(first):
             return None
-        lot = self._beacon[self.accounts.disputes[first].since + LAG]
-        return drawn_sequences(first.name + lot + looker, first.share, MOST_SEQUENCES)
+        lot = self._beacon[self.reputation.disputes[first].since + LAG]
+        return draw_sequences(first.name + lot + reauditor, first.share, MOST_SEQUENCES)
 
-    def second_look(self, entry: ReauditEntry) -> Reaudit:
+    def reaudit_of(self, entry: ReauditEntry) -> Reaudit:
         """Return the re-audit that an entry reports. Raises `ProtocolError` (`look`) if the next record
         may not hold it."""
-        first = self.dispute(entry.checker, entry.round)
+        first = self.dispute(entry.auditor, entry.round)
         if first is None:
-            raise ProtocolError("look", "a re-audit without an open dispute")
-        if not self.accounts.may_look_again(entry.looker, first):
-            raise ProtocolError("look", "a re-audit by a member that was not drawn, or has no vote")
-        sequences = self.sequences_again(entry.looker, first)
+            raise ProtocolError("audit", "a re-audit without an open dispute")
+        if not self.reputation.may_reaudit(entry.reauditor, first):
+            raise ProtocolError(
+                "audit", "a re-audit by a member that was not drawn, or has no vote"
+            )
+        sequences = self.reaudit_sequences(entry.reauditor, first)
         if sequences is None or len(sequences) != len(entry.scores):
-            raise ProtocolError("look", "a re-audit of other sequences than those drawn")
-        bound = self.accounts.disputes[first].bound
+            raise ProtocolError("audit", "a re-audit of other sequences than those drawn")
+        bound = self.reputation.disputes[first].bound
         low = failed(first.score, [thousandths(score) for score in entry.scores], bound)
-        return Reaudit(entry.looker, first, low)
+        return Reaudit(entry.reauditor, first, low)
 
     # Private
 
@@ -240,33 +242,33 @@ class AuditLedger:
         return entry is not None and entry.commitment == commitment(secret)
 
     def _facts(self, record: Record) -> RecordedWork:
-        sizes = self.dealt(record.round) if record.updates else {}
+        sizes = self.share_sizes(record.round) if record.updates else {}
         return RecordedWork(
             record.round,
             {entry.peer: sizes[entry.peer] for entry in record.updates if entry.peer in sizes},
-            tuple(self.first_look(entry, record.round) for entry in record.looks),
-            tuple(self.second_look(entry) for entry in record.looks_again),
+            tuple(self.audit_of(entry, record.round) for entry in record.audits),
+            tuple(self.reaudit_of(entry) for entry in record.reaudits),
             self._beacon[record.round],
         )
 
 
-def checked_work(
+def new_audit_ledger(
     manifest: Manifest,
-    dealing: SampleAssignments,
+    assignments: SampleAssignments,
     memberships: MembershipHistory,
     records: Callable[[int], Record],
     beacon: Beacon | None,
 ) -> AuditLedger | None:
     """Return the audit state of a new ledger; None where work is not audited."""
-    spec = manifest.checks
+    spec = manifest.audits
     if spec is None or beacon is None:
         return None
-    return AuditLedger(manifest, spec, dealing, memberships, records, beacon)
+    return AuditLedger(manifest, spec, assignments, memberships, records, beacon)
 
 
-def turned_away(peer: PeerId, work: AuditLedger | None) -> bool:
+def dismissed(peer: PeerId, work: AuditLedger | None) -> bool:
     """Whether a peer loses its place from the next round on because its work failed an audit."""
-    return work is not None and work.accounts[peer].turned_away
+    return work is not None and work.reputation[peer].dismissed
 
 
 def thousandths(score: AuditScore) -> int:
@@ -274,7 +276,7 @@ def thousandths(score: AuditScore) -> int:
     return SignSums(score.total, score.squares).thousandths
 
 
-def check_looks(
+def check_audits(
     record: Record,
     work: AuditLedger | None,
     parent: Callable[[int], RecordId],
@@ -285,22 +287,24 @@ def check_looks(
     `parent` returns the id of the record before a round; `signed` tells whether a signature holds.
     """
     if work is None:
-        if record.looks or record.looks_again:
-            raise ProtocolError("look", "audits in a swarm that does not audit work")
+        if record.audits or record.reaudits:
+            raise ProtocolError("audit", "audits in a swarm that does not audit work")
         return
-    firsts = [(entry.checker, entry.round) for entry in record.looks]
+    firsts = [(entry.auditor, entry.round) for entry in record.audits]
     if firsts != sorted(set(firsts)):
         raise ProtocolError("record", "audits are not sorted and distinct")
-    again = [(entry.looker, entry.checker, entry.round) for entry in record.looks_again]
+    again = [(entry.reauditor, entry.auditor, entry.round) for entry in record.reaudits]
     if again != sorted(set(again)):
         raise ProtocolError("record", "re-audits are not sorted and distinct")
-    for look in record.looks:
-        work.first_look(look, record.round)
-        if not signed("check", look.checker, look.said(parent(look.round)), look.signature):
+    for look in record.audits:
+        work.audit_of(look, record.round)
+        if not signed("audit", look.auditor, look.message(parent(look.round)), look.signature):
             raise ProtocolError("record", "an audit that its auditor did not sign")
-    for entry in record.looks_again:
-        work.second_look(entry)
-        if not signed("recheck", entry.looker, entry.said(parent(entry.round)), entry.signature):
+    for entry in record.reaudits:
+        work.reaudit_of(entry)
+        if not signed(
+            "reaudit", entry.reauditor, entry.message(parent(entry.round)), entry.signature
+        ):
             raise ProtocolError("record", "a re-audit that its auditor did not sign")
 
 

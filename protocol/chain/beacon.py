@@ -79,7 +79,7 @@ def next_value(value: bytes, secret: bytes) -> ContentId:
 
 def beacon_of(manifest: Manifest, records: Callable[[int], Record]) -> Beacon | None:
     """Return the beacon of a new ledger; None where nothing is drawn."""
-    draws = manifest.checks is not None or manifest.speakers is not None
+    draws = manifest.audits is not None or manifest.committees is not None
     return Beacon(manifest.swarm, records) if draws else None
 
 
@@ -87,7 +87,7 @@ def check_commitment(bound_to: bytes, beacon: Beacon | None) -> None:
     """Check that an update has a commitment exactly where the swarm draws something. Raises
     `ProtocolError` (`look`)."""
     if len(bound_to) != (0 if beacon is None else CONTENT_ID_BYTES):
-        raise ProtocolError("look", f"an update with a commitment of {len(bound_to)} bytes")
+        raise ProtocolError("audit", f"an update with a commitment of {len(bound_to)} bytes")
 
 
 def check_reveal(record: Record, beacon: Beacon | None, leader: PeerId) -> None:

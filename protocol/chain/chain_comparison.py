@@ -36,7 +36,7 @@ PATIENCE_SECONDS = 10.0
 # Per comparison: more than a few members of our chain, and some strangers, which may have joined the
 # other chain, or invented it.
 _MOST_PEERS = 12
-_MOST_STRANGERS = 4
+_MAX_STRANGERS = 4
 # A search for the fork takes three answers, unless they contradict each other.
 _MOST_PROBES = 6
 # Entries per request, and the most bytes of one peer's entries in one comparison.
@@ -80,7 +80,7 @@ class ChainComparison:
         peers = list(peers)
         known = [peer for peer in peers if ours.has_been_member(peer)]
         strangers = [peer for peer in peers if not ours.has_been_member(peer)]
-        chosen = [*known, *strangers[:_MOST_STRANGERS]]
+        chosen = [*known, *strangers[:_MAX_STRANGERS]]
         self.better: Ledger | None = None
         """The chain to follow instead of ours, once one was found."""
         self.named: dict[PeerId, RecordId | None] = {}
@@ -141,7 +141,7 @@ class ChainComparison:
             self._drop(peer)
             return None
         try:
-            goes_on = walk.take(answer)
+            continues = walk.take(answer)
         except ProtocolError as error:
             self._drop(peer)
             self._rests.failed(peer, now)
@@ -150,7 +150,7 @@ class ChainComparison:
             self.named[peer] = walk.named if walk.elsewhere else None
         if walk.better is not None:
             self.better, self._fork = walk.better, walk.fork
-        elif goes_on and not (walk.fetching and self._rests.rests(peer, now)):
+        elif continues and not (walk.fetching and self._rests.rests(peer, now)):
             return None
         elif walk.fetched:
             self._rests.failed(peer, now)

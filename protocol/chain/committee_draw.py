@@ -25,74 +25,76 @@ from dataclasses import dataclass
 
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
-from ..codec.sections import panel_count
+from ..codec.sections import committee_count
 
-Panel = tuple[PeerId, ...]
+Committee = tuple[PeerId, ...]
 """The committee of one section."""
 
 # A new member is not drawn for this many whole epochs.
-_NEW_TERMS = 4
+_NEW_MEMBER_EPOCHS = 4
 # A member is excluded for at most 2 to this power epochs.
-_MOST_STRIKES = 8
+_MAX_PENALTIES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class AggregatorStanding:
     """Penalties of a member, and the epoch from which it may be drawn."""
 
-    strikes: int = 0
+    penalties: int = 0
     back: int = 0
     """The first epoch in which it may be drawn again."""
 
-    def struck(self, term: int) -> AggregatorStanding:
+    def penalised(self, epoch: int) -> AggregatorStanding:
         """Return the state after an epoch in which it deviated from the majority of its committee."""
-        strikes = min(self.strikes + 1, _MOST_STRIKES)
-        return AggregatorStanding(strikes, term + 1 + (1 << strikes))
+        penalties = min(self.penalties + 1, _MAX_PENALTIES)
+        return AggregatorStanding(penalties, epoch + 1 + (1 << penalties))
 
-    def newly_admitted(self, term: int) -> AggregatorStanding:
+    def newly_admitted(self, epoch: int) -> AggregatorStanding:
         """Return the state after an admission in an epoch, the first or a later one. New members wait,
         because identities cost nothing: a penalised member must not return sooner under another one."""
-        return AggregatorStanding(self.strikes, max(self.back, term + 1 + _NEW_TERMS))
+        return AggregatorStanding(self.penalties, max(self.back, epoch + 1 + _NEW_MEMBER_EPOCHS))
 
     def served(self) -> AggregatorStanding:
         """Return the state after an epoch in which it aggregated without a penalty."""
-        return AggregatorStanding(max(0, self.strikes - 1), self.back)
+        return AggregatorStanding(max(0, self.penalties - 1), self.back)
 
 
-def draw_panels(
+def draw_committees(
     members: Iterable[PeerId], *, size: int, most: int, seed: bytes
-) -> tuple[Panel, ...]:
+) -> tuple[Committee, ...]:
     """Return the committees of an epoch: as many as the members allow at `size` each, from one to
     `most`. Remaining members join one of them; the sizes differ by at most one."""
     order = sorted(members, key=lambda peer: content_id(seed + peer))
-    count = panel_count(len(order), size, most)
+    count = committee_count(len(order), size, most)
     return tuple(tuple(order[first::count]) for first in range(count))
 
 
-def may_speak(
-    members: Collection[PeerId], standings: Mapping[PeerId, AggregatorStanding], term: int
+def may_aggregate(
+    members: Collection[PeerId], standings: Mapping[PeerId, AggregatorStanding], epoch: int
 ) -> list[PeerId]:
     """Return the members that may be drawn for an epoch: all, if fewer than half are not excluded."""
-    able = [peer for peer in members if standings.get(peer, AggregatorStanding()).back <= term]
+    able = [peer for peer in members if standings.get(peer, AggregatorStanding()).back <= epoch]
     return able if 2 * len(able) >= len(members) else list(members)
 
 
-def agreed_tally(
-    panel: Panel, said: Mapping[PeerId, ContentId], present: Collection[PeerId]
+def agreed_aggregate(
+    committee: Committee, said: Mapping[PeerId, ContentId], present: Collection[PeerId]
 ) -> ContentId | None:
     """Return the aggregate of a committee that counts; None if none does. `said`: the aggregate of each
     member that the record names; `present`: the members of the round."""
-    told = [said[peer] for peer in panel if peer in said]
+    told = [said[peer] for peer in committee if peer in said]
     needed = min(2, len(present))
     return told[0] if told and len(told) >= needed and len({*told}) == 1 else None
 
 
-def against_most(panel: Panel, said: Mapping[PeerId, ContentId]) -> frozenset[PeerId]:
+def dissenters(committee: Committee, said: Mapping[PeerId, ContentId]) -> frozenset[PeerId]:
     """Return the members of a committee that deviated from its most frequent aggregate; all announcers,
     if they differ and no aggregate is the most frequent."""
-    told = {peer: said[peer] for peer in panel if peer in said}
+    told = {peer: said[peer] for peer in committee if peer in said}
     ranked = Counter(told.values()).most_common(2)
     if len(ranked) < 2:
         return frozenset()
     (first, most), (_, next_most) = ranked
-    return frozenset(peer for peer, tally in told.items() if tally != first or most == next_most)
+    return frozenset(
+        peer for peer, aggregate in told.items() if aggregate != first or most == next_most
+    )

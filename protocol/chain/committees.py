@@ -1,6 +1,6 @@
 """Committees of a chain: the aggregators of each round, and the aggregates of a record that count.
 
-A step takes two rounds (`SpeakersSpec`): members send their sign votes in an odd round, and committees
+A step takes two rounds (`CommitteesSpec`): members send their sign votes in an odd round, and committees
 aggregate in the even round after it. Committees are drawn for an epoch of steps, when its first round
 begins, by the beacon of the round before. Penalties follow from the records of the epochs before.
 """
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ..codec.aggregate import SAID_NOTHING
+from ..codec.aggregate import ABSTENTION
 from ..codec.layout import manifest_layout
 from ..codec.sections import most_sections
 from ..codec.sign_vote import step_of
-from ..wire.manifest import Manifest, SpeakersSpec
+from ..wire.manifest import CommitteesSpec, Manifest
 from ..wire.membership import Membership
 from ..wire.messages import Record
 from .beacon import Beacon
 from .committee_draw import (
     AggregatorStanding,
-    Panel,
-    against_most,
-    agreed_tally,
-    draw_panels,
-    may_speak,
+    Committee,
+    agreed_aggregate,
+    dissenters,
+    draw_committees,
+    may_aggregate,
 )
 
 Place = tuple[int, int]
@@ -37,14 +37,14 @@ Place = tuple[int, int]
 class CommitteeEpoch:
     """The committees of one epoch."""
 
-    panels: tuple[Panel, ...]
+    committees: tuple[Committee, ...]
     """Committees by section."""
     standings: Mapping[PeerId, AggregatorStanding]
     """Penalties at the time of the draw; a member without an entry was neither penalised nor new."""
 
     def section_of(self, peer: PeerId) -> int | None:
         """Return the section that a member aggregates; None if none."""
-        found = (number for number, panel in enumerate(self.panels) if peer in panel)
+        found = (number for number, committee in enumerate(self.committees) if peer in committee)
         return next(found, None)
 
 
@@ -54,7 +54,7 @@ class CommitteeChain:
     def __init__(
         self,
         manifest: Manifest,
-        spec: SpeakersSpec,
+        spec: CommitteesSpec,
         memberships: Sequence[Membership],
         beacon: Beacon,
     ) -> None:
@@ -65,34 +65,34 @@ class CommitteeChain:
         self._beacon = beacon
         self._most = most_sections(manifest_layout(manifest))
         # Epochs that have begun.
-        self._terms: list[CommitteeEpoch] = []
+        self._epochs: list[CommitteeEpoch] = []
         # Number of processed records.
         self._length = 0
         self._begin_notes()
 
-    def term(self, round: int) -> CommitteeEpoch:
+    def epoch(self, round: int) -> CommitteeEpoch:
         """Return the epoch of a round in which members train or committees aggregate, at most the next
         one."""
-        return self._terms[self._number(round)]
+        return self._epochs[self._number(round)]
 
     def place(self, round: int, peer: PeerId) -> Place | None:
         """Return the section that a member aggregates in the step of a round, and the number of
         sections; None if it aggregates none, or if that round's committees are not drawn."""
-        term = self._known(round)
-        section = None if term is None else term.section_of(peer)
-        return None if term is None or section is None else (section, len(term.panels))
+        epoch = self._known(round)
+        section = None if epoch is None else epoch.section_of(peer)
+        return None if epoch is None or section is None else (section, len(epoch.committees))
 
     def sections(self, round: int) -> int:
         """Return the number of sections in the step of a round; 0 if its committees are not drawn."""
-        term = self._known(round)
-        return 0 if term is None else len(term.panels)
+        epoch = self._known(round)
+        return 0 if epoch is None else len(epoch.committees)
 
-    def panel(self, round: int, section: int) -> Panel:
+    def committee(self, round: int, section: int) -> Committee:
         """Return the committee of a section in the step of a round; empty if that round's committees
         are not drawn."""
-        term = self._known(round)
-        panels = () if term is None else term.panels
-        return panels[section] if section < len(panels) else ()
+        epoch = self._known(round)
+        committees = () if epoch is None else epoch.committees
+        return committees[section] if section < len(committees) else ()
 
     def agreed(self, section: int) -> tuple[ContentId, ...]:
         """Return the aggregates of a section that counted in the latest epoch, since the last step
@@ -102,27 +102,27 @@ class CommitteeChain:
     def due(self, round: int) -> frozenset[PeerId]:
         """Return the members whose aggregate is due in a round: none unless committees aggregate
         in it."""
-        if not self._manifest.speaks(round):
+        if not self._manifest.aggregates_in(round):
             return frozenset()
-        return frozenset(peer for panel in self.term(round).panels for peer in panel)
+        return frozenset(peer for committee in self.epoch(round).committees for peer in committee)
 
-    def tallies(self, record: Record) -> tuple[ContentId | None, ...]:
+    def aggregates(self, record: Record) -> tuple[ContentId | None, ...]:
         """Return by section the aggregate that counts in a round in which committees aggregate; None
         where none counts."""
         said = _said(record)
         present = self._memberships[record.round].peers
-        panels = self.term(record.round).panels
-        return tuple(agreed_tally(panel, said, present) for panel in panels)
+        committees = self.epoch(record.round).committees
+        return tuple(agreed_aggregate(committee, said, present) for committee in committees)
 
     def counts(self, record: Record) -> dict[PeerId, int]:
         """Return the update weights of a record in the step: 1 for the first announcement of each
         aggregate that counts, 0 for the others and for sign votes."""
         found = {entry.peer: 0 for entry in record.updates}
-        if not self._manifest.speaks(record.round):
+        if not self._manifest.aggregates_in(record.round):
             return found
-        counted = self.tallies(record)
-        for panel, tally in zip(self.term(record.round).panels, counted, strict=True):
-            said = (e.peer for e in record.updates if e.peer in panel and e.update == tally)
+        counted = self.aggregates(record)
+        for committee, aggregate in zip(self.epoch(record.round).committees, counted, strict=True):
+            said = (e.peer for e in record.updates if e.peer in committee and e.update == aggregate)
             if (first := next(said, None)) is not None:
                 found[first] = 1
         return found
@@ -142,10 +142,10 @@ class CommitteeChain:
         """Process the last `record`, which must have been checked."""
         self._note(record)
         following = self._length = record.round + 1
-        if not self._manifest.schedule.trains(following) or self._manifest.speaks(following):
+        if not self._manifest.schedule.trains(following) or self._manifest.aggregates_in(following):
             return
-        if self._number(following) == len(self._terms):
-            self._terms.append(self._drawn(following))
+        if self._number(following) == len(self._epochs):
+            self._epochs.append(self._drawn(following))
             self._begin_notes()
 
     def before(
@@ -161,76 +161,76 @@ class CommitteeChain:
         copy._memberships, copy._beacon = memberships, beacon
         # The epoch of the next round has begun if that is its first round; the epoch's own records are
         # read again.
-        begun = 0 if length == 0 else min(self._number(length) + 1, len(self._terms))
-        copy._terms = self._terms[:begun]
+        begun = 0 if length == 0 else min(self._number(length) + 1, len(self._epochs))
+        copy._epochs = self._epochs[:begun]
         if length == self._length:
             copy._copy_notes(self)
             return copy
         copy._begin_notes()
         copy._length = length
-        for round_ in range(2 * self._spec.term * max(0, begun - 1) + 1, length):
+        for round_ in range(2 * self._spec.epoch_steps * max(0, begun - 1) + 1, length):
             copy._note(records(round_))
         return copy
 
     def _known(self, round: int) -> CommitteeEpoch | None:
         """Return the epoch of a round, if its committees are drawn."""
         number = self._number(round)
-        return self._terms[number] if 0 <= number < len(self._terms) else None
+        return self._epochs[number] if 0 <= number < len(self._epochs) else None
 
     def _number(self, round: int) -> int:
-        return step_of(round) // self._spec.term
+        return step_of(round) // self._spec.epoch_steps
 
     def _begin_notes(self) -> None:
         # For the latest epoch: the aggregates that counted, and the members that announced one, were
         # penalised, or were admitted.
         self._agreed: dict[int, list[ContentId]] = {}
-        self._spoke: set[PeerId] = set()
-        self._struck: set[PeerId] = set()
+        self._announced: set[PeerId] = set()
+        self._penalised: set[PeerId] = set()
         self._admitted: set[PeerId] = set()
 
     def _copy_notes(self, other: CommitteeChain) -> None:
         self._agreed = {section: [*said] for section, said in other._agreed.items()}
-        self._spoke, self._struck = {*other._spoke}, {*other._struck}
+        self._announced, self._penalised = {*other._announced}, {*other._penalised}
         self._admitted = {*other._admitted}
 
     def _note(self, record: Record) -> None:
         # Members that are admitted before training begins are not new.
         if record.round > 0:
             self._admitted |= {entry.peer for entry in record.admitted}
-        if not self._manifest.speaks(record.round):
+        if not self._manifest.aggregates_in(record.round):
             return
         said = _said(record)
-        for panel in self.term(record.round).panels:
-            self._struck |= against_most(panel, said)
-        self._spoke |= said.keys()
-        for section, tally in enumerate(self.tallies(record)):
+        for committee in self.epoch(record.round).committees:
+            self._penalised |= dissenters(committee, said)
+        self._announced |= said.keys()
+        for section, aggregate in enumerate(self.aggregates(record)):
             so_far = self._agreed.get(section, [])
-            self._agreed[section] = [] if tally is None else [*so_far, tally]
+            self._agreed[section] = [] if aggregate is None else [*so_far, aggregate]
 
     def _drawn(self, round: int) -> CommitteeEpoch:
         """Return the epoch that begins with a round."""
-        number, members = len(self._terms), self._memberships[round].peers
+        number, members = len(self._epochs), self._memberships[round].peers
         standings = self._standings()
-        panels = draw_panels(
-            may_speak(members, standings, number),
-            size=self._spec.panel,
+        committees = draw_committees(
+            may_aggregate(members, standings, number),
+            size=self._spec.min_members,
             most=self._most,
             seed=self._beacon[round - 1],
         )
-        return CommitteeEpoch(panels, standings)
+        return CommitteeEpoch(committees, standings)
 
     def _standings(self) -> Mapping[PeerId, AggregatorStanding]:
         """Return the members' penalties at the end of the latest epoch."""
-        if not self._terms:
+        if not self._epochs:
             return {}
-        last = len(self._terms) - 1
-        known = self._terms[last].standings
+        last = len(self._epochs) - 1
+        known = self._epochs[last].standings
         after = dict(known)
-        for peer in self._spoke | self._admitted:
+        for peer in self._announced | self._admitted:
             standing = after.get(peer, AggregatorStanding())
-            if peer in self._struck:
-                standing = standing.struck(last)
-            elif peer in self._spoke:
+            if peer in self._penalised:
+                standing = standing.penalised(last)
+            elif peer in self._announced:
                 standing = standing.served()
             if peer in self._admitted:
                 standing = standing.newly_admitted(last)
@@ -239,7 +239,7 @@ class CommitteeChain:
         after = {
             peer: standing
             for peer, standing in after.items()
-            if standing.strikes or standing.back > last + 1
+            if standing.penalties or standing.back > last + 1
         }
         return known if after == known else after
 
@@ -247,14 +247,14 @@ class CommitteeChain:
 def _said(record: Record) -> dict[PeerId, ContentId]:
     """Return the aggregates of a record by the member that announces them."""
     said = ((entry.peer, entry.update) for entry in record.updates)
-    return {peer: tally for peer, tally in said if tally != SAID_NOTHING}
+    return {peer: aggregate for peer, aggregate in said if aggregate != ABSTENTION}
 
 
-def speaking_of(
+def new_committee_chain(
     manifest: Manifest, memberships: Sequence[Membership], beacon: Beacon | None
 ) -> CommitteeChain | None:
     """Return the committees of a new ledger; None where every member sends complete updates."""
-    spec = manifest.speakers
+    spec = manifest.committees
     if spec is None or beacon is None:
         return None
     return CommitteeChain(manifest, spec, memberships, beacon)

@@ -221,21 +221,21 @@ class Consensus:
             raise ProtocolError("equivocation", contradiction)
         # The same ballot with another mask (silence is noticed over time) is kept beside the first:
         # members that received them in another order, or not all, must reach the same decision.
-        tally = by_block.setdefault(ballot.block, BallotSet())
-        if sender == self._me or sender in tally.cast:
+        ballot_set = by_block.setdefault(ballot.block, BallotSet())
+        if sender == self._me or sender in ballot_set.cast:
             # A certificate of the same size with this member's own ballot, or with another mask, may be
             # better.
-            tally.tried = (0, 0)
+            ballot_set.tried = (0, 0)
         if self.votes[sender]:
             called = weigh(silent, self.membership, self.votes)
-            tally.silent[sender] = max(tally.silent.get(sender, 0), called)
+            ballot_set.silent[sender] = max(ballot_set.silent.get(sender, 0), called)
         elif disinherits(ballot.silent, self.membership, self.votes):
-            tally.silent[sender] = max(tally.silent.get(sender, 0), silent.bit_count())
-        versions = tally.cast.setdefault(sender, {})
+            ballot_set.silent[sender] = max(ballot_set.silent.get(sender, 0), silent.bit_count())
+        versions = ballot_set.cast.setdefault(sender, {})
         versions[ballot.silent] = SignedBallot(sender, ballot.silent, signature)
         if len(versions) > _MAX_MASKS:
             del versions[next(iter(versions))]
-        self._certify(kind, ballot.slot, ballot.block, tally)
+        self._certify(kind, ballot.slot, ballot.block, ballot_set)
 
     def concede(self) -> None:
         """Leave the current slot, which this member has skipped, by a certificate that it doubted.
@@ -325,9 +325,9 @@ class Consensus:
         In the fault model `byzantine` at least one of them is honest, so byzantine members alone cannot
         end a slot.
         """
-        tally = self._state(self.slot).ballots["skip"].get(NO_BLOCK, BallotSet())
+        ballot_set = self._state(self.slot).ballots["skip"].get(NO_BLOCK, BallotSet())
         total = self.votes.total
-        return total - self.votes.among(tally.cast) < quorum(self._model, total)
+        return total - self.votes.among(ballot_set.cast) < quorum(self._model, total)
 
     def finalizable(self) -> list[Certificate]:
         """Return the certificates of votes that rule 5 asks this member to finalize."""
@@ -382,8 +382,8 @@ class Consensus:
         """Return how a ballot contradicts an earlier one of its sender, or an empty text, and keep the
         proof."""
         for kind, by_block in state.ballots.items():
-            for block, tally in by_block.items():
-                versions = tally.cast.get(sender)
+            for block, ballot_set in by_block.items():
+                versions = ballot_set.cast.get(sender)
                 if versions is None:
                     continue
                 signed = next(iter(versions.values()))
@@ -396,18 +396,18 @@ class Consensus:
                     return f"a {old.kind} and another {new.kind} in slot {slot}"
         return ""
 
-    def _certify(self, kind: BallotKind, slot: int, block: RecordId, tally: BallotSet) -> None:
+    def _certify(self, kind: BallotKind, slot: int, block: RecordId, ballot_set: BallotSet) -> None:
         """Search for a certificate if one is possible and none that suffices is known.
 
         A search takes time in the number of members, and ballots arrive as often, so it does not run
         for each ballot.
         """
-        most = (0, 0) if tally.settled else self._most_signers(tally)
-        if most <= tally.tried:
+        most = (0, 0) if ballot_set.settled else self._most_signers(ballot_set)
+        if most <= ballot_set.tried:
             return
-        tally.tried = most
+        ballot_set.tried = most
         found = find_quorum(
-            {peer: versions.values() for peer, versions in tally.cast.items()},
+            {peer: versions.values() for peer, versions in ballot_set.cast.items()},
             self.membership,
             self.votes,
             self._model,
@@ -416,7 +416,7 @@ class Consensus:
             return
         certificate = Certificate(kind, self.round, self.parent, slot, block, found)
         preference = self._preference(certificate)
-        tally.settled = preference == _BEST
+        ballot_set.settled = preference == _BEST
         state = self._state(slot)
         if kind != "finalize":
             if self.doubts(certificate):
@@ -428,7 +428,7 @@ class Consensus:
         if known is None or known.block == block or preference < state.decision_preference:
             state.certificates[kind], state.decision_preference = certificate, preference
 
-    def _most_signers(self, tally: BallotSet) -> tuple[int, int]:
+    def _most_signers(self, ballot_set: BallotSet) -> tuple[int, int]:
         """Return the most votes, and the most heirs, that can support a certificate: a quorum of the
         members that as many signers could agree to count.
 
@@ -436,9 +436,9 @@ class Consensus:
         cause a search through all ballots of a slot with each ballot that arrives.
         """
         voters = [
-            (most, votes) for peer, most in tally.silent.items() if (votes := self.votes[peer])
+            (most, votes) for peer, most in ballot_set.silent.items() if (votes := self.votes[peer])
         ]
-        heirs = [(most, 1) for peer, most in tally.silent.items() if not self.votes[peer]]
+        heirs = [(most, 1) for peer, most in ballot_set.silent.items() if not self.votes[peer]]
         return self._most(voters, self.votes.total), self._most(heirs, len(self.membership))
 
     def _most(self, signers: list[tuple[int, int]], total: int) -> int:

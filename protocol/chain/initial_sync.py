@@ -32,7 +32,7 @@ ENOUGH = 5
 should not rely on it alone."""
 
 # Limit that applies while a member of our own chain is reachable.
-_MOST_STRANGERS = 2
+_MAX_STRANGERS = 2
 # A peer further behind than this is not merely delayed as nodes ordinarily are.
 _STALE_ROUNDS = 8
 # Weeks of rounds. A running member syncs anything beyond that later.
@@ -181,7 +181,7 @@ class InitialSync:
             # asked stay in.
             asked = [p for p in strangers if p in self._asked or p in self._offers]
             strangers = [*asked, *(p for p in strangers if p not in asked)]
-            strangers = strangers[: max(_MOST_STRANGERS, len(known))]
+            strangers = strangers[: max(_MAX_STRANGERS, len(known))]
         waiting = [
             peer
             for peer in (*known, *strangers)

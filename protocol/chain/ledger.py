@@ -31,10 +31,10 @@ from ..wire.messages import (
 )
 from .admissions import admission_problem
 from .assignments import SampleAssignments
-from .audits import check_looks, check_root, checked_work, turned_away
+from .audits import check_audits, check_root, dismissed, new_audit_ledger
 from .beacon import beacon_of, check_reveal
 from .certificates import Verify, check_certificate
-from .committees import speaking_of
+from .committees import new_committee_chain
 from .entry_store import EntryStore, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
 from .finality import Finality
@@ -54,10 +54,11 @@ class Ledger:
         verify: Verify = verify_detached,
         spill: Spill | None = None,
         checkpoint: Checkpoint | None = None,
-        speaks: int = PROTOCOL_VERSION,
+        max_version: int = PROTOCOL_VERSION,
     ) -> None:
         """`spill` stores the entries' bytes; without one all entries are kept in memory. A chain
-        without the record of the `checkpoint` is refused. `speaks`: the highest protocol version that
+        without the record of the `checkpoint` is refused. `max_version`: the highest protocol version
+        that
         this program supports."""
         self.swarm = manifest.swarm
         self.manifest = manifest
@@ -76,18 +77,18 @@ class Ledger:
         self._finality = Finality(manifest.fault_model, self._memberships[0])
         self.beacon = beacon_of(manifest, self._record)
         """The randomness beacon; None where nothing is drawn."""
-        self.speaking = speaking_of(manifest, self._memberships, self.beacon)
+        self.committee_chain = new_committee_chain(manifest, self._memberships, self.beacon)
         """The committees; None where every member sends complete updates."""
-        self.dealing = SampleAssignments(
-            manifest, self.order, self._memberships, self._record, self.speaking
+        self.assignments = SampleAssignments(
+            manifest, self.order, self._memberships, self._record, self.committee_chain
         )
         """The sample assignments."""
-        self.work = checked_work(
-            manifest, self.dealing, self._memberships, self._record, self.beacon
+        self.audits = new_audit_ledger(
+            manifest, self.assignments, self._memberships, self._record, self.beacon
         )
         """The audit results; None where work is not audited."""
         self._leads = LeaderHistory(manifest.swarm)
-        self.versions = VersionHistory(manifest, speaks)
+        self.versions = VersionHistory(manifest, max_version)
         """Protocol version of the swarm by round."""
         # Snapshots by round, and each peer with the round that first admitted it: with these no query
         # reads all entries again.
@@ -119,9 +120,9 @@ class Ledger:
     def votes(self, round: int) -> Votes:
         """Return the votes of each member in a round, at most the next one."""
         members = self._memberships[round]
-        if self.work is None:
+        if self.audits is None:
             return Votes.one_each(members)
-        return Votes.of(self.work.earned(round), members)
+        return Votes.of(self.audits.earned(round), members)
 
     def leaders(self, round: int) -> Leaders:
         """Return the leaders of a round's slots, at most the next round."""
@@ -131,21 +132,21 @@ class Ledger:
         """Return the update weights of a record in the step, in the order of its updates. A weight of 0
         is not applied; sign votes have it, since only the committees' aggregates make a step. The
         record must have been checked, and is the next one at most."""
-        who_says = self.dealing if self.speaking is None else self.speaking
+        who_says = self.assignments if self.committee_chain is None else self.committee_chain
         found = who_says.counts(record)
-        if self.work is not None:
-            found = self.work.counts(record, found)
+        if self.audits is not None:
+            found = self.audits.counts(record, found)
         return tuple(found[entry.peer] for entry in record.updates)
 
     def deal(self, round: int) -> StreamCursors:
         """Return the stream cursors of a round from 1 on: at most the next round, with `overlap` the
         one after it."""
-        return self.dealing.deal(round)
+        return self.assignments.cursors(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
         """Return the samples of the update that is due from `peer` in a round, as for `deal`; None if
         none is due."""
-        return self.dealing.share(round, peer)
+        return self.assignments.share(round, peer)
 
     def _record(self, round: int) -> Record:
         return self[round].record
@@ -299,15 +300,15 @@ class Ledger:
             )
         self._memberships.follow(record)
         self._leads.follow(record, membership, votes, self._memberships[-1])
-        self.dealing.follow(record)
+        self.assignments.follow(record)
         self._entries.append(decided)
         self._ids.append(record.id)
         if self.beacon is not None:
             self.beacon.follow(record)
-        if self.work is not None:
-            self.work.follow(record)
-        if self.speaking is not None:
-            self.speaking.follow(record)
+        if self.audits is not None:
+            self.audits.follow(record)
+        if self.committee_chain is not None:
+            self.committee_chain.follow(record)
         self._finality.take(record, self._memberships, self.votes)
         for admission in record.admitted:
             self._everybody.setdefault(admission.peer, round_)
@@ -318,7 +319,7 @@ class Ledger:
 
     def _estimate(self, record: Record) -> int:
         """Return the approximate size of the updates that are needed to apply a record's step."""
-        entries, spoken = record.updates, self.speaking
+        entries, spoken = record.updates, self.committee_chain
         needed = {e.peer for e in entries} if spoken is None else spoken.counted(record)
         sizes = sorted(entry.size for entry in entries if entry.peer in needed)
         # An update larger than a snapshot is never worth fetching: the snapshot is the shorter way.
@@ -337,14 +338,16 @@ class Ledger:
         copy._leads = self._leads.before(length)
         if self.beacon is not None:
             copy.beacon = self.beacon.before(length, copy._record)
-        if self.speaking is not None and copy.beacon is not None:
+        if self.committee_chain is not None and copy.beacon is not None:
             parts = copy._memberships, copy.beacon, copy._record
-            copy.speaking = self.speaking.before(length, *parts)
-        copy.dealing = self.dealing.before(length, copy._memberships, copy._record, copy.speaking)
+            copy.committee_chain = self.committee_chain.before(length, *parts)
+        copy.assignments = self.assignments.before(
+            length, copy._memberships, copy._record, copy.committee_chain
+        )
         copy._bytes = self._bytes[: length + 1]
-        if self.work is not None and copy.beacon is not None:
-            parts = copy.dealing, copy._memberships, copy._record, copy.beacon
-            copy.work = self.work.before(length, *parts)
+        if self.audits is not None and copy.beacon is not None:
+            parts = copy.assignments, copy._memberships, copy._record, copy.beacon
+            copy.audits = self.audits.before(length, *parts)
         copy.versions = self.versions.before(length, self._record)
         copy._snapshots = [known for known in self._snapshots if known[0] < length]
         copy._finality = self._finality.before(length, self._record, copy._memberships, copy.votes)
@@ -413,7 +416,7 @@ def check_record(record: Record, ledger: Ledger) -> None:
     _check_sorted([evidence.peer for evidence in record.evidence])
     _check_sorted([witness.peer for witness in record.witnesses])
     # The members of one committee announce the same aggregate.
-    alone = not manifest.speaks(record.round)
+    alone = not manifest.aggregates_in(record.round)
     if alone and len({entry.update for entry in record.updates}) < len(record.updates):
         raise ProtocolError("record", "one update under two members")
     silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
@@ -423,7 +426,7 @@ def check_record(record: Record, ledger: Ledger) -> None:
         )
     if ledger.finished:
         raise ProtocolError("record", "a record after the end of the run")
-    due = ledger.dealing.due(record.round) if record.updates else frozenset()
+    due = ledger.assignments.due(record.round) if record.updates else frozenset()
     for entry in record.updates:
         if entry.peer not in membership or entry.peer in silent:
             raise ProtocolError("record", "an update by a non-member")
@@ -438,8 +441,8 @@ def check_record(record: Record, ledger: Ledger) -> None:
     for witness in record.witnesses:
         _check_witness(witness, record, ledger, signed)
     check_reveal(record, ledger.beacon, ledger.leaders(record.round)[record.slot])
-    check_looks(record, ledger.work, ledger.parent, signed)
-    check_root(record, ledger.work)
+    check_audits(record, ledger.audits, ledger.parent, signed)
+    check_root(record, ledger.audits)
     _check_admissions(record, ledger, membership)
     _check_snapshot(record, manifest)
 
@@ -457,7 +460,7 @@ def _check_admissions(record: Record, ledger: Ledger, membership: Membership) ->
     for admission in record.admitted:
         problem = admission_problem(
             *(admission.peer, admission.request, record.round, manifest),
-            *(membership, verify, ledger.work),
+            *(membership, verify, ledger.audits),
         )
         said = encode(admission.request)
         swarm, peer, signature = manifest.swarm, admission.peer, admission.signature
@@ -474,7 +477,7 @@ def _check_departure(departure: DepartureEntry, record: Record, ledger: Ledger, 
     if departure.reason != "left":
         if departure.signature or departure.round:
             raise ProtocolError("record", "a departure for silence with a signature or a round")
-        if departure.reason == "turned_away" and not turned_away(departure.peer, ledger.work):
+        if departure.reason == "dismissed" and not dismissed(departure.peer, ledger.audits):
             raise ProtocolError(
                 "record", "a member is turned away whose work has not failed audits"
             )

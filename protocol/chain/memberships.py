@@ -15,7 +15,7 @@ from ..wire.membership import Membership, MembershipChange
 from ..wire.messages import Record
 
 # Changes from one kept membership to the next. The same number of the latest are all kept.
-_APART = 128
+_SPACING = 128
 
 
 class MembershipHistory(Sequence[Membership]):
@@ -56,8 +56,8 @@ class MembershipHistory(Sequence[Membership]):
             self._starts.append(self._length)
             self._changes.append(change)
             self._kept[index] = new
-            if (index - _APART) % _APART:
-                self._kept.pop(index - _APART, None)
+            if (index - _SPACING) % _SPACING:
+                self._kept.pop(index - _SPACING, None)
         self._length += 1
 
     def before(self, length: int) -> MembershipHistory:
@@ -75,11 +75,11 @@ class MembershipHistory(Sequence[Membership]):
         kept = self._kept.get(index)
         if kept is not None:
             return kept
-        first = index - index % _APART
+        first = index - index % _SPACING
         begin, stretch = self._again
         if begin != first or len(stretch) <= index - first:
             stretch = [self._kept[first]]
-            for change in self._changes[first + 1 : first + _APART]:
+            for change in self._changes[first + 1 : first + _SPACING]:
                 stretch.append(stretch[-1].changed(change))
             self._again = first, stretch
         return stretch[index - first]

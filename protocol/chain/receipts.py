@@ -66,7 +66,7 @@ class Receipt:
     peer: PeerId
     updates: U63
     sequences: U63
-    checked: U63
+    audited: U63
     index: U63
     size: U63
     steps: Annotated[tuple[ContentId, ...], Length(0, merkle.MOST_STEPS)]
@@ -76,7 +76,7 @@ class Receipt:
     @property
     def contribution(self) -> Contribution:
         """The member's contribution."""
-        return Contribution(self.updates, self.sequences, self.checked)
+        return Contribution(self.updates, self.sequences, self.audited)
 
     @property
     def swarm(self) -> SwarmId:
@@ -126,9 +126,9 @@ def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
     Raises `ProtocolError` (`mismatch`) if that record certifies no contributions.
     """
     decided, before = ledger[round], ledger.truncated(round)
-    if before.work is None or not decided.record.contributions:
+    if before.audits is None or not decided.record.contributions:
         raise ProtocolError("mismatch", f"the record of round {round} certifies no contributions")
-    contributions = before.work.contributions
+    contributions = before.audits.contributions
     if peer not in contributions:
         return None
     done, proof = contributions[peer], contributions.proof(peer)
@@ -138,7 +138,7 @@ def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
         peer=peer,
         updates=done.updates,
         sequences=done.sequences,
-        checked=done.checked,
+        audited=done.audited,
         index=proof.index,
         size=proof.size,
         steps=proof.steps,
@@ -164,7 +164,7 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> ReceiptConten
     """
     manifest = decode_manifest(receipt.manifest, receipt.swarm)
     record, certificate = receipt.decided.record, receipt.decided.certificate
-    if manifest.checks is None:
+    if manifest.audits is None:
         raise ProtocolError(
             "mismatch", "this swarm does not audit work, so it certifies no contributions"
         )

@@ -35,7 +35,7 @@ _MOST_HELD, _HELD_BYTES = 16, 1 << 30
 # An audit is recorded within `FRESH` rounds of the audited one and may be disputed for `OPEN` more.
 # With `overlap` an update was computed on the parameters of two rounds earlier; the rest is time to
 # rebuild them.
-_LOOKED_BACK = FRESH + OPEN + 8
+_AUDIT_HISTORY = FRESH + OPEN + 8
 
 
 class Snapshot(Protocol):
@@ -51,16 +51,16 @@ class Snapshot(Protocol):
 S = TypeVar("S", bound=Snapshot)
 
 
-def looked_back(manifest: Manifest) -> int:
+def audit_history(manifest: Manifest) -> int:
     """Return how many rounds back a state may have to be rebuilt for an audit; 0 where work is not
     audited."""
-    return 0 if manifest.checks is None else _LOOKED_BACK
+    return 0 if manifest.audits is None else _AUDIT_HISTORY
 
 
 def most_kept(manifest: Manifest) -> int:
     """Return how many snapshots are kept at most, not counting downloads by peers."""
     # One snapshot as old as audits reach back, and the next one that will be.
-    frequent = manifest.rounds.snapshot_interval < looked_back(manifest)
+    frequent = manifest.rounds.snapshot_interval < audit_history(manifest)
     return KEPT_SNAPSHOTS + 2 * frequent
 
 
@@ -74,16 +74,16 @@ def kept_with(
 ) -> list[S]:
     """Return the snapshots to keep once there is a `new` one, the oldest first. `kept`: those kept
     until now, in that order; `held`: whether a peer still downloads one; `most_held`: how many more may
-    be kept for that; `back`: how far back states may have to be rebuilt (`looked_back`)."""
+    be kept for that; `back`: how far back states may have to be rebuilt (`audit_history`)."""
     older = [old for old in kept if old.round < new.round]
     spare, recent = older[: 1 - KEPT_SNAPSHOTS], older[1 - KEPT_SNAPSHOTS :]
     # The oldest first: the peer that downloads it is closest to finishing.
     waiting = [old for old in spare if held(old)][:most_held]
-    needed = _for_looks(older, new.round, back) if back else []
+    needed = _for_audits(older, new.round, back) if back else []
     return [*(old for old in spare if old in waiting or old in needed), *recent, new]
 
 
-def _for_looks(older: Sequence[S], newest: int, back: int) -> list[S]:
+def _for_audits(older: Sequence[S], newest: int, back: int) -> list[S]:
     """Return the older snapshots needed to rebuild every state of the last `back` rounds: one from
     before them, and the next that will be as old when it is needed."""
     found = [old for old in older if old.round <= newest - back][-1:]
@@ -105,7 +105,7 @@ def last_dispensable(ledger: Ledger, kept: Sequence[Snapshot], height: int) -> i
     """Return the last round whose updates can be dropped once `height` rounds are decided;
     `kept`: the available snapshots, the oldest first."""
     oldest, size = kept[0].round, kept[-1].size
-    end, back = min(height, len(ledger)), looked_back(ledger.manifest)
+    end, back = min(height, len(ledger)), audit_history(ledger.manifest)
     if back and height - back < min(oldest, ledger.manifest.rounds.snapshot_interval):
         # Re-audits rebuild states from the initial one.
         return -1
@@ -140,7 +140,7 @@ def first_needed(ledger: Ledger, applied: int) -> int:
     here, where the parameters contain no round after `applied`."""
     newest = ledger.snapshot.round if ledger.snapshot is not None else 0
     needed = min(newest - ledger.manifest.rounds.snapshot_interval, applied + 1)
-    back = looked_back(ledger.manifest)
+    back = audit_history(ledger.manifest)
     return min(needed, applied - back) if back else needed
 
 

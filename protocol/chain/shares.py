@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...crypto.identity import PeerId
-from ..sampling.assignment import Assignment, LentStream, Terms, assign
+from ..sampling.assignment import Assignment, AssignmentRules, LentStream, assign
 from ..sampling.member_weights import MemberWeight, modest_weight, next_weights
 from ..wire.membership import Membership
 from ..wire.messages import Record
 
 # Rounds from one kept state to the next. The same number of the latest are all kept.
-_APART = 128
+_SPACING = 128
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RoundShares:
 
     round: int
     weights: Mapping[PeerId, MemberWeight]
-    dealt: tuple[Assignment, ...] = ()
+    assignments: tuple[Assignment, ...] = ()
     """Assignments of the next round and, with `overlap`, of the one after it."""
     works: tuple[LentStream, ...] = ()
     """Open multi-round assignments, by the round in which they are due."""
@@ -39,19 +39,19 @@ class RoundShares:
         total = sum(weight.value for weight in self.weights.values())
         if peer in self.weights and not total:
             return 1 / len(self.weights)
-        homes = self.dealt[0].homes if self.dealt else {}
-        lanes = sum(len(run) for own in homes.values() for run in own)
+        homes = self.assignments[0].homes if self.assignments else {}
+        streams = sum(len(run) for own in homes.values() for run in own)
         own = sum(len(run) for run in homes.get(peer, ()))
         # A member without a stream of its own is lent one now and then.
-        return own / lanes if own else self.weights[peer].value / total
+        return own / streams if own else self.weights[peer].value / total
 
     @cached_property
     def sequences(self) -> Mapping[PeerId, int]:
         """By member, the number of sequences of the update that is due in the next round; a stream over
         several rounds is one."""
-        runs = self.dealt[0].runs if self.dealt else {}
-        late = {work.peer: work.lanes for work in self.works if work.due == self.round}
-        return {peer: sum(map(len, lanes)) for peer, lanes in {**late, **runs}.items()}
+        runs = self.assignments[0].runs if self.assignments else {}
+        late = {work.peer: work.streams for work in self.works if work.due == self.round}
+        return {peer: sum(map(len, streams)) for peer, streams in {**late, **runs}.items()}
 
     @property
     def due(self) -> frozenset[PeerId]:
@@ -75,16 +75,16 @@ def first_shares(members: Membership) -> RoundShares:
 
 
 def next_shares(
-    terms: Terms, shares: RoundShares, record: Record, members: Membership, overlap: bool
+    rules: AssignmentRules, shares: RoundShares, record: Record, members: Membership, overlap: bool
 ) -> tuple[RoundShares, UntrainedWork]:
     """Return the state after the `record` of the round of `shares`, with the `members` of the next
     round; and what the record leaves untrained."""
     round_ = shares.round
     counted = {entry.peer for entry in record.updates}
     # In the closing rounds of a run no update can be late.
-    due = shares.due if terms.trains(round_) else frozenset()
-    weights = next_weights(shares.weights, due, record, members.peers, terms.order.lanes)
-    runs = shares.dealt[0].runs if shares.dealt else {}
+    due = shares.due if rules.trains(round_) else frozenset()
+    weights = next_weights(shares.weights, due, record, members.peers, rules.order.streams)
+    runs = shares.assignments[0].runs if shares.assignments else {}
     lost = tuple(run for peer, own in runs.items() if peer not in counted for run in own)
     failed = tuple(
         work
@@ -95,15 +95,15 @@ def next_shares(
     # Round 0 trains nothing, so its record assigns the first round and, with `overlap`, the second.
     last = round_ + 1 + overlap
     numbers = range(last if round_ else 1, last + 1)
-    made = tuple(_deal(terms, members, weights, works, shares.dealt, numbers))
+    made = tuple(_deal(rules, members, weights, works, shares.assignments, numbers))
     works += [work for assigned in made for work in assigned.works]
     works.sort(key=lambda work: (work.due, work.peer))
-    after = RoundShares(round_ + 1, weights, (*shares.dealt[1:], *made), tuple(works))
+    after = RoundShares(round_ + 1, weights, (*shares.assignments[1:], *made), tuple(works))
     return after, UntrainedWork(lost, failed)
 
 
 def upcoming(
-    terms: Terms, shares: RoundShares, members: Membership, peer: PeerId, rounds: int
+    rules: AssignmentRules, shares: RoundShares, members: Membership, peer: PeerId, rounds: int
 ) -> Iterator[Assignment]:
     """Return the assignments of the next `rounds` rounds after those in `shares`, assuming that weights
     and members do not change and that `peer` is a member."""
@@ -111,13 +111,13 @@ def upcoming(
     if peer not in members:
         members = Membership(since={**members.since, peer: shares.round})
         weights = {**weights, peer: modest_weight(weights)}
-    first = max((assigned.round for assigned in shares.dealt), default=0) + 1
+    first = max((assigned.round for assigned in shares.assignments), default=0) + 1
     numbers = range(first, first + rounds)
-    return _deal(terms, members, weights, shares.works, shares.dealt, numbers)
+    return _deal(rules, members, weights, shares.works, shares.assignments, numbers)
 
 
 def _deal(
-    terms: Terms,
+    rules: AssignmentRules,
     members: Membership,
     weights: Mapping[PeerId, MemberWeight],
     works: Iterable[LentStream],
@@ -129,7 +129,7 @@ def _deal(
     under_way, before = list(works), dealt[-1] if dealt else None
     for number in numbers:
         busy = {work.peer for work in under_way if work.due >= number}
-        before = made = assign(terms, members, weights, busy, before, number)
+        before = made = assign(rules, members, weights, busy, before, number)
         under_way += made.works
         yield made
 
@@ -137,8 +137,8 @@ def _deal(
 class ShareHistory:
     """Weights and assignments before each round; extended by one thread."""
 
-    def __init__(self, terms: Terms, first: Membership, overlap: bool) -> None:
-        self._terms = terms
+    def __init__(self, rules: AssignmentRules, first: Membership, overlap: bool) -> None:
+        self._rules = rules
         self._overlap = overlap
         self._length = 1
         self._kept = {0: first_shares(first)}
@@ -150,8 +150,8 @@ class ShareHistory:
         """Process the last `record`, which must have been checked. Returns what it leaves untrained."""
         shares, lost = self._after(self._kept[self._length - 1], record, members)
         self._kept[self._length] = shares
-        old = self._length - _APART
-        if old % _APART:
+        old = self._length - _SPACING
+        if old % _SPACING:
             self._kept.pop(old, None)
         self._length += 1
         return lost
@@ -173,7 +173,7 @@ class ShareHistory:
         self, length: int, records: Callable[[int], Record], members: Callable[[int], Membership]
     ) -> ShareHistory:
         """Return the states before the first `length` rounds."""
-        copy = ShareHistory(self._terms, members(0), self._overlap)
+        copy = ShareHistory(self._rules, members(0), self._overlap)
         copy._length = length
         # Copied in one step: another thread may extend it.
         kept = list(self._kept.items())
@@ -184,4 +184,4 @@ class ShareHistory:
     def _after(
         self, shares: RoundShares, record: Record, members: Membership
     ) -> tuple[RoundShares, UntrainedWork]:
-        return next_shares(self._terms, shares, record, members, self._overlap)
+        return next_shares(self._rules, shares, record, members, self._overlap)

@@ -13,10 +13,10 @@ from ..wire.checkpoint import Checkpoint
 from ..wire.errors import ProtocolError
 from .ledger import Ledger
 
-COMPANY_SECONDS = 3.0
+PEER_WAIT_SECONDS = 3.0
 """Time for which a node that could start alone waits for peers."""
 
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 """Time after which a node that found no peer with a chain retries."""
 
 

@@ -32,7 +32,7 @@ def needed_for(ledger: Ledger, record: Record) -> tuple[StepBody, ...]:
     at most."""
     counts = ledger.counts(record)
     entries = zip(record.updates, counts, strict=True)
-    if ledger.speaking is None:
+    if ledger.committee_chain is None:
         return tuple(StepBody(entry, count) for entry, count in entries)
-    places = ledger.speaking.places(record)
+    places = ledger.committee_chain.places(record)
     return tuple(StepBody(entry, 1, places[entry.peer]) for entry, count in entries if count)

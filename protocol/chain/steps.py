@@ -15,31 +15,31 @@ class StepSchedule:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
-        self._two = manifest.speakers is not None
+        self._two = manifest.committees is not None
         last = manifest.last_round
         # Where every round is a step, the closing rounds are steps as well, in which nothing is
         # assigned.
         self._end = last // 2 + 1 if self._two and last is not None else None
 
-    def turn(self, round: int) -> int:
+    def step(self, round: int) -> int:
         """Return the step that a round belongs to."""
         if not self._two:
             return round
-        turn = (round + 1) // 2
-        return turn if self._end is None else min(turn, self._end)
+        step = (round + 1) // 2
+        return step if self._end is None else min(step, self._end)
 
-    def round_of(self, turn: int) -> int:
+    def round_of(self, step: int) -> int:
         """Return the first round of a step."""
-        return 2 * turn - 1 if self._two and turn else turn
+        return 2 * step - 1 if self._two and step else step
 
-    def deals(self, round: int) -> bool:
+    def begins(self, round: int) -> bool:
         """Whether a round is the first of its step."""
-        return self.round_of(self.turn(round)) == round
+        return self.round_of(self.step(round)) == round
 
     def ends(self, round: int) -> bool:
         """Whether a round is the last of its step."""
-        return self.turn(round + 1) > self.turn(round)
+        return self.step(round + 1) > self.step(round)
 
-    def trains(self, turn: int) -> bool:
+    def trains(self, step: int) -> bool:
         """Whether members train in a step."""
-        return self._manifest.schedule.trains(self.round_of(turn))
+        return self._manifest.schedule.trains(self.round_of(step))

@@ -1,11 +1,11 @@
 """Protocol version of a swarm by round: a function of its chain.
 
 A swarm begins with the version that its manifest names. With each update a member announces the highest
-version that it supports (`Announcement.speaks`). When a quorum of the members has announced support for
-the next version for `READY_ROUNDS` rounds in a row, the swarm changes to it, `version_notice` rounds of
-the manifest later. So a change needs no proposal: members install a newer program one by one, and once
-enough have, all members know the round of the change. Byzantine members too few to decide anything can
-neither cause a change nor prevent one.
+version that it supports (`Announcement.max_version`). When a quorum of the members has announced support
+for the next version for `READY_ROUNDS` rounds in a row, the swarm changes to it, `version_notice` rounds
+of the manifest later. So a change needs no proposal: members install a newer program one by one, and
+once enough have, all members know the round of the change. Byzantine members too few to decide anything
+can neither cause a change nor prevent one.
 
 A member that does not support the new version leaves before that round. If by then no quorum supports
 it any more, the change is cancelled, and counting restarts.
@@ -25,7 +25,7 @@ from ..wire.messages import Record
 READY_ROUNDS = 16
 """Consecutive rounds in which a quorum must support the next version, so that no short visit counts."""
 
-SPOKEN_ROUNDS = 64
+VERSION_VOTE_ROUNDS = 64
 """Rounds for which an announced version counts: slow members have an update only in some rounds."""
 
 GOODBYE_ROUNDS = 3
@@ -72,7 +72,7 @@ class VersionVotes:
     """Versions that members announced recently, extended record by record."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        """Start after these `records`, of which only the last `SPOKEN_ROUNDS` matter."""
+        """Start after these `records`, of which only the last `VERSION_VOTE_ROUNDS` matter."""
         # By member, the round of its last announced version, and that version.
         self._said: dict[PeerId, tuple[int, int]] = {}
         for record in records:
@@ -89,25 +89,27 @@ class VersionVotes:
         for entry in record.updates:
             # Moved to the end, so that the oldest come first.
             self._said.pop(entry.peer, None)
-            self._said[entry.peer] = record.round, entry.speaks
+            self._said[entry.peer] = record.round, entry.max_version
         while self._said:
             oldest = next(iter(self._said))
-            if self._said[oldest][0] > record.round - SPOKEN_ROUNDS:
+            if self._said[oldest][0] > record.round - VERSION_VOTE_ROUNDS:
                 break
             del self._said[oldest]
 
     def is_quorum(self, version: int, votes: Votes, model: FaultModel) -> bool:
         """Whether members with a quorum of the `votes` have announced at least this version."""
-        said = votes.among(peer for peer, (_, speaks) in self._said.items() if speaks >= version)
+        said = votes.among(
+            peer for peer, (_, max_version) in self._said.items() if max_version >= version
+        )
         return said >= quorum(model, votes.total)
 
 
 class VersionHistory:
     """Version state before each round from 0 to the next one; extended by one thread."""
 
-    def __init__(self, manifest: Manifest, speaks: int) -> None:
-        """`speaks`: the highest version that this program supports."""
-        self.speaks = speaks
+    def __init__(self, manifest: Manifest, max_version: int) -> None:
+        """`max_version`: the highest version that this program supports."""
+        self.max_version = max_version
         self._manifest = manifest
         # Most rounds share one object.
         self._rounds = [VersionState(manifest.version)]
@@ -124,13 +126,13 @@ class VersionHistory:
     @property
     def outdated(self) -> bool:
         """Whether the next round uses a version that this program does not support."""
-        return self._rounds[-1].now > self.speaks
+        return self._rounds[-1].now > self.max_version
 
     @property
     def soon_outdated(self) -> bool:
         """Whether a round within `GOODBYE_ROUNDS` does: it is time to leave."""
         change = self.change
-        if change is None or change.version <= self.speaks:
+        if change is None or change.version <= self.max_version:
             return self.outdated
         return len(self._rounds) - 1 + GOODBYE_ROUNDS >= change.round
 
@@ -144,11 +146,13 @@ class VersionHistory:
 
     def before(self, length: int, records: Callable[[int], Record]) -> VersionHistory:
         """Return the states of a chain of the first `length` of these records."""
-        copy = VersionHistory(self._manifest, self.speaks)
+        copy = VersionHistory(self._manifest, self.max_version)
         copy._rounds = self._rounds[: length + 1]
         if length + 1 == len(self._rounds):
             # Most copies are of the whole chain, and reading entries from disk takes a while.
             copy._spoken = self._spoken.copy()
         else:
-            copy._spoken = VersionVotes(map(records, range(max(0, length - SPOKEN_ROUNDS), length)))
+            copy._spoken = VersionVotes(
+                map(records, range(max(0, length - VERSION_VOTE_ROUNDS), length))
+            )
         return copy

@@ -16,7 +16,7 @@ of them counted otherwise.
 
 Numbers of several bytes begin with the most significant.
 
-An aggregator that cannot aggregate sends the byte 5 (`SILENCE`) to abstain, so that nobody waits for
+An aggregator that cannot aggregate sends the byte 5 (`ABSTAIN`) to abstain, so that nobody waits for
 it.
 """
 
@@ -33,12 +33,12 @@ from ..wire.errors import ProtocolError
 from ..wire.manifest import MAX_MEMBERS
 from .layout import UpdateLayout
 from .sections import Section, most_sections, sections
-from .sign_vote import Signs, heard_in, heard_of
+from .sign_vote import Signs, selected_count, selected_positions
 from .update import DecodedUpdate, check_update, decode_update, encode_update
 
 FORMAT = 4
-SILENCE = bytes([5])
-SAID_NOTHING = content_id(SILENCE)
+ABSTAIN = bytes([5])
+ABSTENTION = content_id(ABSTAIN)
 """The content id that an abstaining aggregator announces."""
 
 _HEADER_BYTES = 7
@@ -59,7 +59,7 @@ class Aggregate:
     sections: int
     counted: tuple[bool, ...]
     """Whether each sign vote that the record names was counted, in its order."""
-    said: DecodedUpdate
+    update: DecodedUpdate
     """Positions and signs, for each run of the section."""
 
 
@@ -79,45 +79,53 @@ class Momentum:
         made._section, made._runs = self._section, [run.copy() for run in self._runs]
         return made
 
-    def hear(self, sums: Sequence[npt.NDArray[np.int32]], one_of: int, turn: int) -> None:
+    def add(self, sums: Sequence[npt.NDArray[np.int32]], rotation_steps: int, step: int) -> None:
         """Decay, and add the sums of the signs received for each run, (blocks, heard)."""
         for momentum, told in zip(self._runs, sums, strict=True):
             momentum -= momentum >> _FADES_BITS
-            momentum[:, heard_in(momentum.shape[1], one_of, turn)] += told << _WORTH_BITS
+            momentum[:, selected_positions(momentum.shape[1], rotation_steps, step)] += (
+                told << _WORTH_BITS
+            )
 
-    def speak(self, turn: int) -> DecodedUpdate:
+    def take_strongest(self, step: int) -> DecodedUpdate:
         """Take the strongest coefficients of each block out; of equals, the first in the block."""
         tensors = self._section.layout.tensors
         found = [
-            _strongest(momentum, tensor.top_k, turn)
+            _strongest(momentum, tensor.top_k, step)
             for momentum, tensor in zip(self._runs, tensors, strict=True)
         ]
         return DecodedUpdate([positions for positions, _ in found], [signs for _, signs in found])
 
 
 def summed(
-    section: Section, one_of: int, turn: int, sheets: Iterable[tuple[Sequence[Signs], int]]
+    section: Section,
+    rotation_steps: int,
+    step: int,
+    sign_votes: Iterable[tuple[Sequence[Signs], int]],
 ) -> list[npt.NDArray[np.int32]]:
     """Return the sums of the signs in these sign votes of a step for each run of a section, int32
-    (blocks, heard). `sheets`: sign votes with their update weights."""
+    (blocks, heard). `sign_votes`: sign votes with their update weights."""
     tensors = section.layout.tensors
-    sums = [np.zeros((each.blocks, heard_of(each, one_of, turn)), np.int32) for each in tensors]
-    for told, often in sheets:
+    sums = [
+        np.zeros((each.blocks, selected_count(each, rotation_steps, step)), np.int32)
+        for each in tensors
+    ]
+    for told, often in sign_votes:
         for total, signs in zip(sums, told, strict=True):
             total += signs if often == 1 else signs.astype(np.int32) * np.int32(often)
     return sums
 
 
-def encode_tally(section: Section, tally: Aggregate) -> bytes:
+def encode_aggregate(section: Section, aggregate: Aggregate) -> bytes:
     """Return the bytes of an aggregate of this section."""
-    numbers = (tally.section, tally.sections, len(tally.counted))
+    numbers = (aggregate.section, aggregate.sections, len(aggregate.counted))
     header = bytes([FORMAT]) + b"".join(number.to_bytes(2, "big") for number in numbers)
-    mask = np.packbits(np.array(tally.counted, np.uint8)).tobytes()
-    said = encode_update(section.layout, tally.said.positions, tally.said.signs)
+    mask = np.packbits(np.array(aggregate.counted, np.uint8)).tobytes()
+    said = encode_update(section.layout, aggregate.update.positions, aggregate.update.signs)
     return header + mask + said
 
 
-def decode_tally(layout: UpdateLayout, body: bytes) -> Aggregate:
+def decode_aggregate(layout: UpdateLayout, body: bytes) -> Aggregate:
     """Decode an aggregate of any section of a layout; memory and time are bounded by the layout.
 
     Raises `ProtocolError`: `malformed`, or as `decode_update` does.
@@ -132,48 +140,50 @@ def _opened(layout: UpdateLayout, body: bytes) -> tuple[int, int, tuple[bool, ..
     if len(body) < _HEADER_BYTES or body[0] != FORMAT:
         raise ProtocolError("malformed", "not an aggregate of a known format")
     numbers = (int.from_bytes(body[start : start + 2], "big") for start in (1, 3, 5))
-    number, count, sheets = numbers
+    number, count, sign_votes = numbers
     most = min(most_sections(layout), MAX_MEMBERS)
-    if not number < count <= most or sheets > MAX_MEMBERS:
-        raise ProtocolError("malformed", f"section {number} of {count}, with {sheets} sign votes")
-    mask = np.frombuffer(body, np.uint8, offset=_HEADER_BYTES)[: -(-sheets // 8)]
+    if not number < count <= most or sign_votes > MAX_MEMBERS:
+        raise ProtocolError(
+            "malformed", f"section {number} of {count}, with {sign_votes} sign votes"
+        )
+    mask = np.frombuffer(body, np.uint8, offset=_HEADER_BYTES)[: -(-sign_votes // 8)]
     bits = np.unpackbits(mask)
-    if len(bits) < sheets or bits[sheets:].any():
+    if len(bits) < sign_votes or bits[sign_votes:].any():
         raise ProtocolError("malformed", "the mask does not fit the number of sign votes")
     section = sections(layout, count)[number]
-    counted = tuple(bits[:sheets].astype(bool).tolist())
+    counted = tuple(bits[:sign_votes].astype(bool).tolist())
     return number, count, counted, section, body[_HEADER_BYTES + len(mask) :]
 
 
-def check_said(layout: UpdateLayout, body: bytes) -> None:
+def check_aggregate(layout: UpdateLayout, body: bytes) -> None:
     """Check an aggregator's body: an aggregate of any section, or an abstention. Raises as
-    `decode_tally` does."""
-    if body != SILENCE:
+    `decode_aggregate` does."""
+    if body != ABSTAIN:
         *_, section, said = _opened(layout, body)
         check_update(section.layout, said)
 
 
-def joined(layout: UpdateLayout, tallies: Sequence[Aggregate]) -> DecodedUpdate:
+def joined(layout: UpdateLayout, aggregates: Sequence[Aggregate]) -> DecodedUpdate:
     """Return aggregates of different sections as one update. Blocks without an aggregate have signs of
     0."""
     tensors = layout.tensors
     positions = [np.tile(np.arange(t.top_k, dtype=np.int16), (t.blocks, 1)) for t in tensors]
     signs = [np.zeros((tensor.blocks, tensor.top_k), np.int8) for tensor in tensors]
-    for tally in tallies:
-        section = sections(layout, tally.sections)[tally.section]
+    for aggregate in aggregates:
+        section = sections(layout, aggregate.sections)[aggregate.section]
         for index, run in enumerate(section.runs):
             own = slice(run.first, run.first + run.blocks)
-            positions[run.tensor][own] = tally.said.positions[index]
-            signs[run.tensor][own] = tally.said.signs[index]
+            positions[run.tensor][own] = aggregate.update.positions[index]
+            signs[run.tensor][own] = aggregate.update.signs[index]
     return DecodedUpdate(positions, signs)
 
 
-def tally_bytes(section: Section, sheets: int) -> int:
-    """Return the length of an aggregate of a section over `sheets` sign votes."""
-    return _HEADER_BYTES + -(-sheets // 8) + section.layout.body_bytes
+def aggregate_bytes(section: Section, sign_votes: int) -> int:
+    """Return the length of an aggregate of a section over `sign_votes` sign votes."""
+    return _HEADER_BYTES + -(-sign_votes // 8) + section.layout.body_bytes
 
 
-def longest_tally(layout: UpdateLayout) -> int:
+def max_aggregate_bytes(layout: UpdateLayout) -> int:
     """Return the largest length of an aggregate of any section."""
     return _HEADER_BYTES + -(-MAX_MEMBERS // 8) + layout.body_bytes
 
@@ -184,12 +194,12 @@ def place_of(body: bytes) -> tuple[int, int]:
 
 
 def _strongest(
-    momentum: npt.NDArray[np.int32], top_k: int, turn: int
+    momentum: npt.NDArray[np.int32], top_k: int, step: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
     """Take the strongest coefficients out. Returns their positions and signs, (blocks, top_k)."""
     # In slices of blocks: the search takes four times the memory of the momentum.
     found = [
-        _strongest_of(momentum[first : first + _BLOCKS_AT_ONCE], top_k, turn)
+        _strongest_of(momentum[first : first + _BLOCKS_AT_ONCE], top_k, step)
         for first in range(0, len(momentum), _BLOCKS_AT_ONCE)
     ]
     positions, signs = zip(*found, strict=True)
@@ -197,7 +207,7 @@ def _strongest(
 
 
 def _strongest_of(
-    momentum: npt.NDArray[np.int32], top_k: int, turn: int
+    momentum: npt.NDArray[np.int32], top_k: int, step: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
     elements = momentum.shape[1]
     # Strength and position in one number, distinct for all coefficients, so no sorting order matters.
@@ -208,6 +218,6 @@ def _strongest_of(
     values = np.take_along_axis(momentum, positions, axis=1)
     np.put_along_axis(momentum, positions, 0, axis=1)
     # A block without any signs yet has an aggregate as well: the next step undoes its effect.
-    at_zero = 1 if turn % 2 == 0 else -1
+    at_zero = 1 if step % 2 == 0 else -1
     signs = np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
     return positions, signs

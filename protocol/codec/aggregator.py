@@ -12,60 +12,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..wire.errors import ProtocolError
-from .aggregate import Aggregate, Momentum, decode_tally, encode_tally, summed
+from .aggregate import Aggregate, Momentum, decode_aggregate, encode_aggregate, summed
 from .sections import Section
 from .sign_vote import decode_part
 
-Told = tuple[bytes, int]
+CountedPart = tuple[bytes, int]
 """Part of a sign vote for a section, which decodes, and its update weight."""
 
 # Bytes per element: of the momentum, and of a second one and the sums (benchmarks/speaking.py).
 _HELD_BYTES = 4
-_SPEAKING_BYTES = 8
+_AGGREGATING_BYTES = 8
 
 
-def room_to_speak(elements: int, *, begun: bool = False) -> int:
+def aggregator_bytes(elements: int, *, begun: bool = False) -> int:
     """Return the bytes of memory that an aggregator takes for a section of this many elements; once it
     has `begun`, only those beyond its state."""
-    return elements * (_SPEAKING_BYTES if begun else _HELD_BYTES + _SPEAKING_BYTES)
+    return elements * (_AGGREGATING_BYTES if begun else _HELD_BYTES + _AGGREGATING_BYTES)
 
 
 class Aggregator:
     """One aggregator of a committee."""
 
-    def __init__(self, section: Section, number: int, count: int, one_of: int) -> None:
+    def __init__(self, section: Section, number: int, count: int, rotation_steps: int) -> None:
         """`number`: its section, of `count`. It starts with no sign votes received."""
         self._section = section
         self._place = number, count
-        self._one_of = one_of
+        self._rotation_steps = rotation_steps
         self._momentum = Momentum(section)
         # Of the step that is not settled yet: its number, the received parts, the own aggregate. Parts
         # are kept encoded: decoded, they are eight times as long.
-        self._turn = -1
-        self._told: list[Told | None] = []
+        self._step = -1
+        self._told: list[CountedPart | None] = []
         self._said: bytes | None = None
         self._after = self._momentum
 
-    def say(self, turn: int, parts: Sequence[tuple[bytes | None, int]]) -> bytes:
+    def aggregate(self, step: int, parts: Sequence[tuple[bytes | None, int]]) -> bytes:
         """Return the aggregate of a step. `parts`: this section's part of each sign vote that the
         record names, in its order, None if it was not received, with its update weight. A part that
         does not decode counts as missing: no aggregator can count it."""
-        self._turn, self._told = turn, [self._read(turn, *part) for part in parts]
+        self._step, self._told = step, [self._read(step, *part) for part in parts]
         counted = tuple(told is not None for told in self._told)
-        self._said, self._after = self._tally(counted)
+        self._said, self._after = self._aggregate(counted)
         return self._said
 
     def settle(self, agreed: bytes) -> bool:
         """Adopt the state that follows from the agreed aggregate of the step that this aggregator last
         computed. Returns whether it can. The aggregate is of this section, and decodes."""
         if agreed != self._said:
-            counted = decode_tally(self._section.whole, agreed).counted
+            counted = decode_aggregate(self._section.whole, agreed).counted
             known = [told is not None for told in self._told]
             if len(counted) != len(known) or any(
                 theirs and not ours for theirs, ours in zip(counted, known, strict=True)
             ):
                 return False
-            found, self._after = self._tally(counted)
+            found, self._after = self._aggregate(counted)
             if found != agreed:
                 # The committee's majority is byzantine: no state of an honest aggregator leads to this
                 # aggregate.
@@ -73,25 +73,27 @@ class Aggregator:
         self._momentum = self._after
         return True
 
-    def _tally(self, counted: Sequence[bool]) -> tuple[bytes, Momentum]:
+    def _aggregate(self, counted: Sequence[bool]) -> tuple[bytes, Momentum]:
         """Return the aggregate of the sign votes that are counted, and the momentum after it."""
         counting = (t for t, yes in zip(self._told, counted, strict=True) if yes and t is not None)
-        sheets = (
-            (decode_part(self._section, self._one_of, self._turn, part), often)
+        sign_votes = (
+            (decode_part(self._section, self._rotation_steps, self._step, part), often)
             for part, often in counting
         )
         momentum = self._momentum.copy()
-        sums = summed(self._section, self._one_of, self._turn, sheets)
-        momentum.hear(sums, self._one_of, self._turn)
-        said = momentum.speak(self._turn)
+        sums = summed(self._section, self._rotation_steps, self._step, sign_votes)
+        momentum.add(sums, self._rotation_steps, self._step)
+        said = momentum.take_strongest(self._step)
         number, count = self._place
-        return encode_tally(self._section, Aggregate(number, count, tuple(counted), said)), momentum
+        return encode_aggregate(
+            self._section, Aggregate(number, count, tuple(counted), said)
+        ), momentum
 
-    def _read(self, turn: int, part: bytes | None, often: int) -> Told | None:
+    def _read(self, step: int, part: bytes | None, often: int) -> CountedPart | None:
         if part is None:
             return None
         try:
-            decode_part(self._section, self._one_of, turn, part)
+            decode_part(self._section, self._rotation_steps, step, part)
         except ProtocolError:
             return None
         return part, often

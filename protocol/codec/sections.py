@@ -49,7 +49,7 @@ def most_sections(layout: UpdateLayout) -> int:
     return sum(tensor.blocks for tensor in layout.tensors)
 
 
-def panel_count(members: int, size: int, most: int) -> int:
+def committee_count(members: int, size: int, most: int) -> int:
     """Return the number of committees that `members` members form."""
     return max(1, min(members // size, most))
 

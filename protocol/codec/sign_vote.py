@@ -1,9 +1,9 @@
 """Sign votes: the signs that a member sends to the aggregators, and their bytes.
 
 Of each block a member sends the signs of a few coefficients of its gradient. The step selects them, not
-the member: the coefficients of a block rotate, one part of them after the other (`heard_in`), and all
-members send the same ones. So a sign vote has no positions, and the aggregators' sums are spread over
-all coefficients and all members.
+the member: the coefficients of a block rotate, one part of them after the other (`selected_positions`),
+and all members send the same ones. So a sign vote has no positions, and the aggregators' sums are spread
+over all coefficients and all members.
 
 A sign vote is cut into parts, one for each section of the layout, which only the aggregators of that
 section need. A part is a blob of its own:
@@ -41,31 +41,33 @@ _DOMAIN = b"distro-node turns of coefficients"
 
 def step_of(round: int) -> int:
     """Return the step, from 0, that a round belongs to; its sign votes have that number as their
-    `turn`. A step has two rounds, and the first step begins with round 1."""
+    `step`. A step has two rounds, and the first step begins with round 1."""
     return (round - 1) // 2
 
 
-def heard_in(elements: int, one_of: int, turn: int) -> npt.NDArray[np.int32]:
+def selected_positions(elements: int, rotation_steps: int, step: int) -> npt.NDArray[np.int32]:
     """Return the positions selected in a step, ascending, of a block with this many elements: in any
-    `one_of` consecutive steps each position is selected once. Read-only."""
-    return _heard_in(elements, one_of, turn % one_of)
+    `rotation_steps` consecutive steps each position is selected once. Read-only."""
+    return _selected_positions(elements, rotation_steps, step % rotation_steps)
 
 
-def heard_of(tensor: TensorLayout, one_of: int, turn: int) -> int:
+def selected_count(tensor: TensorLayout, rotation_steps: int, step: int) -> int:
     """Return the number of coefficients selected in each block of a tensor."""
-    return len(heard_in(tensor.elements, one_of, turn))
+    return len(selected_positions(tensor.elements, rotation_steps, step))
 
 
-def sign_of_nothing(one_of: int, turn: int) -> int:
+def zero_sign(rotation_steps: int, step: int) -> int:
     """Return the sign that is sent for a coefficient of 0; it alternates from one rotation to the
     next."""
-    return 1 if turn // one_of % 2 == 0 else -1
+    return 1 if step // rotation_steps % 2 == 0 else -1
 
 
-def part_bytes(section: Section, one_of: int, turn: int) -> int:
+def part_bytes(section: Section, rotation_steps: int, step: int) -> int:
     """Return the length of a section's part."""
     tensors = section.layout.tensors
-    return 1 + -(-sum(each.blocks * heard_of(each, one_of, turn) for each in tensors) // 8)
+    return 1 + -(
+        -sum(each.blocks * selected_count(each, rotation_steps, step) for each in tensors) // 8
+    )
 
 
 def encode_part(section: Section, signs: Sequence[Signs]) -> bytes:
@@ -73,13 +75,13 @@ def encode_part(section: Section, signs: Sequence[Signs]) -> bytes:
     return _packed([(each.ravel() < 0).view(np.uint8) for each in signs])
 
 
-def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[Signs]:
+def decode_part(section: Section, rotation_steps: int, step: int, part: bytes) -> list[Signs]:
     """Return the signs that a part contains for each run of its section. Memory and time are bounded by
     the section.
 
     Raises `ProtocolError`: `malformed` if these bytes are not a part of this section in this step.
     """
-    size = part_bytes(section, one_of, turn)
+    size = part_bytes(section, rotation_steps, step)
     if len(part) != size:
         raise ProtocolError("malformed", f"{len(part)} bytes instead of {size}")
     if part[0] != PART_FORMAT:
@@ -89,7 +91,7 @@ def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[S
     bits = np.unpackbits(np.frombuffer(part, np.uint8, offset=1))
     signs = []
     for tensor in section.layout.tensors:
-        heard = heard_of(tensor, one_of, turn)
+        heard = selected_count(tensor, rotation_steps, step)
         own, bits = np.split(bits, [tensor.blocks * heard])
         signs.append((1 - 2 * own.astype(np.int8)).reshape(tensor.blocks, heard))
     if bits.any():
@@ -97,19 +99,19 @@ def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[S
     return signs
 
 
-def cut_sheet(
-    whole: Section, cut: Sequence[Section], one_of: int, turn: int, part: bytes
+def cut_sign_vote(
+    whole: Section, cut: Sequence[Section], rotation_steps: int, step: int, part: bytes
 ) -> list[bytes]:
     """Cut the part of a layout as one section into the parts of the sections `cut`. Their content is
     not checked.
 
     Raises `ProtocolError`: `malformed` if the length of `part` is wrong.
     """
-    size = part_bytes(whole, one_of, turn)
+    size = part_bytes(whole, rotation_steps, step)
     if len(part) != size:
         raise ProtocolError("malformed", f"{len(part)} bytes instead of {size}")
     tensors = whole.layout.tensors
-    heard = [heard_of(tensor, one_of, turn) for tensor in tensors]
+    heard = [selected_count(tensor, rotation_steps, step) for tensor in tensors]
     begins = [0, *accumulate(t.blocks * each for t, each in zip(tensors, heard, strict=True))]
     data = np.frombuffer(part, np.uint8, offset=1)
 
@@ -128,8 +130,10 @@ def _packed(bits: Sequence[npt.NDArray[np.uint8]]) -> bytes:
 
 
 @cache
-def _heard_in(elements: int, one_of: int, turn: int) -> npt.NDArray[np.int32]:
-    ranks = np.arange(turn * elements // one_of, (turn + 1) * elements // one_of, dtype=np.uint64)
+def _selected_positions(elements: int, rotation_steps: int, step: int) -> npt.NDArray[np.int32]:
+    ranks = np.arange(
+        step * elements // rotation_steps, (step + 1) * elements // rotation_steps, dtype=np.uint64
+    )
     # Neighbouring coefficients are correlated, so those selected together are not neighbours.
     keys = permutation_keys(_DOMAIN + elements.to_bytes(4, "little"))[:, np.newaxis]
     positions = np.sort(permute(ranks, elements, keys)).astype(np.int32)

@@ -21,22 +21,22 @@ from itertools import zip_longest
 from ...crypto.hashing import CONTENT_ID_BYTES, ContentId, content_id
 from ..wire.errors import ProtocolError
 
-_NODE, _SHEET = bytes([2]), bytes([3])
+_NODE, _SIGN_VOTE = bytes([2]), bytes([3])
 _NAME = b"distro-node part of a sheet"
 
 
-def sheet_id(parts: Sequence[ContentId]) -> ContentId:
+def sign_vote_id(parts: Sequence[ContentId]) -> ContentId:
     """Return the id of the sign vote with these parts, at least one."""
     *_, (top,) = _levels(parts)
     return _called(len(parts), top)
 
 
-def part_name(sheet: ContentId, section: int, sections: int) -> ContentId:
+def part_name(sign_vote: ContentId, section: int, sections: int) -> ContentId:
     """Return the name by which a section's part of a sign vote, cut into `sections`, is requested."""
-    return content_id(_NAME + sheet + section.to_bytes(2, "big") + sections.to_bytes(2, "big"))
+    return content_id(_NAME + sign_vote + section.to_bytes(2, "big") + sections.to_bytes(2, "big"))
 
 
-def with_way(parts: Sequence[ContentId], section: int, part: bytes) -> bytes:
+def with_proof(parts: Sequence[ContentId], section: int, part: bytes) -> bytes:
     """Return a section's part, followed by its inclusion proof."""
     place, way = section, b""
     for level in _levels(parts):
@@ -47,7 +47,7 @@ def with_way(parts: Sequence[ContentId], section: int, part: bytes) -> bytes:
     return part + way
 
 
-def way_bytes(section: int, sections: int) -> int:
+def proof_bytes(section: int, sections: int) -> int:
     """Return the length of the inclusion proof of a section's part."""
     place, nodes, beside = section, sections, 0
     while nodes > 1:
@@ -56,13 +56,13 @@ def way_bytes(section: int, sections: int) -> int:
     return beside * CONTENT_ID_BYTES
 
 
-def open_part(sheet: ContentId, section: int, sections: int, data: bytes) -> bytes:
-    """Return the part out of the output of `with_way`, after checking its inclusion proof.
+def open_part(sign_vote: ContentId, section: int, sections: int, data: bytes) -> bytes:
+    """Return the part out of the output of `with_proof`, after checking its inclusion proof.
 
     Raises `ProtocolError`: `malformed` if it is not this section's part of this sign vote, cut into
     `sections`.
     """
-    end = len(data) - way_bytes(section, sections)
+    end = len(data) - proof_bytes(section, sections)
     if end < 0:
         raise ProtocolError("malformed", f"{len(data)} bytes are too few for a part of a sign vote")
     part, place, nodes = data[:end], section, sections
@@ -73,7 +73,7 @@ def open_part(sheet: ContentId, section: int, sections: int, data: bytes) -> byt
             end += CONTENT_ID_BYTES
             found = content_id(_NODE + (beside + found if place & 1 else found + beside))
         place, nodes = place // 2, -(-nodes // 2)
-    if _called(sections, found) != sheet:
+    if _called(sections, found) != sign_vote:
         raise ProtocolError("malformed", "these bytes are not a part of that sign vote")
     return part
 
@@ -90,4 +90,4 @@ def _levels(parts: Sequence[ContentId]) -> Iterator[Sequence[ContentId]]:
 
 
 def _called(sections: int, top: ContentId) -> ContentId:
-    return content_id(_SHEET + sections.to_bytes(2, "big") + top)
+    return content_id(_SIGN_VOTE + sections.to_bytes(2, "big") + top)

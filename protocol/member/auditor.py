@@ -27,8 +27,8 @@ from ..chain.ledger import Ledger
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.messages import (
-    MAX_LOOKS,
-    MAX_LOOKS_AGAIN,
+    MAX_AUDITS,
+    MAX_REAUDITS,
     AuditEntry,
     AuditMessage,
     AuditScore,
@@ -41,7 +41,7 @@ from .effects import Effect, RunReaudit, ScoreAudit, Train
 from .inputs import AuditScored, ReauditDone
 
 # Number of results that wait for a record; more than honest members send while they are fresh.
-_MAX_WAITING = 4 * MAX_LOOKS
+_MAX_WAITING = 4 * MAX_AUDITS
 
 Sign = Callable[[str, bytes], Envelope]
 
@@ -75,10 +75,10 @@ class Auditor:
 
     # What to do
 
-    def beside(self, effect: Train, ledger: Ledger) -> Train:
+    def with_audit(self, effect: Train, ledger: Ledger) -> Train:
         """Return the training effect with the drawn audit added, if there is one."""
-        work = ledger.work
-        if work is None or effect.aside or not effect.samples:
+        work = ledger.audits
+        if work is None or effect.long or not effect.samples:
             return effect
         base = work.bound_in(effect.round)
         if base < 1:
@@ -88,14 +88,14 @@ class Auditor:
         if look is None or dealt is None:
             return effect
         self._drawn[effect.round] = look
-        return replace(effect, look=dealt[look.sequence], look_share=len(dealt))
+        return replace(effect, audit=dealt[look.sequence], audit_share=len(dealt))
 
     def applied(self, round: int, ledger: Ledger) -> list[Effect]:
         """Return the audits to score now that the record is applied, so that its updates are here."""
         for old in [number for number in self._drawn if number <= round - FRESH]:
             del self._drawn[old]
         look = self._drawn.get(round)
-        if look is None or ledger.work is None:
+        if look is None or ledger.audits is None:
             return []
         entry = ledger[round].record.update_by(look.peer)
         if entry is not None:
@@ -103,29 +103,29 @@ class Auditor:
         del self._drawn[round]
         return []
 
-    def judged(self, what: AuditScored, ledger: Ledger) -> list[tuple[str, Message]]:
+    def scored(self, what: AuditScored, ledger: Ledger) -> list[tuple[str, Message]]:
         """Return the message that announces a scored audit, if there is anything to announce."""
         look = self._drawn.pop(what.round, None)
-        if look is None or ledger.work is None or what.squares == 0 or what.round >= len(ledger):
+        if look is None or ledger.audits is None or what.squares == 0 or what.round >= len(ledger):
             return []
-        base = ledger.work.bound_in(what.round)
+        base = ledger.audits.bound_in(what.round)
         secret = self._secret(base, ledger.parent(base))
         parent = ledger.parent(what.round)
         said = AuditMessage(what.round, parent, secret, what.total, what.squares, what.beginning)
-        return [("check", said)]
+        return [("audit", said)]
 
-    def called(self, ledger: Ledger) -> list[Effect]:
+    def reaudits_due(self, ledger: Ledger) -> list[Effect]:
         """Return the re-audits to which the beacon of the last record calls this member."""
-        work, now = ledger.work, len(ledger)
+        work, now = ledger.audits, len(ledger)
         if work is None:
             return []
-        disputes = work.accounts.disputes
+        disputes = work.reputation.disputes
         self._again = {first: scores for first, scores in self._again.items() if first in disputes}
         effects: list[Effect] = []
         for first, dispute in disputes.items():
-            if dispute.since + LAG != now - 1 or not work.accounts.may_look_again(self._me, first):
+            if dispute.since + LAG != now - 1 or not work.reputation.may_reaudit(self._me, first):
                 continue
-            numbers = work.sequences_again(self._me, first)
+            numbers = work.reaudit_sequences(self._me, first)
             dealt = ledger.share(first.round, first.peer)
             entry = ledger[first.round].record.update_by(first.peer)
             if numbers is None or dealt is None or entry is None:
@@ -134,18 +134,18 @@ class Auditor:
             effects.append(RunReaudit(first, entry.update, samples, len(dealt)))
         return effects
 
-    def looked_again(self, what: ReauditDone, ledger: Ledger) -> None:
+    def note_reaudit(self, what: ReauditDone, ledger: Ledger) -> None:
         """Note the scores of a finished re-audit."""
-        work = ledger.work
-        if work is not None and what.first in work.accounts.disputes and what.scores:
+        work = ledger.audits
+        if work is not None and what.first in work.reputation.disputes and what.scores:
             self._again[what.first] = what.scores
 
-    def to_tell(self, ledger: Ledger) -> list[tuple[str, Message]]:
+    def finished_reaudits(self, ledger: Ledger) -> list[tuple[str, Message]]:
         """Return the finished re-audits to announce, once each."""
         said: list[tuple[str, Message]] = []
         for first, scores in self._again.items():
             parent = ledger.parent(first.round)
-            said.append(("recheck", ReauditMessage(first.round, parent, first.checker, scores)))
+            said.append(("reaudit", ReauditMessage(first.round, parent, first.auditor, scores)))
         self._again.clear()
         return said
 
@@ -155,9 +155,9 @@ class Auditor:
         self, sender: PeerId, message: AuditMessage | ReauditMessage, ledger: Ledger
     ) -> None:
         """Check an audit before it is forwarded. Raises `ProtocolError`."""
-        work, now = ledger.work, len(ledger)
+        work, now = ledger.audits, len(ledger)
         if work is None:
-            raise ProtocolError("look", "an audit in a swarm that does not audit work")
+            raise ProtocolError("audit", "an audit in a swarm that does not audit work")
         # A dispute may begin with an audit that is just fresh enough, and goes on from there.
         lasts = FRESH if isinstance(message, AuditMessage) else FRESH + OPEN
         if not now - lasts < message.round < now:
@@ -166,12 +166,12 @@ class Auditor:
             raise ProtocolError("wrong_parent", "an audit on another chain")
         if isinstance(message, AuditMessage):
             entry = _first_entry(sender, message, bytes(64))
-            work.first_look(entry, now)
+            work.audit_of(entry, now)
             known = self._firsts.get((sender, message.round))
         else:
             entry = _second_entry(sender, message, bytes(64))
-            work.second_look(entry)
-            known = self._seconds.get((sender, message.checker, message.round))
+            work.reaudit_of(entry)
+            known = self._seconds.get((sender, message.auditor, message.round))
         if known is not None and replace(known, signature=entry.signature) != entry:
             # Otherwise one secret would allow as many messages to every peer as there are numbers.
             raise ProtocolError("equivocation", "a second, different message about the same audit")
@@ -183,33 +183,33 @@ class Auditor:
                 first = _first_entry(sender, message, signature)
                 self._firsts.setdefault((sender, message.round), first)
         elif len(self._seconds) < _MAX_WAITING:
-            key = sender, message.checker, message.round
+            key = sender, message.auditor, message.round
             self._seconds.setdefault(key, _second_entry(sender, message, signature))
 
     def entries(self, ledger: Ledger) -> tuple[tuple[AuditEntry, ...], tuple[ReauditEntry, ...]]:
         """Return audits for the next record, the oldest first if they are too many."""
         self.forget(ledger)
-        firsts = sorted(self._firsts.values(), key=lambda e: (e.round, e.checker))[:MAX_LOOKS]
-        seconds = sorted(self._seconds.values(), key=lambda e: (e.round, e.looker, e.checker))
+        firsts = sorted(self._firsts.values(), key=lambda e: (e.round, e.auditor))[:MAX_AUDITS]
+        seconds = sorted(self._seconds.values(), key=lambda e: (e.round, e.reauditor, e.auditor))
         return (
-            tuple(sorted(firsts, key=lambda e: (e.checker, e.round))),
-            tuple(sorted(seconds[:MAX_LOOKS_AGAIN], key=lambda e: (e.looker, e.checker, e.round))),
+            tuple(sorted(firsts, key=lambda e: (e.auditor, e.round))),
+            tuple(sorted(seconds[:MAX_REAUDITS], key=lambda e: (e.reauditor, e.auditor, e.round))),
         )
 
     def forget(self, ledger: Ledger) -> None:
         """Drop audits that are recorded, or cannot be recorded on this chain any more."""
-        work, now = ledger.work, len(ledger)
+        work, now = ledger.audits, len(ledger)
         if work is None:
             return
         self._firsts = {
             key: entry
             for key, entry in self._firsts.items()
-            if _holds(partial(work.first_look, entry, now))
+            if _holds(partial(work.audit_of, entry, now))
         }
         self._seconds = {
             key: entry
             for key, entry in self._seconds.items()
-            if _holds(partial(work.second_look, entry))
+            if _holds(partial(work.reaudit_of, entry))
         }
 
     def start_over(self) -> None:
@@ -225,13 +225,13 @@ class Auditor:
         return content_id(made.signature)[:SECRET_BYTES]
 
 
-def _first_entry(checker: PeerId, said: AuditMessage, signature: bytes) -> AuditEntry:
+def _first_entry(auditor: PeerId, said: AuditMessage, signature: bytes) -> AuditEntry:
     score = said.total, said.squares
-    return AuditEntry(checker, said.round, said.secret, *score, signature, said.beginning)
+    return AuditEntry(auditor, said.round, said.secret, *score, signature, said.first_half)
 
 
-def _second_entry(looker: PeerId, said: ReauditMessage, signature: bytes) -> ReauditEntry:
-    return ReauditEntry(looker, said.round, said.checker, said.scores, signature)
+def _second_entry(reauditor: PeerId, said: ReauditMessage, signature: bytes) -> ReauditEntry:
+    return ReauditEntry(reauditor, said.round, said.auditor, said.scores, signature)
 
 
 def _holds(look: Callable[[], object]) -> bool:

@@ -119,7 +119,7 @@ class ProposalReview:
             collect=pacing.collect,
             proposed=self._came.get(slot, start),
             ready=ready,
-            knows_pace=pacing.round_seconds is not None,
+            pace_known=pacing.round_seconds is not None,
         )
 
 
@@ -136,12 +136,12 @@ def judge_completeness(
     collect: float,
     proposed: float,
     ready: bool,
-    knows_pace: bool,
+    pace_known: bool,
 ) -> Completeness:
     """Judge a fresh record that was proposed for a slot at the time `proposed`.
 
     The round began at `start`, and a leader waits `collect` seconds for its updates. `ready` says
-    whether this member has stopped waiting for updates; until then it cannot tell. `knows_pace` says
+    whether this member has stopped waiting for updates; until then it cannot tell. `pace_known` says
     whether `collect` was observed: a member that was just started waits much longer than the others, so
     it accepts a record that names most of what is `due`.
     """
@@ -155,4 +155,4 @@ def judge_completeness(
     if missed:
         return "incomplete"
     most = 2 * sum(entry.peer in due for entry in record.updates) > len(due)
-    return "complete" if ready or (most and not knows_pace) else "unknown"
+    return "complete" if ready or (most and not pace_known) else "unknown"

@@ -64,17 +64,17 @@ class Train:
     round: int
     parent: RecordId
     samples: tuple[int, ...]
-    dealt: int
+    assigned_in: int
     """The round that assigns them."""
-    look: int | None = None
+    audit: int | None = None
     """A sample of another member's share to compute as well, for an audit (`ScoreAudit`)."""
-    look_share: int = 0
+    audit_share: int = 0
     """Number of samples in that share."""
 
     @property
-    def aside(self) -> bool:
+    def long(self) -> bool:
         """Whether rounds are applied during this training, since it is due several rounds later."""
-        return self.dealt < self.round
+        return self.assigned_in < self.round
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class MakeAggregate:
     round: int
     section: int
     sections: int
-    told: Record
+    sign_votes: Record
     counts: tuple[int, ...]
     """Weights of its sign votes in the sums, in their order."""
     agreed: tuple[ContentId, ...]
@@ -175,16 +175,16 @@ NoteKind = Literal[
     "joined",
     "left",
     "silent",
-    "turned_away",
+    "dismissed",
     "admitted",
-    "counted_out",
+    "presumed_gone",
     "expelled",
     "late",
     "skipped",
     "incomplete",
     "mismatch",
     "forked",
-    "moved_on",
+    "finalized",
     "version",
     # In swarms with audits.
     ReputationEventKind,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...crypto.identity import PeerId
-from ..audit.reputation_events import ReputationEvent, ReputationSnapshot, changes, picture
+from ..audit.reputation_events import ReputationEvent, ReputationSnapshot, changes, take_snapshot
 from ..chain.audits import AuditLedger
 from ..chain.versions import VersionChange
 from ..wire.messages import Record
@@ -18,8 +18,8 @@ def notes_of(record: Record, me: PeerId) -> list[Note]:
     notes = [Note("decided", record.round)]
     notes += [Note("admitted", record.round, entry.peer) for entry in record.admitted]
     for departure in record.departed:
-        counted_out = departure.peer == me and departure.reason == "silent"
-        kind = "counted_out" if counted_out else departure.reason
+        presumed_gone = departure.peer == me and departure.reason == "silent"
+        kind = "presumed_gone" if presumed_gone else departure.reason
         notes.append(Note(kind, record.round, departure.peer))
     return notes + [Note("expelled", record.round, entry.peer) for entry in record.evidence]
 
@@ -31,19 +31,19 @@ def notes_of_change(before: VersionChange | None, now: VersionChange | None) -> 
     return [Note("version", now.round, None, str(now.version))]
 
 
-def picture_of(work: AuditLedger | None) -> ReputationSnapshot | None:
+def snapshot_of(work: AuditLedger | None) -> ReputationSnapshot | None:
     """Return everyone's reputation before a record; None in a swarm without audits."""
-    return None if work is None else picture(work.accounts)
+    return None if work is None else take_snapshot(work.reputation)
 
 
-def notes_of_work(
+def notes_of_audits(
     before: ReputationSnapshot | None, work: AuditLedger | None, round: int, me: PeerId
 ) -> list[Note]:
     """Return the reputation events of the record of `round`, since `before`."""
     if before is None or work is None:
         return []
-    found = changes(before, work.accounts, round)
-    return notes_of_changes(found, len(work.accounts.votes), round, me)
+    found = changes(before, work.reputation, round)
+    return notes_of_changes(found, len(work.reputation.votes), round, me)
 
 
 def notes_of_changes(
@@ -61,7 +61,7 @@ def notes_of_changes(
             notes.append(note)
         elif change.kind in ("votes_gained", "votes_lost"):
             votes.append(note)
-        elif change.kind != "check_low":
+        elif change.kind != "audit_low":
             # A low audit alone accuses no member.
             notes.append(note)
     if len(votes) > _NAMED:

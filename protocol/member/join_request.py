@@ -8,7 +8,7 @@ from ..wire.messages import JoinRequest
 _REPEAT_SECONDS = 2.0
 # How long a newcomer tries to catch up with the chain before it asks. If rounds are shorter than an
 # update's transfer, it never catches up; and once it is a member, the others wait for it.
-_BEHIND_SECONDS = 10.0
+_LAG_SECONDS = 10.0
 
 
 class AdmissionRequest:
@@ -27,7 +27,7 @@ class AdmissionRequest:
         """
         if current:
             self._current = now
-        early = now - self._current < _BEHIND_SECONDS and not current
+        early = now - self._current < _LAG_SECONDS and not current
         if early or (self._round == round and now - self._last < _REPEAT_SECONDS):
             return None
         self._last, self._round = now, round

@@ -15,7 +15,7 @@ from .message_store import FUTURE_ROUNDS
 
 _SYNC_SECONDS = 2.0
 # After a message of a later round: some peer has the records in between.
-_SYNC_BEHIND_SECONDS = 0.5
+_SYNC_LAG_SECONDS = 0.5
 # A member that sees one decision after another may still fall behind, if the decisions get older and
 # older: gossip queues, and does not show how far the others are. So it asks occasionally in any case.
 _TIP_SECONDS = 10.0
@@ -87,7 +87,7 @@ class LagDetector:
         often whatever the news.
         """
         effects: list[Effect] = []
-        wait = _SYNC_BEHIND_SECONDS if self._behind else max(_SYNC_SECONDS, patience)
+        wait = _SYNC_LAG_SECONDS if self._behind else max(_SYNC_SECONDS, patience)
         anyway = _SYNC_SECONDS if follows else max(_TIP_SECONDS, patience)
         asked = now - self._last_sync
         if asked >= anyway or min(asked, now - last) >= wait:

@@ -80,7 +80,7 @@ class Liveness:
         """Return the leave of `peer` and its signature."""
         return self._leaves.get(peer)
 
-    def last_heard(self, peer: PeerId) -> float | None:
+    def last_message_time(self, peer: PeerId) -> float | None:
         """Return when a message of `peer` last arrived."""
         return self._heard.get(peer)
 

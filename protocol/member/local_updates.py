@@ -43,7 +43,7 @@ def announcement_of(
         loss=made.loss,
         fingerprint=fingerprint,
         capacity=capacity,
-        speaks=ledger.versions.speaks,
+        max_version=ledger.versions.max_version,
         commitment=commitment,
     )
 
@@ -92,27 +92,29 @@ class Training:
     def owes(self, due: int, dealt: int, ledger: Ledger) -> bool:
         """Whether the swarm waits for this member's work that is assigned in one round and due in
         another; an aggregate is assigned by the round in which it is due."""
-        if ledger.manifest.speaks(due):
-            return due == dealt == len(ledger) and self._me in ledger.dealing.due(due)
-        works = ledger.dealing.works(self._me)
+        if ledger.manifest.aggregates_in(due):
+            return due == dealt == len(ledger) and self._me in ledger.assignments.due(due)
+        works = ledger.assignments.works(self._me)
         return any((due, dealt) == (work_due, work_dealt) for work_due, work_dealt, _ in works)
 
-    def next_tally(
+    def next_aggregate(
         self, ledger: Ledger, *, announced: bool, patience: float
     ) -> list[MakeAggregate]:
         """Return the aggregate to make for the round at the tip, once the record of the round before is
         applied; empty unless this member is an aggregator there. It waits `patience` seconds for missing
         sign votes."""
-        tip, speaking = len(ledger), ledger.speaking
+        tip, committee_chain = len(ledger), ledger.committee_chain
         asked = announced or self._asked == tip
-        if speaking is None or asked or not self.owes(tip, tip, ledger):
+        if committee_chain is None or asked or not self.owes(tip, tip, ledger):
             return []
-        place, told = speaking.place(tip, self._me), ledger[tip - 1].record
+        place, told = committee_chain.place(tip, self._me), ledger[tip - 1].record
         assert place is not None  # or nothing would be due
         self._asked = tip
-        found = ledger.dealing.counts(told)
+        found = ledger.assignments.counts(told)
         counts = tuple(found[entry.peer] for entry in told.updates)
-        return [MakeAggregate(tip, *place, told, counts, speaking.agreed(place[0]), patience)]
+        return [
+            MakeAggregate(tip, *place, told, counts, committee_chain.agreed(place[0]), patience)
+        ]
 
     def next_work(self, ledger: Ledger, *, announced: bool) -> list[Train]:
         """Return what to compute next, as a member of the round at the tip of `ledger`.
@@ -128,7 +130,7 @@ class Training:
             self._told, self._ahead, told = _NOTHING, None, -1
         if told > tip or (told == tip and not announced):
             return []
-        for due, dealt, samples in ledger.dealing.works(self._me):
+        for due, dealt, samples in ledger.assignments.works(self._me):
             if not ledger.manifest.schedule.trains(due):
                 continue
             if due == tip:

@@ -33,7 +33,7 @@ from ..wire.messages import (
     round_of,
 )
 from .effects import CompareChains, Effect, LogMessage, Note, Publish, StoreEntry, StoreFinality
-from .events import notes_of, notes_of_change, notes_of_work, picture_of
+from .events import notes_of, notes_of_audits, notes_of_change, snapshot_of
 from .inputs import (
     Applied,
     AuditScored,
@@ -59,9 +59,9 @@ from .round_io import RoundInput
 from .states import move
 
 # Kinds that do not bind their sender, and so need not survive a restart.
-_FLEETING = ("heartbeat", "join", "evidence", "check", "recheck")
+_FLEETING = ("heartbeat", "join", "evidence", "audit", "reaudit")
 # Part of a round's wait for updates that aggregators wait for missing sign votes.
-_SHEETS_SHARE = 0.5
+_SIGN_VOTES_SHARE = 0.5
 
 
 class Member(MemberParts):
@@ -140,9 +140,9 @@ class Member(MemberParts):
             case Trained():
                 return self._trained(what, now)
             case AuditScored():
-                effects = self._say_all(self._looking.judged(what, self._ledger), now)
+                effects = self._send_all(self._auditor.scored(what, self._ledger), now)
             case ReauditDone():
-                self._looking.looked_again(what, self._ledger)
+                self._auditor.note_reaudit(what, self._ledger)
                 effects = []
             case Applied():
                 return self._applied(what, now)
@@ -201,7 +201,7 @@ class Member(MemberParts):
         """Switch to a heavier chain: drop what was applied since the fork and rejoin."""
         ledger.held, self._ledger = self._ledger.bound, ledger
         self._lease.start_over()
-        self._looking.start_over()
+        self._auditor.start_over()
         self._listening.begin(now)
         self._enter_round(now)
         self.restore(self._inbox.start_over(), now)
@@ -227,7 +227,7 @@ class Member(MemberParts):
         self._holdings.applied(what.round, {entry.update for entry in record.updates})
         if self.at_tip:
             self._current.start = now
-        effects = self._looking.applied(what.round, self._ledger)
+        effects = self._auditor.applied(what.round, self._ledger)
         return [*effects, *self._fetch_announced(), *self._step(now)]
 
     def _leave(self, now: float) -> list[Effect]:
@@ -242,9 +242,9 @@ class Member(MemberParts):
         effects: list[Effect] = []
         if self.is_member and not self._leaving:
             # At the end of the run the others wait for our heartbeat for the round that never comes.
-            told = self._said_end or not self.is_finished
-            if now - self._last_said > self._pacing.heartbeat or not told:
-                self._said_end = self.is_finished
+            told = self._sent_end or not self.is_finished
+            if now - self._last_sent > self._pacing.heartbeat or not told:
+                self._sent_end = self.is_finished
                 self._count += 1
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
         elif self._wants_in and (request := self._admission.renew(self.round, self.at_tip, now)):
@@ -257,7 +257,7 @@ class Member(MemberParts):
         silence = self._pacing.lease
         moved = self._lease.look(self._ledger, is_member=self.is_member, silence=silence, now=now)
         if moved is not None:
-            effects.append(Note("moved_on", moved))
+            effects.append(Note("finalized", moved))
         # A member that has just come back asks at once: others may have sent much before.
         seen = self._last_decision > float("-inf")
         waiting = seen and self.is_member and self._current.ready_since is None
@@ -283,7 +283,7 @@ class Member(MemberParts):
             self._accusations.put(message, envelope)
             return []
         if isinstance(message, (AuditMessage, ReauditMessage)):
-            self._looking.put(envelope.sender, message, envelope.signature)
+            self._auditor.put(envelope.sender, message, envelope.signature)
             return []
         round_ = round_of(message)
         self._inbox.stand_by(envelope, self._me)
@@ -341,13 +341,13 @@ class Member(MemberParts):
     def _say(self, kind: str, message: Message, now: float) -> list[Effect]:
         """Sign a message, handle it and publish it."""
         envelope = self._sign(kind, encode(message))
-        self._last_said = now
+        self._last_sent = now
         effects: list[Effect] = [Publish(envelope, durable=kind not in _FLEETING)]
         if kind != "join":
             effects += self._take(envelope, message, now)
         return effects
 
-    def _say_all(self, messages: Iterable[tuple[str, Message]], now: float) -> list[Effect]:
+    def _send_all(self, messages: Iterable[tuple[str, Message]], now: float) -> list[Effect]:
         return [effect for kind, message in messages for effect in self._say(kind, message, now)]
 
     def _announce(self, made: Trained, now: float) -> list[Effect]:
@@ -356,7 +356,7 @@ class Member(MemberParts):
         able = self._training.capacity.stated(self._pacing.round_seconds)
         commitment = b""
         if self._ledger.beacon is not None:
-            commitment = self._looking.commitment(made.round, self._ledger.head)
+            commitment = self._auditor.commitment(made.round, self._ledger.head)
         said = announcement_of(made, self._ledger, self.fingerprint, able, commitment)
         effects = self._say("announcement", said, now)
         self._current.collection.held(made.update, now)
@@ -385,20 +385,20 @@ class Member(MemberParts):
             effects += self._replica.doubt(self.round, self._current.collection)
         effects += self._accuse(now)
         if self.is_member:
-            effects += self._say_all(self._looking.to_tell(self._ledger), now)
+            effects += self._send_all(self._auditor.finished_reaudits(self._ledger), now)
         return effects + self._replica.next(self._ledger, self._holdings) + self._train()
 
     def _train(self) -> list[Effect]:
         if not self.at_tip or not self.is_member or self._leaving:
             return []
         announced = self._current.collection.announced(self._me)
-        if self._ledger.manifest.speaks(self.round):
-            patience = _SHEETS_SHARE * self._pacing.collect
+        if self._ledger.manifest.aggregates_in(self.round):
+            patience = _SIGN_VOTES_SHARE * self._pacing.collect
             return [
-                *self._training.next_tally(self._ledger, announced=announced, patience=patience)
+                *self._training.next_aggregate(self._ledger, announced=announced, patience=patience)
             ]
         told = self._training.next_work(self._ledger, announced=announced)
-        return [self._looking.beside(each, self._ledger) for each in told]
+        return [self._auditor.with_audit(each, self._ledger) for each in told]
 
     def _decide(self, now: float) -> list[Effect]:
         """Move to the next round if this one is decided and its record known."""
@@ -432,15 +432,15 @@ class Member(MemberParts):
             if not self._vote_recovery.complete:
                 return question
         fingerprint = self.fingerprint if self.at_tip else None
-        standing = RoundInput(fingerprint, self._replica.snapshot, self._holdings.held)
+        round_input = RoundInput(fingerprint, self._replica.snapshot, self._holdings.held)
         slot = self._current.agreement.slot
-        step = self._current.step(standing, now)
+        step = self._current.step(round_input, now)
         if self._current.agreement.slot > slot:
             # The leader lacked what others had, or one of us did: another leader is next.
             self._divergence.behind()
         effects: list[Effect] = [LogMessage(envelope) for envelope in step.remember]
         effects += [*step.notes, *self._holdings.fetch_all(self.round, step.fetch)]
-        return effects + self._say_all(step.say, now)
+        return effects + self._send_all(step.send, now)
 
     def _accuse(self, now: float) -> list[Effect]:
         """Send the others the proofs of contradictions, once for each peer: one of us will lead."""
@@ -454,7 +454,7 @@ class Member(MemberParts):
 
     def _adopt(self, decided: Decided, now: float, *, learned: bool = False) -> list[Effect]:
         record, change = decided.record, self._ledger.versions.change
-        stood = picture_of(self._ledger.work)
+        stood = snapshot_of(self._ledger.audits)
         self._ledger.append(decided)
         sound = self._current.agreement.believes(decided.certificate)
         if sound:
@@ -463,13 +463,13 @@ class Member(MemberParts):
         self._listening.decided(beyond_doubt=sound and not learned, listens=listens, now=now)
         effects: list[Effect] = [StoreEntry(decided), *notes_of(record, self._me)]
         effects += notes_of_change(change, self._ledger.versions.change)
-        effects += notes_of_work(stood, self._ledger.work, record.round, self._me)
+        effects += notes_of_audits(stood, self._ledger.audits, record.round, self._me)
         for admission in record.admitted:
             self._joins.drop(admission.peer)
         self._last_ready = self._current.ready_since
         self._holdings.decided(self._ledger, self.applied_round)
         self._enter_round(now)
-        effects += self._looking.called(self._ledger) if self.is_member else []
+        effects += self._auditor.reaudits_due(self._ledger) if self.is_member else []
         self._last_decision = now
         for envelope in self._inbox.enter(self.round):
             try:

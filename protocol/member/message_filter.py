@@ -31,7 +31,7 @@ from .proposal import Accusations, JoinRequests
 # More than any message needs, except proposals and evidence, which only members may send.
 _STRANGER_BYTES = 4096
 # Enough for dozens of rounds. A member that returns to a chain after more finds its rounds decided.
-_OWN_WORDS = 512
+_OWN_MESSAGES = 512
 
 
 class MessageFilter:
@@ -44,15 +44,15 @@ class MessageFilter:
         divergence: LagDetector,
         joins: JoinRequests,
         accusations: Accusations,
-        looking: Auditor,
+        auditor: Auditor,
     ) -> None:
         """The other arguments are the member's own parts: they know who is present, on another chain,
         asks for admission, is accused or was audited."""
         self._mailbox = MessageStore()
-        self._own: BoundedTable[Envelope, None] = BoundedTable(_OWN_WORDS)
+        self._own: BoundedTable[Envelope, None] = BoundedTable(_OWN_MESSAGES)
         self._joins = joins
         self._accusations = accusations
-        self._looking = looking
+        self._auditor = auditor
         self._divergence = divergence
         self._manifest = manifest
         self._presence = presence
@@ -60,7 +60,7 @@ class MessageFilter:
     def screen(self, envelope: Envelope, ledger: Ledger, now: float) -> Message:
         """Decode a message and check that it fits the current rounds. Raises `ProtocolError`."""
         sender = envelope.sender
-        if len(envelope.body) > _STRANGER_BYTES and not self._may_say_much(sender, ledger):
+        if len(envelope.body) > _STRANGER_BYTES and not self._is_author_allowed(sender, ledger):
             # Decoding it takes longer than sending it.
             raise ProtocolError("not_member", "a long message from a non-member")
         message = decode_message(envelope)
@@ -69,7 +69,7 @@ class MessageFilter:
         elif isinstance(message, Evidence):
             self._screen_evidence(sender, message, ledger)
         elif isinstance(message, (AuditMessage, ReauditMessage)):
-            self._looking.screen(sender, message, ledger)
+            self._auditor.screen(sender, message, ledger)
         else:
             if round_of(message) > len(ledger) + FUTURE_ROUNDS:
                 # We are far behind, but the sender is certainly alive.
@@ -105,7 +105,7 @@ class MessageFilter:
         said = self._mailbox.of_round(round)
         return [*self._accusations.envelopes(), *said] if round == len(ledger) else said
 
-    def _may_say_much(self, sender: PeerId, ledger: Ledger) -> bool:
+    def _is_author_allowed(self, sender: PeerId, ledger: Ledger) -> bool:
         """Whether a long message of this peer may be useful. A peer that asks for admission may be a
         member by a record that we have not seen."""
         return ledger.has_been_member(sender) or self._joins.has(sender)

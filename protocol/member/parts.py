@@ -62,14 +62,14 @@ class MemberParts(MemberView):
         self._divergence = LagDetector(now)
         self._joins = JoinRequests()
         self._accusations = Accusations()
-        self._looking = Auditor(me, sign)
+        self._auditor = Auditor(me, sign)
         self._inbox = MessageFilter(
             manifest,
             self._presence,
             self._divergence,
             self._joins,
             self._accusations,
-            self._looking,
+            self._auditor,
         )
         self._vote_recovery = VoteRecovery(needed=recall)
         self._holdings = HeldUpdates()
@@ -77,10 +77,10 @@ class MemberParts(MemberView):
         self._listening = SoloQuorumGuard(now)
         self._leaving = False
         # Whether it has announced that it has the whole of a finished run.
-        self._said_end = False
+        self._sent_end = False
         # No decision was observed yet: until then, the others know better what is going on.
         self._last_decision = self._last_sound = float("-inf")
-        self._began = self._last_said = now
+        self._began = self._last_sent = now
         self._count = start_number << 20
         self._current = self._new_round(now)
         self._last_ready: float | None = None
@@ -90,7 +90,7 @@ class MemberParts(MemberView):
     def _enter_round(self, now: float) -> None:
         self._presence.set_members(self.members, now)
         self._accusations.forget(self._ledger)
-        self._looking.forget(self._ledger)
+        self._auditor.forget(self._ledger)
         self._current = self._new_round(now)
 
     def _new_round(self, now: float) -> Round:
@@ -102,7 +102,7 @@ class MemberParts(MemberView):
             pacing=self._pacing,
             joins=self._joins,
             accusations=self._accusations,
-            looking=self._looking,
+            auditor=self._auditor,
             listening=self._listening,
             began=self._began,
             sound=self._last_sound,

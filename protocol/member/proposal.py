@@ -7,7 +7,7 @@ import itertools
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 from ..chain.admissions import admission_problem
-from ..chain.audits import root_due, turned_away
+from ..chain.audits import dismissed, root_due
 from ..chain.ledger import Ledger
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
@@ -73,7 +73,7 @@ class JoinRequests:
             for peer, (request, signature, _) in self._waiting.items()
             if request.round >= len(ledger) - _IN_SYNC_ROUNDS
             and admission_problem(
-                peer, request, len(ledger), manifest, membership, ledger.verify, ledger.work
+                peer, request, len(ledger), manifest, membership, ledger.verify, ledger.audits
             )
             is None
         ]
@@ -132,7 +132,7 @@ def compose_record(
     updates: list[UpdateEntry],
     joins: JoinRequests,
     accusations: Accusations,
-    looking: Auditor,
+    auditor: Auditor,
     presence: Liveness,
     lease: float,
     snapshot: SnapshotEntry | None,
@@ -156,8 +156,8 @@ def compose_record(
                 continue
             leaves += 1
             departed.append(DepartureEntry(peer, "left", said[0].round, said[1]))
-        elif turned_away(peer, ledger.work):
-            departed.append(DepartureEntry(peer, "turned_away", 0, b""))
+        elif dismissed(peer, ledger.audits):
+            departed.append(DepartureEntry(peer, "dismissed", 0, b""))
         elif peer in silent:
             departed.append(DepartureEntry(peer, "silent", 0, b""))
     if len(departed) == len(remaining):
@@ -172,7 +172,7 @@ def compose_record(
     ]
     admitted = asking[: max(0, min(room, crowd))]
     updates = [entry for entry in updates if entry.peer not in gone]
-    looks, looks_again = looking.entries(ledger)
+    looks, reaudits = auditor.entries(ledger)
     return Record(
         round=round_,
         parent=ledger.head,
@@ -183,11 +183,11 @@ def compose_record(
         snapshot=snapshot,
         evidence=tuple(evidence),
         witnesses=_witnesses(ledger, {entry.peer for entry in updates}),
-        looks=looks,
-        looks_again=looks_again,
-        contributions=root_due(ledger.work, snapshot),
+        audits=looks,
+        reaudits=reaudits,
+        contributions=root_due(ledger.audits, snapshot),
         slot=slot,
-        secret=looking.reveal(ledger),
+        secret=auditor.reveal(ledger),
     )
 
 

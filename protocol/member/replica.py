@@ -109,7 +109,7 @@ class Replica:
                 )
         needed = needed_for(ledger, record)
         effects = holdings.fetch_all(record.round, [each.entry for each in needed])
-        if ledger.speaking is None and record.round + 1 < len(ledger):
+        if ledger.committee_chain is None and record.round + 1 < len(ledger):
             # They come while this round is applied. Which tallies count is known with the next one.
             effects += holdings.fetch_all(record.round + 1, ledger[record.round + 1].record.updates)
         if all(each.entry.update in holdings.held for each in needed):

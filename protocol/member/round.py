@@ -39,7 +39,7 @@ from .completeness import ProposalReview
 from .effects import Note
 from .liveness import Liveness
 from .proposal import Accusations, JoinRequests, compose_record
-from .round_io import NOTHING, RoundInput, RoundRequests, say
+from .round_io import NOTHING, RoundInput, RoundRequests, sending
 from .round_peers import RoundPeers
 from .solo_quorum_guard import SoloQuorumGuard
 from .timeouts import RoundTimeouts
@@ -76,7 +76,7 @@ class Round:
         pacing: RoundTimeouts,
         joins: JoinRequests,
         accusations: Accusations,
-        looking: Auditor,
+        auditor: Auditor,
         listening: SoloQuorumGuard,
         began: float,
         sound: float,
@@ -92,11 +92,11 @@ class Round:
         # that needs several rounds for a share has nothing to announce in most.
         self._trains = manifest.schedule.trains(self.number)
         # Only aggregators need the sign votes; no single one decides what a step is.
-        self._needs_updates = manifest.speakers is None or manifest.speaks(self.number)
-        self._due = ledger.dealing.due(self.number) if self._trains else frozenset()
+        self._needs_updates = manifest.committees is None or manifest.aggregates_in(self.number)
+        self._due = ledger.assignments.due(self.number) if self._trains else frozenset()
         self._contributors = {peer for peer in self.membership.peers if peer in self._due}
         others = self.votes.held_by({*self.membership.peers} - {me})
-        self.collection = RoundUpdates(others, shared=manifest.speaks(self.number))
+        self.collection = RoundUpdates(others, shared=manifest.aggregates_in(self.number))
         self.agreement = Consensus(
             swarm=manifest.swarm,
             round=self.number,
@@ -122,7 +122,7 @@ class Round:
         self._pacing = pacing
         self._joins = joins
         self._accusations = accusations
-        self._looking = looking
+        self._auditor = auditor
         self._began = began
         self._sound = sound
         self._slot_entered = now
@@ -135,13 +135,13 @@ class Round:
         self._review = ProposalReview(
             manifest.fault_model, me, self.membership, self._contributors, self.collection
         )
-        self._company = RoundPeers(self.number, self.parent, now)
+        self._round_peers = RoundPeers(self.number, self.parent, now)
         self._listening = listening
         # Whether it could decide without the others, which may have gone on as heirs meanwhile.
         alone = len(self.membership) == 1 or self.votes.equal
         self._lone = not alone and self.votes.decides_alone(me, manifest.fault_model)
 
-    def step(self, standing: RoundInput, now: float) -> RoundRequests:
+    def step(self, round_input: RoundInput, now: float) -> RoundRequests:
         """Return the next actions that the rules and the clock require, if any."""
         agreement = self.agreement
         if agreement.advance():
@@ -154,14 +154,14 @@ class Round:
         certificates = agreement.finalizable()
         if certificates:
             return self._finalize(certificates, now)
-        if standing.fingerprint is None:
+        if round_input.fingerprint is None:
             return NOTHING
         if self.ready_since is None and self._is_ready(now):
             self.ready_since = now
         return (
-            self._say_again(now)
-            or self._propose(standing, now)
-            or self._vote(standing, now)
+            self._resend(now)
+            or self._propose(round_input, now)
+            or self._vote(round_input, now)
             or self._skip(now)
         )
 
@@ -206,7 +206,7 @@ class Round:
 
     def meet(self, sender: PeerId, message: Message, now: float) -> None:
         """Note whether the sender of a message is in this round, or has gone on."""
-        self._company.meet(sender, message, now)
+        self._round_peers.meet(sender, message, now)
 
     def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
         """Whether this member follows a decision.
@@ -241,7 +241,7 @@ class Round:
 
     def listens(self, now: float) -> bool:
         """Whether this member could decide alone, and does not know yet whether the others went on."""
-        return self._lone and self._listening.goes_on(_LISTENED_LEASES * self._pacing.lease, now)
+        return self._lone and self._listening.continues(_LISTENED_LEASES * self._pacing.lease, now)
 
     def keep(self, decided: Decided, now: float) -> None:
         """Keep the decision with the most signers while it does not bind this member, which is
@@ -266,12 +266,12 @@ class Round:
 
     def is_abandoned(self, now: float) -> bool:
         """Whether none of its members was heard working on this round for two leases."""
-        heard = self._company.last(self.membership)
+        heard = self._round_peers.last(self.membership)
         return now - heard > _ABANDONED_LEASES * self._pacing.lease
 
     def observe(self, certificate: Certificate, capacity: Capacity, now: float) -> None:
         """Report to pacing and capacity how the round, decided with this member at the tip, went."""
-        if self._manifest.speaks(self.number):
+        if self._manifest.aggregates_in(self.number):
             # Without training, deadlines derived from it would be too short for the others.
             return
         last = self.collection.last_announced
@@ -303,34 +303,34 @@ class Round:
         neither side, and neither does a member that could decide alone and was away.
         """
         signers = {signed.peer for signed in certificate.ballots}
-        here = self._here(now, instead_of=certificate.block)
+        here = self._here(now, replacing=certificate.block)
         others = here - signers
         if self._lone and not self._listening.in_touch and others <= {self._me}:
             return False
         votes = self.votes.held_by(here | signers)
         return votes.among(others) >= quorum(self._manifest.fault_model, votes.total)
 
-    def _in_company(self, now: float) -> bool:
+    def _among_peers(self, now: float) -> bool:
         """Whether a quorum of all members is at work on this very round: a member that declares all of
         it silent is faulty, or was cut off."""
         here = self.votes.among(self._here(now))
         return here >= quorum(self._manifest.fault_model, self.votes.total)
 
-    def _here(self, now: float, *, instead_of: RecordId | None = None) -> set[PeerId]:
+    def _here(self, now: float, *, replacing: RecordId | None = None) -> set[PeerId]:
         """Return the members, this one included, that worked on this very round within a lease and have
-        not taken leave; `instead_of` as for `RoundPeers.within`."""
-        here = self._company.within(self._pacing.lease, now, instead_of=instead_of) | {self._me}
+        not taken leave; `replacing` as for `RoundPeers.within`."""
+        here = self._round_peers.within(self._pacing.lease, now, replacing=replacing) | {self._me}
         return here.intersection(self.membership.peers) - self._presence.leaving()
 
     # What a member may send
 
-    def _say_again(self, now: float) -> RoundRequests:
+    def _resend(self, now: float) -> RoundRequests:
         """Repeat ballots with the current mask: quorums shrink as silence is noticed."""
         mask = self._silence_mask(now)
         if mask == self._mask:
             return NOTHING
         self._mask = mask
-        return say(
+        return sending(
             *(
                 self._ballot(kind, slot, block, now)
                 for kind, slot, block in self.agreement.pending_ballots()
@@ -340,7 +340,9 @@ class Round:
     def _finalize(self, certificates: list[Certificate], now: float) -> RoundRequests:
         """Finalize what is certified, and store the votes for it first: otherwise a liar could withhold
         its own when all members are restarted."""
-        step = say(*(self._ballot("finalize", each.slot, each.block, now) for each in certificates))
+        step = sending(
+            *(self._ballot("finalize", each.slot, each.block, now) for each in certificates)
+        )
         swarm = self._manifest.swarm
         step.remember += [
             Envelope(
@@ -356,7 +358,7 @@ class Round:
         ]
         return step
 
-    def _propose(self, standing: RoundInput, now: float) -> RoundRequests:
+    def _propose(self, round_input: RoundInput, now: float) -> RoundRequests:
         if not self.agreement.may_propose():
             return NOTHING
         record: Record | None = None
@@ -365,35 +367,35 @@ class Round:
             patience = self._pacing.slot(slot) * _REPEAT_PATIENCE
             if now >= self._slot_entered + patience:
                 record = self.agreement.records.get(repeat)
-        elif self.ready_since is None or standing.fingerprint is None:
+        elif self.ready_since is None or round_input.fingerprint is None:
             return NOTHING
         elif self._review.may_propose(slot, self._slot_entered, self._pacing, now):
             record = compose_record(
                 manifest=self._manifest,
                 ledger=self._ledger,
-                fingerprint=standing.fingerprint,
+                fingerprint=round_input.fingerprint,
                 slot=slot,
-                updates=self.collection.entries(standing.fingerprint),
+                updates=self.collection.entries(round_input.fingerprint),
                 joins=self._joins,
                 accusations=self._accusations,
-                looking=self._looking,
+                auditor=self._auditor,
                 presence=self._presence,
                 lease=self._pacing.lease,
-                snapshot=standing.snapshot,
+                snapshot=round_input.snapshot,
                 now=now,
             )
         if record is None:
             return NOTHING
-        return say(("proposal", Proposal(slot, record)))
+        return sending(("proposal", Proposal(slot, record)))
 
-    def _vote(self, standing: RoundInput, now: float) -> RoundRequests:
+    def _vote(self, round_input: RoundInput, now: float) -> RoundRequests:
         record, slot = self.agreement.votable(), self.agreement.slot
         if record is None or slot in self._review.refused:
             return NOTHING
         new = record.id not in self._checked
-        if not self.is_valid(record) or record.snapshot != standing.snapshot:
+        if not self.is_valid(record) or record.snapshot != round_input.snapshot:
             return NOTHING
-        if record.fingerprint != standing.fingerprint:
+        if record.fingerprint != round_input.fingerprint:
             notes = [
                 Note("mismatch", self.number, None, "the proposal is for different parameters")
             ]
@@ -411,9 +413,9 @@ class Round:
                 [], [Note("incomplete", self.number, self.agreement.leader(slot))], []
             )
         needed = record.updates if self._needs_updates else ()
-        missing = [entry for entry in needed if entry.update not in standing.held]
+        missing = [entry for entry in needed if entry.update not in round_input.held]
         if not missing and complete:
-            step = say(self._ballot("vote", slot, record.id, now))
+            step = sending(self._ballot("vote", slot, record.id, now))
             # If every member that received it were restarted and its leader's disk were lost, the
             # certified record could not be repeated, and the round would never end.
             letter = self._letters.get(record.id)
@@ -433,18 +435,18 @@ class Round:
         late = now >= deadline or refused or self.agreement.hopeless()
         gap = self.agreement.gap() if late else None
         if gap is not None:
-            return say(self._ballot("skip", gap, NO_BLOCK, now))
+            return sending(self._ballot("skip", gap, NO_BLOCK, now))
         if not late or not self.agreement.may_skip():
             # Long after our own skip, the others are elsewhere. If they seem to be here, we wait until
             # each one's timer has run out: a member ahead of a quorum does not help it.
             lease, longest = self._pacing.lease, self._manifest.rounds.slot_max_seconds
             waited = now - deadline
             if waited >= min(lease, longest) and waited >= (
-                longest if self._in_company(now) else lease
+                longest if self._among_peers(now) else lease
             ):
                 self.agreement.concede()
             return NOTHING
-        step = say(self._ballot("skip", slot, NO_BLOCK, now))
+        step = sending(self._ballot("skip", slot, NO_BLOCK, now))
         if not refused:
             step.notes.append(Note("skipped", self.number, self.agreement.leader(slot)))
         return step

@@ -29,19 +29,19 @@ class RoundRequests:
     """Requests of a round: messages to send, notes to pass on, updates to fetch for a proposal, and
     messages to write to disk before."""
 
-    say: list[tuple[str, Message]]
+    send: list[tuple[str, Message]]
     notes: list[Note]
     fetch: list[UpdateEntry]
     remember: list[Envelope] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.say or self.notes or self.fetch)
+        return bool(self.send or self.notes or self.fetch)
 
 
 NOTHING = RoundRequests([], [], [])
 """The empty step."""
 
 
-def say(*messages: tuple[str, Message]) -> RoundRequests:
+def sending(*messages: tuple[str, Message]) -> RoundRequests:
     """Return a step that sends these messages."""
     return RoundRequests(list(messages), [], [])

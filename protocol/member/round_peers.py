@@ -41,18 +41,18 @@ class RoundPeers:
             base, _ = self._ahead.get(sender, (None, now))
             self._ahead[sender] = base, now
 
-    def within(self, seconds: float, now: float, *, instead_of: RecordId | None) -> set[PeerId]:
+    def within(self, seconds: float, now: float, *, replacing: RecordId | None) -> set[PeerId]:
         """Return the members seen working on this very round within the last `seconds`.
 
-        With `instead_of`, a decision for this round, members that went on from another record count,
+        With `replacing`, a decision for this round, members that went on from another record count,
         too.
         """
         here = {peer for peer, at in self._here.items() if now - at <= seconds}
-        if instead_of is not None:
+        if replacing is not None:
             here |= {
                 peer
                 for peer, (base, at) in self._ahead.items()
-                if base != instead_of and now - at <= seconds
+                if base != replacing and now - at <= seconds
             }
         return here
 

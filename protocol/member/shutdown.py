@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 
-LOOK_SECONDS = 0.5
+CHECK_INTERVAL_SECONDS = 0.5
 """Interval at which a follower that is not a member polls for the next record, near the end."""
 
 # Four polls: a follower that missed the end, or a record before it, has asked again by then.
-_LOOKED_SECONDS = 4 * LOOK_SECONDS
+_WATCHED_SECONDS = 4 * CHECK_INTERVAL_SECONDS
 # A chunk of 4 MiB takes this long at 1 Mbit/s, and the next one is requested only then.
 _FETCHED_SECONDS = 30.0
 LONGEST_SECONDS = 3600.0
@@ -32,7 +32,7 @@ class ShutdownTimer:
 
     def gave(self, now: float, *, blob: bool) -> None:
         """Note that a non-member received records that it lacks, or requested a `blob` of a snapshot."""
-        self._until = max(self._until, now + (_FETCHED_SECONDS if blob else _LOOKED_SECONDS))
+        self._until = max(self._until, now + (_FETCHED_SECONDS if blob else _WATCHED_SECONDS))
 
     def may_go(self, now: float, *, watched: bool) -> bool:
         """Whether a node that no member needs any more may exit.
@@ -41,5 +41,5 @@ class ShutdownTimer:
         """
         if self._since is None:
             self._since = now
-        until = min(max(self._until, self._since + _LOOKED_SECONDS), self._since + LONGEST_SECONDS)
+        until = min(max(self._until, self._since + _WATCHED_SECONDS), self._since + LONGEST_SECONDS)
         return not watched or now >= until

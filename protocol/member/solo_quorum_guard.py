@@ -26,7 +26,7 @@ class SoloQuorumGuard:
         """Whether it knows that the others did not go on without it."""
         return self._since is None
 
-    def goes_on(self, seconds: float, now: float) -> bool:
+    def continues(self, seconds: float, now: float) -> bool:
         """Whether it has listened for at most `seconds`."""
         return self._since is not None and now - self._since <= seconds
 

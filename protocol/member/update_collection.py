@@ -171,7 +171,7 @@ class RoundUpdates:
                 loss=announcement.loss,
                 signature=said.signature,
                 capacity=announcement.capacity,
-                speaks=announcement.speaks,
+                max_version=announcement.max_version,
                 commitment=announcement.commitment,
             )
             for peer, said in sorted(self._announced.items(), key=lambda item: item[0])

@@ -58,7 +58,7 @@ class UpdateDownloads:
         """Whether the bytes were fetched by this request."""
         return self._new.get((wanted.round, wanted.update), False)
 
-    def goes_on(self, wanted: FetchUpdate, applied_round: int, *, loaded: bool = True) -> bool:
+    def continues(self, wanted: FetchUpdate, applied_round: int, *, loaded: bool = True) -> bool:
         """Whether to ask (again): not for a round that is already applied, and not while no parameters
         are `loaded`. The state on its way contains some of the updates and needs the line; the member
         requests the others once it is there."""

@@ -136,9 +136,9 @@ class MemberView:
         """Members that took leave and are still in the membership."""
         return self._presence.leaving()
 
-    def last_heard(self, peer: PeerId) -> float | None:
+    def last_message_time(self, peer: PeerId) -> float | None:
         """Return when a new message signed by a member last arrived."""
-        return self._presence.last_heard(peer)
+        return self._presence.last_message_time(peer)
 
     @property
     def lease(self) -> float:
@@ -153,7 +153,7 @@ class MemberView:
         silent = {
             peer: now - heard
             for peer in self.members
-            if peer != self._me and (heard := self.last_heard(peer)) is not None
+            if peer != self._me and (heard := self.last_message_time(peer)) is not None
         }
         usual = _UNUSUAL_HEARTBEATS * self._pacing.heartbeat
         return [

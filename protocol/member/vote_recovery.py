@@ -23,7 +23,7 @@ RECALL_SECONDS = 3.0
 """How long a node waits for the others' answers. Once connected they answer within a round trip; a
 member that does not connect in this time is probably gone."""
 
-LOOK_SECONDS = 0.2
+CHECK_INTERVAL_SECONDS = 0.2
 """Interval at which new connections are looked for."""
 
 
@@ -80,7 +80,7 @@ class RecallRequests:
 
     def deadline(self, now: float) -> float:
         """Return when to call `questions` again at the latest."""
-        return min(self._until, now + LOOK_SECONDS) if self._unasked else self._until
+        return min(self._until, now + CHECK_INTERVAL_SECONDS) if self._unasked else self._until
 
     def questions(self, connected: Iterable[PeerId], now: float) -> list[SyncQuery]:
         """Return the questions for the `connected` members."""

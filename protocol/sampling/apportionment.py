@@ -19,11 +19,11 @@ _UNIT = 1 << 64
 
 
 @lru_cache(maxsize=64)
-def apportion(lanes: int, weights: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """Return how many of the `lanes` go to each of the `weights`, which are at least 1; ties go to the
+def apportion(streams: int, weights: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """Return how many of the `streams` go to each of the `weights`, which are at least 1; ties go to the
     first. No member gets more than `most`, which must suffice for all lanes."""
     given = [0] * len(weights)
-    left, rest = lanes, list(range(len(weights)))
+    left, rest = streams, list(range(len(weights)))
     # Each member gets its proportion rounded down, which it would get in any case; a member whose
     # proportion exceeds `most` gets `most`.
     while rest:
@@ -37,7 +37,7 @@ def apportion(lanes: int, weights: tuple[int, ...], most: int) -> tuple[int, ...
             given[index] = most
         left -= most * len(full)
         rest = [index for index in rest if index not in set(full)]
-    missing = lanes - sum(given)
+    missing = streams - sum(given)
     heap = [
         (time_of(given[i] + 1, weight), i) for i, weight in enumerate(weights) if given[i] < most
     ]
@@ -52,22 +52,22 @@ def apportion(lanes: int, weights: tuple[int, ...], most: int) -> tuple[int, ...
     return tuple(given)
 
 
-def time_of(lanes: int, weight: int) -> int:
-    """Return how long `lanes` streams take at this weight, in an arbitrary unit."""
-    return lanes * _UNIT // weight
+def time_of(streams: int, weight: int) -> int:
+    """Return how long `streams` streams take at this weight, in an arbitrary unit."""
+    return streams * _UNIT // weight
 
 
 def pace_of(given: Sequence[int], weights: Sequence[int]) -> int:
     """Return the time of the slowest member, in the unit of `time_of`."""
-    return max(time_of(lanes, weight) for lanes, weight in zip(given, weights, strict=True))
+    return max(time_of(streams, weight) for streams, weight in zip(given, weights, strict=True))
 
 
-def most_lanes(lanes: int, members: int, max_share: float) -> int:
+def max_streams(streams: int, members: int, max_share: float) -> int:
     """Return the most streams for one member: `max_share` of all, or twice an equal share if that is
     more; with a `max_share` of 0, an equal share.
 
     With a bound of one equal share no member could get less than that either, and in a swarm of three a
     member that became slow would be late for ever.
     """
-    equal = -(-lanes // members)
-    return max(int(lanes * max_share), min(lanes, 2 * equal)) if max_share else equal
+    equal = -(-streams // members)
+    return max(int(streams * max_share), min(streams, 2 * equal)) if max_share else equal

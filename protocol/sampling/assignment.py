@@ -15,7 +15,7 @@ import numpy as np
 
 from ...crypto.identity import PeerId
 from ..wire.membership import Membership
-from .apportionment import apportion, most_lanes, pace_of, time_of
+from .apportionment import apportion, max_streams, pace_of, time_of
 from .member_weights import MemberWeight
 from .sampler import StreamOrder
 from .stream_cursor import StreamCursors
@@ -24,7 +24,7 @@ MOST_ROUNDS = 64
 """The longest time for one sequence. A longer computation would use an outdated model, and every member
 keeps each open assignment until it is due."""
 
-Lanes = tuple[range, ...]
+Streams = tuple[range, ...]
 """Runs of streams, in order."""
 
 
@@ -33,16 +33,16 @@ class LentStream:
     """Multi-round assignment: one stream for a member that needs several rounds."""
 
     peer: PeerId
-    lane: int
-    dealt: int
+    stream: int
+    assigned_in: int
     """The round whose sample of the stream is assigned."""
     due: int
     """The round in which the update counts."""
 
     @property
-    def lanes(self) -> Lanes:
+    def streams(self) -> Streams:
         """The stream, as a run."""
-        return (range(self.lane, self.lane + 1),)
+        return (range(self.stream, self.stream + 1),)
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,23 @@ class Assignment:
     """Assignment of the streams of one round."""
 
     round: int
-    runs: Mapping[PeerId, Lanes] = field(default_factory=dict)
+    runs: Mapping[PeerId, Streams] = field(default_factory=dict)
     """Streams by member whose update is due in the round."""
     works: tuple[LentStream, ...] = ()
     """Multi-round assignments that begin in the round."""
-    homes: Mapping[PeerId, Lanes] = field(default_factory=dict)
+    homes: Mapping[PeerId, Streams] = field(default_factory=dict)
     """Streams by member before any are lent."""
 
-    def lanes_of(self, peer: PeerId) -> Lanes:
+    def streams_of(self, peer: PeerId) -> Streams:
         """Return the streams of a member, if any."""
         for work in self.works:
             if work.peer == peer:
-                return work.lanes
+                return work.streams
         return self.runs.get(peer, ())
 
 
 @dataclass(frozen=True)
-class Terms:
+class AssignmentRules:
     """Parameters of the assignment that are constant over a run."""
 
     order: StreamOrder
@@ -80,7 +80,7 @@ class Terms:
 
 
 def assign(
-    terms: Terms,
+    rules: AssignmentRules,
     members: Membership,
     weights: Mapping[PeerId, MemberWeight],
     busy: Collection[PeerId],
@@ -95,31 +95,31 @@ def assign(
     neighbour: so remainders fall on all members alike, and samples that a slow member leaves untrained
     move to others. With fewer streams than members, members take turns.
     """
-    lanes, count = terms.order.lanes, len(members)
+    streams, count = rules.order.streams, len(members)
 
-    def turn_of(number: int) -> int:
-        return number if lanes < count else (number - 1) // terms.order.span
+    def rotation_of(number: int) -> int:
+        return number if streams < count else (number - 1) // rules.order.span
 
-    first = -turn_of(round) % count
+    first = -rotation_of(round) % count
     circle = [*members.peers[-first:], *members.peers[:-first]] if first else list(members.peers)
     free = [peer for peer in circle if peer not in busy] or circle
     numbers = tuple(max(1, weights[peer].value) for peer in free)
-    given = apportion(lanes, numbers, most_lanes(lanes, len(free), terms.max_share))
-    goes_on = before is not None and turn_of(before.round) == turn_of(round)
-    known = before.homes if before is not None and goes_on else {}
-    homes = _settle(lanes, dict(zip(free, given, strict=True)), known)
-    lent = _lend(terms, free, numbers, list(given), round)
+    given = apportion(streams, numbers, max_streams(streams, len(free), rules.max_share))
+    continues = before is not None and rotation_of(before.round) == rotation_of(round)
+    known = before.homes if before is not None and continues else {}
+    homes = _settle(streams, dict(zip(free, given, strict=True)), known)
+    lent = _lend(rules, free, numbers, list(given), round)
     runs, works = dict(homes), list[LentStream]()
     for index, rounds, lender in lent:
-        runs[free[lender]], (lane,) = _split(runs[free[lender]], 1)
-        works.append(LentStream(free[index], lane.start, round, round + rounds - 1))
+        runs[free[lender]], (stream,) = _split(runs[free[lender]], 1)
+        works.append(LentStream(free[index], stream.start, round, round + rounds - 1))
     runs = {peer: own for peer, own in runs.items() if own}
     return Assignment(round, runs, tuple(sorted(works, key=lambda work: work.peer)), homes)
 
 
 def _settle(
-    lanes: int, given: Mapping[PeerId, int], known: Mapping[PeerId, Lanes]
-) -> Mapping[PeerId, Lanes]:
+    streams: int, given: Mapping[PeerId, int], known: Mapping[PeerId, Streams]
+) -> Mapping[PeerId, Streams]:
     """Return as many streams for each member as are given, with the fewest moves from the `known`
     ones."""
     if (
@@ -127,13 +127,13 @@ def _settle(
         and known.keys() <= given.keys()
     ):
         return known if len(known) == len(given) else {peer: known.get(peer, ()) for peer in given}
-    kept: dict[PeerId, Lanes] = {}
+    kept: dict[PeerId, Streams] = {}
     free = [run for peer, own in known.items() if peer not in given for run in own]
     for peer, wanted in given.items():
         own = known.get(peer, ())
         kept[peer], surplus = _split(own, max(0, _size(own) - wanted))
         free += surplus
-    left: Lanes = _joined(free) if known else (range(lanes),)
+    left: Streams = _joined(free) if known else (range(streams),)
     for peer, wanted in given.items():
         lacking = wanted - _size(kept[peer])
         if lacking:
@@ -143,24 +143,30 @@ def _settle(
 
 
 def _lend(
-    terms: Terms, free: list[PeerId], weights: tuple[int, ...], given: list[int], round: int
+    rules: AssignmentRules,
+    free: list[PeerId],
+    weights: tuple[int, ...],
+    given: list[int],
+    round: int,
 ) -> list[tuple[int, int, int]]:
     """Lend streams to members that need several rounds for one. Returns for each the borrower, the
     number of rounds, and the lender: the member that takes longest."""
     pace = pace_of(given, weights)
-    takes_turns = terms.order.lanes < len(given)
+    takes_turns = rules.order.streams < len(given)
     slow: list[tuple[int, int]] = []
-    for index, lanes in enumerate(given):
-        if lanes == 0:
+    for index, streams in enumerate(given):
+        if streams == 0:
             rounds = min(-(-time_of(1, weights[index]) // pace), MOST_ROUNDS)
             # A tie may leave it without a stream although it could compute one.
             rounds = rounds if takes_turns else max(2, rounds)
-            if rounds > 1 and terms.trains(round + rounds - 1):
+            if rounds > 1 and rules.trains(round + rounds - 1):
                 slow.append((index, rounds))
     # If they are too many for one round, rotate which of them wait.
     shift = round % len(slow) if slow else 0
     lent: list[tuple[int, int, int]] = []
-    for index, rounds in [*slow[shift:], *slow[:shift]][: max(1, terms.order.lanes // terms.lent)]:
+    for index, rounds in [*slow[shift:], *slow[:shift]][
+        : max(1, rules.order.streams // rules.lent)
+    ]:
         lender = max(
             range(len(given)), key=lambda at: (given[at] and time_of(given[at], weights[at]), -at)
         )
@@ -170,23 +176,23 @@ def _lend(
 
 
 def samples_of(
-    order: StreamOrder, deals: Sequence[StreamCursors], lanes: Sequence[Lanes]
+    order: StreamOrder, deals: Sequence[StreamCursors], streams: Sequence[Streams]
 ) -> tuple[int, ...]:
     """Return the samples of these streams: round by round, one a stream."""
     chosen = [
-        np.array([lane for run in own for lane in run], np.int64).reshape(-1) for own in lanes
+        np.array([stream for run in own for stream in run], np.int64).reshape(-1) for own in streams
     ]
-    rows = [deal.rows(order.lanes)[own] for deal, own in zip(deals, chosen, strict=True)]
+    rows = [deal.rows(order.streams)[own] for deal, own in zip(deals, chosen, strict=True)]
     if not chosen:
         return ()
     return tuple(order.samples_at(np.concatenate(chosen), np.concatenate(rows)))
 
 
-def _size(lanes: Lanes) -> int:
-    return sum(len(run) for run in lanes)
+def _size(streams: Streams) -> int:
+    return sum(len(run) for run in streams)
 
 
-def _joined(runs: Sequence[range]) -> Lanes:
+def _joined(runs: Sequence[range]) -> Streams:
     """Return the same streams in order, in the fewest runs."""
     joined: list[range] = []
     for run in sorted(runs, key=lambda run: run.start):
@@ -197,9 +203,9 @@ def _joined(runs: Sequence[range]) -> Lanes:
     return tuple(joined)
 
 
-def _split(lanes: Lanes, last: int) -> tuple[Lanes, Lanes]:
+def _split(streams: Streams, last: int) -> tuple[Streams, Streams]:
     """Return these streams without the `last` ones, and the `last` ones."""
-    kept, taken = list(lanes), list[range]()
+    kept, taken = list(streams), list[range]()
     while last > 0:
         run = kept.pop()
         cut = max(0, len(run) - last)

@@ -106,7 +106,7 @@ class MemberWeight:
         limit = self.limit if self.missed else self.value // 2
         return MemberWeight(value, self.capacity, limit, self.missed + 1)
 
-    def missed_in_thin_round(self, floor: int) -> MemberWeight:
+    def missed_small_round(self, floor: int) -> MemberWeight:
         """Return the weight after an update that was due and did not count in a thin round: the first
         time this is hardly the member's fault."""
         if self.spared or self.missed:
@@ -126,10 +126,10 @@ def next_weights(
     due: Collection[PeerId],
     record: Record,
     members: Iterable[PeerId],
-    lanes: int,
+    streams: int,
 ) -> Mapping[PeerId, MemberWeight]:
     """Return the weights after a record in whose round updates of these members were `due`. `members`:
-    the members of the next round, which has `lanes` streams."""
+    the members of the next round, which has `streams` streams."""
     stated = {entry.peer: entry.capacity for entry in record.updates}
     if not any(weight.value for weight in weights.values()):
         # The first stated capacities set the scale for all members.
@@ -137,7 +137,7 @@ def next_weights(
         weights = dict.fromkeys(weights, MemberWeight(first))
     median = _lower_median([weight.value for weight in weights.values()])
     together = median * len(weights)
-    floor, most = max(1, together // (_FLOOR_ROUNDS * lanes)), _MOST * together
+    floor, most = max(1, together // (_FLOOR_ROUNDS * streams)), _MOST * together
     after: dict[PeerId, MemberWeight] = {}
     thin = is_thin(due, stated)
     for peer in members:
@@ -147,7 +147,7 @@ def next_weights(
         elif peer in stated:
             after[peer] = weight.counted(stated[peer], most)
         elif peer in due and median:
-            after[peer] = weight.missed_in_thin_round(floor) if thin else weight.late(floor)
+            after[peer] = weight.missed_small_round(floor) if thin else weight.late(floor)
         else:
             after[peer] = weight.idle() if median else weight
     return weights if after == weights else after

@@ -1,6 +1,6 @@
 """Order in which the samples of a corpus are trained: well mixed, and yet local on disk.
 
-The corpus is read in as many *streams* (`lanes`) as a round has samples, each stream giving one sample
+The corpus is read in as many *streams* (`streams`) as a round has samples, each stream giving one sample
 a round. A stream reads a *span* of neighbouring samples and then another one, elsewhere in the corpus.
 So the samples of a round come from as many parts of the corpus as there are streams, while a member,
 which keeps its streams for the length of a span, needs only its part of the corpus on disk.
@@ -20,7 +20,7 @@ from ..codec.permutation import Numbers, mix, permutation_keys, permute
 from ..wire.blobs import CHUNK_BYTES
 from ..wire.manifest import Manifest
 
-Lanes = npt.NDArray[np.int64]
+Streams = npt.NDArray[np.int64]
 """Numbers of streams, counted from 0, or one number for each stream."""
 
 SPAN_CHUNKS = 8
@@ -37,7 +37,7 @@ class StreamOrder:
     seed: int
     samples: int
     """Samples of the corpus, which is the length of an epoch."""
-    lanes: int
+    streams: int
     span: int
     """Samples that a stream reads in a row."""
     mixed: int
@@ -49,10 +49,10 @@ class StreamOrder:
             raise ValueError("the seed must be an unsigned 64-bit number")
         if not 1 <= self.samples <= 1 << 62:
             raise ValueError(f"a corpus holds 1 to 2^62 samples, not {self.samples}")
-        if min(self.lanes, self.span, self.mixed) < 1 or self.span > self.samples:
+        if min(self.streams, self.span, self.mixed) < 1 or self.span > self.samples:
             raise ValueError("a stream reads at least one sample, and at most the whole corpus")
 
-    def samples_at(self, lanes: Lanes, rows: Lanes) -> list[int]:
+    def samples_at(self, streams: Streams, rows: Streams) -> list[int]:
         """Return the `rows`-th sample (from 0) of each of these streams, each in [0, samples).
 
         Over all streams and rows, every sample occurs once an epoch.
@@ -60,7 +60,7 @@ class StreamOrder:
         # In a window of `span` rows each stream reads `span` ranks in a row, one stream after the
         # other.
         window, row = np.divmod(rows, self.span)
-        ranks = (window * self.lanes + lanes) * self.span + row
+        ranks = (window * self.streams + streams) * self.span + row
         epochs, inside = np.divmod(ranks, self.samples)
         found = np.empty(len(ranks), np.uint64)
         for epoch in np.unique(epochs).tolist():
@@ -90,11 +90,11 @@ class StreamOrder:
 
 def order_of(manifest: Manifest) -> StreamOrder:
     """Return the order in which a swarm trains on its corpus."""
-    data, lanes = manifest.data, manifest.rounds.sequences
+    data, streams = manifest.data, manifest.rounds.sequences
     chunk = max(1, CHUNK_BYTES // (data.sequence_length * data.token_bytes))
     # In a small corpus each stream reads one span an epoch, shorter than `SPAN_CHUNKS` chunks.
-    span = max(1, min(data.samples // lanes, SPAN_CHUNKS * chunk))
-    return StreamOrder(manifest.seed, data.samples, lanes, span, min(span, chunk))
+    span = max(1, min(data.samples // streams, SPAN_CHUNKS * chunk))
+    return StreamOrder(manifest.seed, data.samples, streams, span, min(span, chunk))
 
 
 def _keys(seed: int, epoch: int) -> Numbers:

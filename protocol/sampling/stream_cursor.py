@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .sampler import Lanes
+from .sampler import Streams
 
 # A stream is one row behind for each round in which its sample was lost; this suffices for four billion
 # rounds.
@@ -46,36 +46,36 @@ class StreamCursors:
     """Streams and rows of samples assigned in earlier rounds, left untrained, and not assigned again
     yet."""
 
-    def rows(self, lanes: int) -> Lanes:
+    def rows(self, streams: int) -> Streams:
         """Return the row of each stream's sample: int64 (lanes,)."""
-        return self.round - 1 - _unpack(self.behind, lanes)
+        return self.round - 1 - _unpack(self.behind, streams)
 
-    def fresh(self, lanes: int) -> Lanes:
+    def fresh(self, streams: int) -> Streams:
         """Return the first row of each stream that neither this round nor one before it assigns: int64
         (lanes,)."""
-        return self.round - _unpack(self.waiting, lanes)
+        return self.round - _unpack(self.waiting, streams)
 
     def then(
         self,
         decided: StreamCursors,
         lost: Iterable[range],
-        lanes: int,
+        streams: int,
         owed: Iterable[tuple[int, int]] = (),
     ) -> StreamCursors:
         """Return the cursors of the next round, once the record of `decided` is known: this round or,
         with `overlap`, the one before it. The record leaves the samples of the `lost` streams
         untrained, and the samples of the `owed` streams and rows, which were assigned earlier."""
-        again = np.zeros(lanes, bool)
+        again = np.zeros(streams, bool)
         for run in lost:
             again[run.start : run.stop] = True
-        next_round, fresh = self.round + 1, self.fresh(lanes)
-        rows = np.where(again, decided.rows(lanes), fresh)
+        next_round, fresh = self.round + 1, self.fresh(streams)
+        rows = np.where(again, decided.rows(streams), fresh)
         still: list[tuple[int, int]] = []
-        for lane, row in sorted([*self.owed, *owed]):
-            if again[lane]:
-                still.append((lane, row))
+        for stream, row in sorted([*self.owed, *owed]):
+            if again[stream]:
+                still.append((stream, row))
             else:
-                rows[lane], again[lane] = row, True
+                rows[stream], again[stream] = row, True
         behind = _pack(next_round - 1 - rows)
         waiting = _pack(next_round - np.where(again, fresh, fresh + 1))
         # Most rounds lose nothing and share the packed offsets of the round before.
@@ -83,9 +83,11 @@ class StreamCursors:
         return StreamCursors(next_round, known[behind], known.get(waiting, waiting), tuple(still))
 
 
-def _unpack(packed: bytes, lanes: int) -> Lanes:
-    return np.frombuffer(packed, _PACKED).astype(np.int64) if packed else np.zeros(lanes, np.int64)
+def _unpack(packed: bytes, streams: int) -> Streams:
+    return (
+        np.frombuffer(packed, _PACKED).astype(np.int64) if packed else np.zeros(streams, np.int64)
+    )
 
 
-def _pack(rows: Lanes) -> bytes:
+def _pack(rows: Streams) -> bytes:
     return rows.astype(_PACKED).tobytes() if rows.any() else b""

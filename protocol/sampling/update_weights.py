@@ -14,9 +14,9 @@ members: fewer than a third of the members, all with weight 2 and no other, have
 rest. With weight 3 they would not. The threshold is the mean share because it needs no scale: in every
 swarm some member reaches it, and unless all shares are equal, some member does not.
 
-*Under audits* (`of_checked`) the update of a member that failed its audits has weight 0, and members
-without votes, whose work has no record, have at most a third of the total weight together. So the
-effect of a crowd is bounded before any audit of it, however many identities it has.
+*Under audits* (`audited_weights`) the update of a member that failed its audits has weight 0, and
+members without votes, whose work has no record, have at most a third of the total weight together. So
+the effect of a crowd is bounded before any audit of it, however many identities it has.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def by_share(shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
     return {peer: MOST if own * len(shares) >= total else 1 for peer, own in shares.items()}
 
 
-def of_checked(
+def audited_weights(
     counts: Mapping[PeerId, int], voters: Container[PeerId], out: Container[PeerId], seed: bytes
 ) -> dict[PeerId, int]:
     """Return the update weights under audits. `counts`: the weights without them.

@@ -33,7 +33,7 @@ MAX_PEER_RECORDS = 64
 
 MAX_REQUEST_BYTES = MAX_PEER_RECORD_BYTES + 128
 MAX_RESPONSE_BYTES = MAX_PEER_RECORDS * (MAX_PEER_RECORD_BYTES + 8)
-MAX_SPOKEN_BYTES = 16
+MAX_VERSION_BYTES = 16
 
 PEER_RECORD_SECONDS = 120.0
 """Lifetime of a peer record; peers repeat theirs well within it."""
@@ -103,7 +103,7 @@ class VersionMessage:
     version: Annotated[int, Range(0, 2**31)]
 
     def encode(self) -> bytes:
-        """Return the bytes for `decode_spoken`."""
+        """Return the bytes for `decode_version_message`."""
         return encode(self)
 
 
@@ -154,9 +154,9 @@ def decode_response(data: bytes) -> IntroductionResponse:
     return decode(IntroductionResponse, data, max_bytes=MAX_RESPONSE_BYTES)
 
 
-def decode_spoken(data: bytes) -> VersionMessage:
+def decode_version_message(data: bytes) -> VersionMessage:
     """Decode the version that a peer speaks. Raises `ProtocolError`."""
-    return decode(VersionMessage, data, max_bytes=MAX_SPOKEN_BYTES)
+    return decode(VersionMessage, data, max_bytes=MAX_VERSION_BYTES)
 
 
 class Registry:

@@ -18,7 +18,7 @@ from ...crypto.identity import PeerId
 from .encoding import decode, decode_plain, encode
 from .errors import ProtocolError
 from .structure import ADDITION, Length, Range
-from .work_specs import ChecksSpec, ProbeSpec, SpeakersSpec
+from .work_specs import AuditsSpec, CommitteesSpec, ProbeSpec
 
 PROTOCOL_VERSION = 4
 
@@ -46,7 +46,7 @@ TaskName = Annotated[str, Length(1, 64)]
 Url = Annotated[str, Length(9, 256)]
 Column = Annotated[str, Length(1, 256)]
 Preconditioner = Literal["none", "rms", "orthogonal", "muon"]
-Say = Literal["equal", "share"]
+UpdateWeightRule = Literal["equal", "share"]
 Step = Literal["sign", "scaled"]
 TokenType = Literal["uint8", "uint16", "uint32", "uint64", "int16", "int32", "int64"]
 
@@ -255,10 +255,10 @@ class OptimizerSpec:
     with `rms`, and is not needed with `orthogonal`."""
     weight_decay: Annotated[float, Range(0.0, 1.0)] = 0.0
     """Fraction of each parameter that a step removes, times the learning rate."""
-    audit: bool = True
+    outlier_filter: bool = True
     """Outlier filter: leave out of a step the updates that more than half of the others contradict
     (docs/optimizer.md)."""
-    say: Say = field(default="equal", metadata=ADDITION)
+    update_weight: UpdateWeightRule = field(default="equal", metadata=ADDITION)
     """Weight of an update in the step. `equal`: 1. `share`: 2 if it was made of at least as many
     sequences as the mean update, else 1; 1 for all if all were made of equally many."""
     step: Step = field(default="sign", metadata=ADDITION)
@@ -417,9 +417,9 @@ class Manifest:
     """If given, the model's own weights are frozen, and its adapters are trained."""
     task_settings: dict[str, Any] | None = field(default=None, metadata=ADDITION)
     """Settings that only the task interprets."""
-    checks: ChecksSpec | None = field(default=None, metadata=ADDITION)
+    audits: AuditsSpec | None = field(default=None, metadata=ADDITION)
     """If given, work is audited and earns votes; otherwise every member has one vote."""
-    speakers: SpeakersSpec | None = field(default=None, metadata=ADDITION)
+    committees: CommitteesSpec | None = field(default=None, metadata=ADDITION)
     """If given, committees aggregate sections of the model; otherwise every member sends whole
     updates."""
     probe: ProbeSpec | None = field(default=None, metadata=ADDITION)
@@ -436,30 +436,34 @@ class Manifest:
                 f"start_members ({self.rounds.start_members}) exceeds max_members "
                 f"({self.admission.max_members}): training would never begin"
             )
-        if self.data.private is not None and self.optimizer.audit:
-            raise ValueError("optimizer.audit does not work with private data: set it to false")
-        if self.checks is not None and self.data.private is not None:
+        if self.data.private is not None and self.optimizer.outlier_filter:
             raise ValueError(
-                "[checks] does not work with private data: no other member can recompute on it"
+                "optimizer.outlier_filter does not work with private data: set it to false"
             )
-        if self.checks is not None and self.optimizer.preconditioner not in ("orthogonal", "muon"):
-            # With the other preconditioners honest scores are too often low (docs/checks.md).
-            raise ValueError("[checks] needs optimizer.preconditioner = 'orthogonal' or 'muon'")
-        if self.data.private is not None and self.optimizer.say == "share":
-            raise ValueError('optimizer.say = "share" does not work with private data: use "equal"')
-        if self.speakers is not None:
-            self.speakers.check(
-                checked=self.checks is not None,
+        if self.audits is not None and self.data.private is not None:
+            raise ValueError(
+                "[audits] does not work with private data: no other member can recompute on it"
+            )
+        if self.audits is not None and self.optimizer.preconditioner not in ("orthogonal", "muon"):
+            # With the other preconditioners honest scores are too often low (docs/audits.md).
+            raise ValueError("[audits] needs optimizer.preconditioner = 'orthogonal' or 'muon'")
+        if self.data.private is not None and self.optimizer.update_weight == "share":
+            raise ValueError(
+                'optimizer.update_weight = "share" does not work with private data: use "equal"'
+            )
+        if self.committees is not None:
+            self.committees.check(
+                audited=self.audits is not None,
                 private=self.data.private is not None,
                 overlap=self.rounds.overlap,
-                audit=self.optimizer.audit,
+                outlier_filter=self.optimizer.outlier_filter,
                 rounds=self.schedule.total_rounds,
                 elements=self.elements,
             )
 
-    def speaks(self, round: int) -> bool:
+    def aggregates_in(self, round: int) -> bool:
         """Whether committees aggregate in this round what members sent in the one before."""
-        return self.speakers is not None and self.schedule.trains(round) and round % 2 == 0
+        return self.committees is not None and self.schedule.trains(round) and round % 2 == 0
 
     @property
     def elements(self) -> int:

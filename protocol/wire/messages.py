@@ -47,10 +47,10 @@ Mask = Annotated[bytes, Length(1, 512)]
 MAX_EVIDENCE = 16
 """Maximum number of members expelled by one record; others wait for the next."""
 
-MAX_LOOKS = 64
+MAX_AUDITS = 64
 """Maximum number of audits in one record. Each member with votes audits in some rounds."""
 
-MAX_LOOKS_AGAIN = 64
+MAX_REAUDITS = 64
 """Maximum number of re-audits in one record: those of a few disputes."""
 
 MAX_SEQUENCES = 8
@@ -69,8 +69,8 @@ class Announcement:
 
     The update was trained on `tokens`, with the mean `loss` in nats per token. `capacity` is the number
     of sequences that the sender could train per day if rounds went on like the last ones; 0 if unknown.
-    `speaks` is its highest protocol version; 0 states none. `commitment` binds the sender to a secret
-    that draws whose work it audits (`audit/lottery`).
+    `max_version` is its highest protocol version; 0 states none. `commitment` binds the sender to a
+    secret that draws whose work it audits (`audit/lottery`).
     """
 
     round: U63
@@ -81,7 +81,7 @@ class Announcement:
     loss: Annotated[float, Range(-1e30, 1e30)]
     fingerprint: U64
     capacity: Capacity = 0
-    speaks: Version = 0
+    max_version: Version = 0
     commitment: Commitment = field(default=b"", metadata=ADDITION)
 
 
@@ -132,17 +132,17 @@ class AuditMessage:
     secret: Secret
     total: Total
     squares: Squares
-    beginning: AuditScore | None = field(default=None, metadata=ADDITION)
+    first_half: AuditScore | None = field(default=None, metadata=ADDITION)
 
 
 @dataclass(frozen=True)
 class ReauditMessage:
-    """Re-audit of a share that the audit of `checker` found low in `round`: the scores of its sequences,
+    """Re-audit of a share that the audit of `auditor` found low in `round`: the scores of its sequences,
     in order. The chain determines who is called, and to which sequences (`chain/audits`)."""
 
     round: U63
     parent: RecordRef
-    checker: PeerId
+    auditor: PeerId
     scores: Annotated[tuple[AuditScore, ...], Length(1, MAX_SEQUENCES)]
 
 
@@ -157,7 +157,7 @@ class UpdateEntry:
     loss: Annotated[float, Range(-1e30, 1e30)]
     signature: Signature
     capacity: Capacity = 0
-    speaks: Version = 0
+    max_version: Version = 0
     commitment: Commitment = field(default=b"", metadata=ADDITION)
 
 
@@ -176,7 +176,7 @@ class DepartureEntry:
     silent, or was turned away, since it had not done its work (`audit/reputation`)."""
 
     peer: PeerId
-    reason: Literal["left", "silent", "turned_away"]
+    reason: Literal["left", "silent", "dismissed"]
     round: U63
     signature: Annotated[bytes, Length(0, 64)]
 
@@ -245,18 +245,18 @@ class WitnessEntry:
 class AuditEntry:
     """Audit inside a record."""
 
-    checker: PeerId
+    auditor: PeerId
     round: U63
     secret: Secret
     total: Total
     squares: Squares
     signature: Signature
-    beginning: AuditScore | None = field(default=None, metadata=ADDITION)
+    first_half: AuditScore | None = field(default=None, metadata=ADDITION)
 
-    def said(self, parent: RecordId) -> AuditMessage:
+    def message(self, parent: RecordId) -> AuditMessage:
         """Return the audit as its sender signed it; `parent` is that of its round."""
         return AuditMessage(
-            self.round, parent, self.secret, self.total, self.squares, self.beginning
+            self.round, parent, self.secret, self.total, self.squares, self.first_half
         )
 
 
@@ -264,15 +264,15 @@ class AuditEntry:
 class ReauditEntry:
     """Re-audit inside a record."""
 
-    looker: PeerId
+    reauditor: PeerId
     round: U63
-    checker: PeerId
+    auditor: PeerId
     scores: Annotated[tuple[AuditScore, ...], Length(1, MAX_SEQUENCES)]
     signature: Signature
 
-    def said(self, parent: RecordId) -> ReauditMessage:
+    def message(self, parent: RecordId) -> ReauditMessage:
         """Return the re-audit as its sender signed it; `parent` is that of its round."""
-        return ReauditMessage(self.round, parent, self.checker, self.scores)
+        return ReauditMessage(self.round, parent, self.auditor, self.scores)
 
 
 @dataclass(frozen=True)
@@ -297,10 +297,10 @@ class Record:
     snapshot: SnapshotEntry | None
     evidence: Annotated[tuple[Evidence, ...], Length(0, MAX_EVIDENCE)] = ()
     witnesses: Annotated[tuple[WitnessEntry, ...], Length(0, 4096)] = ()
-    looks: Annotated[tuple[AuditEntry, ...], Length(0, MAX_LOOKS)] = field(
+    audits: Annotated[tuple[AuditEntry, ...], Length(0, MAX_AUDITS)] = field(
         default=(), metadata=ADDITION
     )
-    looks_again: Annotated[tuple[ReauditEntry, ...], Length(0, MAX_LOOKS_AGAIN)] = field(
+    reaudits: Annotated[tuple[ReauditEntry, ...], Length(0, MAX_REAUDITS)] = field(
         default=(), metadata=ADDITION
     )
     contributions: Root = field(default=b"", metadata=ADDITION)
@@ -330,7 +330,7 @@ class Record:
             loss=entry.loss,
             fingerprint=self.fingerprint,
             capacity=entry.capacity,
-            speaks=entry.speaks,
+            max_version=entry.max_version,
             commitment=entry.commitment,
         )
 
@@ -368,8 +368,8 @@ MESSAGE_TYPES: dict[str, type] = {
     "skip": Ballot,
     "finalize": Ballot,
     "evidence": Evidence,
-    "check": AuditMessage,
-    "recheck": ReauditMessage,
+    "audit": AuditMessage,
+    "reaudit": ReauditMessage,
 }
 """Message type by envelope kind."""
 

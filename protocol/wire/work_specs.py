@@ -11,65 +11,66 @@ from .blobs import MAX_BLOB_BYTES
 from .structure import Length, Range
 
 # The margin is for blocks that do not divide evenly among the steps.
-_MOST_SHEET_BYTES = MAX_BLOB_BYTES * 15 // 16
+_MAX_SIGN_VOTE_BYTES = MAX_BLOB_BYTES * 15 // 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChecksSpec:
-    """Members audit each other's work, and earn votes by work that passes (docs/checks.md)."""
+class AuditsSpec:
+    """Members audit each other's work, and earn votes by work that passes (docs/audits.md)."""
 
-    every: Annotated[int, Range(1, 10_000)] = 20
+    interval: Annotated[int, Range(1, 10_000)] = 20
     """A member with votes audits another one once in this many rounds, on average."""
     deviation: Annotated[int, Range(1, 10_000)] = 250
     """The standard deviation of honest scores, in thousandths of the usual one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeakersSpec:
+class CommitteesSpec:
     """Committees of members aggregate sections of the model (docs/protocol.md). A step then takes two
     rounds. In the first, an odd one, members train and send signs to the aggregators; in the second the
     aggregators publish the aggregates, and all members take the step. So `total_rounds` and the other
     numbers of rounds are twice as large for the same number of steps. Unless `[optimizer]` sets it,
-    `top_k` is 64, or what one committee can send of a large model. `audit` must be false, its default
-    here, and `momentum` must not be set: committees have their own. Committees do not go with
-    `[checks]`, private data or `overlap`, and `total_rounds` must be even."""
+    `top_k` is 64, or what one committee can send of a large model. `outlier_filter` must be false, its
+    default here, and `momentum` must not be set: committees have their own. Committees do not go with
+    `[audits]`, private data or `overlap`, and `total_rounds` must be even."""
 
-    one_of: Annotated[int, Range(1, 64)] = 8
+    rotation_steps: Annotated[int, Range(1, 64)] = 8
     """In each step a member sends the sign of one of this many coefficients of a block."""
-    panel: Annotated[int, Range(2, 16)] = 3
+    min_members: Annotated[int, Range(2, 16)] = 3
     """Minimum number of members in a committee."""
-    term: Annotated[int, Range(1, 1000)] = 40
+    epoch_steps: Annotated[int, Range(1, 1000)] = 40
     """Steps for which a committee aggregates, before others are drawn and start without history."""
 
     def check(
         self,
         *,
-        checked: bool,
+        audited: bool,
         private: bool,
         overlap: bool,
-        audit: bool,
+        outlier_filter: bool,
         rounds: int,
         elements: int,
     ) -> None:
         """Raise `ValueError` if this does not go with the rest of a manifest; `rounds` is the length of
         the run, and `elements` the number of trained parameters."""
         for there, what in (
-            (checked, "[checks]: audits compare whole updates"),
+            (audited, "[audits]: audits compare whole updates"),
             (private, "private data: a sign vote reveals more of it than an update"),
             (overlap, "rounds.overlap: late sign votes are worth little"),
-            (audit, "optimizer.audit: there are no whole updates to compare"),
+            (outlier_filter, "optimizer.outlier_filter: there are no whole updates to compare"),
         ):
             if there:
-                raise ValueError(f"[speakers] does not work with {what}")
+                raise ValueError(f"[committees] does not work with {what}")
         if rounds % 2:
             raise ValueError(
-                f"schedule.total_rounds ({rounds}) is odd: with [speakers] a step takes two rounds"
+                f"schedule.total_rounds ({rounds}) is odd: with [committees] a step takes two rounds"
             )
         # While members are few, one committee aggregates everything, and a sign vote has one part.
-        least = -(-elements // (8 * _MOST_SHEET_BYTES))
-        if self.one_of < least:
+        least = -(-elements // (8 * _MAX_SIGN_VOTE_BYTES))
+        if self.rotation_steps < least:
             raise ValueError(
-                f"speakers.one_of ({self.one_of}) is too small for {elements:,} parameters: a "
+                f"committees.rotation_steps ({self.rotation_steps}) is too small for "
+                f"{elements:,} parameters: a "
                 f"sign vote would be too large to be sent as one blob; set it to {least} or more"
             )
 

@@ -25,10 +25,10 @@ LEVELS, HALVES = level_test(250), halves_test(250)
 def test_three_failures_accuse_and_updates_count_no_more() -> None:
     standings = AuditSums()
     for _ in range(2):
-        standings = standings.checked(failed=True)
+        standings = standings.audited(failed=True)
         assert standings.counts
         assert standings.credible
-    standings = standings.checked(failed=True)
+    standings = standings.audited(failed=True)
     assert not standings.counts
     assert not standings.credible
 
@@ -36,7 +36,7 @@ def test_three_failures_accuse_and_updates_count_no_more() -> None:
 def test_a_failure_now_and_then_accuses_nobody() -> None:
     standings = AuditSums()
     for number in range(3000):
-        standings = standings.checked(failed=number % 300 == 0)
+        standings = standings.audited(failed=number % 300 == 0)
         assert standings.credible
 
 
@@ -74,10 +74,10 @@ def test_half_of_the_work_takes_the_votes_and_not_the_updates() -> None:
 
 @pytest.mark.parametrize("missing", ["first", "second"])
 def test_who_computes_one_half_of_each_sequence_has_no_votes(missing: str) -> None:
-    """With the measured scatter (docs/checks.md)."""
+    """With the measured scatter (docs/audits.md)."""
     chance, test = random.Random(4), halves_test(210)
     looks, standings = 0, AuditSums()
-    while standings.whole:
+    while standings.complete:
         level = max(500, min(1500, round(chance.gauss(450, 350))))
         halves = Halves(level, 2000 - level) if missing == "first" else Halves(2000 - level, level)
         standings = standings.halved(test, halves)
@@ -134,11 +134,11 @@ def test_a_word_that_others_contradict_is_not_believed() -> None:
     honest, liar = AuditSums(), AuditSums()
     chance = random.Random(2)
     for _ in range(1000):
-        honest = honest.looked(contradicted=chance.random() < 0.025)
+        honest = honest.audited_another(contradicted=chance.random() < 0.025)
         assert honest.credible
     looks = 0
     while liar.credible:
-        liar = liar.looked(contradicted=True)
+        liar = liar.audited_another(contradicted=True)
         looks += 1
     assert looks == -(-WORD.accuse_at // WORD.failure)
     # Its updates still count.
@@ -146,4 +146,4 @@ def test_a_word_that_others_contradict_is_not_believed() -> None:
 
 
 def test_one_failure_is_enough_for_a_stranger() -> None:
-    assert not AuditSums().turned_away().counts
+    assert not AuditSums().dismissed().counts

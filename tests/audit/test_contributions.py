@@ -10,7 +10,13 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.audit_sums import level_test
 from distro_node.protocol.audit.contributions import Contribution, Contributions
 from distro_node.protocol.audit.merkle import stands
-from distro_node.protocol.audit.reputation import TERM, WINDOW, Audit, RecordedWork, ReputationTable
+from distro_node.protocol.audit.reputation import (
+    EPOCH_ROUNDS,
+    WINDOW,
+    Audit,
+    RecordedWork,
+    ReputationTable,
+)
 from distro_node.protocol.audit.sequential_test import LevelTest
 
 LEVELS: LevelTest = level_test(250)
@@ -26,11 +32,11 @@ ALICE, BOB, CARL = map(peer, range(3))
 def test_what_counts_and_what_is_checked_are_added() -> None:
     first = Contributions().after({ALICE: 4, BOB: 2}, {})
     second = first.after({ALICE: 3}, {ALICE: 7, BOB: 1})
-    assert second[ALICE] == Contribution(updates=2, sequences=7, checked=7)
-    assert second[BOB] == Contribution(updates=1, sequences=2, checked=1)
+    assert second[ALICE] == Contribution(updates=2, sequences=7, audited=7)
+    assert second[BOB] == Contribution(updates=1, sequences=2, audited=1)
     assert second[CARL] == Contribution(0, 0, 0)
     # The earlier value is unchanged.
-    assert first[ALICE] == Contribution(updates=1, sequences=4, checked=0)
+    assert first[ALICE] == Contribution(updates=1, sequences=4, audited=0)
     assert CARL not in second
     assert list(second.peers) == sorted([ALICE, BOB])
     assert second.after({}, {}) is second
@@ -44,16 +50,16 @@ def test_it_comes_out_the_same_in_whatever_parts_it_is_kept() -> None:
     for _ in range(300):
         counted = {peer(chance.randrange(200)): chance.randrange(1, 9) for _ in range(5)}
         known = [*plain.keys() | counted.keys()]
-        checked = {chance.choice(known): chance.randrange(1, 4)}
+        audited = {chance.choice(known): chance.randrange(1, 4)}
         for who, sequences in counted.items():
             row = plain.setdefault(who, [0, 0, 0])
             row[0] += 1
             row[1] += sequences
-        for who, sequences in checked.items():
+        for who, sequences in audited.items():
             plain[who][2] += sequences
-        grown = grown.after(counted, checked)
+        grown = grown.after(counted, audited)
     assert {
-        who: [g.updates, g.sequences, g.checked] for who in grown.peers if (g := grown[who])
+        who: [g.updates, g.sequences, g.audited] for who in grown.peers if (g := grown[who])
     } == (plain)
     at_once = Contributions({who: Contribution(*row) for who, row in plain.items()})
     assert at_once.root == grown.root
@@ -87,7 +93,7 @@ def test_who_is_here_costs_and_not_who_ever_was() -> None:
     """Of ten thousand past members twenty are at work: an epoch later nearly all data is shared."""
     crowd = Contributions().after({peer(number): 1 for number in range(10_000)}, {})
     before = crowd
-    for _ in range(TERM):
+    for _ in range(EPOCH_ROUNDS):
         crowd = crowd.after({peer(number): 1 for number in range(20)}, {})
     # Private here: `_settled`, `_fresh`: what two values share is not part of the interface.
     assert crowd._settled is before._settled  # see above
@@ -98,17 +104,17 @@ def test_who_is_here_costs_and_not_who_ever_was() -> None:
 # In the accounts
 
 
-def round_of(number: int, who: PeerId, *looks: Audit) -> RecordedWork:
-    return RecordedWork(number, {who: 4}, looks)
+def round_of(number: int, who: PeerId, *audits: Audit) -> RecordedWork:
+    return RecordedWork(number, {who: 4}, audits)
 
 
 def test_it_outlasts_the_window_and_whoever_leaves() -> None:
     accounts = ReputationTable(ALICE, LEVELS)
     accounts.close(round_of(1, BOB), {ALICE, BOB})
     accounts.close(round_of(2, BOB, Audit(ALICE, BOB, 1, 4, 9000)), {ALICE, BOB})
-    done = Contribution(updates=2, sequences=8, checked=4)
+    done = Contribution(updates=2, sequences=8, audited=4)
     assert accounts.contributions[BOB] == done
-    for number in range(3, WINDOW + 4 * TERM):
+    for number in range(3, WINDOW + 4 * EPOCH_ROUNDS):
         accounts.close(RecordedWork(number, {}), {ALICE})
     assert accounts[BOB].work == 0
     assert accounts.contributions[BOB] == done
@@ -117,10 +123,10 @@ def test_it_outlasts_the_window_and_whoever_leaves() -> None:
 def test_where_nobody_else_is_there_nothing_is_checked() -> None:
     """Its work gives votes all the same; otherwise the next newcomer would have more."""
     accounts = ReputationTable(ALICE, LEVELS)
-    for number in range(2 * TERM):
+    for number in range(2 * EPOCH_ROUNDS):
         accounts.close(round_of(number, ALICE), {ALICE})
-    assert accounts.votes == {ALICE: 4 * 2 * TERM}
-    done = Contribution(updates=2 * TERM, sequences=4 * 2 * TERM, checked=0)
+    assert accounts.votes == {ALICE: 4 * 2 * EPOCH_ROUNDS}
+    done = Contribution(updates=2 * EPOCH_ROUNDS, sequences=4 * 2 * EPOCH_ROUNDS, audited=0)
     assert accounts.contributions[ALICE] == done
 
 

@@ -10,7 +10,7 @@ from math import comb
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.disputes import SEATS, Jury, call, outcome
+from distro_node.protocol.audit.disputes import JURY_SEATS, Jury, draw_jury, outcome
 
 PEERS = [PeerId(content_id(b"%d" % number)) for number in range(60)]
 CHECKED = PEERS[0]
@@ -21,7 +21,7 @@ def lots(count: int) -> list[bytes]:
 
 
 def called(*votes: int) -> Jury:
-    return call(dict(zip(PEERS, votes, strict=False)), b"lot")
+    return draw_jury(dict(zip(PEERS, votes, strict=False)), b"lot")
 
 
 def told(*low: bool) -> dict[PeerId, bool]:
@@ -59,7 +59,7 @@ def test_who_has_no_votes_or_is_not_called_counts_for_nothing() -> None:
     assert outcome(called(1, 1, 1), {**told(True), **stranger}, CHECKED) == "open"
 
 
-@pytest.mark.parametrize("count", range(3, SEATS + 1))
+@pytest.mark.parametrize("count", range(3, JURY_SEATS + 1))
 def test_up_to_sixteen_a_third_settles_nothing_and_two_thirds_all(count: int) -> None:
     """The auditor is a liar and the audited member honest, or the other way round."""
     liars = (count - 1) // 3
@@ -75,8 +75,8 @@ def test_up_to_sixteen_a_third_settles_nothing_and_two_thirds_all(count: int) ->
 
 def test_where_many_have_votes_seats_are_drawn_in_proportion() -> None:
     votes = dict(zip(PEERS[:30], [1] * 29 + [31], strict=True))
-    seats = [call(votes, lot) for lot in lots(600)]
-    assert all(each.drawn and sum(each.weights.values()) == SEATS for each in seats)
+    seats = [draw_jury(votes, lot) for lot in lots(600)]
+    assert all(each.drawn and sum(each.weights.values()) == JURY_SEATS for each in seats)
     assert all(each.needed == 11 for each in seats)
     # Half of the votes give half of the seats, to within one.
     assert {each.weights[PEERS[29]] for each in seats} <= {8, 9}
@@ -88,16 +88,18 @@ def test_where_many_have_votes_seats_are_drawn_in_proportion() -> None:
 
 def test_how_often_liars_with_a_third_have_two_thirds_of_the_seats() -> None:
     many = sum(
-        comb(SEATS, n) * Fraction(1, 3) ** n * Fraction(2, 3) ** (SEATS - n)
-        for n in range(11, SEATS + 1)
+        comb(JURY_SEATS, n) * Fraction(1, 3) ** n * Fraction(2, 3) ** (JURY_SEATS - n)
+        for n in range(11, JURY_SEATS + 1)
     )
     assert 240 < 1 / many < 260
-    forty = Fraction(sum(comb(13, n) * comb(27, SEATS - n) for n in range(11, 14)), comb(40, 16))
+    forty = Fraction(
+        sum(comb(13, n) * comb(27, JURY_SEATS - n) for n in range(11, 14)), comb(40, 16)
+    )
     assert 9600 < 1 / forty < 9650
     votes = dict.fromkeys(PEERS[:40], 1)
     liars = set(PEERS[:13])
     won = sum(
-        sum(seat for peer, seat in call(votes, lot).weights.items() if peer in liars) >= 11
+        sum(seat for peer, seat in draw_jury(votes, lot).weights.items() if peer in liars) >= 11
         for lot in lots(3000)
     )
     assert won <= 3

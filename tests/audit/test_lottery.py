@@ -14,8 +14,8 @@ from distro_node.protocol.audit.lottery import (
     SECRET_BYTES,
     AuditTarget,
     commitment,
-    drawn_look,
-    drawn_sequences,
+    draw_audit,
+    draw_sequences,
 )
 
 PEERS = [PeerId(content_id(b"%d" % number)) for number in range(6)]
@@ -46,7 +46,7 @@ def draw(
 ) -> AuditTarget | None:
     """Return the first one's audit; each update counts once unless given otherwise."""
     says = dict.fromkeys(shares, 1) if counts is None else counts
-    return drawn_look(secret, lot, PEERS[0], shares, says, voters, chance)
+    return draw_audit(secret, lot, PEERS[0], shares, says, voters, chance)
 
 
 def test_a_draw_follows_from_secret_and_beacon() -> None:
@@ -61,21 +61,21 @@ def test_a_draw_follows_from_secret_and_beacon() -> None:
 def test_each_count_is_looked_at_alike_whatever_is_behind_it_and_never_one_s_own() -> None:
     shares = {PEERS[0]: 50, PEERS[1]: 1, PEERS[2]: 3, PEERS[3]: 0, PEERS[4]: 64}
     counts = {PEERS[0]: 2, PEERS[1]: 1, PEERS[2]: 1, PEERS[3]: 1, PEERS[4]: 2}
-    looks = [draw(secret, shares, counts=counts) for secret in secrets()]
-    assert all(look is not None and look.sequence < shares[look.peer] for look in looks)
-    seen = Counter(look.peer for look in looks if look)
+    audits = [draw(secret, shares, counts=counts) for secret in secrets()]
+    assert all(look is not None and look.sequence < shares[look.peer] for look in audits)
+    seen = Counter(look.peer for look in audits if look)
     assert seen.keys() == {PEERS[1], PEERS[2], PEERS[4]}
     # 1,000 each per count, with a standard deviation of 27.
     assert all(abs(seen[peer] - 1000 * counts[peer]) < 150 for peer in seen)
     # And each of its sequences alike.
-    within = Counter(look.sequence for look in looks if look and look.peer == PEERS[2])
+    within = Counter(look.sequence for look in audits if look and look.peer == PEERS[2])
     assert all(abs(within[number] - seen[PEERS[2]] / 3) < 80 for number in range(3))
 
 
 def test_half_of_the_looks_are_at_whoever_has_no_votes() -> None:
     shares = {PEERS[1]: 100, PEERS[2]: 1}
-    looks = [draw(secret, shares, voters={PEERS[1]}) for secret in secrets()]
-    assert abs(looks.count(AuditTarget(PEERS[2], 0)) - DRAWS / 2) < 160
+    audits = [draw(secret, shares, voters={PEERS[1]}) for secret in secrets()]
+    assert abs(audits.count(AuditTarget(PEERS[2], 0)) - DRAWS / 2) < 160
     alone = {PEERS[2]: 1}
     assert draw(secrets()[0], alone, voters={PEERS[1]}) == AuditTarget(PEERS[2], 0)
     assert draw(secrets()[0], alone, voters={PEERS[2]}) == AuditTarget(PEERS[2], 0)
@@ -83,16 +83,16 @@ def test_half_of_the_looks_are_at_whoever_has_no_votes() -> None:
 
 def test_looks_are_as_many_as_the_chance_says() -> None:
     shares = dict.fromkeys(PEERS, 1)
-    looks = [draw(secret, shares, chance=Fraction(1, 10)) for secret in secrets()]
-    assert abs(DRAWS - looks.count(None) - DRAWS / 10) < 100
+    audits = [draw(secret, shares, chance=Fraction(1, 10)) for secret in secrets()]
+    assert abs(DRAWS - audits.count(None) - DRAWS / 10) < 100
     assert all(draw(secret, shares, chance=Fraction(0)) is None for secret in secrets()[:50])
     assert draw(secrets()[0], {PEERS[0]: 4}) is None
 
 
 def test_of_a_large_share_some_are_looked_at_again() -> None:
-    assert drawn_sequences(b"d", 3, 8) == (0, 1, 2)
-    drawn = drawn_sequences(b"d", 64, 8)
+    assert draw_sequences(b"d", 3, 8) == (0, 1, 2)
+    drawn = draw_sequences(b"d", 64, 8)
     assert len(set(drawn)) == 8
     assert list(drawn) == sorted(drawn)
     assert set(drawn) <= set(range(64))
-    assert drawn != drawn_sequences(b"another", 64, 8)
+    assert drawn != draw_sequences(b"another", 64, 8)

@@ -9,10 +9,10 @@ import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.audit_sums import level_test
-from distro_node.protocol.audit.disputes import LAG, LASTS
+from distro_node.protocol.audit.disputes import LAG, REAUDIT_ROUNDS
 from distro_node.protocol.audit.reputation import (
+    EPOCH_ROUNDS,
     FRESH,
-    TERM,
     VOUCHERS,
     WINDOW,
     Audit,
@@ -20,7 +20,7 @@ from distro_node.protocol.audit.reputation import (
     RecordedWork,
     ReputationTable,
 )
-from distro_node.protocol.audit.verdict import SAID
+from distro_node.protocol.audit.verdict import MIN_AUDITS
 
 GOOD, LOW = 15_000, 500
 LEVELS = level_test(250)
@@ -41,31 +41,31 @@ class Run:
         self.round = 1
         self.close()
 
-    def close(self, *looks: Audit, again: tuple[Reaudit, ...] = ()) -> None:
+    def close(self, *audits: Audit, again: tuple[Reaudit, ...] = ()) -> None:
         shares = {peer: share for peer, share in self.shares.items() if peer not in self.away}
-        facts = RecordedWork(self.round, shares, looks, again)
+        facts = RecordedWork(self.round, shares, audits, again)
         self.accounts.close(facts, [peer for peer in PEERS if peer not in self.away])
         self.round += 1
 
-    def look(self, checker: PeerId, peer: PeerId, score: int = GOOD) -> Audit:
+    def look(self, auditor: PeerId, peer: PeerId, score: int = GOOD) -> Audit:
         """Return an audit of the last round."""
-        return Audit(checker, peer, self.round - 1, self.shares.get(peer, SHARE), score)
+        return Audit(auditor, peer, self.round - 1, self.shares.get(peer, SHARE), score)
 
-    def looks(self, checker: PeerId, *peers: PeerId, score: int = GOOD) -> None:
+    def audits(self, auditor: PeerId, *peers: PeerId, score: int = GOOD) -> None:
         """Record each audit in a round of its own."""
         for peer in peers:
-            self.close(self.look(checker, peer, score))
+            self.close(self.look(auditor, peer, score))
 
     def to_term(self) -> None:
         """Advance to the beginning of the next epoch."""
         self.close()
-        while self.round % TERM:
+        while self.round % EPOCH_ROUNDS:
             self.close()
 
     def settle(self, first: Audit, low: bool) -> None:
         """Record the audit, and then every re-audit."""
         self.call(first)
-        lookers = sorted(self.accounts.waits_for(first))
+        lookers = sorted(self.accounts.pending_reauditors(first))
         self.close(again=tuple(Reaudit(peer, first, low) for peer in lookers))
 
     def call(self, *firsts: Audit) -> None:
@@ -79,11 +79,11 @@ class Run:
 def run() -> Run:
     """Return a swarm of eight members with votes, in their second epoch with any."""
     run = Run(dict.fromkeys(PEERS[:8], SHARE))
-    run.looks(FOUNDER, *PEERS[1:8])
+    run.audits(FOUNDER, *PEERS[1:8])
     run.to_term()
     assert set(run.accounts.votes) == set(PEERS[:8])
     for number, peer in enumerate(PEERS[:8]):
-        run.looks(peer, *(PEERS[(number + step) % 8] for step in range(1, VOUCHERS + 1)))
+        run.audits(peer, *(PEERS[(number + step) % 8] for step in range(1, VOUCHERS + 1)))
     run.to_term()
     return run
 
@@ -92,17 +92,20 @@ def test_the_founder_is_alone_until_it_has_vouched_for_somebody() -> None:
     run = Run({FOUNDER: 4, ANN: 2, BEN: 1})
     run.to_term()
     run.to_term()
-    assert dict(run.accounts.votes) == {FOUNDER: 4 * (2 * TERM - 1)}
-    run.looks(FOUNDER, ANN)
+    assert dict(run.accounts.votes) == {FOUNDER: 4 * (2 * EPOCH_ROUNDS - 1)}
+    run.audits(FOUNDER, ANN)
     # Not before the next epoch, and for all her work up to the audited round.
     assert set(run.accounts.votes) == {FOUNDER}
     run.to_term()
-    assert run.accounts.votes == {FOUNDER: 4 * (3 * TERM - 1), ANN: 2 * (2 * TERM - 1)}
+    assert run.accounts.votes == {
+        FOUNDER: 4 * (3 * EPOCH_ROUNDS - 1),
+        ANN: 2 * (2 * EPOCH_ROUNDS - 1),
+    }
 
 
 def test_votes_are_the_work_that_is_vouched_for(run: Run) -> None:
     before = dict(run.accounts.votes)
-    run.looks(ANN, BEN)
+    run.audits(ANN, BEN)
     run.to_term()
     after = run.accounts.votes
     assert after[BEN] > before[BEN]
@@ -119,9 +122,9 @@ def test_as_one_member_or_as_many_the_votes_are_the_same() -> None:
             run.close()
             for peer in crowd:
                 run.close(run.look(FOUNDER, peer))
-            while run.round < at + 4 * TERM:
+            while run.round < at + 4 * EPOCH_ROUNDS:
                 run.close()
-        run.looks(FOUNDER, *crowd)
+        run.audits(FOUNDER, *crowd)
         votes = run.accounts.votes
         run.to_term()
         votes = run.accounts.votes
@@ -133,14 +136,14 @@ def test_as_one_member_or_as_many_the_votes_are_the_same() -> None:
 
 @pytest.mark.parametrize("behind", range(-1, FRESH + 2))
 def test_a_look_is_recorded_in_the_records_behind_its_round(run: Run, behind: int) -> None:
-    allowed = run.accounts.takes_look(ANN, BEN, run.round - behind, run.round)
+    allowed = run.accounts.may_record_audit(ANN, BEN, run.round - behind, run.round)
     assert allowed == (1 <= behind < FRESH)
 
 
 def test_nothing_is_looked_at_in_round_0() -> None:
     accounts = Run({FOUNDER: SHARE, ANN: SHARE}).accounts
-    assert not accounts.takes_look(FOUNDER, ANN, 0, 2)
-    assert accounts.takes_look(FOUNDER, ANN, 1, 2)
+    assert not accounts.may_record_audit(FOUNDER, ANN, 0, 2)
+    assert accounts.may_record_audit(FOUNDER, ANN, 1, 2)
 
 
 @pytest.mark.parametrize("why", ["of itself", "no votes", "nobody", "old", "to come", "twice"])
@@ -159,12 +162,12 @@ def test_looks_that_may_not_be_change_nothing(run: Run, why: str) -> None:
     peer = look.peer
     before = (
         run.accounts[peer].work,
-        run.accounts[peer].standings,
+        run.accounts[peer].sums,
         list(run.accounts[peer].scores),
     )
     run.close(look)
     account = run.accounts[peer]
-    assert (account.work, account.standings, list(account.scores)) == before
+    assert (account.work, account.sums, list(account.scores)) == before
 
 
 def test_a_failure_takes_what_waits_and_three_take_the_votes(run: Run) -> None:
@@ -180,7 +183,7 @@ def test_a_failure_takes_what_waits_and_three_take_the_votes(run: Run) -> None:
     run.to_term()
     assert BEN not in run.accounts.votes
     # Its later work is never vouched for.
-    run.looks(ANN, BEN)
+    run.audits(ANN, BEN)
     assert run.accounts[BEN].work == 0
 
 
@@ -196,15 +199,15 @@ def test_whoever_accuses_the_honest_is_not_heard_any_more(run: Run) -> None:
     accused = [peer for peer in PEERS[:8] if peer != ANN] * 3
     for peer in accused:
         run.settle(run.look(ANN, peer, LOW), low=False)
-    assert all(run.accounts[peer].standings.credible for peer in accused)
-    assert not run.accounts[ANN].standings.credible
+    assert all(run.accounts[peer].sums.credible for peer in accused)
+    assert not run.accounts[ANN].sums.credible
     assert run.accounts.counts(ANN)
     run.to_term()
     assert ANN not in run.accounts.votes
     # It may not audit, so only time restores its credibility.
     for _ in range(30):
         run.to_term()
-    assert run.accounts[ANN].standings.credible
+    assert run.accounts[ANN].sums.credible
     assert ANN in run.accounts.votes
 
 
@@ -216,28 +219,28 @@ def test_liars_with_a_third_settle_nothing(run: Run) -> None:
     # Duplicates count once, and the audited member itself has no part in it.
     run.close(again=(*again, *again, Reaudit(BEN, first, False)))
     assert list(run.accounts.disputes) == [first]
-    for _ in range(LASTS):
+    for _ in range(REAUDIT_ROUNDS):
         run.close()
     assert not list(run.accounts.disputes)
-    assert run.accounts[BEN].standings.work.sum <= 0
+    assert run.accounts[BEN].sums.work.sum <= 0
 
 
 def test_nobody_looks_again_before_it_is_drawn_who_does(run: Run) -> None:
     first = run.look(ANN, BEN, LOW)
     run.close(first)
     for _ in range(LAG):
-        assert not any(run.accounts.may_look_again(peer, first) for peer in PEERS)
+        assert not any(run.accounts.may_reaudit(peer, first) for peer in PEERS)
         run.close()
-    assert run.accounts.waits_for(first) == run.accounts.votes.keys() - {BEN}
+    assert run.accounts.pending_reauditors(first) == run.accounts.votes.keys() - {BEN}
 
 
 def test_a_dispute_is_settled_when_all_say_so_at_any_time(run: Run) -> None:
     """Whichever leader leaves re-audits out can do so only while it leads."""
     first = run.look(ANN, BEN, LOW)
     run.call(first)
-    for _ in range(LASTS - 1):
+    for _ in range(REAUDIT_ROUNDS - 1):
         run.close()
-    lookers = sorted(run.accounts.waits_for(first))
+    lookers = sorted(run.accounts.pending_reauditors(first))
     run.close(again=tuple(Reaudit(peer, first, low=False) for peer in lookers))
     assert [ending for _, ending in run.accounts.ended] == ["contradicted"]
 
@@ -245,10 +248,10 @@ def test_a_dispute_is_settled_when_all_say_so_at_any_time(run: Run) -> None:
 def test_whose_word_is_not_believed_is_not_called(run: Run) -> None:
     for peer in [peer for peer in PEERS[:8] if peer != ANN]:
         run.settle(run.look(ANN, peer, LOW), low=False)
-    assert run.accounts[ANN].standings.word.accused
+    assert run.accounts[ANN].sums.own_audits.accused
     first = run.look(FOUNDER, BEN, LOW)
     run.call(first)
-    assert ANN not in run.accounts.waits_for(first)
+    assert ANN not in run.accounts.pending_reauditors(first)
 
 
 def test_whoever_is_away_has_no_votes_and_has_them_again(run: Run) -> None:
@@ -256,20 +259,20 @@ def test_whoever_is_away_has_no_votes_and_has_them_again(run: Run) -> None:
     run.away = {BEN}
     run.close()
     assert run.accounts.votes == {peer: votes for peer, votes in before.items() if peer != BEN}
-    assert run.accounts.chance_to_look(BEN, 1) == 0
-    assert not run.accounts.takes_look(BEN, ANN, run.round - 1, run.round)
+    assert run.accounts.audit_probability(BEN, 1) == 0
+    assert not run.accounts.may_record_audit(BEN, ANN, run.round - 1, run.round)
     run.to_term()
     run.to_term()
     assert BEN not in run.accounts.votes
     run.away = ()
     run.close()
     assert run.accounts.votes[BEN] == before[BEN]
-    assert run.accounts.takes_look(BEN, ANN, run.round - 1, run.round)
+    assert run.accounts.may_record_audit(BEN, ANN, run.round - 1, run.round)
 
 
 def test_whoever_was_accused_comes_back_accused(run: Run) -> None:
-    for checker in (ANN, FOUNDER, PEERS[3]):
-        run.settle(run.look(checker, BEN, LOW), low=True)
+    for auditor in (ANN, FOUNDER, PEERS[3]):
+        run.settle(run.look(auditor, BEN, LOW), low=True)
     assert not run.accounts.counts(BEN)
     run.away = {BEN}
     for _ in range(3):
@@ -291,12 +294,12 @@ def test_a_dispute_about_whoever_goes_is_settled(run: Run) -> None:
         again=tuple(
             Reaudit(peer, first, first is about)
             for first in (about, of)
-            for peer in sorted(run.accounts.waits_for(first))
+            for peer in sorted(run.accounts.pending_reauditors(first))
         )
     )
     assert not run.accounts.disputes
-    assert run.accounts[BEN].standings.work.sum > 0
-    assert run.accounts[BEN].standings.word.sum > 0
+    assert run.accounts[BEN].sums.work.sum > 0
+    assert run.accounts[BEN].sums.own_audits.sum > 0
 
 
 def test_where_nobody_is_left_who_has_votes_all_count_alike_until_somebody_has(run: Run) -> None:
@@ -341,33 +344,33 @@ def test_scores_are_held_to_those_of_shares_as_large() -> None:
     large, small = PEERS[5:8], PEERS[:5]
     run = Run({**dict.fromkeys(small, 1), **dict.fromkeys(large, 16)})
     high, deep = 60_000, 12_000
-    for _ in range(SAID):
-        run.looks(FOUNDER, *small[1:], score=high)
-        run.looks(FOUNDER, *large, score=deep)
+    for _ in range(MIN_AUDITS):
+        run.audits(FOUNDER, *small[1:], score=high)
+        run.audits(FOUNDER, *large, score=deep)
     run.to_term()
-    for _ in range(SAID):
-        run.looks(ANN, FOUNDER, score=high)
+    for _ in range(MIN_AUDITS):
+        run.audits(ANN, FOUNDER, score=high)
     run.to_term()
-    assert (run.accounts.usual(1), run.accounts.usual(16)) == (high, deep)
+    assert (run.accounts.baseline_score(1), run.accounts.baseline_score(16)) == (high, deep)
     assert (run.accounts.bound(1), run.accounts.bound(16)) == (high // 2, deep // 2)
     # No member has a share of four: scores fall with the square root of the share, at the level of most
     # votes, and half of that is usual.
-    assert run.accounts.usual(4) == deep
-    run.looks(ANN, large[0], score=deep)
+    assert run.accounts.baseline_score(4) == deep
+    run.audits(ANN, large[0], score=deep)
     assert not run.accounts.disputes
-    run.looks(ANN, small[2], score=deep)
+    run.audits(ANN, small[2], score=deep)
     assert [first.peer for first in run.accounts.disputes] == [small[2]]
 
 
 def test_a_copy_grows_in_another_way(run: Run) -> None:
     def state(accounts: ReputationTable) -> object:
         of_each = [accounts[peer].copy() for peer in PEERS]
-        disputes = {first: dict(known.again) for first, known in accounts.disputes.items()}
+        disputes = {first: dict(known.reaudits) for first, known in accounts.disputes.items()}
         return (
             of_each,
             disputes,
             dict(accounts.votes),
-            [accounts.usual(share) for share in (1, 4, 64)],
+            [accounts.baseline_score(share) for share in (1, 4, 64)],
         )
 
     first = run.look(ANN, BEN, LOW)
@@ -404,12 +407,12 @@ def test_a_look_vouches_once_and_by_one_voter(run: Run) -> None:
     run.shares = {**run.shares, NEW: 4}
     run.close()
     for _ in range(5):
-        run.looks(ANN, NEW)
+        run.audits(ANN, NEW)
     run.to_term()
     assert run.accounts[NEW].work > 0
     assert NEW not in run.accounts.votes
-    run.looks(BEN, NEW)
-    run.looks(FOUNDER, NEW)
+    run.audits(BEN, NEW)
+    run.audits(FOUNDER, NEW)
     run.to_term()
     assert NEW in run.accounts.votes
 
@@ -418,23 +421,23 @@ def test_old_work_gives_no_votes(run: Run) -> None:
     voters = dict.fromkeys(PEERS[:8], 4)
     run.shares = {peer: share for peer, share in voters.items() if peer != BEN}
     while run.round <= WINDOW:
-        run.looks(ANN, FOUNDER, *PEERS[3:8])
-        run.looks(FOUNDER, ANN, *PEERS[3:8])
-        run.looks(PEERS[3], FOUNDER, ANN, *PEERS[4:8])
-        run.looks(PEERS[4], PEERS[3])
+        run.audits(ANN, FOUNDER, *PEERS[3:8])
+        run.audits(FOUNDER, ANN, *PEERS[3:8])
+        run.audits(PEERS[3], FOUNDER, ANN, *PEERS[4:8])
+        run.audits(PEERS[4], PEERS[3])
     run.to_term()
     for _ in range(4):
         run.to_term()
     assert BEN not in run.accounts.votes
     # Its account is dropped.
-    assert run.accounts[BEN].last == 0
-    assert all(len(run.accounts[peer].vouched) <= WINDOW // TERM + 1 for peer in voters)
+    assert run.accounts[BEN].last_round == 0
+    assert all(len(run.accounts[peer].vouched) <= WINDOW // EPOCH_ROUNDS + 1 for peer in voters)
 
 
 def test_where_nobody_has_earned_votes_those_who_had_them_keep_them(run: Run) -> None:
     voters = dict(run.accounts.votes)
     run.shares = {}
-    for _ in range(WINDOW // TERM + 2):
+    for _ in range(WINDOW // EPOCH_ROUNDS + 2):
         run.to_term()
     assert run.accounts.votes
     assert set(run.accounts.votes) <= set(voters)
@@ -442,8 +445,8 @@ def test_where_nobody_has_earned_votes_those_who_had_them_keep_them(run: Run) ->
 
 def test_looks_are_in_proportion_to_votes(run: Run) -> None:
     accounts = run.accounts
-    assert accounts.chance_to_look(NEW, 5) == 0
-    chances = [accounts.chance_to_look(peer, 5) for peer in accounts.votes]
+    assert accounts.audit_probability(NEW, 5) == 0
+    chances = [accounts.audit_probability(peer, 5) for peer in accounts.votes]
     assert sum(chances) == Fraction(len(chances), 5)
     accounts.votes = {FOUNDER: 10, ANN: 1}
-    assert accounts.chance_to_look(FOUNDER, 1) == 1
+    assert accounts.audit_probability(FOUNDER, 1) == 1

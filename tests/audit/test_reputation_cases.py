@@ -10,17 +10,22 @@ from distro_node.protocol.audit import reputation, verdict
 from distro_node.protocol.audit.audit_sums import level_test
 from distro_node.protocol.audit.disputes import LAG, OPEN
 from distro_node.protocol.audit.reputation import (
+    EPOCH_ROUNDS,
     FRESH,
-    TERM,
     WINDOW,
     Audit,
     Reaudit,
     RecordedWork,
     ReputationTable,
 )
-from distro_node.protocol.audit.verdict import SAID, TOLD, BaselineSample, ScoreBaseline
+from distro_node.protocol.audit.verdict import (
+    MIN_AUDITS,
+    MIN_HALF_SCORES,
+    BaselineSample,
+    ScoreBaseline,
+)
 
-# Private here: `_accounts`, `_looked`: what is kept is counted.
+# Private here: `_states`, `_looked`: what is kept is counted.
 
 GOOD, LOW = 15_000, 500
 PEERS = [PeerId(content_id(b"member %d" % number)) for number in range(12)]
@@ -38,20 +43,20 @@ class _Run:
         # Round 0 has nothing to audit.
         self.close()
 
-    def close(self, *looks: Audit, again: tuple[Reaudit, ...] = ()) -> None:
-        self.accounts.close(RecordedWork(self.round, self.shares, looks, again), self.members)
+    def close(self, *audits: Audit, again: tuple[Reaudit, ...] = ()) -> None:
+        self.accounts.close(RecordedWork(self.round, self.shares, audits, again), self.members)
         self.round += 1
 
     def look(
-        self, checker: PeerId, peer: PeerId, score: int = GOOD, beginning: int | None = None
+        self, auditor: PeerId, peer: PeerId, score: int = GOOD, beginning: int | None = None
     ) -> Audit:
         """Return an audit of the last round."""
-        return Audit(checker, peer, self.round - 1, 4, score, beginning)
+        return Audit(auditor, peer, self.round - 1, 4, score, beginning)
 
     def to_term(self) -> None:
         """Advance to the beginning of the next epoch."""
         self.close()
-        while self.round % TERM:
+        while self.round % EPOCH_ROUNDS:
             self.close()
 
     def quiet(self, rounds: int) -> None:
@@ -64,20 +69,20 @@ class _Run:
         for peer in self.members[1:]:
             self.close(self.look(FOUNDER, peer))
         self.to_term()
-        for checker in self.members:
+        for auditor in self.members:
             for peer in self.members:
-                if peer != checker:
-                    self.close(self.look(checker, peer))
+                if peer != auditor:
+                    self.close(self.look(auditor, peer))
         self.to_term()
         assert set(self.accounts.votes) == set(self.members)
         return self
 
-    def dispute(self, checker: PeerId, peer: PeerId, *, low: bool) -> None:
+    def dispute(self, auditor: PeerId, peer: PeerId, *, low: bool) -> None:
         """Record a low audit and the re-audits of all others."""
-        first = self.look(checker, peer, LOW)
+        first = self.look(auditor, peer, LOW)
         self.close(first)
         self.quiet(LAG)
-        others = sorted(self.accounts.waits_for(first))
+        others = sorted(self.accounts.pending_reauditors(first))
         self.close(again=tuple(Reaudit(other, first, low) for other in others))
 
     def votes(self, peer: PeerId) -> int:
@@ -146,57 +151,57 @@ def test_once_is_enough() -> None:
 def test_a_look_is_fresh() -> None:
     run = _Run()
     run.quiet(FRESH + 2)
-    assert not run.accounts.takes_look(FOUNDER, ANN, 1, run.round)
+    assert not run.accounts.may_record_audit(FOUNDER, ANN, 1, run.round)
 
 
 def test_one_look_a_round() -> None:
     run = _Run()
     run.close()
     run.close(run.look(FOUNDER, ANN))
-    assert not run.accounts.takes_look(FOUNDER, BEN, run.round - 2, run.round)
+    assert not run.accounts.may_record_audit(FOUNDER, BEN, run.round - 2, run.round)
 
 
 def test_looks_that_are_recorded_are_forgotten() -> None:
     run = _Run().settled()
-    for _ in range(4 * TERM):
+    for _ in range(4 * EPOCH_ROUNDS):
         run.close(run.look(ANN, BEN))
-    assert len(run.accounts._looked) <= TERM + FRESH
+    assert len(run.accounts._audited) <= EPOCH_ROUNDS + FRESH
 
 
 def test_who_has_no_votes_looks_at_nobody() -> None:
     run = _Run()
     run.close()
     run.close(run.look(ANN, BEN))
-    assert run.accounts[BEN].checks == 0
+    assert run.accounts[BEN].audited == 0
 
 
 def test_nobody_looks_at_itself() -> None:
     run = _Run()
     run.close()
     run.close(run.look(FOUNDER, FOUNDER))
-    assert run.accounts[FOUNDER].checks == 0
+    assert run.accounts[FOUNDER].audited == 0
 
 
 def test_who_is_not_believed_looks_at_nobody() -> None:
     run = _Run().settled()
     account = run.accounts[CAT]
     for _ in range(12):
-        account.standings = account.standings.looked(contradicted=True)
-    before = run.accounts[ANN].checks
+        account.sums = account.sums.audited_another(contradicted=True)
+    before = run.accounts[ANN].audited
     run.close()
     run.close(run.look(CAT, ANN))
-    assert run.accounts[ANN].checks == before
+    assert run.accounts[ANN].audited == before
 
 
 def test_time_clears_a_word() -> None:
     run = _Run().settled()
     for _ in range(12):
         run.dispute(CAT, BEN, low=False)
-    accused = run.accounts[CAT].standings.word.accused
+    accused = run.accounts[CAT].sums.own_audits.accused
     for _ in range(40):
         run.to_term()
     assert accused
-    assert not run.accounts[CAT].standings.word.accused
+    assert not run.accounts[CAT].sums.own_audits.accused
 
 
 def test_who_is_not_believed_has_no_votes() -> None:
@@ -209,24 +214,24 @@ def test_who_is_not_believed_has_no_votes() -> None:
 
 def test_a_low_look_accuses_nobody() -> None:
     run = _Run().settled()
-    before = run.accounts[BEN].standings.work
+    before = run.accounts[BEN].sums.work
     run.close(run.look(ANN, BEN, LOW))
-    assert run.accounts[BEN].standings.work == before
+    assert run.accounts[BEN].sums.work == before
 
 
 def test_looks_that_others_contradict_count_for_no_level() -> None:
     """Several liars, each until it is found out, would otherwise take a member's votes."""
     run = _Run().settled()
-    before = run.accounts[BEN].standings.level.sum
+    before = run.accounts[BEN].sums.level.sum
     run.dispute(CAT, BEN, low=False)
-    assert run.accounts[BEN].standings.level.sum <= before
+    assert run.accounts[BEN].sums.level.sum <= before
 
 
 def test_what_others_confirm_counts_for_the_level() -> None:
     run = _Run().settled()
-    before = run.accounts[BEN].standings.level.sum
+    before = run.accounts[BEN].sums.level.sum
     run.dispute(CAT, BEN, low=True)
-    assert run.accounts[BEN].standings.level.sum > before
+    assert run.accounts[BEN].sums.level.sum > before
 
 
 def test_a_dispute_is_dropped() -> None:
@@ -241,7 +246,7 @@ def test_the_checked_member_does_not_look_again() -> None:
     first = run.look(ANN, BEN, LOW)
     run.close(first)
     run.quiet(LAG)
-    assert run.accounts.waits_for(first) == {FOUNDER, ANN, CAT}
+    assert run.accounts.pending_reauditors(first) == {FOUNDER, ANN, CAT}
 
 
 def test_where_nobody_else_votes_the_first_looks_again() -> None:
@@ -250,7 +255,7 @@ def test_where_nobody_else_votes_the_first_looks_again() -> None:
     first = run.look(FOUNDER, ANN, LOW)
     run.close(first)
     run.quiet(LAG)
-    assert run.accounts.may_look_again(FOUNDER, first)
+    assert run.accounts.may_reaudit(FOUNDER, first)
 
 
 def test_each_looks_again_once() -> None:
@@ -268,7 +273,7 @@ def test_who_fails_without_votes_is_turned_away() -> None:
     run = _Run()
     run.close()
     run.dispute(FOUNDER, ANN, low=True)
-    assert run.accounts[ANN].turned_away
+    assert run.accounts[ANN].dismissed
     assert not run.accounts.counts(ANN)
 
 
@@ -276,7 +281,7 @@ def test_who_has_votes_may_fail_once() -> None:
     run = _Run().settled()
     run.dispute(FOUNDER, ANN, low=True)
     assert run.accounts.counts(ANN)
-    assert not run.accounts[ANN].turned_away
+    assert not run.accounts[ANN].dismissed
 
 
 def test_who_is_out_has_no_votes_when_it_is_back() -> None:
@@ -298,14 +303,14 @@ def test_what_does_not_count_does_not_wait() -> None:
 def test_a_contradicted_look_is_held_against_its_maker() -> None:
     run = _Run().settled()
     run.dispute(CAT, BEN, low=False)
-    assert run.accounts[CAT].standings.word.sum > 0
+    assert run.accounts[CAT].sums.own_audits.sum > 0
 
 
 def test_who_is_alone_vouches_for_itself() -> None:
     run = _Run(1)
     run.to_term()
     run.to_term()
-    assert run.votes(FOUNDER) == 2 * TERM * 4
+    assert run.votes(FOUNDER) == 2 * EPOCH_ROUNDS * 4
 
 
 def test_who_is_away_has_no_votes() -> None:
@@ -324,7 +329,7 @@ def test_where_nobody_has_any_all_have_one() -> None:
 
 def test_who_had_votes_keeps_them_where_nobody_earns_any() -> None:
     fresh = ReputationTable(FOUNDER, level_test(250))
-    for round_ in range(TERM):
+    for round_ in range(EPOCH_ROUNDS):
         fresh.close(RecordedWork(round_, {}), [FOUNDER])
     assert fresh.earned == {FOUNDER: 1}
 
@@ -337,12 +342,12 @@ def test_an_account_is_forgotten() -> None:
     run.shares = {FOUNDER: 4}
     run.quiet(WINDOW)
     run.to_term()
-    assert set(run.accounts._accounts) == {FOUNDER}
+    assert set(run.accounts._states) == {FOUNDER}
 
 
 def test_looks_are_in_proportion_to_votes() -> None:
     votes = {FOUNDER: 98, ANN: 1, BEN: 1}
-    assert reputation.chance_to_look(votes, ANN, 1) == Fraction(3, 100)
+    assert reputation.audit_probability(votes, ANN, 1) == Fraction(3, 100)
 
 
 def test_what_is_usual_is_what_was_of_late() -> None:
@@ -358,33 +363,39 @@ def test_no_score_is_so_low_that_it_passes() -> None:
 
 def test_three_say_what_is_usual_for_a_size() -> None:
     """Two with a share of a rare size are compared with all the others."""
-    many = [([BaselineSample(10_000, 4)] * SAID, 1)] * 9
-    rare = [([BaselineSample(9_000, 64)] * SAID, 1)] * 2
+    many = [([BaselineSample(10_000, 4)] * MIN_AUDITS, 1)] * 9
+    rare = [([BaselineSample(9_000, 64)] * MIN_AUDITS, 1)] * 2
     assert ScoreBaseline(many + rare).of(64) == 1250
 
 
 def test_of_a_rare_size_no_more_is_believed_than_is_safe() -> None:
     """How scores fall with the share differs between models."""
-    assert ScoreBaseline([([BaselineSample(10_000, 4)] * SAID, 1)] * 9).of(16) == 2500
+    assert ScoreBaseline([([BaselineSample(10_000, 4)] * MIN_AUDITS, 1)] * 9).of(16) == 2500
 
 
 def test_a_few_looks_say_nothing() -> None:
     """Neither for shares of a rare size, when all others have another size."""
-    few = [([BaselineSample(10_000, 4)] * (SAID - 1), 1)] * 9
-    rare = [([BaselineSample(10_000, 4)] * SAID + [BaselineSample(10_000, 64)] * (SAID - 1), 1)] * 9
+    few = [([BaselineSample(10_000, 4)] * (MIN_AUDITS - 1), 1)] * 9
+    rare = [
+        (
+            [BaselineSample(10_000, 4)] * MIN_AUDITS
+            + [BaselineSample(10_000, 64)] * (MIN_AUDITS - 1),
+            1,
+        )
+    ] * 9
     assert ScoreBaseline(few).of(4) == 0
-    assert not ScoreBaseline(rare).knows(64)
+    assert not ScoreBaseline(rare).has_similar(64)
 
 
 def test_whoever_is_looked_at_first_does_not_say_what_is_usual() -> None:
-    first = [([BaselineSample(1 << 40, 4)] * SAID, 1)] * 4
+    first = [([BaselineSample(1 << 40, 4)] * MIN_AUDITS, 1)] * 4
     assert ScoreBaseline([*first, *[([BaselineSample(10_000, 4)], 1)] * 5]).of(4) == 0
 
 
 def _looked_at_in_halves(beginning: int, score: int = GOOD) -> _Run:
     """All first halves score eight tenths of the whole, except BEN's for a while."""
     run = _Run().settled()
-    for peer in run.members[1:] * TOLD:
+    for peer in run.members[1:] * MIN_HALF_SCORES:
         run.close(run.look(FOUNDER, peer, beginning=GOOD * 8 // 10))
     run.to_term()
     for _ in range(20):
@@ -393,11 +404,11 @@ def _looked_at_in_halves(beginning: int, score: int = GOOD) -> _Run:
 
 
 def test_who_computes_beginnings_alone_has_no_votes() -> None:
-    assert not _looked_at_in_halves(GOOD * 13 // 10).accounts[BEN].standings.credible
+    assert not _looked_at_in_halves(GOOD * 13 // 10).accounts[BEN].sums.credible
 
 
 def test_who_computes_ends_alone_has_no_votes() -> None:
-    assert not _looked_at_in_halves(GOOD * 2 // 10).accounts[BEN].standings.credible
+    assert not _looked_at_in_halves(GOOD * 2 // 10).accounts[BEN].sums.credible
 
 
 def test_a_missing_half_takes_no_updates() -> None:
@@ -405,14 +416,14 @@ def test_a_missing_half_takes_no_updates() -> None:
 
 
 def test_one_half_is_as_well_known_as_is_usual() -> None:
-    assert _looked_at_in_halves(GOOD * 8 // 10).accounts[BEN].standings.credible
+    assert _looked_at_in_halves(GOOD * 8 // 10).accounts[BEN].sums.credible
 
 
 def test_a_few_lies_about_a_half_take_nobodys_votes() -> None:
     run = _looked_at_in_halves(GOOD * 8 // 10)
     for _ in range(4):
         run.close(run.look(CAT, BEN, beginning=1 << 60))
-    assert run.accounts[BEN].standings.credible
+    assert run.accounts[BEN].sums.credible
 
 
 def test_scores_that_just_pass_take_nobodys_votes() -> None:
@@ -420,16 +431,16 @@ def test_scores_that_just_pass_take_nobodys_votes() -> None:
     run = _Run().settled()
     for _ in range(20):
         run.close(run.look(CAT, BEN, GOOD * 55 // 100))
-    assert run.accounts[BEN].standings.credible
+    assert run.accounts[BEN].sums.credible
 
 
 def test_three_say_what_a_half_is() -> None:
-    two = [([BaselineSample(10_000, 4, 8_000)] * TOLD, 1)] * 2
+    two = [([BaselineSample(10_000, 4, 8_000)] * MIN_HALF_SCORES, 1)] * 2
     assert ScoreBaseline(two).halves(BaselineSample(10_000, 4, 8_000)) is None
 
 
 def test_some_looks_say_what_a_half_is() -> None:
-    few = [([BaselineSample(10_000, 4, 8_000)] * (TOLD - 1), 1)] * 9
+    few = [([BaselineSample(10_000, 4, 8_000)] * (MIN_HALF_SCORES - 1), 1)] * 9
     assert ScoreBaseline(few).halves(BaselineSample(10_000, 4, 8_000)) is None
 
 

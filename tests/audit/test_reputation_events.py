@@ -12,7 +12,7 @@ from distro_node.protocol.audit.audit_sums import WORK, level_test
 from distro_node.protocol.audit.counts import AuditCounts
 from distro_node.protocol.audit.disputes import LAG, OPEN
 from distro_node.protocol.audit.reputation import (
-    TERM,
+    EPOCH_ROUNDS,
     VOUCHERS,
     Audit,
     Reaudit,
@@ -22,10 +22,10 @@ from distro_node.protocol.audit.reputation import (
 from distro_node.protocol.audit.reputation_events import (
     ReputationEvent,
     changes,
-    picture,
+    take_snapshot,
     why_no_votes,
 )
-from distro_node.protocol.audit.verdict import TOLD
+from distro_node.protocol.audit.verdict import MIN_HALF_SCORES
 
 GOOD, LOW, SHARE = 15_000, 500, 4
 LEVELS = level_test(250)
@@ -42,22 +42,22 @@ class Run:
         self.told: list[ReputationEvent] = []
         self.round = 0
 
-    def close(self, *looks: Audit, again: tuple[Reaudit, ...] = ()) -> None:
-        before = picture(self.accounts)
+    def close(self, *audits: Audit, again: tuple[Reaudit, ...] = ()) -> None:
+        before = take_snapshot(self.accounts)
         shares = dict.fromkeys(self.peers, SHARE)
-        self.accounts.close(RecordedWork(self.round, shares, looks, again), self.peers)
+        self.accounts.close(RecordedWork(self.round, shares, audits, again), self.peers)
         self.told += changes(before, self.accounts, self.round)
         self.round += 1
 
-    def looks(self, checker: PeerId, *peers: PeerId, score: int = GOOD) -> None:
+    def audits(self, auditor: PeerId, *peers: PeerId, score: int = GOOD) -> None:
         """Record each audit, of the round before, in a record of its own."""
         for peer in peers:
-            self.close(Audit(checker, peer, self.round - 1, SHARE, score))
+            self.close(Audit(auditor, peer, self.round - 1, SHARE, score))
 
     def to_term(self) -> None:
         """Advance to the beginning of the next epoch."""
         self.close()
-        while self.round % TERM:
+        while self.round % EPOCH_ROUNDS:
             self.close()
 
     def settle(self, first: Audit, low: bool) -> None:
@@ -65,7 +65,7 @@ class Run:
         self.close(first)
         for _ in range(LAG):
             self.close()
-        others = sorted(self.accounts.waits_for(first))
+        others = sorted(self.accounts.pending_reauditors(first))
         self.close(again=tuple(Reaudit(peer, first, low) for peer in others))
 
 
@@ -74,10 +74,10 @@ def run() -> Run:
     """Return a swarm of eight members, all with votes."""
     run = Run(PEERS[:8])
     run.close()
-    run.looks(FOUNDER, *PEERS[1:8])
+    run.audits(FOUNDER, *PEERS[1:8])
     run.to_term()
     for number, peer in enumerate(PEERS[:8]):
-        run.looks(peer, *(PEERS[(number + step) % 8] for step in range(1, VOUCHERS + 1)))
+        run.audits(peer, *(PEERS[(number + step) % 8] for step in range(1, VOUCHERS + 1)))
     run.to_term()
     assert set(run.accounts.votes) == set(PEERS[:8])
     return run
@@ -96,67 +96,67 @@ def fail(run: Run, peer: PeerId, low: bool = True) -> None:
 
 def test_a_quiet_record_changes_nothing(run: Run) -> None:
     assert told(run, run.close) == []
-    assert told(run, lambda: run.looks(ANN, BEN)) == []
+    assert told(run, lambda: run.audits(ANN, BEN)) == []
 
 
 def test_who_is_left_out_is_told_of_each_step(run: Run) -> None:
     looked = run.round - 1
     assert told(run, lambda: fail(run, BEN)) == [
-        ReputationEvent("check_low", BEN, str(looked)),
-        ReputationEvent("check_failed", BEN, str(looked)),
+        ReputationEvent("audit_low", BEN, str(looked)),
+        ReputationEvent("audit_failed", BEN, str(looked)),
     ]
     found = []
     while run.accounts.counts(BEN):
         found += told(run, lambda: fail(run, BEN))
-    assert found[-1] == ReputationEvent("left_out", BEN, "failed")
+    assert found[-1] == ReputationEvent("excluded", BEN, "failed")
     assert why_no_votes(run.accounts, BEN) == "failed"
     assert told(run, run.to_term)[-1] == ReputationEvent("votes_lost", BEN, "failed")
     assert BEN not in run.accounts.votes
     # It fails again: no new event, except that it is re-audited.
-    assert {change.kind for change in told(run, lambda: fail(run, BEN))} == {"check_low"}
+    assert {change.kind for change in told(run, lambda: fail(run, BEN))} == {"audit_low"}
 
 
 def test_who_passes_so_many_checks_as_was_said_counts_again(run: Run) -> None:
     while run.accounts.counts(BEN):
         fail(run, BEN)
-    needed = run.accounts[BEN].standings.passes_until_back
+    needed = run.accounts[BEN].sums.passes_until_counted
     assert needed == -(-WORK.accuse_at // -WORK.success)
-    found = told(run, lambda: run.looks(FOUNDER, *[BEN] * (needed - 1)))
-    assert "taken_back" not in {change.kind for change in found}
-    assert run.accounts[BEN].standings.passes_until_back == 1
-    assert told(run, lambda: run.looks(FOUNDER, BEN))[0] == ReputationEvent("taken_back", BEN)
-    assert run.accounts[BEN].standings.passes_until_back == 0
+    found = told(run, lambda: run.audits(FOUNDER, *[BEN] * (needed - 1)))
+    assert "reinstated" not in {change.kind for change in found}
+    assert run.accounts[BEN].sums.passes_until_counted == 1
+    assert told(run, lambda: run.audits(FOUNDER, BEN))[0] == ReputationEvent("reinstated", BEN)
+    assert run.accounts[BEN].sums.passes_until_counted == 0
 
 
 def test_a_look_that_is_contradicted_is_told_of_whoever_looked(run: Run) -> None:
     found = told(run, lambda: fail(run, BEN, low=False))
     assert ReputationEvent("contradicted", FOUNDER, str(run.round - 3 - LAG)) in found
-    assert "check_failed" not in {change.kind for change in found}
-    while not run.accounts[FOUNDER].standings.word.accused:
+    assert "audit_failed" not in {change.kind for change in found}
+    while not run.accounts[FOUNDER].sums.own_audits.accused:
         found = told(run, lambda: fail(run, BEN, low=False))
-    assert ReputationEvent("disbelieved", FOUNDER) in found
-    assert why_no_votes(run.accounts, FOUNDER) == "word"
+    assert ReputationEvent("distrusted", FOUNDER) in found
+    assert why_no_votes(run.accounts, FOUNDER) == "contradicted"
 
 
 def test_votes_are_told_when_a_term_begins(run: Run) -> None:
     run.peers.append(NEW)
     run.close()
-    assert why_no_votes(run.accounts, NEW) == "unvouched"
+    assert why_no_votes(run.accounts, NEW) == "unconfirmed"
     assert why_no_votes(run.accounts, BEN) is None
-    for checker in PEERS[:VOUCHERS]:
-        assert told(run, lambda checker=checker: run.looks(checker, NEW)) == []
+    for auditor in PEERS[:VOUCHERS]:
+        assert told(run, lambda auditor=auditor: run.audits(auditor, NEW)) == []
     assert told(run, run.to_term) == [ReputationEvent("votes_gained", NEW)]
 
 
 def test_scores_that_are_too_low_are_told(run: Run) -> None:
     # Most have too few audits to set a baseline.
-    run.looks(FOUNDER, *PEERS[1:8])
+    run.audits(FOUNDER, *PEERS[1:8])
     run.to_term()
-    usual = run.accounts.usual(SHARE)
+    usual = run.accounts.baseline_score(SHARE)
     found: list[ReputationEvent] = []
     for _ in range(60):
-        found += told(run, lambda: run.looks(ANN, BEN, score=usual * 6 // 10))
-        if run.accounts[BEN].standings.level.accused:
+        found += told(run, lambda: run.audits(ANN, BEN, score=usual * 6 // 10))
+        if run.accounts[BEN].sums.level.accused:
             break
     assert ReputationEvent("scores_low", BEN) in found
     assert why_no_votes(run.accounts, BEN) == "scores"
@@ -166,13 +166,13 @@ def test_a_half_that_is_missing_is_told(run: Run) -> None:
     def look(peer: PeerId, beginning: int) -> None:
         run.close(Audit(ANN, peer, run.round - 1, SHARE, GOOD, beginning))
 
-    for peer in PEERS[3:6] * TOLD:
+    for peer in PEERS[3:6] * MIN_HALF_SCORES:
         look(peer, GOOD * 8 // 10)
     run.to_term()
     found: list[ReputationEvent] = []
     for _ in range(30):
         found += told(run, lambda: look(BEN, GOOD * 13 // 10))
-        if not run.accounts[BEN].standings.whole:
+        if not run.accounts[BEN].sums.complete:
             break
     assert found[-1] == ReputationEvent("halves_missing", BEN)
     assert why_no_votes(run.accounts, BEN) == "halves"
@@ -180,42 +180,42 @@ def test_a_half_that_is_missing_is_told(run: Run) -> None:
 
 
 def test_the_tally_counts_looks_and_disputes(run: Run) -> None:
-    before = run.accounts.tally
+    before = run.accounts.totals
     assert before.low == 0
     fail(run, BEN)
     fail(run, ANN, low=False)
     run.close(Audit(BEN, ANN, run.round - 1, SHARE, LOW))
     for _ in range(OPEN):
         run.close()
-    after = run.accounts.tally
+    after = run.accounts.totals
     assert (after.low, after.passed) == (3, before.passed)
     assert (after.failed, after.contradicted, after.dropped) == (1, 1, 1)
     # Each is settled once a majority of all votes has answered.
-    assert 6 <= after.again - before.again <= 10
+    assert 6 <= after.reaudits - before.reaudits <= 10
     account = run.accounts[BEN]
     assert (account.low, account.failed) == (1, 1)
-    assert account.looks == VOUCHERS + 1
+    assert account.audits_made == VOUCHERS + 1
 
 
 def test_what_grows_in_another_way_is_counted_for_itself(run: Run) -> None:
     other = run.accounts.copy()
-    tally, looks = other.tally, other[ANN].looks
-    run.looks(ANN, BEN)
-    assert (other.tally, other[ANN].looks) == (tally, looks)
+    tally, audits = other.totals, other[ANN].audits_made
+    run.audits(ANN, BEN)
+    assert (other.totals, other[ANN].audits_made) == (tally, audits)
     assert isinstance(tally, AuditCounts)
-    assert run.accounts.tally.looks == tally.looks + 1
+    assert run.accounts.totals.audits == tally.audits + 1
 
 
 @pytest.mark.parametrize("members", [1000])
 def test_a_thousand_members_are_compared_at_once(members: int) -> None:
     crowd = [PeerId(content_id(b"crowd %d" % number)) for number in range(members)]
     accounts = ReputationTable(FOUNDER, LEVELS)
-    for round_ in range(TERM):
+    for round_ in range(EPOCH_ROUNDS):
         accounts.close(RecordedWork(round_, dict.fromkeys(crowd, SHARE)), crowd)
     times = []
-    for round_ in range(TERM, 2 * TERM):
+    for round_ in range(EPOCH_ROUNDS, 2 * EPOCH_ROUNDS):
         begun = time.process_time()
-        before = picture(accounts)
+        before = take_snapshot(accounts)
         times.append(time.process_time() - begun)
         accounts.close(RecordedWork(round_, dict.fromkeys(crowd, SHARE)), crowd)
         begun = time.process_time()

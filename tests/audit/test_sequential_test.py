@@ -14,7 +14,7 @@ from distro_node.protocol.audit.sequential_test import (
     LevelTest,
     PassTest,
     SumDistribution,
-    checks_until,
+    audits_until,
 )
 
 STRICT = PassTest(
@@ -88,11 +88,11 @@ def test_errors_of_one_test_are_within_walds_bounds(test: PassTest) -> None:
 
 def test_the_honest_are_hardly_ever_accused_and_the_idle_soon() -> None:
     assert SumDistribution(STRICT, 1e-3).check(10_000) < 1e-6
-    assert checks_until(STRICT, 1.0, 0.5, 20) == math.ceil(STRICT.accuse_at / STRICT.failure)
-    median = checks_until(STRICT, 0.5, 0.5, 100)
+    assert audits_until(STRICT, 1.0, 0.5, 20) == math.ceil(STRICT.accuse_at / STRICT.failure)
+    median = audits_until(STRICT, 0.5, 0.5, 100)
     assert median is not None
     assert median <= 20
-    assert checks_until(STRICT, 0.0, 0.5, 200) is None
+    assert audits_until(STRICT, 0.0, 0.5, 200) is None
 
 
 def test_nobody_saves_up_a_good_name() -> None:

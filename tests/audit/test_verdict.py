@@ -8,15 +8,15 @@ import pytest
 from distro_node.protocol.audit.verdict import (
     ALIKE,
     LEAST,
-    SAID,
-    TOLD,
+    MIN_AUDITS,
+    MIN_HALF_SCORES,
     BaselineSample,
     Halves,
     ScoreBaseline,
+    baseline_score,
     failed,
     level,
     passing,
-    usual,
 )
 
 
@@ -25,9 +25,9 @@ def test_the_usual_score_lies_between_honest_ones_while_fewer_than_half_lie() ->
     for _ in range(200):
         honest = [[chance.randrange(6000, 9000) for _ in range(5)] for _ in range(6)]
         lies = [[chance.choice((-(10**12), 10**12))] * 1000 for _ in range(5)]
-        found = usual([*honest, *lies, []])
+        found = baseline_score([*honest, *lies, []])
         assert min(map(min, honest)) <= found <= max(map(max, honest))
-    assert usual([]) == usual([[]]) == 0
+    assert baseline_score([]) == baseline_score([[]]) == 0
 
 
 def test_fewer_than_half_of_all_votes_do_not_move_what_is_usual() -> None:
@@ -49,11 +49,11 @@ def test_fewer_than_half_of_all_votes_do_not_move_what_is_usual() -> None:
 
 @pytest.mark.parametrize("lie", [10**12, -(10**12), 1])
 def test_liars_with_a_share_of_a_rare_size_move_its_score_by_no_more_than_half(lie: int) -> None:
-    honest = [([BaselineSample(10_000, 4)] * SAID, 1) for _ in range(10)]
+    honest = [([BaselineSample(10_000, 4)] * MIN_AUDITS, 1) for _ in range(10)]
 
     def of(share: int, liars: int) -> int:
         return ScoreBaseline(
-            [*honest, *(([BaselineSample(lie, 64)] * SAID, 1) for _ in range(liars))]
+            [*honest, *(([BaselineSample(lie, 64)] * MIN_AUDITS, 1) for _ in range(liars))]
         ).of(share)
 
     assert of(64, ALIKE - 1) == 1250
@@ -62,8 +62,8 @@ def test_liars_with_a_share_of_a_rare_size_move_its_score_by_no_more_than_half(l
 
 
 def test_scores_are_held_to_those_of_shares_of_as_many_digits() -> None:
-    small = [([BaselineSample(10_000, 4)] * SAID, 1) for _ in range(5)]
-    large = [([BaselineSample(3000, 50)] * SAID, 1) for _ in range(ALIKE)]
+    small = [([BaselineSample(10_000, 4)] * MIN_AUDITS, 1) for _ in range(5)]
+    large = [([BaselineSample(3000, 50)] * MIN_AUDITS, 1) for _ in range(ALIKE)]
     of = ScoreBaseline([*small, *large]).of
     assert [of(share) for share in (4, 7, 32, 63)] == [10_000, 10_000, 3000, 3000]
     # For all other sizes too few members: they fall with the square root, and half of that is usual.
@@ -72,25 +72,25 @@ def test_scores_are_held_to_those_of_shares_of_as_many_digits() -> None:
 
 def test_a_few_looks_say_nothing_of_what_is_usual() -> None:
     """As in a new swarm: one high score of a large member would be held against all."""
-    told = [([BaselineSample(10_000, 4)] * SAID, 1) for _ in range(5)]
-    few = [([BaselineSample(10_000, 4)] * (SAID - 1), 1) for _ in range(5)]
+    told = [([BaselineSample(10_000, 4)] * MIN_AUDITS, 1) for _ in range(5)]
+    few = [([BaselineSample(10_000, 4)] * (MIN_AUDITS - 1), 1) for _ in range(5)]
     assert ScoreBaseline([*told, *few]).of(4) == 0
     assert ScoreBaseline([*told, *few[1:]]).of(4) == 10_000
-    assert not ScoreBaseline(few).knows(4)
+    assert not ScoreBaseline(few).has_similar(4)
     # Neither does a member that was audited with shares of other sizes.
     rare = [
-        ([BaselineSample(10_000, 64)] * (SAID - 1) + [BaselineSample(10_000, 4)] * 5, 1)
+        ([BaselineSample(10_000, 64)] * (MIN_AUDITS - 1) + [BaselineSample(10_000, 4)] * 5, 1)
         for _ in range(9)
     ]
-    assert not ScoreBaseline(rare).knows(64)
-    assert ScoreBaseline(rare).knows(4)
+    assert not ScoreBaseline(rare).has_similar(64)
+    assert ScoreBaseline(rare).has_similar(4)
 
 
 @pytest.mark.parametrize("lie", [10**12, -(10**12)])
 def test_whoever_is_looked_at_first_does_not_say_what_is_usual(lie: int) -> None:
     """Liars may audit each other before the others are audited."""
-    honest = [([BaselineSample(10_000, 4)] * (SAID - 1), 1) for _ in range(6)]
-    liars = [([BaselineSample(lie, 4)] * SAID, 1) for _ in range(5)]
+    honest = [([BaselineSample(10_000, 4)] * (MIN_AUDITS - 1), 1) for _ in range(6)]
+    liars = [([BaselineSample(lie, 4)] * MIN_AUDITS, 1) for _ in range(5)]
     assert ScoreBaseline([*honest, *liars]).of(4) == 0
 
 
@@ -99,7 +99,7 @@ def looked(score: int, beginning: int | None, share: int = 4) -> BaselineSample:
 
 
 def test_a_half_is_as_well_in_an_update_as_is_usual() -> None:
-    usually = ScoreBaseline([([looked(10_000, 8000)] * TOLD, 1) for _ in range(ALIKE)])
+    usually = ScoreBaseline([([looked(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(ALIKE)])
     assert usually.halves(looked(20_000, 16_000)) == Halves(1000, 1000)
     # Only the first or only the second half was computed; the share's size makes no difference.
     assert usually.halves(looked(9000, 10_800, 64)) == Halves(1500, 500)
@@ -113,24 +113,26 @@ def test_a_half_is_as_well_in_an_update_as_is_usual() -> None:
 
 
 def test_of_halves_there_is_no_telling_without_scores() -> None:
-    many = [([looked(10_000, 8000)] * TOLD, 1) for _ in range(9)]
+    many = [([looked(10_000, 8000)] * MIN_HALF_SCORES, 1) for _ in range(9)]
     assert ScoreBaseline(many).halves(looked(10_000, None)) is None
     assert ScoreBaseline(many).halves(looked(LEAST - 1, 8000)) is None
     assert ScoreBaseline(many[: ALIKE - 1]).halves(looked(10_000, 8000)) is None
     # Audits without a first-half score, or with hardly any score, do not affect the baseline.
-    quiet = [([looked(10_000, None), looked(100, 8000)] * TOLD, 9) for _ in range(9)]
-    quiet += [([looked(10_000, 4000)] * (TOLD - 1), 9) for _ in range(9)]
+    quiet = [([looked(10_000, None), looked(100, 8000)] * MIN_HALF_SCORES, 9) for _ in range(9)]
+    quiet += [([looked(10_000, 4000)] * (MIN_HALF_SCORES - 1), 9) for _ in range(9)]
     assert ScoreBaseline([*many[: ALIKE - 1], *quiet]).halves(looked(10_000, 8000)) is None
     assert ScoreBaseline([*many[:ALIKE], *quiet]).halves(looked(10_000, 8000)) == Halves(1000, 1000)
     # If first halves usually score nothing, no member is held to them.
-    none = [([looked(10_000, -1)] * TOLD, 1) for _ in range(9)]
+    none = [([looked(10_000, -1)] * MIN_HALF_SCORES, 1) for _ in range(9)]
     assert ScoreBaseline(none).halves(looked(10_000, 8000)) is None
 
 
 def test_fewer_than_half_of_all_votes_do_not_say_what_a_half_is() -> None:
     chance = random.Random(3)
     for _ in range(100):
-        honest = [[looked(10_000, chance.randrange(7000, 9000))] * TOLD for _ in range(5)]
+        honest = [
+            [looked(10_000, chance.randrange(7000, 9000))] * MIN_HALF_SCORES for _ in range(5)
+        ]
         lies = [[looked(10_000, chance.choice((-(10**12), 10**12)))] * 8 for _ in range(4)]
         usually = ScoreBaseline([*((own, 1) for own in honest), *((own, 1) for own in lies)])
         found = usually.halves(looked(10_000, 8000))
@@ -142,7 +144,7 @@ def test_without_looks_nothing_is_usual() -> None:
     for none in (
         ScoreBaseline(),
         ScoreBaseline([([], 1)]),
-        ScoreBaseline([([BaselineSample(9000, 4)] * SAID, 0)]),
+        ScoreBaseline([([BaselineSample(9000, 4)] * MIN_AUDITS, 0)]),
     ):
         assert [none.of(share) for share in (1, 4, 1 << 20)] == [0, 0, 0]
 

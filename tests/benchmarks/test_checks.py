@@ -60,13 +60,13 @@ def call(
             rows = []
             for number in range(12):
                 at = case.first + number * case.stride
-                for lane in range(case.members):
-                    for kind, mean in KINDS.items() if lane == 0 else [("honest", 18.0)]:
+                for stream in range(case.members):
+                    for kind, mean in KINDS.items() if stream == 0 else [("honest", 18.0)]:
                         scores = mean + (3 if mean else 1) * chance.normal(size=(case.share, 3))
                         scores[:, 2] = 0.8 * scores[:, 1] + chance.normal(size=case.share)
-                        rows.append([kind, at, lane, False, scores.round(2).tolist()])
+                        rows.append([kind, at, stream, False, scores.round(2).tolist()])
                         again = [(scores[0] + 0.1).round(2).tolist()]
-                        rows.append([kind, at, lane, True, again])
+                        rows.append([kind, at, stream, True, again])
             unit = sys.modules["checks_swarm"].Unit
             return unit(
                 case={**benchmark.asdict(case), "label": case.label},

@@ -142,7 +142,7 @@ def _voted(trial: Any, sign: float) -> list[torch.Tensor]:
 @pytest.mark.parametrize("each", [1, 2])
 def test_speakers_say_what_they_hear_and_only_once(frontier: Any, trial: Any, each: int) -> None:
     speakers = importlib.import_module("speakers")
-    spoken = speakers.Heard(speakers.Speakers(one_of=64, top_k=32, each=each), trial)
+    spoken = speakers.Heard(speakers.Speakers(rotation_steps=64, top_k=32, each=each), trial)
     first = spoken.speak(_voted(trial, -1.0), 1)
     index = next(i for i, total in enumerate(first) if total.shape[1:] == (64, 64))
     # One aggregator has received 64 of 4,096 coefficients; two aggregators have received different ones.
@@ -160,23 +160,27 @@ def test_speakers_say_what_they_hear_and_only_once(frontier: Any, trial: Any, ea
 
 def test_a_liar_among_those_who_send_bits_is_outvoted(frontier: Any, trial: Any) -> None:
     speakers = importlib.import_module("speakers")
-    spoken = speakers.Heard(speakers.Speakers(one_of=1), trial)
+    spoken = speakers.Heard(speakers.Speakers(rotation_steps=1), trial)
     three_to_one = [total / 2 for total in _voted(trial, 1.0)]
     for total in spoken.speak(three_to_one, 1):
         assert torch.all(total >= 0)
         assert torch.any(total > 0)
 
 
-@pytest.mark.parametrize(("coefficients", "one_of"), [(4096, 4), (4096, 3), (10, 4), (3, 8)])
-def test_every_coefficient_has_its_turn_once(frontier: Any, coefficients: int, one_of: int) -> None:
+@pytest.mark.parametrize(
+    ("coefficients", "rotation_steps"), [(4096, 4), (4096, 3), (10, 4), (3, 8)]
+)
+def test_every_coefficient_has_its_turn_once(
+    frontier: Any, coefficients: int, rotation_steps: int
+) -> None:
     speakers = importlib.import_module("speakers")
     tensor = update_layout(
         [ParameterSpec(name="t", shape=(coefficients,))], coefficients, 1
     ).tensors[0]
-    turns = speakers.turns_of(tensor, one_of)
+    turns = speakers.turns_of(tensor, rotation_steps)
     assert sorted(torch.cat(turns).tolist()) == list(range(coefficients))
-    assert max(map(len, turns)) == speakers.heard(tensor, one_of)
-    assert len(turns) <= one_of
+    assert max(map(len, turns)) == speakers.heard(tensor, rotation_steps)
+    assert len(turns) <= rotation_steps
 
 
 def test_what_is_downloaded_does_not_grow_where_one_speaks_for_all(frontier: Any) -> None:
@@ -187,7 +191,7 @@ def test_what_is_downloaded_does_not_grow_where_one_speaks_for_all(frontier: Any
     few = training.Trial(setting, *counting(), 8)
     many = training.Trial(replace(setting, workers=40), *counting(), 8)
     for each in (1, 2):
-        chosen = speakers.Speakers(one_of=4, each=each)
+        chosen = speakers.Speakers(rotation_steps=4, each=each)
         assert 40 * chosen.received(many) == pytest.approx(4 * chosen.received(few))
         # A quarter of a bit for each element, besides the aggregators' own updates.
         bits = 4 * chosen.received(few) / each - frontier.update_bytes(frontier.OURS_NOW, 64, few)

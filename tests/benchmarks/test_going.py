@@ -46,8 +46,8 @@ def frontier(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         "unsent": replace(ours, unsent=0.9, smoothing=0.5),
         "sums": replace(ours, smooth=0.5),
         "Adam": replace(ours, others="adam"),
-        "speakers": frontier.speaking(speakers.Speakers(one_of=4)),
-        "two speakers": frontier.speaking(speakers.Speakers(one_of=4, each=2)),
+        "speakers": frontier.speaking(speakers.Speakers(rotation_steps=4)),
+        "two speakers": frontier.speaking(speakers.Speakers(rotation_steps=4, each=2)),
     }
     monkeypatch.setattr(frontier, "WAYS", ways)
     monkeypatch.setattr(importlib.import_module("going"), "EVERY_SECONDS", 0.0)

@@ -105,7 +105,7 @@ def swarm_of(growth: Any, members: int, **choices: Any) -> tuple[Any, list[Any]]
     panels = importlib.import_module("panels")
     table = [ParameterSpec(name="a", shape=(128, 64)), ParameterSpec(name="b", shape=(64,))]
     trial = SimpleNamespace(table=table, setting=SimpleNamespace(workers=members))
-    spoken = panels.Panels(one_of=4, **choices).listener(trial)
+    spoken = panels.Panels(rotation_steps=4, **choices).listener(trial)
     return spoken, list(update_layout(table, 64, 64).tensors)
 
 

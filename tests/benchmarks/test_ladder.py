@@ -51,7 +51,7 @@ def test_parameters_are_counted(ladder: Any, size: str) -> None:
 def test_the_search_for_a_rate_begins_where_others_of_the_kind_were_best(ladder: Any) -> None:
     options = argparse.Namespace(workers=2, sequences=1, tokens=0.006, work=None)
     rung = ladder.Rung(options, "0.14M")
-    rates = {way: rung.usual_rate(way) for way in ladder.WAYS}
+    rates = {way: rung.default_rate(way) for way in ladder.WAYS}
     assert {rates.pop(way) for way in (ladder.MUON, "dense AdamW")} == {2e-3}
     assert set(rates.values()) == {8e-3}
 

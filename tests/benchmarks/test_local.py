@@ -110,7 +110,7 @@ def test_runs_are_kept_and_told(
     first = json.loads(written.read_text(encoding="utf-8"))
     ways = first["ways"]
     assert list(ways) == chosen
-    assert ways[one_speaks]["choices"]["speakers"]["one_of"] == 4
+    assert ways[one_speaks]["choices"]["speakers"]["rotation_steps"] == 4
     assert ways[larger]["bytes_a_round"] == ways[local_steps.PROGRAM]["bytes_a_round"] / 4
     assert ways[larger]["beside"]["of"] == local_steps.PROGRAM
     assert ways["SparseLoCo, 5 steps"]["choices"]["chosen"] == 64

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distro_node.node.create.rates import usual_rate
+from distro_node.node.create.rates import default_rate
 from distro_node.protocol.wire.manifest import OptimizerSpec
 
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
@@ -94,7 +94,7 @@ def test_a_rule_is_found_and_tested_on_the_swarm_left_out(
     )
     assert off["foretold"] == pytest.approx(4e-3)
     assert off["costs"] == pytest.approx(5.0)
-    assert off["create"] == usual_rate(1000, "sign")
+    assert off["create"] == default_rate(1000, "sign")
     doublings = math.log2(off["create"] / 8e-3)
     assert off["create_costs"] == pytest.approx(5.0 * doublings**2)
     assert "each doubling of members" in capsys.readouterr().out

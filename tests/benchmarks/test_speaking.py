@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distro_node.protocol.codec.aggregate import tally_bytes
+from distro_node.protocol.codec.aggregate import aggregate_bytes
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.update import update_layout
 
@@ -32,7 +32,7 @@ def test_a_step_of_panels_stands_beside_one_of_everybody(
     table = importlib.import_module("llamas").llama("10M")
     cut = sections(update_layout(table, 64, 64), 2)
     assert panels["sections"] == 2
-    assert panels["tallies_bytes"] == sum(tally_bytes(section, 7) for section in cut)
+    assert panels["tallies_bytes"] == sum(aggregate_bytes(section, 7) for section in cut)
     assert panels["sheet_bytes"] == pytest.approx(measured["parameters"] / 80, rel=0.01)
     assert everybody["received_bytes"] == 6 * update_layout(table, 64, 8).body_bytes
     assert measured["seconds"].keys() == measured["megabytes"].keys()

@@ -10,15 +10,15 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
 from distro_node.protocol.wire.messages import UpdateEntry
-from distro_node.protocol.wire.work_specs import SpeakersSpec
+from distro_node.protocol.wire.work_specs import CommitteesSpec
 from simulation.chain import Chain
 
 LIE = content_id(b"a lie")
 
 
-def tally(panel: Iterable[PeerId], round_: int) -> ContentId:
+def aggregate(committee: Iterable[PeerId], round_: int) -> ContentId:
     """Return the correct aggregate of a committee in a round."""
-    return content_id(b"".join(panel) + bytes([round_]))
+    return content_id(b"".join(committee) + bytes([round_]))
 
 
 class Spoken(Chain):
@@ -28,40 +28,42 @@ class Spoken(Chain):
         self,
         count: int = 6,
         *,
-        term: int = 2,
+        epoch: int = 2,
         total: int = 1000,
-        audit: bool = False,
+        outlier_filter: bool = False,
         **rounds: Any,
     ) -> None:
         self.lying: set[PeerId] = set()
         super().__init__(
             count,
-            speakers=SpeakersSpec(panel=3, term=term),
+            committees=CommitteesSpec(min_members=3, epoch_steps=epoch),
             # Eight blocks, so that every committee has a section.
             parameters=(ParameterSpec(name="weight", shape=(512, 64)),),
-            optimizer=OptimizerSpec(audit=audit),
+            optimizer=OptimizerSpec(outlier_filter=outlier_filter),
             schedule=ScheduleSpec(total_rounds=total, warmup_rounds=0),
             **rounds,
         )
 
     @property
-    def speaking(self) -> CommitteeChain:
-        assert self.ledger.speaking is not None
-        return self.ledger.speaking
+    def committee_chain(self) -> CommitteeChain:
+        assert self.ledger.committee_chain is not None
+        return self.ledger.committee_chain
 
-    def tallies(self) -> list[UpdateEntry]:
+    def aggregates(self) -> list[UpdateEntry]:
         """Return the aggregates of all members that are due in this round."""
-        panels = self.speaking.term(self.round).panels
+        committees = self.committee_chain.epoch(self.round).committees
         return [
             self.update(
-                peer, update=LIE if peer in self.lying else tally(panel, self.round), size=700
+                peer,
+                update=LIE if peer in self.lying else aggregate(committee, self.round),
+                size=700,
             )
-            for panel in panels
-            for peer in panel
+            for committee in committees
+            for peer in committee
             if peer in self.membership
         ]
 
     def grow(self, **parts: Any) -> Any:
-        if self.manifest.speaks(self.round):
-            parts.setdefault("updates", self.tallies())
+        if self.manifest.aggregates_in(self.round):
+            parts.setdefault("updates", self.aggregates())
         return super().grow(**parts)

@@ -10,8 +10,8 @@ from functools import cache
 
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.disputes import LAG, OPEN, SEATS
-from distro_node.protocol.audit.reputation import FRESH, TERM, Audit
+from distro_node.protocol.audit.disputes import JURY_SEATS, LAG, OPEN
+from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, FRESH, Audit
 from distro_node.protocol.chain import audits
 from distro_node.protocol.chain.audits import AuditLedger
 from distro_node.protocol.chain.ledger import check_record
@@ -21,13 +21,13 @@ from simulation.chain import Chain
 from simulation.checked_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
 from simulation.swarm import identity
 
-SINCE_ALL_VOTE = 3 * TERM
+SINCE_ALL_VOTE = 3 * EPOCH_ROUNDS
 
 
 @cache
 def _grown() -> CheckedChain:
     chain = CheckedChain().check(SINCE_ALL_VOTE + 2)
-    assert chain.work.accounts.votes.keys() == set(chain.membership.peers)
+    assert chain.work.reputation.votes.keys() == set(chain.membership.peers)
     return chain
 
 
@@ -43,16 +43,16 @@ def chain() -> CheckedChain:
 def refused(chain: Chain, record: Record) -> str:
     with pytest.raises(ProtocolError) as caught:
         check_record(record, chain.ledger)
-    assert caught.value.reason in ("look", "record")
+    assert caught.value.reason in ("audit", "record")
     return str(caught.value)
 
 
-def refused_look(chain: CheckedChain, *looks: AuditEntry) -> str:
-    return refused(chain, chain.record(looks=looks))
+def refused_look(chain: CheckedChain, *audits: AuditEntry) -> str:
+    return refused(chain, chain.record(audits=audits))
 
 
-def refused_again(chain: CheckedChain, *looks: ReauditEntry) -> str:
-    return refused(chain, chain.record(looks_again=looks))
+def refused_again(chain: CheckedChain, *audits: ReauditEntry) -> str:
+    return refused(chain, chain.record(reaudits=audits))
 
 
 # Audits
@@ -61,27 +61,27 @@ def refused_again(chain: CheckedChain, *looks: ReauditEntry) -> str:
 def test_a_look_is_recorded_and_vouches() -> None:
     """Of all members only the founder has votes, and so it audits alone."""
     chain = CheckedChain().grow_until(FIRST_DRAWN + 1)
-    (entry,) = chain.looks()
-    assert entry.checker == chain.manifest.founder
-    look = chain.drawn(entry.checker, FIRST_DRAWN)
+    (entry,) = chain.audits()
+    assert entry.auditor == chain.manifest.founder
+    look = chain.drawn(entry.auditor, FIRST_DRAWN)
     assert look is not None
-    chain.grow(looks=(entry,))
-    account = chain.work.accounts[look.peer]
-    assert account.checks == 1
+    chain.grow(audits=(entry,))
+    account = chain.work.reputation[look.peer]
+    assert account.audited == 1
     (seen,) = account.scores
-    dealt = [chain.work.dealt(round_)[look.peer] for round_ in range(1, FIRST_DRAWN + 1)]
+    dealt = [chain.work.share_sizes(round_)[look.peer] for round_ in range(1, FIRST_DRAWN + 1)]
     assert (seen.score, seen.share) == (1000 * GOOD, dealt[-1])
     # All work up to the audited round.
     assert account.work == sum(dealt)
 
 
 def test_whoever_was_vouched_for_votes_and_looks(chain: CheckedChain) -> None:
-    votes = chain.work.accounts.votes
-    assert len(chain.looks()) == sum(
+    votes = chain.work.reputation.votes
+    assert len(chain.audits()) == sum(
         chain.drawn(peer, chain.round - 1) is not None for peer in votes
     )
     assert min(votes.values()) > 1
-    chain.grow(looks=chain.looks())
+    chain.grow(audits=chain.audits())
 
 
 def _secret(chain: CheckedChain, who: PeerId) -> AuditEntry:
@@ -104,7 +104,7 @@ def _to_come(chain: CheckedChain, who: PeerId) -> AuditEntry:
 
 def _twice(chain: CheckedChain, who: PeerId) -> AuditEntry:
     entry = chain.look(who)
-    chain.grow(looks=(entry,))
+    chain.grow(audits=(entry,))
     return entry
 
 
@@ -145,7 +145,7 @@ def _another_score(chain: CheckedChain, who: PeerId) -> AuditEntry:
 def test_a_record_holds_no_other_look(
     chain: CheckedChain, made: Callable[[CheckedChain, PeerId], AuditEntry], words: str
 ) -> None:
-    entry = made(chain, chain.looks()[0].checker)
+    entry = made(chain, chain.audits()[0].auditor)
     assert words in refused_look(chain, entry)
 
 
@@ -164,10 +164,10 @@ def test_whoever_has_no_votes_looks_at_nobody() -> None:
 
 
 def test_looks_are_sorted_and_each_once(chain: CheckedChain) -> None:
-    first, second, *_ = chain.looks()
+    first, second, *_ = chain.audits()
     assert "not sorted" in refused_look(chain, second, first)
     assert "not sorted" in refused_look(chain, first, first)
-    check_record(chain.record(looks=(first, second)), chain.ledger)
+    check_record(chain.record(audits=(first, second)), chain.ledger)
 
 
 def test_every_update_binds_its_author_to_a_secret(chain: CheckedChain) -> None:
@@ -181,7 +181,7 @@ def test_every_update_binds_its_author_to_a_secret(chain: CheckedChain) -> None:
 
 
 def lookers(chain: CheckedChain, first: Audit) -> list[PeerId]:
-    return sorted(chain.work.accounts.waits_for(first))
+    return sorted(chain.work.reputation.pending_reauditors(first))
 
 
 def test_second_looks_settle_a_dispute(chain: CheckedChain) -> None:
@@ -189,33 +189,33 @@ def test_second_looks_settle_a_dispute(chain: CheckedChain) -> None:
     again = tuple(chain.again(who, first) for who in lookers(chain, first))
     # All but the audited member.
     assert len(again) == 3
-    chain.grow(looks_again=again)
-    assert not chain.work.accounts.disputes
-    assert chain.work.accounts[first.peer].standings.work.sum > 0
+    chain.grow(reaudits=again)
+    assert not chain.work.reputation.disputes
+    assert chain.work.reputation[first.peer].sums.work.sum > 0
 
 
 def test_second_looks_contradict_a_liar(chain: CheckedChain) -> None:
-    before = chain.work.accounts.copy()
+    before = chain.work.reputation.copy()
     first = chain.disputed()
     fine = [GOOD] * 8
-    others = [peer for peer in lookers(chain, first) if peer != first.checker]
-    chain.grow(looks_again=tuple(chain.again(who, first, fine) for who in others))
-    assert not chain.work.accounts.disputes
-    word = chain.work.accounts[first.checker].standings.word
-    assert word.sum > before[first.checker].standings.word.sum
-    assert chain.work.accounts[first.peer].standings.work.sum <= 0
+    others = [peer for peer in lookers(chain, first) if peer != first.auditor]
+    chain.grow(reaudits=tuple(chain.again(who, first, fine) for who in others))
+    assert not chain.work.reputation.disputes
+    word = chain.work.reputation[first.auditor].sums.own_audits
+    assert word.sum > before[first.auditor].sums.own_audits.sum
+    assert chain.work.reputation[first.peer].sums.work.sum <= 0
 
 
 def test_nobody_is_called_before_the_beacon_of_a_later_round(chain: CheckedChain) -> None:
     """The leader decides what its record holds, and does not know that beacon."""
-    chain.grow(looks=chain.looks(LOW)[:1])
-    (first,) = chain.work.accounts.disputes
-    peers = [peer for peer in chain.membership.peers if peer not in (first.checker, first.peer)]
+    chain.grow(audits=chain.audits(LOW)[:1])
+    (first,) = chain.work.reputation.disputes
+    peers = [peer for peer in chain.membership.peers if peer not in (first.auditor, first.peer)]
     for _ in range(LAG):
         assert lookers(chain, first) == []
         assert "not drawn" in refused_again(chain, chain.again(peers[0], first))
         chain.grow()
-    check_record(chain.record(looks_again=(chain.again(peers[0], first),)), chain.ledger)
+    check_record(chain.record(reaudits=(chain.again(peers[0], first),)), chain.ledger)
 
 
 @pytest.mark.parametrize(
@@ -243,18 +243,18 @@ def test_whose_second_looks_have_no_say(chain: CheckedChain) -> None:
     assert "did not sign" in refused_again(chain, unsigned)
     assert "not sorted" in refused_again(chain, chain.again(other, first), chain.again(who, first))
     said = chain.again(who, first)
-    chain.grow(looks_again=(said,))
+    chain.grow(reaudits=(said,))
     assert "has no vote" in refused_again(chain, said)
 
 
 def test_where_votes_are_many_sixteen_seats_are_drawn() -> None:
     chain = CheckedChain(30).grow_until(FIRST_DRAWN + 1)
-    chain.work.accounts.earned = dict.fromkeys(chain.membership.peers, 1)
+    chain.work.reputation.earned = dict.fromkeys(chain.membership.peers, 1)
     # Earned votes are reported by epoch; the first one is not over.
-    chain.work._earned[0] = chain.work.accounts.votes = chain.work.accounts.earned
+    chain.work._earned[0] = chain.work.reputation.votes = chain.work.reputation.earned
     first = chain.disputed()
     called = lookers(chain, first)
-    assert SEATS - 1 <= len(called) <= SEATS
+    assert JURY_SEATS - 1 <= len(called) <= JURY_SEATS
     for who in set(chain.membership.peers) - set(called):
         assert "not drawn" in refused_again(chain, chain.again(who, first))
 
@@ -264,31 +264,31 @@ def test_who_looks_again_at_what_does_not_hang_on_what_a_leader_may_vary(
 ) -> None:
     """The draw depends neither on the record that holds the audit nor on any later one, whatever its
     leader states about itself."""
-    (look, *_) = chain.looks(LOW)
+    (look, *_) = chain.audits(LOW)
     other = copy.copy(chain)
     other.ledger = chain.ledger.truncated(len(chain.ledger))
     found = []
     for number, each in enumerate((chain, other)):
-        for looks in ((look,), *[()] * LAG):
+        for recorded in ((look,), *[()] * LAG):
             updates = [
                 each.update(peer, tokens=500 + number * (peer == each.leaders[0]))
                 for peer in each.membership.peers
             ]
-            each.grow(looks=looks, updates=updates)
-        (first,) = each.work.accounts.disputes
+            each.grow(audits=recorded, updates=updates)
+        (first,) = each.work.reputation.disputes
         who = lookers(each, first)
-        found.append([each.work.sequences_again(peer, first) for peer in who])
+        found.append([each.work.reaudit_sequences(peer, first) for peer in who])
     assert chain.ledger.head != other.ledger.head
     assert found[0] == found[1]
 
 
 def test_a_dispute_ends(chain: CheckedChain) -> None:
     first = chain.disputed()
-    since = chain.work.accounts.disputes[first].since
+    since = chain.work.reputation.disputes[first].since
     chain.grow_until(since + OPEN)
     # The last record that may hold one.
     said = chain.again(lookers(chain, first)[0], first)
-    check_record(chain.record(looks_again=(said,)), chain.ledger)
+    check_record(chain.record(reaudits=(said,)), chain.ledger)
     chain.grow()
     assert "without an open dispute" in refused_again(chain, said)
 
@@ -303,18 +303,18 @@ def test_what_nobody_can_look_at_does_not_count_and_earns_nothing() -> None:
     little = 4_000_000 // (3 * chain.manifest.rounds.sequences)
     seen = 0
     while chain.round < 60:
-        due = chain.ledger.dealing.due(chain.round).intersection(chain.membership.peers)
+        due = chain.ledger.assignments.due(chain.round).intersection(chain.membership.peers)
         stated = {peer: little if peer == slow else 1_000_000 for peer in due}
         updates = [chain.update(peer, capacity=stated[peer]) for peer in due]
-        record = chain.record(updates=updates, looks=chain.looks())
+        record = chain.record(updates=updates, audits=chain.audits())
         counts = dict(
             zip((e.peer for e in record.updates), chain.ledger.counts(record), strict=True)
         )
-        if slow in counts and slow not in chain.work.dealt(chain.round):
+        if slow in counts and slow not in chain.work.share_sizes(chain.round):
             seen += 1
             assert counts[slow] == 0
             # And it is hardly ever lent a stream.
-            assert len(chain.ledger.dealing.shares(chain.round).works) <= 2
+            assert len(chain.ledger.assignments.shares(chain.round).works) <= 2
         before = chain.work.contributions[slow]
         chain.ledger.append(chain.decide(record))
         if counts.get(slow) == 0:
@@ -328,10 +328,10 @@ def test_what_nobody_can_look_at_does_not_count_and_earns_nothing() -> None:
 def known(work: AuditLedger | None) -> object:
     """Return the whole reputation state, to be compared later."""
     assert work is not None
-    accounts = work.accounts.copy()
+    accounts = work.reputation.copy()
     peers = sorted(identity(number).peer for number in range(4))
-    disputes = {first: dict(dispute.again) for first, dispute in accounts.disputes.items()}
-    scores = [accounts.usual(share) for share in (1, 16, 64)]
+    disputes = {first: dict(dispute.reaudits) for first, dispute in accounts.disputes.items()}
+    scores = [accounts.baseline_score(share) for share in (1, 16, 64)]
     return [accounts[peer] for peer in peers], disputes, dict(accounts.votes), scores
 
 
@@ -339,29 +339,29 @@ def test_what_is_known_at_any_length_is_what_was_known_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A chain as long as the real bound takes minutes.
-    monkeypatch.setattr(audits, "_APART", 2 * TERM)
-    monkeypatch.setattr(audits, "_LATEST", TERM)
+    monkeypatch.setattr(audits, "_SPACING", 2 * EPOCH_ROUNDS)
+    monkeypatch.setattr(audits, "_LATEST", EPOCH_ROUNDS)
     chain = CheckedChain()
     then, votes = [known(chain.work)], [dict(chain.work.votes(1))]
-    while chain.round < 5 * TERM + 3:
+    while chain.round < 5 * EPOCH_ROUNDS + 3:
         gone = [chain.leave(3)] if chain.round == 40 else []
         back = [chain.admission(3)] if chain.round == 45 else []
-        looks = chain.looks(LOW if chain.round % 20 == 19 else GOOD)
-        chain.grow(looks=looks, departed=gone, admitted=back)
+        made = chain.audits(LOW if chain.round % 20 == 19 else GOOD)
+        chain.grow(audits=made, departed=gone, admitted=back)
         then.append(known(chain.work))
         votes.append(dict(chain.work.votes(chain.round)))
     assert len({str(sorted(each.items())) for each in votes}) > 4
     for length in range(1, chain.round + 1):
         shorter = chain.ledger.truncated(length)
-        assert known(shorter.work) == then[length - 1]
-        assert shorter.work is not None
+        assert known(shorter.audits) == then[length - 1]
+        assert shorter.audits is not None
         for round_ in range(1, length + 1):
-            assert dict(shorter.work.votes(round_)) == votes[round_ - 1]
+            assert dict(shorter.audits.votes(round_)) == votes[round_ - 1]
     # And it continues like the other one.
-    shorter = chain.ledger.truncated(2 * TERM + 5)
-    for round_ in range(2 * TERM + 5, chain.round):
+    shorter = chain.ledger.truncated(2 * EPOCH_ROUNDS + 5)
+    for round_ in range(2 * EPOCH_ROUNDS + 5, chain.round):
         shorter.append(chain.ledger[round_])
-        assert known(shorter.work) == then[round_]
+        assert known(shorter.audits) == then[round_]
     assert known(chain.work) == then[-1]
 
 
@@ -370,12 +370,12 @@ def test_what_is_known_at_any_length_is_what_was_known_then(
 
 def test_where_no_work_is_checked_there_are_no_looks(chain: CheckedChain) -> None:
     without = Chain().grow_until(3)
-    assert without.ledger.work is None
+    assert without.ledger.audits is None
     assert without.ledger.beacon is None
-    assert "does not audit work" in refused(without, without.record(looks=chain.looks()))
+    assert "does not audit work" in refused(without, without.record(audits=chain.audits()))
     first = chain.disputed()
     again = chain.again(lookers(chain, first)[0], first)
-    assert "does not audit work" in refused(without, without.record(looks_again=(again,)))
+    assert "does not audit work" in refused(without, without.record(reaudits=(again,)))
     peers = without.membership.peers
     bound = [without.update(peers[0], commitment=bytes(32)), *map(without.update, peers[1:])]
     assert "with a commitment of" in refused(without, without.record(updates=bound))

@@ -22,7 +22,7 @@ def chain() -> CheckedChain:
 def refused(chain: Chain, record: Record) -> str:
     with pytest.raises(ProtocolError) as caught:
         check_record(record, chain.ledger)
-    assert caught.value.reason in ("look", "record")
+    assert caught.value.reason in ("audit", "record")
     return str(caught.value)
 
 

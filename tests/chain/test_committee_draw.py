@@ -10,10 +10,10 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.committee_draw import (
     AggregatorStanding,
-    against_most,
-    agreed_tally,
-    draw_panels,
-    may_speak,
+    agreed_aggregate,
+    dissenters,
+    draw_committees,
+    may_aggregate,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,20 +25,20 @@ A, B, C, D = PEERS[:4]
 
 @given(st.integers(1, 64), st.integers(2, 5), st.integers(1, 30), st.binary(max_size=8))
 def test_everybody_is_in_one_panel_of_at_least_the_size(count, size, most, seed):
-    panels = draw_panels(PEERS[:count], size=size, most=most, seed=seed)
+    committees = draw_committees(PEERS[:count], size=size, most=most, seed=seed)
 
-    assert sorted(peer for panel in panels for peer in panel) == sorted(PEERS[:count])
-    lengths = [len(panel) for panel in panels]
+    assert sorted(peer for committee in committees for peer in committee) == sorted(PEERS[:count])
+    lengths = [len(committee) for committee in committees]
     assert max(lengths) - min(lengths) <= 1
     assert min(lengths) >= min(size, count)
-    assert len(panels) == max(1, min(count // size, most))
+    assert len(committees) == max(1, min(count // size, most))
 
 
 def test_another_seed_draws_others_and_the_order_of_members_makes_no_difference():
-    first = draw_panels(PEERS, size=3, most=100, seed=b"a")
+    first = draw_committees(PEERS, size=3, most=100, seed=b"a")
 
-    assert draw_panels(PEERS[::-1], size=3, most=100, seed=b"a") == first
-    assert draw_panels(PEERS, size=3, most=100, seed=b"b") != first
+    assert draw_committees(PEERS[::-1], size=3, most=100, seed=b"a") == first
+    assert draw_committees(PEERS, size=3, most=100, seed=b"b") != first
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_another_seed_draws_others_and_the_order_of_members_makes_no_difference(
     ],
 )
 def test_a_tally_counts_that_two_say_and_nobody_denies(said, present, counts):
-    assert agreed_tally((A, B, C), said, present) == (TRUE if counts else None)
+    assert agreed_aggregate((A, B, C), said, present) == (TRUE if counts else None)
 
 
 @pytest.mark.parametrize(
-    ("said", "struck"),
+    ("said", "penalised"),
     [
         ({A: TRUE, B: TRUE, C: TRUE}, set()),
         ({A: TRUE, B: TRUE}, set()),
@@ -81,41 +81,41 @@ def test_a_tally_counts_that_two_say_and_nobody_denies(said, present, counts):
         ({A: TRUE, B: TRUE, D: FALSE}, set()),
     ],
 )
-def test_who_is_struck(said, struck):
-    assert against_most((A, B, C), said) == struck
+def test_who_is_struck(said, penalised):
+    assert dissenters((A, B, C), said) == penalised
 
 
 def test_each_strike_keeps_away_for_twice_as_long_up_to_a_bound():
     standing, absent = AggregatorStanding(), []
     for _ in range(12):
-        term = standing.back
-        standing = standing.struck(term)
-        absent.append(standing.back - term - 1)
+        epoch = standing.back
+        standing = standing.penalised(epoch)
+        absent.append(standing.back - epoch - 1)
 
     assert absent == [2, 4, 8, 16, 32, 64, 128, 256, 256, 256, 256, 256]
 
 
 def test_serving_makes_good():
-    standing = AggregatorStanding().struck(0).struck(3)
+    standing = AggregatorStanding().penalised(0).penalised(3)
 
-    assert standing.served().strikes == 1
-    assert standing.served().served().served().strikes == 0
+    assert standing.served().penalties == 1
+    assert standing.served().served().served().penalties == 0
     assert standing.served().back == standing.back
 
 
 def test_where_most_are_out_everybody_speaks():
-    out = dict.fromkeys((A, B), AggregatorStanding().struck(5))
+    out = dict.fromkeys((A, B), AggregatorStanding().penalised(5))
 
-    assert may_speak([A, B, C], out, 6) == [A, B, C]
-    assert may_speak([A, B, C, D], out, 6) == [C, D]
-    assert may_speak([A, B], out, 8) == [A, B]
+    assert may_aggregate([A, B, C], out, 6) == [A, B, C]
+    assert may_aggregate([A, B, C, D], out, 6) == [C, D]
+    assert may_aggregate([A, B], out, 8) == [A, B]
 
 
 def test_who_is_new_waits_and_who_is_back_waits_no_less_than_before():
     assert AggregatorStanding().newly_admitted(3) == AggregatorStanding(0, 8)
-    struck = AggregatorStanding().struck(0).struck(0).struck(0)
-    assert struck.newly_admitted(1) == struck
-    assert struck.newly_admitted(9).back == 14
+    penalised = AggregatorStanding().penalised(0).penalised(0).penalised(0)
+    assert penalised.newly_admitted(1) == penalised
+    assert penalised.newly_admitted(9).back == 14
 
 
 @pytest.mark.parametrize("share", [4, 3])
@@ -127,18 +127,18 @@ def test_liars_are_soon_hardly_ever_drawn(share):
     standings: dict[PeerId, AggregatorStanding] = {}
     silent, wrong = [], []
 
-    for term in range(64):
-        seed = random.Random(term).randbytes(32)
-        able = may_speak(members, standings, term)
-        panels = draw_panels(able, size=3, most=100, seed=seed)
+    for epoch in range(64):
+        seed = random.Random(epoch).randbytes(32)
+        able = may_aggregate(members, standings, epoch)
+        committees = draw_committees(able, size=3, most=100, seed=seed)
         said = {peer: FALSE if peer in liars else TRUE for peer in able}
-        counted = [agreed_tally(panel, said, members) for panel in panels]
-        silent.append(counted.count(None) / len(panels))
-        wrong.append(counted.count(FALSE) / len(panels))
-        struck = {peer for panel in panels for peer in against_most(panel, said)}
+        counted = [agreed_aggregate(committee, said, members) for committee in committees]
+        silent.append(counted.count(None) / len(committees))
+        wrong.append(counted.count(FALSE) / len(committees))
+        penalised = {peer for committee in committees for peer in dissenters(committee, said)}
         for peer in able:
             known = standings.get(peer, AggregatorStanding())
-            standings[peer] = known.struck(term) if peer in struck else known.served()
+            standings[peer] = known.penalised(epoch) if peer in penalised else known.served()
 
     assert silent[0] > 0.3
     assert sum(silent[32:]) / 32 < 0.06

@@ -6,16 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chain.spoken import LIE, Spoken, tally
+from chain.spoken import LIE, Spoken, aggregate
 from distro_node.protocol.chain.committee_draw import AggregatorStanding
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.codec.aggregate import SAID_NOTHING
+from distro_node.protocol.codec.aggregate import ABSTENTION
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import (
     Manifest,
     decode_manifest,
 )
-from distro_node.protocol.wire.work_specs import SpeakersSpec
+from distro_node.protocol.wire.work_specs import CommitteesSpec
 from simulation.chain import Chain
 
 
@@ -27,22 +27,22 @@ def chain() -> Spoken:
 
 def test_members_train_in_odd_rounds_and_panels_speak_in_even_ones(chain: Spoken) -> None:
     for _ in range(3):
-        assert chain.ledger.dealing.due(chain.round) == {*chain.membership.peers}
+        assert chain.ledger.assignments.due(chain.round) == {*chain.membership.peers}
         chain.grow()
-        assert not chain.ledger.dealing.works(chain.membership.peers[0])
+        assert not chain.ledger.assignments.works(chain.membership.peers[0])
         assert chain.ledger.share(chain.round, chain.membership.peers[0]) is None
-        assert chain.ledger.dealing.due(chain.round) == {*chain.membership.peers}
+        assert chain.ledger.assignments.due(chain.round) == {*chain.membership.peers}
         chain.grow()
     assert chain.round == 7
 
 
 def test_each_sample_is_dealt_once_though_a_step_takes_two_rounds(chain: Spoken) -> None:
-    plain, lanes = Chain(6), chain.ledger.order.lanes
+    plain, streams = Chain(6), chain.ledger.order.streams
     for step in range(1, 6):
         samples = {
             s for p in chain.membership.peers for s in chain.ledger.share(chain.round, p) or ()
         }
-        assert chain.ledger.deal(chain.round).rows(lanes).tolist() == [step - 1] * lanes
+        assert chain.ledger.deal(chain.round).rows(streams).tolist() == [step - 1] * streams
         assert samples == {
             s for p in plain.membership.peers for s in plain.ledger.share(step, p) or ()
         }
@@ -65,12 +65,14 @@ def test_what_is_left_untrained_is_dealt_again_in_the_next_step(chain: Spoken) -
 
 def test_a_tally_counts_once_however_many_say_it(chain: Spoken) -> None:
     chain.grow()
-    panels = chain.speaking.term(2).panels
-    record = chain.record(updates=chain.tallies())
+    committees = chain.committee_chain.epoch(2).committees
+    record = chain.record(updates=chain.aggregates())
 
-    assert [len(panel) for panel in panels] == [3, 3]
-    assert sum(chain.ledger.counts(record)) == len(panels)
-    assert chain.speaking.tallies(record) == tuple(tally(panel, 2) for panel in panels)
+    assert [len(committee) for committee in committees] == [3, 3]
+    assert sum(chain.ledger.counts(record)) == len(committees)
+    assert chain.committee_chain.aggregates(record) == tuple(
+        aggregate(committee, 2) for committee in committees
+    )
     before = chain.ledger.update_bytes(0, 2)
     chain.grow()
     assert chain.ledger.update_bytes(0, 3) - before == 2 * 700
@@ -93,17 +95,17 @@ def test_nobody_speaks_who_was_not_drawn(chain: Spoken) -> None:
     chain.grow()
     newcomer = chain.update(6, update=LIE)
     with pytest.raises(ProtocolError, match="without an assignment"):
-        chain.grow(updates=[*chain.tallies(), newcomer])
+        chain.grow(updates=[*chain.aggregates(), newcomer])
 
 
 def test_a_liar_silences_its_panel_and_is_not_drawn_for_two_terms(chain: Spoken) -> None:
     liar = chain.membership.peers[2]
     chain.grow()
     chain.lying = {liar}
-    silent = chain.speaking.term(2).section_of(liar)
-    record = chain.record(updates=chain.tallies())
+    silent = chain.committee_chain.epoch(2).section_of(liar)
+    record = chain.record(updates=chain.aggregates())
 
-    found = chain.speaking.tallies(record)
+    found = chain.committee_chain.aggregates(record)
 
     assert [number for number, each in enumerate(found) if each is None] == [silent]
     assert sum(chain.ledger.counts(record)) == 1
@@ -111,48 +113,48 @@ def test_a_liar_silences_its_panel_and_is_not_drawn_for_two_terms(chain: Spoken)
     chain.lying = set()
     chain.grow_until(5)
     # The epoch of the rounds 1 to 4 is over.
-    assert chain.speaking.term(5).standings == {liar: AggregatorStanding().struck(0)}
+    assert chain.committee_chain.epoch(5).standings == {liar: AggregatorStanding().penalised(0)}
     drawn = []
-    for term in range(1, 4):
-        chain.grow_until(1 + 4 * term)
-        drawn.append(chain.speaking.term(chain.round).section_of(liar) is not None)
+    for epoch in range(1, 4):
+        chain.grow_until(1 + 4 * epoch)
+        drawn.append(chain.committee_chain.epoch(chain.round).section_of(liar) is not None)
     assert drawn == [False, False, True]
     chain.grow_until(1 + 4 * 4)
     # It has served an epoch without a penalty.
     assert liar not in {
-        p for p, s in chain.speaking.term(chain.round).standings.items() if s.strikes
+        p for p, s in chain.committee_chain.epoch(chain.round).standings.items() if s.penalties
     }
 
 
 def test_who_comes_later_waits_and_who_was_there_when_training_began_does_not() -> None:
-    chain = Spoken(6, term=1)
+    chain = Spoken(6, epoch=1)
     chain.grow(admitted=[chain.admission(6)])
     (newcomer,) = set(chain.membership.peers) - set(chain.ledger.membership(1).peers)
     first = None
     while first is None and chain.round < 40:
         chain.grow()
-        if not chain.manifest.speaks(chain.round):
-            section = chain.speaking.term(chain.round).section_of(newcomer)
+        if not chain.manifest.aggregates_in(chain.round):
+            section = chain.committee_chain.epoch(chain.round).section_of(newcomer)
             first = chain.round if section is not None else None
     # Admitted in the epoch of the rounds 1 and 2; the sixth begins with round 11.
     assert first == 11
     # From then on it is a member like others, and its entry is dropped: identities cost nothing.
-    assert newcomer not in chain.speaking.term(first).standings
-    assert newcomer in chain.speaking.term(first - 2).standings
+    assert newcomer not in chain.committee_chain.epoch(first).standings
+    assert newcomer in chain.committee_chain.epoch(first - 2).standings
 
 
 def test_others_are_drawn_for_the_next_term(chain: Spoken) -> None:
-    first = chain.speaking.term(1).panels
+    first = chain.committee_chain.epoch(1).committees
     chain.grow_until(5)
-    assert chain.speaking.term(4).panels == first
-    assert chain.speaking.term(5).panels != first
+    assert chain.committee_chain.epoch(4).committees == first
+    assert chain.committee_chain.epoch(5).committees != first
 
 
 def test_one_who_is_left_of_its_panel_speaks_alone() -> None:
     chain = Spoken(3)
     chain.grow(departed=[chain.leave(peer) for peer in chain.membership.peers[:2]])
     (left,) = chain.membership.peers
-    record = chain.record(updates=chain.tallies())
+    record = chain.record(updates=chain.aggregates())
     assert [entry.peer for entry in record.updates] == [left]
     assert sum(chain.ledger.counts(record)) == 1
 
@@ -172,15 +174,15 @@ def test_a_shorter_chain_knows_what_it_knew_then(length: int) -> None:
     short = chain.ledger.truncated(length)
 
     for round_ in range(length, 18):
-        assert short.dealing.due(len(short)) == again.dealing.due(len(again))
-        assert len(short.dealing) == len(again.dealing) == round_
+        assert short.assignments.due(len(short)) == again.assignments.due(len(again))
+        assert len(short.assignments) == len(again.assignments) == round_
         for peer in short.membership(round_).peers:
             assert short.share(round_, peer) == again.share(round_, peer)
         for ledger in (short, again):
             ledger.append(chain.ledger[round_])
-    speaking = short.speaking, again.speaking, chain.speaking
-    panels = {each.term(17).panels for each in speaking if each is not None}
-    assert len(panels) == 1
+    committee_chain = short.committee_chain, again.committee_chain, chain.committee_chain
+    committees = {each.epoch(17).committees for each in committee_chain if each is not None}
+    assert len(committees) == 1
     assert short.update_bytes(0, 18) == chain.ledger.update_bytes(0, 18)
 
 
@@ -197,7 +199,7 @@ def test_a_run_ends_behind_its_last_step() -> None:
     [
         ({"total": 5}, "total_rounds \\(5\\) is odd"),
         ({"overlap": True}, "rounds.overlap"),
-        ({"audit": True}, "optimizer.audit"),
+        ({"outlier_filter": True}, "optimizer.outlier_filter"),
     ],
 )
 def test_what_does_not_go_with_speakers(changes: dict[str, Any], problem: str) -> None:
@@ -208,49 +210,52 @@ def test_what_does_not_go_with_speakers(changes: dict[str, Any], problem: str) -
 def test_what_a_panel_holds_comes_of_what_counted_since_it_began() -> None:
     """A step without an aggregate restarts the committee, and so does an epoch; a shorter chain has the
     same state."""
-    long = Spoken(term=4)
+    long = Spoken(epoch=4)
     lengths: list[list[int]] = []
     for step in range(6):
         long.grow()
-        assert [len(long.speaking.agreed(section)) for section in (0, 1)] == (
+        assert [len(long.committee_chain.agreed(section)) for section in (0, 1)] == (
             lengths[-1] if lengths and step % 4 else [0, 0]
         )
         # In the third step one of the first committee announces another aggregate.
-        long.lying = {long.speaking.panel(long.round, 0)[0]} if step == 2 else set()
+        long.lying = {long.committee_chain.committee(long.round, 0)[0]} if step == 2 else set()
         long.grow()
-        lengths.append([len(long.speaking.agreed(section)) for section in (0, 1)])
+        lengths.append([len(long.committee_chain.agreed(section)) for section in (0, 1)])
     # After the fourth an epoch is over. The members that may be drawn make one committee then.
     assert lengths == [[1, 1], [2, 2], [0, 3], [0, 0], [1, 0], [2, 0]]
-    assert long.speaking.agreed(0)[-1] == long.speaking.tallies(long.ledger[12].record)[0]
-    shorter = long.ledger.truncated(7).speaking
+    assert (
+        long.committee_chain.agreed(0)[-1]
+        == long.committee_chain.aggregates(long.ledger[12].record)[0]
+    )
+    shorter = long.ledger.truncated(7).committee_chain
     assert shorter is not None
     assert [len(shorter.agreed(section)) for section in (0, 1)] == [0, 3]
 
 
 def test_who_says_nothing_is_not_waited_for_and_contradicts_nobody() -> None:
-    chain = Spoken(term=5)
+    chain = Spoken(epoch=5)
     chain.grow()
-    quiet, *others = chain.speaking.panel(2, 0)
+    quiet, *others = chain.committee_chain.committee(2, 0)
     said = [
-        entry if entry.peer != quiet else chain.update(quiet, update=SAID_NOTHING, size=1)
-        for entry in chain.tallies()
+        entry if entry.peer != quiet else chain.update(quiet, update=ABSTENTION, size=1)
+        for entry in chain.aggregates()
     ]
     record = chain.grow(updates=said).record
-    assert None not in chain.speaking.tallies(record)
-    assert {entry.peer for entry in record.updates if entry.update == SAID_NOTHING} == {quiet}
-    assert quiet not in chain.speaking.counted(record)
+    assert None not in chain.committee_chain.aggregates(record)
+    assert {entry.peer for entry in record.updates if entry.update == ABSTENTION} == {quiet}
+    assert quiet not in chain.committee_chain.counted(record)
     # All but one, or all: one alone is too few, and an abstention is no aggregate.
     for silent in (others, [quiet, *others]):
         chain.grow()
-        panel = chain.speaking.panel(chain.round, 0)
-        assert {quiet, *others} == {*panel}
+        committee = chain.committee_chain.committee(chain.round, 0)
+        assert {quiet, *others} == {*committee}
         said = [
-            entry if entry.peer not in silent else chain.update(entry.peer, update=SAID_NOTHING)
-            for entry in chain.tallies()
+            entry if entry.peer not in silent else chain.update(entry.peer, update=ABSTENTION)
+            for entry in chain.aggregates()
         ]
-        tallies = chain.speaking.tallies(chain.grow(updates=said).record)
-        assert tallies[0] is None
-        assert tallies[1] is not None
+        aggregates = chain.committee_chain.aggregates(chain.grow(updates=said).record)
+        assert aggregates[0] is None
+        assert aggregates[1] is not None
 
 
 def test_a_manifest_with_speakers_comes_back(chain: Spoken) -> None:
@@ -260,8 +265,16 @@ def test_a_manifest_with_speakers_comes_back(chain: Spoken) -> None:
 
 def test_a_sheet_has_to_fit_into_one_blob() -> None:
     """While there is one committee, a sign vote has one part."""
-    speakers = SpeakersSpec(one_of=8)
-    told = {"checked": False, "private": False, "overlap": False, "audit": False, "rounds": 2}
-    speakers.check(**told, elements=1_000_000_000)
-    with pytest.raises(ValueError, match=r"one_of \(8\) is too small .* set it to 10 or more"):
-        speakers.check(**told, elements=1_200_000_000)
+    committees = CommitteesSpec(rotation_steps=8)
+    told = {
+        "audited": False,
+        "private": False,
+        "overlap": False,
+        "outlier_filter": False,
+        "rounds": 2,
+    }
+    committees.check(**told, elements=1_000_000_000)
+    with pytest.raises(
+        ValueError, match=r"rotation_steps \(8\) is too small .* set it to 10 or more"
+    ):
+        committees.check(**told, elements=1_200_000_000)

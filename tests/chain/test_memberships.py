@@ -47,7 +47,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_round_has_its_own_and_so_has_a_copy(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memberships, "_APART", 5)
+    monkeypatch.setattr(memberships, "_SPACING", 5)
     plain, story = [founding(peer(0))], Story(seed)
     made = MembershipHistory(plain[0])
     chance = random.Random(seed)

@@ -58,12 +58,12 @@ def test_a_record_beside_a_snapshot_certifies_what_was_done_before() -> None:
     assert certifying_rounds(chain().ledger) == [6, 11, 16, 21, 26, 31, 36]
     for round_ in range(40):
         record = chain().ledger[round_].record
-        work = chain().ledger.truncated(round_).work
+        work = chain().ledger.truncated(round_).audits
         assert work is not None
         assert record.contributions == (work.contributions.root if record.snapshot else b"")
     done = chain().work.contributions
     assert {done[peer].updates for peer in done.peers} == {39}
-    assert all(0 < done[peer].checked <= done[peer].sequences == 39 * 16 for peer in done.peers)
+    assert all(0 < done[peer].audited <= done[peer].sequences == 39 * 16 for peer in done.peers)
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_it_is_the_same_after_truncating_and_replaying() -> None:
     for round_ in range(len(ledger)):
         again.append(ledger[round_])
         cut = ledger.truncated(round_ + 1)
-        assert cut.work is not None
-        assert again.work is not None
-        assert again.work.contributions.root == cut.work.contributions.root
+        assert cut.audits is not None
+        assert again.audits is not None
+        assert again.audits.contributions.root == cut.audits.contributions.root
     # A diverged chain counts its own contributions.
     other = VouchedChain(4).grow_until(20)
     other.ledger = ledger.truncated(20)
     other.grow(updates=[])
-    assert other.work.contributions.root != ledger.truncated(21).work.contributions.root  # type: ignore[union-attr]
+    assert other.work.contributions.root != ledger.truncated(21).audits.contributions.root  # type: ignore[union-attr]
 
 
 # Receipts
@@ -125,7 +125,7 @@ def test_a_receipt_holds(who: int) -> None:
     assert found.signers == set(chain().membership.peers)
     assert found.founder_signed
     assert found.manifest == chain().manifest
-    before = chain().ledger.truncated(ROUND).work
+    before = chain().ledger.truncated(ROUND).audits
     assert before is not None
     assert written.contribution == before.contributions[identity(who).peer]
     assert against_chain(written, chain().ledger)
@@ -147,7 +147,7 @@ TAMPERED: dict[str, Callable[[Receipt], Any]] = {
     "peer": lambda r: identity(2).peer,
     "updates": lambda r: r.updates + 1,
     "sequences": lambda r: r.sequences + 1,
-    "checked": lambda r: r.checked + 1,
+    "audited": lambda r: r.audited + 1,
     "index": lambda r: (r.index + 1) % 4,
     "size": lambda r: r.size + 1,
     "steps": lambda r: (content_id(b"x"), *r.steps[1:]),
@@ -243,7 +243,7 @@ def made_up() -> Receipt:
     """Return a receipt with a forged record of the swarm, signed by strangers' keys."""
     forger = VouchedChain(1).grow_until(ROUND)
     forger.ledger = chain().ledger.truncated(ROUND)
-    record = replace(forger.record(), fingerprint=666, looks=())
+    record = replace(forger.record(), fingerprint=666, audits=())
     decided = forger.decide(record, signers=[identity(number).peer for number in range(40, 44)])
     return replace(receipt(), decided=decided)
 

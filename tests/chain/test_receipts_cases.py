@@ -10,7 +10,7 @@ from typing import Any
 from distro_node.protocol.audit import merkle
 from distro_node.protocol.audit.audit_sums import level_test
 from distro_node.protocol.audit.contributions import Contribution, Contributions
-from distro_node.protocol.audit.reputation import TERM, Audit, RecordedWork, ReputationTable
+from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit, RecordedWork, ReputationTable
 from distro_node.protocol.chain import receipts
 from distro_node.protocol.chain.ledger import check_record
 from distro_node.protocol.chain.receipts import Receipt, write_receipt
@@ -67,9 +67,9 @@ def test_a_record_has_one_where_none_is_due() -> None:
 
 def test_nobody_vouches_for_who_is_alone() -> None:
     accounts = ReputationTable(ME, level_test(250))
-    for round_ in range(TERM):
+    for round_ in range(EPOCH_ROUNDS):
         accounts.close(RecordedWork(round_, {ME: 4}), {ME})
-    assert accounts.contributions[ME] == Contribution(TERM, 4 * TERM, 0)
+    assert accounts.contributions[ME] == Contribution(EPOCH_ROUNDS, 4 * EPOCH_ROUNDS, 0)
 
 
 def test_who_looks_vouches() -> None:
@@ -112,7 +112,7 @@ def test_a_long_receipt_is_not_read() -> None:
 
 
 def test_a_receipt_is_of_its_record() -> None:
-    more = replace(_receipt(), checked=_receipt().checked + 1)
+    more = replace(_receipt(), audited=_receipt().audited + 1)
     assert _refused("does not certify", lambda: receipts.examine(more))
 
 

@@ -48,7 +48,7 @@ def _proposed(chain: Chain, *, now: float = 0.0, **known: object) -> Record:
     for peer, leave, signature in known.pop("leaves", ()):  # type: ignore[misc]
         watch.took_leave(peer, leave, signature)
     settings = {"joins": JoinRequests(), "accusations": Accusations(), "updates": []}
-    settings["looking"] = Auditor(ME, _signs)
+    settings["auditor"] = Auditor(ME, _signs)
     return compose_record(
         manifest=chain.manifest,
         ledger=chain.ledger,

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.protocol.audit.disputes import LASTS
+from distro_node.protocol.audit.disputes import REAUDIT_ROUNDS
 from distro_node.protocol.audit.reputation import FRESH
 from distro_node.protocol.chain.retention import (
     ReceivedUpdates,
+    audit_history,
     dispensable_updates,
     first_needed,
     kept_with,
     last_dispensable,
-    looked_back,
     most_kept,
     put_aside,
     updates_from,
     worth_holding,
 )
-from distro_node.protocol.wire.manifest import ChecksSpec, Manifest
+from distro_node.protocol.wire.manifest import AuditsSpec, Manifest
 from distro_node.protocol.wire.messages import SnapshotEntry
 from simulation.chain import Chain
 from simulation.swarm import toy_manifest
@@ -73,9 +73,9 @@ def test_the_two_newest_snapshots_stay() -> None:
 @pytest.mark.parametrize("interval", [1, 3, 5, 17, 30, 39, 40, 50, 90])
 def test_where_work_is_checked_every_state_of_some_rounds_back_can_be_made(interval: int) -> None:
     """With few snapshots: an old enough one, the next that will be, and the two newest."""
-    manifest = replace(toy_manifest(snapshot_interval=interval), checks=ChecksSpec())
-    back, most = looked_back(manifest), most_kept(manifest)
-    assert back > FRESH + LASTS
+    manifest = replace(toy_manifest(snapshot_interval=interval), audits=AuditsSpec())
+    back, most = audit_history(manifest), most_kept(manifest)
+    assert back > FRESH + REAUDIT_ROUNDS
     kept: list[State] = []
     for round_ in range(1, 400):
         if round_ % interval == 0:
@@ -88,15 +88,15 @@ def test_where_work_is_checked_every_state_of_some_rounds_back_can_be_made(inter
 
 def test_where_work_is_not_checked_two_snapshots_are_enough() -> None:
     manifest = toy_manifest(snapshot_interval=5)
-    assert (looked_back(manifest), most_kept(manifest)) == (0, 2)
+    assert (audit_history(manifest), most_kept(manifest)) == (0, 2)
 
 
 def test_updates_stay_while_somebody_may_look_again() -> None:
-    manifest = replace(toy_manifest(snapshot_interval=5), checks=ChecksSpec())
+    manifest = replace(toy_manifest(snapshot_interval=5), audits=AuditsSpec())
     young: Any = _Rounds(manifest, 30)
     assert last_dispensable(young, [State(20), State(25, 1)], 30) == -1
     old: Any = _Rounds(manifest, 62)
-    assert first_needed(old, 61) == 61 - looked_back(manifest)
+    assert first_needed(old, 61) == 61 - audit_history(manifest)
     assert last_dispensable(old, [State(20), State(55), State(60, 1)], 62) == 20
     # A node that joined later has no older state to begin from, and keeps no more for that.
     assert last_dispensable(old, [State(55), State(60, 1)], 62) == 55

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chain.spoken import Spoken
 from distro_node.protocol.chain.step_inputs import StepBody, needed_for
-from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_tally
+from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.update import update_layout
 from simulation.chain import Chain
@@ -33,17 +33,17 @@ def test_one_of_each_tally_is_needed() -> None:
     needed = needed_for(chain.ledger, record)
     assert [each.count for each in needed] == [1, 1]
     assert {each.place for each in needed} == {(0, 2), (1, 2)}
-    assert {each.entry.update for each in needed} == {*chain.speaking.tallies(record)}
+    assert {each.entry.update for each in needed} == {*chain.committee_chain.aggregates(record)}
     for each in needed:
         assert each.place is not None
-        panel = chain.speaking.panel(record.round, each.place[0])
-        assert each.entry.peer in panel
+        committee = chain.committee_chain.committee(record.round, each.place[0])
+        assert each.entry.peer in committee
 
 
 def test_a_tally_that_does_not_count_is_not_needed() -> None:
     chain = Spoken()
     chain.grow()
-    liar = chain.speaking.panel(2, 1)[0]
+    liar = chain.committee_chain.committee(2, 1)[0]
     chain.lying = {liar}
     record = chain.grow().record
     assert [each.place for each in needed_for(chain.ledger, record)] == [(0, 2)]
@@ -56,7 +56,7 @@ def test_a_panel_speaks_for_its_own_section_alone() -> None:
     layout = update_layout(chain.manifest.parameters, optimizer.chunk, optimizer.top_k)
     cut = sections(layout, 2)
     bodies = [
-        encode_tally(own, Aggregate(number, 2, (), Momentum(own).speak(0)))
+        encode_aggregate(own, Aggregate(number, 2, (), Momentum(own).take_strongest(0)))
         for number, own in enumerate(cut)
     ]
     entry = chain.update(chain.membership.peers[0])

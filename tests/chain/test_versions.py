@@ -8,7 +8,7 @@ import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.chain.versions import READY_ROUNDS, SPOKEN_ROUNDS, VersionChange
+from distro_node.protocol.chain.versions import READY_ROUNDS, VERSION_VOTE_ROUNDS, VersionChange
 from distro_node.protocol.member.effects import Note, Publish
 from distro_node.protocol.member.inputs import EntryReceived, MessageReceived, Tick
 from distro_node.protocol.wire.errors import ProtocolError
@@ -23,20 +23,23 @@ NOTICE = 20
 def newer(count: int = 4, **changes: int) -> Chain:
     """Return a chain as stored by a program that supports the next version."""
     chain = Chain(count, version_notice=NOTICE, **changes)
-    chain.ledger.versions.speaks = NEXT
+    chain.ledger.versions.max_version = NEXT
     return chain
 
 
 def updates(
-    chain: Chain, speaks: Mapping[PeerId, int], who: Iterable[PeerId] | None = None
+    chain: Chain, max_version: Mapping[PeerId, int], who: Iterable[PeerId] | None = None
 ) -> list[UpdateEntry]:
     peers = chain.membership.peers if who is None else who
-    return [chain.update(peer, speaks=speaks.get(peer, PROTOCOL_VERSION)) for peer in sorted(peers)]
+    return [
+        chain.update(peer, max_version=max_version.get(peer, PROTOCOL_VERSION))
+        for peer in sorted(peers)
+    ]
 
 
-def go_on(chain: Chain, speaks: Mapping[PeerId, int], rounds: int) -> None:
+def go_on(chain: Chain, max_version: Mapping[PeerId, int], rounds: int) -> None:
     for _ in range(rounds):
-        chain.grow(updates=updates(chain, speaks))
+        chain.grow(updates=updates(chain, max_version))
 
 
 def by(chain: Chain, count: int, version: int = NEXT) -> dict[PeerId, int]:
@@ -96,22 +99,22 @@ def test_a_change_that_is_spoken_no_more_is_called_off() -> None:
 def test_who_has_an_update_in_some_rounds_only_counts_for_a_while() -> None:
     chain = newer()
     first, *others = chain.membership.peers
-    speaks = by(chain, 3)
-    go_on(chain, speaks, 1)
-    for _ in range(SPOKEN_ROUNDS - 1):
-        chain.grow(updates=updates(chain, speaks, others))
+    max_version = by(chain, 3)
+    go_on(chain, max_version, 1)
+    for _ in range(VERSION_VOTE_ROUNDS - 1):
+        chain.grow(updates=updates(chain, max_version, others))
     # It is one of the quorum of three.
     assert (
         chain.ledger.versions.change is not None or chain.ledger.versions[chain.round].now == NEXT
     )
     chain = newer()
-    go_on(chain, speaks, 1)
+    go_on(chain, max_version, 1)
     for _ in range(READY_ROUNDS - 2):
-        chain.grow(updates=updates(chain, speaks, others))
-    chain.grow(departed=[chain.leave(first)], updates=updates(chain, speaks, others))
+        chain.grow(updates=updates(chain, max_version, others))
+    chain.grow(departed=[chain.leave(first)], updates=updates(chain, max_version, others))
     # Three members are left and all are needed for a quorum, but one does not support it.
     for _ in range(READY_ROUNDS):
-        go_on(chain, speaks, 1)
+        go_on(chain, max_version, 1)
     assert chain.ledger.versions.change is None
 
 
@@ -119,7 +122,7 @@ def test_it_is_the_same_however_the_chain_came_to_be_known() -> None:
     chain = newer()
     go_on(chain, by(chain, 3), READY_ROUNDS // 2)
     go_on(chain, by(chain, 2), 1)
-    go_on(chain, by(chain, 3), READY_ROUNDS + NOTICE + SPOKEN_ROUNDS)
+    go_on(chain, by(chain, 3), READY_ROUNDS + NOTICE + VERSION_VOTE_ROUNDS)
     whole = chain.ledger
     for length in range(len(whole) + 1):
         part = whole.truncated(length)
@@ -158,11 +161,11 @@ def test_a_member_that_does_not_speak_it_is_silent() -> None:
     chain = newer()
     go_on(chain, by(chain, 3), READY_ROUNDS + NOTICE - 1)
     me = chain.membership.peers[3]
-    chain.ledger.versions.speaks = PROTOCOL_VERSION
+    chain.ledger.versions.max_version = PROTOCOL_VERSION
     member = chain.member(me)
     assert member.ledger.versions.soon_outdated
     assert not member.is_outdated
-    chain.ledger.versions.speaks = NEXT
+    chain.ledger.versions.max_version = NEXT
     # The last round in the old version is decided by the others.
     chain.grow(updates=updates(chain, by(chain, 3), chain.membership.peers[:3]))
     member.handle(EntryReceived(chain.ledger[chain.round - 1]), 1.0)

@@ -12,17 +12,18 @@ _NOTICE = 12
 _READY = 16
 
 
-def _chain(said: list[int], speakers: int = 3, speaks: int = _NEXT) -> Chain:
-    """Return a chain of four members. In rounds with a 1, `speakers` of them announce the next version;
+def _chain(said: list[int], committees: int = 3, max_version: int = _NEXT) -> Chain:
+    """Return a chain of four members. In rounds with a 1, `committees` of them announce the next
+    version;
     in rounds with a -1, no member has an update."""
     chain = Chain(4, version_notice=_NOTICE)
-    chain.ledger.versions.speaks = speaks
+    chain.ledger.versions.max_version = max_version
     for each in said:
         peers = chain.membership.peers
-        newer = peers[:speakers] if each == 1 else ()
+        newer = peers[:committees] if each == 1 else ()
         chain.grow(
             updates=[
-                chain.update(peer, speaks=_NEXT if peer in newer else PROTOCOL_VERSION)
+                chain.update(peer, max_version=_NEXT if peer in newer else PROTOCOL_VERSION)
                 for peer in (peers if each >= 0 else ())
             ]
         )
@@ -30,7 +31,7 @@ def _chain(said: list[int], speakers: int = 3, speaks: int = _NEXT) -> Chain:
 
 
 def test_a_quorum_brings_it_about() -> None:
-    few, enough = _chain([1] * 20, speakers=2), _chain([1] * 20)
+    few, enough = _chain([1] * 20, committees=2), _chain([1] * 20)
     assert few.ledger.versions.change is None
     assert enough.ledger.versions.change is not None
 
@@ -45,12 +46,12 @@ def test_what_was_said_is_good_for_a_while() -> None:
 
 def test_what_was_said_is_not_good_for_ever() -> None:
     chain = Chain(4, version_notice=1000)
-    chain.ledger.versions.speaks = _NEXT
+    chain.ledger.versions.max_version = _NEXT
     peers = chain.membership.peers
     for round_ in range(90):
-        speakers = peers[:3] if round_ == 0 else peers[1:3]
+        committees = peers[:3] if round_ == 0 else peers[1:3]
         # One of the three has announced it once, and nothing since.
-        chain.grow(updates=[chain.update(peer, speaks=_NEXT) for peer in speakers])
+        chain.grow(updates=[chain.update(peer, max_version=_NEXT) for peer in committees])
     # It counted long enough for the change to be scheduled, and no longer.
     assert not chain.ledger.versions._spoken.is_quorum(
         _NEXT, chain.membership.one_each, "byzantine"
@@ -58,10 +59,10 @@ def test_what_was_said_is_not_good_for_ever() -> None:
 
 
 def test_who_does_not_speak_it_takes_leave_in_time() -> None:
-    chain = _chain([1] * (_READY + _NOTICE - 4), speaks=PROTOCOL_VERSION)
+    chain = _chain([1] * (_READY + _NOTICE - 4), max_version=PROTOCOL_VERSION)
     far, near = (
         chain.ledger.versions.soon_outdated,
-        _chain([1] * (_READY + _NOTICE - 3), speaks=PROTOCOL_VERSION),
+        _chain([1] * (_READY + _NOTICE - 3), max_version=PROTOCOL_VERSION),
     )
     assert not far
     assert near.ledger.versions.soon_outdated

@@ -155,12 +155,12 @@ def test_votes_choose_the_chain() -> None:
 @_where({FOUNDER: 10, identity(1).peer: 1, identity(2).peer: 1})
 def test_votes_change_the_version() -> None:
     chain = Chain(4, version_notice=12)
-    chain.ledger.versions.speaks = PROTOCOL_VERSION + 1
+    chain.ledger.versions.max_version = PROTOCOL_VERSION + 1
     for _ in range(20):
-        speaks = {FOUNDER: PROTOCOL_VERSION + 1}
+        max_version = {FOUNDER: PROTOCOL_VERSION + 1}
         chain.grow(
             updates=[
-                chain.update(peer, speaks=speaks.get(peer, PROTOCOL_VERSION))
+                chain.update(peer, max_version=max_version.get(peer, PROTOCOL_VERSION))
                 for peer in chain.membership.peers
             ]
         )

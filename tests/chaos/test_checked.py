@@ -56,13 +56,13 @@ def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
         wait_for_round(honest_nodes, STAYS_UNTIL)
         check_agreement(honest_nodes)
         ledger = second.ledger()
-        work = ledger.work
+        work = ledger.audits
         assert work is not None
         found = {cheat: out_since(second, cheat) for cheat in cheats}
         print(f"found out in rounds {sorted(found.values())}, of {len(ledger)}")
         assert max(found.values()) <= FOUND_WITHIN
-        assert all(work.accounts.counts(peer) for peer in honest)
-        assert not work.accounts.votes.keys() & set(cheats)
+        assert all(work.reputation.counts(peer) for peer in honest)
+        assert not work.reputation.votes.keys() & set(cheats)
         assert {peer for _, peer, _ in looks(ledger)} >= set(honest) | set(cheats)
         for node in honest_nodes:
             assert not node.events("mismatch")
@@ -71,9 +71,9 @@ def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
 def settled(node: Node, honest: list[PeerId], cheats: list[PeerId]) -> bool:
     """Whether, according to this node, all honest members have votes, and the cheats neither votes
     nor update weight."""
-    work = node.ledger().work
+    work = node.ledger().audits
     assert work is not None
-    accounts = work.accounts
+    accounts = work.reputation
     votes = accounts.votes.keys()
     # Votes are constant until the end of an epoch.
     return (
@@ -85,20 +85,20 @@ def out_since(node: Node, peer: PeerId) -> int:
     """Return the round after whose record a peer's updates no longer counted."""
     ledger = node.ledger()
     for length in range(1, len(ledger) + 1):
-        work = ledger.truncated(length).work
-        if work is not None and not work.accounts.counts(peer):
+        work = ledger.truncated(length).audits
+        if work is not None and not work.reputation.counts(peer):
             return length
     raise AssertionError("its updates still count")
 
 
 def standing(node: Node) -> str:
     """Return the round, and every member's audits and votes."""
-    work = node.ledger().work
+    work = node.ledger().audits
     assert work is not None
-    accounts = work.accounts
+    accounts = work.reputation
     told = [
-        f"{number}: {accounts[peer].checks} looks, {accounts[peer].low} low, "
+        f"{number}: {accounts[peer].audited} looks, {accounts[peer].low} low, "
         f"{accounts[peer].failed} failed, {accounts.votes.get(peer, 0)} votes"
-        for number, peer in enumerate(sorted(accounts.standings()))
+        for number, peer in enumerate(sorted(accounts.sums()))
     ]
     return f"round {node.round}; {'; '.join(told)}"

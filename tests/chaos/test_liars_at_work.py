@@ -103,9 +103,9 @@ def kills(seed: int, names: Sequence[str], seconds: float) -> list[Fault]:
 
 def votes(node: Node) -> set[PeerId]:
     """Return the members with votes, according to a node."""
-    work = node.ledger().work
-    assert work is not None
-    return {*work.accounts.votes}
+    audits = node.ledger().audits
+    assert audits is not None
+    return {*audits.reputation.votes}
 
 
 def led(ledger: Ledger, wicked: dict[str, PeerId]) -> str:
@@ -122,11 +122,11 @@ def led(ledger: Ledger, wicked: dict[str, PeerId]) -> str:
 def check_liars(ledger: Ledger, honest: Sequence[PeerId], wicked: dict[str, PeerId]) -> None:
     """Check that every honest member counts, that no liar made a step alone, and that the one that does
     not work is out of the step."""
-    work = ledger.work
-    assert work is not None
-    assert all(work.accounts.counts(peer) for peer in honest)
-    assert not work.accounts.counts(wicked["idle"])
-    assert wicked["idle"] not in work.accounts.votes
+    audits = ledger.audits
+    assert audits is not None
+    assert all(audits.reputation.counts(peer) for peer in honest)
+    assert not audits.reputation.counts(wicked["idle"])
+    assert wicked["idle"] not in audits.reputation.votes
     members = ledger.membership(len(ledger))
     assert not members.expelled.keys() & set(honest)
     for number in range(_FIRST_ROUND, len(ledger)):

@@ -130,12 +130,12 @@ def test_an_old_goodbye_is_refused() -> None:
 def test_a_grinding_leader_varies_only_what_no_voter_holds_against_it() -> None:
     chain = chain_of(6)
     record = chain.ledger[5].record
-    looks = tuple(AuditEntry(identity(n).peer, 4, bytes(32), n, 1, bytes(64)) for n in (1, 2, 3))
-    record = dataclasses.replace(record, looks=looks)
+    audits = tuple(AuditEntry(identity(n).peer, 4, bytes(32), n, 1, bytes(64)) for n in (1, 2, 3))
+    record = dataclasses.replace(record, audits=audits)
     best = ground(record)
-    assert best.id <= min(record.id, dataclasses.replace(record, looks=()).id)
-    assert dataclasses.replace(best, looks=looks) == record
-    assert set(best.looks) < set(looks)
+    assert best.id <= min(record.id, dataclasses.replace(record, audits=()).id)
+    assert dataclasses.replace(best, audits=audits) == record
+    assert set(best.audits) < set(audits)
 
 
 def test_kills_beside_liars_are_one_at_a_time() -> None:

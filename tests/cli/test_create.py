@@ -31,9 +31,9 @@ from distro_node.node.training.answers import InitialModel
 from distro_node.node.training.errors import TrainerDied, TrainerFailed
 from distro_node.node.training.tokenizer_settings import decode_settings
 from distro_node.protocol.wire.blobs import BlobList, decode_blob_list
-from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, ParameterSpec, decode_manifest
+from distro_node.protocol.wire.manifest import AuditsSpec, Manifest, ParameterSpec, decode_manifest
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_from_text
-from distro_node.protocol.wire.work_specs import SpeakersSpec
+from distro_node.protocol.wire.work_specs import CommitteesSpec
 from trainer.support import CPU, TINY_LLAMA, write_checkpoint
 from trainer.test_chat import CHATML
 
@@ -366,15 +366,15 @@ def test_work_that_is_not_checked_is_told_where_strangers_may_join(
         ("", None, True),
         ("[admission]\npolicy = 'invite'\n", None, False),
         ("[optimizer]\npreconditioner = 'rms'\n", None, False),
-        ("[checks]\nevery = 7\n", ChecksSpec(every=7), False),
+        ("[audits]\ninterval = 7\n", AuditsSpec(interval=7), False),
     ):
         text = re.sub(r"\[optimizer\]\n(\w.*\n)*", "", RUN)
         run.write_text(text + table)
         data = DataDir(home / f"data {len(table)}")
         out = command("create", run, "--data-dir", data.root).out
         assert ("nobody's work is checked" in out) == told
-        assert manifest_in(data).checks == checks
-    run.write_text(text + "[optimizer]\npreconditioner = 'rms'\n[checks]\n")
+        assert manifest_in(data).audits == checks
+    run.write_text(text + "[optimizer]\npreconditioner = 'rms'\n[audits]\n")
     result = command("create", run, "--data-dir", home / "data")
     assert result.code == ExitCode.MANIFEST
     assert "preconditioner" in result.err
@@ -383,15 +383,17 @@ def test_work_that_is_not_checked_is_told_where_strangers_may_join(
 def test_few_speak_for_all_if_the_founder_says_so(
     command, initialised, run: Path, home: Path
 ) -> None:
-    run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", RUN) + "[speakers]\none_of = 2\n")
+    run.write_text(
+        re.sub(r"\[optimizer\]\n(\w.*\n)*", "", RUN) + "[committees]\nrotation_steps = 2\n"
+    )
     data = DataDir(home / "data")
     out = command("create", run, "--data-dir", data.root).out
     manifest = manifest_in(data)
-    assert manifest.speakers == SpeakersSpec(one_of=2)
-    assert (manifest.optimizer.top_k, manifest.optimizer.audit) == (64, False)
+    assert manifest.committees == CommitteesSpec(rotation_steps=2)
+    assert (manifest.optimizer.top_k, manifest.optimizer.outlier_filter) == (64, False)
     assert "a step with 32 members:" in out
     assert "of sign votes and aggregates" in out
-    assert "[speakers] is for members" in out
+    assert "[committees] is for members" in out
     told = json.loads(command("create", run, "--data-dir", home / "data", "--json").out)
     conforms("create", told)
     forecast = told["forecast"]
@@ -403,15 +405,18 @@ def test_few_speak_for_all_if_the_founder_says_so(
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ("[optimizer]\nmomentum = 0.9\n[speakers]\n", "optimizer.momentum: with [speakers]"),
+        ("[optimizer]\nmomentum = 0.9\n[committees]\n", "optimizer.momentum: with [committees]"),
         (
-            "[optimizer]\naudit = true\n[speakers]\n",
-            "[speakers] does not work with optimizer.audit",
+            "[optimizer]\noutlier_filter = true\n[committees]\n",
+            "[committees] does not work with optimizer.outlier_filter",
         ),
-        ("[schedule]\ntotal_rounds = 999\n[speakers]\n", "total_rounds (999) is odd"),
-        ("[rounds]\noverlap = true\n[speakers]\n", "[speakers] does not work with rounds.overlap"),
-        ("[checks]\n[speakers]\n", "[speakers] does not work with [checks]"),
-        ("[speakers]\npanel = 1\n", "panel"),
+        ("[schedule]\ntotal_rounds = 999\n[committees]\n", "total_rounds (999) is odd"),
+        (
+            "[rounds]\noverlap = true\n[committees]\n",
+            "[committees] does not work with rounds.overlap",
+        ),
+        ("[audits]\n[committees]\n", "[committees] does not work with [audits]"),
+        ("[committees]\nmin_members = 1\n", "min_members"),
     ],
 )
 def test_what_does_not_go_with_speakers_is_told(
@@ -427,8 +432,8 @@ def test_what_does_not_go_with_speakers_is_told(
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ("[optimizer]\npreconditioner = 'muon'\n[checks]\n", "audits cannot tell honest work"),
-        ("[checks]\n[speakers]\n", "[speakers] does not work with [checks]"),
+        ("[optimizer]\npreconditioner = 'muon'\n[audits]\n", "audits cannot tell honest work"),
+        ("[audits]\n[committees]\n", "[committees] does not work with [audits]"),
         ("[rounds]\nstart_members = 9\n[admission]\nmax_members = 8\n", "would never begin"),
     ],
 )
@@ -677,7 +682,7 @@ def test_a_dry_run_measures_where_few_speak_for_all(command, run: Path, home: Pa
     text = RUN.replace(
         "hidden_size = 8", "hidden_size = 8\nintermediate_size = 16\nnum_hidden_layers = 1"
     )
-    run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", text) + "[speakers]\n")
+    run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", text) + "[committees]\n")
     result = command("create", run, "--data-dir", home / "data", "--dry-run")
     assert (result.code, result.complaints) == (0, [])
     assert "a round on this machine alone:" in result.out

@@ -18,7 +18,7 @@ from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.training.device_probe import Survey
 from distro_node.node.training.errors import TrainerFailed
-from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, ParameterSpec
+from distro_node.protocol.wire.manifest import AuditsSpec, Manifest, ParameterSpec
 from PIL import Image
 from simulation.chain import Chain
 
@@ -100,11 +100,11 @@ def test_what_does_not_fit_is_another_exit_code(command, there, manifest: Path) 
     ("room", "described", "words"),
     [
         (
-            "look_room",
-            replace(Chain(0).manifest, checks=ChecksSpec()),
+            "audit_bytes",
+            replace(Chain(0).manifest, audits=AuditsSpec()),
             "look at each other's work",
         ),
-        ("speaker_room", Spoken(6).manifest, "Panels of members speak for the others"),
+        ("aggregator_room", Spoken(6).manifest, "Panels of members speak for the others"),
     ],
 )
 def test_what_else_wants_memory_is_told_where_there_is_any_of_it(

@@ -103,9 +103,9 @@ def test_the_same_for_programs(command: Command, place: Path) -> None:
         (peer,) = [p for p in work.contributions.peers if peer_text(p) == row["peer"]]
         done = work.contributions[peer]
         assert (row["updates"], row["sequences"]) == (done.updates, done.sequences)
-        assert (row["tokens"], row["checked_tokens"]) == (100 * done.sequences, 100 * done.checked)
+        assert (row["tokens"], row["audited_tokens"]) == (100 * done.sequences, 100 * done.audited)
         assert (row["votes"], row["member"], row["counts"]) == (work.votes(40)[peer], True, True)
-    order = [(-row["checked_tokens"], -row["tokens"], row["peer"]) for row in told["peers"]]
+    order = [(-row["audited_tokens"], -row["tokens"], row["peer"]) for row in told["peers"]]
     assert order == sorted(order)
 
 
@@ -212,7 +212,7 @@ def test_what_was_carried_is_claimed_and_not_proved(
     assert "3.4 GB between others, by the peer's own count (not proved)" in found.out
     told = json.loads(command("verify-receipt", file, "--ledger", place, "--json").out)
     conforms("verify-receipt", told)
-    assert told["claimed_carried_bytes"] == 3_400_000_000
+    assert told["claimed_relayed_bytes"] == 3_400_000_000
     written = decode_receipt(file.read_bytes())
     assert written.claim is not None
     file.write_bytes(replace(written, claim=replace(written.claim, bytes=9)).encode())
@@ -315,7 +315,7 @@ def test_what_contradicts_it(command: Command, place: Path, file: Path, tmp_path
 
 def test_what_was_changed_is_found(command: Command, place: Path, file: Path) -> None:
     written = decode_receipt(file.read_bytes())
-    file.write_bytes(replace(written, checked=written.checked + 1).encode())
+    file.write_bytes(replace(written, audited=written.audited + 1).encode())
     for more in ([], ["--ledger", place], ["--link", link(anchor())]):
         command("verify-receipt", file, *more).refused_with(
             ExitCode.FALSE_RECEIPT, "proves nothing", "does not certify"

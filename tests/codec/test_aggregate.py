@@ -7,13 +7,13 @@ import pytest
 from distro_node.protocol.codec.aggregate import (
     Aggregate,
     Momentum,
-    decode_tally,
-    encode_tally,
-    longest_tally,
+    decode_aggregate,
+    encode_aggregate,
+    max_aggregate_bytes,
     summed,
 )
 from distro_node.protocol.codec.sections import Section, sections
-from distro_node.protocol.codec.sign_vote import heard_in, heard_of
+from distro_node.protocol.codec.sign_vote import selected_count, selected_positions
 from distro_node.protocol.codec.update import UpdateLayout, update_layout
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import ParameterSpec
@@ -29,13 +29,17 @@ def section_of(count: int = 2, number: int = 0) -> Section:
     return sections(LAYOUT, count)[number]
 
 
-def sheets_of(section: Section, members: int, turn: int, one_of: int = 4) -> list:
-    generator = np.random.default_rng([members, turn])
+def sheets_of(section: Section, members: int, step: int, rotation_steps: int = 4) -> list:
+    generator = np.random.default_rng([members, step])
     return [
         (
             [
                 (
-                    1 - 2 * generator.integers(0, 2, (each.blocks, heard_of(each, one_of, turn)))
+                    1
+                    - 2
+                    * generator.integers(
+                        0, 2, (each.blocks, selected_count(each, rotation_steps, step))
+                    )
                 ).astype(np.int8)
                 for each in section.layout.tensors
             ],
@@ -47,16 +51,16 @@ def sheets_of(section: Section, members: int, turn: int, one_of: int = 4) -> lis
 
 def tally_of(section: Section, members: int, number: int = 0, count: int = 2) -> Aggregate:
     momentum = Momentum(section)
-    momentum.hear(summed(section, 4, 0, sheets_of(section, members, 0)), 4, 0)
-    return Aggregate(number, count, (True,) * members, momentum.speak(0))
+    momentum.add(summed(section, 4, 0, sheets_of(section, members, 0)), 4, 0)
+    return Aggregate(number, count, (True,) * members, momentum.take_strongest(0))
 
 
 def test_the_order_of_sheets_makes_no_difference():
     section = section_of()
-    sheets = sheets_of(section, 7, 3)
+    sign_votes = sheets_of(section, 7, 3)
 
     for one, other in zip(
-        summed(section, 4, 3, sheets), summed(section, 4, 3, sheets[::-1]), strict=True
+        summed(section, 4, 3, sign_votes), summed(section, 4, 3, sign_votes[::-1]), strict=True
     ):
         assert np.array_equal(one, other)
 
@@ -69,13 +73,13 @@ def test_what_is_spoken_are_the_strongest_of_all_that_was_heard():
         [np.zeros((each.blocks, each.elements)) for each in section.layout.tensors],
     )
 
-    for turn in range(9):
-        sums = summed(section, 4, turn, sheets_of(section, 5, turn))
-        momentum.hear(sums, 4, turn)
-        said = momentum.speak(turn)
+    for step in range(9):
+        sums = summed(section, 4, step, sheets_of(section, 5, step))
+        momentum.add(sums, 4, step)
+        said = momentum.take_strongest(step)
         for index, (values, told) in enumerate(zip(model, sums, strict=True)):
             values -= np.floor(values / 32)
-            values[:, heard_in(values.shape[1], 4, turn)] += 256 * told
+            values[:, selected_positions(values.shape[1], 4, step)] += 256 * told
             for block, row in enumerate(values):
                 order = sorted(range(len(row)), key=lambda place: (-abs(row[place]), place))
                 chosen = sorted(order[: section.layout.tensors[index].top_k])
@@ -88,16 +92,16 @@ def test_what_is_spoken_are_the_strongest_of_all_that_was_heard():
 def test_a_copy_goes_its_own_way():
     section = section_of()
     momentum = Momentum(section)
-    momentum.hear(summed(section, 4, 0, sheets_of(section, 3, 0)), 4, 0)
+    momentum.add(summed(section, 4, 0, sheets_of(section, 3, 0)), 4, 0)
 
     copied = momentum.copy()
-    first = momentum.speak(0)
+    first = momentum.take_strongest(0)
 
-    again = copied.speak(0)
+    again = copied.take_strongest(0)
     for one, other in zip(first.positions, again.positions, strict=True):
         assert np.array_equal(one, other)
     # A coefficient taken out of one is not taken out again.
-    second = momentum.speak(1)
+    second = momentum.take_strongest(1)
     assert not np.array_equal(second.positions[0], first.positions[0])
 
 
@@ -105,7 +109,7 @@ def test_what_was_never_heard_is_undone_in_the_next_step():
     section = section_of()
     momentum = Momentum(section)
 
-    first, second = momentum.speak(0), momentum.speak(1)
+    first, second = momentum.take_strongest(0), momentum.take_strongest(1)
 
     assert np.array_equal(first.positions[0], second.positions[0])
     assert np.array_equal(first.signs[0], -second.signs[0])
@@ -115,14 +119,14 @@ def test_a_momentum_of_which_all_agree_stays_in_its_numbers():
     section = section_of()
     momentum = Momentum(section)
     most = [
-        np.full((each.blocks, heard_of(each, 1, 0)), 2 * 1024, np.int32)
+        np.full((each.blocks, selected_count(each, 1, 0)), 2 * 1024, np.int32)
         for each in section.layout.tensors
     ]
 
-    for turn in range(400):
-        momentum.hear(most, 1, turn)
+    for step in range(400):
+        momentum.add(most, 1, step)
 
-    said = momentum.speak(0)
+    said = momentum.take_strongest(0)
     assert all((signs == 1).all() for signs in said.signs)
 
 
@@ -131,14 +135,14 @@ def test_a_tally_comes_back(members, number):
     section = section_of(2, number)
     counted = tuple(place % 3 != 0 for place in range(members))
     told = tally_of(section, 3, number)
-    tally = Aggregate(number, 2, counted, told.said)
+    aggregate = Aggregate(number, 2, counted, told.update)
 
-    body = encode_tally(section, tally)
-    found = decode_tally(LAYOUT, body)
+    body = encode_aggregate(section, aggregate)
+    found = decode_aggregate(LAYOUT, body)
 
     assert (found.section, found.sections, found.counted) == (number, 2, counted)
-    assert encode_tally(section, found) == body
-    assert len(body) <= longest_tally(LAYOUT)
+    assert encode_aggregate(section, found) == body
+    assert len(body) <= max_aggregate_bytes(LAYOUT)
 
 
 @pytest.mark.parametrize(
@@ -157,17 +161,17 @@ def test_a_tally_comes_back(members, number):
     ],
 )
 def test_what_is_no_tally_is_refused(change):
-    body = encode_tally(section_of(), tally_of(section_of(), 3))
+    body = encode_aggregate(section_of(), tally_of(section_of(), 3))
 
     with pytest.raises(ProtocolError):
-        decode_tally(LAYOUT, change(body))
+        decode_aggregate(LAYOUT, change(body))
 
 
 @given(st.binary(max_size=400))
 def test_whatever_the_bytes_a_tally_has_one_spelling(data):
     try:
-        tally = decode_tally(LAYOUT, b"\4" + data)
+        aggregate = decode_aggregate(LAYOUT, b"\4" + data)
     except ProtocolError:
         return
-    section = sections(LAYOUT, tally.sections)[tally.section]
-    assert encode_tally(section, tally) == b"\4" + data
+    section = sections(LAYOUT, aggregate.sections)[aggregate.section]
+    assert encode_aggregate(section, aggregate) == b"\4" + data

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from distro_node.protocol.codec.aggregate import decode_tally
+from distro_node.protocol.codec.aggregate import decode_aggregate
 from distro_node.protocol.codec.aggregator import Aggregator
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
 from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sign_vote import encode_part, heard_of
+from distro_node.protocol.codec.sign_vote import encode_part, selected_count
 from distro_node.protocol.wire.manifest import ParameterSpec
 
 ONE_OF = 2
@@ -19,26 +19,26 @@ def speaker() -> Aggregator:
     return Aggregator(SECTION, 1, 2, ONE_OF)
 
 
-def part(member: int, turn: int) -> bytes:
-    generator = np.random.default_rng([member, turn])
+def part(member: int, step: int) -> bytes:
+    generator = np.random.default_rng([member, step])
     signs = [
-        1 - 2 * generator.integers(0, 2, (each.blocks, heard_of(each, ONE_OF, turn)), np.int8)
+        1 - 2 * generator.integers(0, 2, (each.blocks, selected_count(each, ONE_OF, step)), np.int8)
         for each in SECTION.layout.tensors
     ]
     return encode_part(SECTION, signs)
 
 
-def told(turn: int, *, without: int | None = None) -> list[tuple[bytes | None, int]]:
+def told(step: int, *, without: int | None = None) -> list[tuple[bytes | None, int]]:
     """Return the parts of five members, one of which may be missing; the second has weight 2."""
-    return [(None if m == without else part(m, turn), 1 + (m == 1)) for m in range(5)]
+    return [(None if m == without else part(m, step), 1 + (m == 1)) for m in range(5)]
 
 
 def test_speakers_of_the_same_sheets_say_the_same():
     first, second = speaker(), speaker()
-    for turn in range(6):
-        said = first.say(turn, told(turn))
-        assert second.say(turn, told(turn)) == said
-        assert decode_tally(LAYOUT, said).counted == (True,) * 5
+    for step in range(6):
+        said = first.aggregate(step, told(step))
+        assert second.aggregate(step, told(step)) == said
+        assert decode_aggregate(LAYOUT, said).counted == (True,) * 5
         assert first.settle(said)
         assert second.settle(said)
 
@@ -46,19 +46,19 @@ def test_speakers_of_the_same_sheets_say_the_same():
 def test_who_lacked_a_sheet_that_nobody_counted_goes_on_with_the_others():
     """One of three had a sign vote that the others lacked: the agreed aggregate decides."""
     more, less = speaker(), speaker()
-    agreed = less.say(0, told(0, without=3))
-    assert more.say(0, told(0)) != agreed
+    agreed = less.aggregate(0, told(0, without=3))
+    assert more.aggregate(0, told(0)) != agreed
 
     assert more.settle(agreed)
     assert less.settle(agreed)
 
-    assert more.say(1, told(1)) == less.say(1, told(1))
+    assert more.aggregate(1, told(1)) == less.aggregate(1, told(1))
 
 
 def test_who_lacks_a_sheet_that_was_counted_cannot_follow():
     more, less = speaker(), speaker()
-    agreed = more.say(0, told(0))
-    less.say(0, told(0, without=3))
+    agreed = more.aggregate(0, told(0))
+    less.aggregate(0, told(0, without=3))
 
     assert not less.settle(agreed)
 
@@ -68,18 +68,18 @@ def test_what_does_not_decode_tells_nothing():
     garbled = told(0)
     garbled[3] = b"\1nothing", 1
 
-    assert one.say(0, garbled) == other.say(0, told(0, without=3))
+    assert one.aggregate(0, garbled) == other.aggregate(0, told(0, without=3))
 
 
 def test_an_honest_member_does_not_follow_a_panel_of_liars():
     honest, liar = speaker(), speaker()
-    honest.say(0, told(0))
+    honest.aggregate(0, told(0))
     # It claims to have counted all, and has counted other parts.
-    lie = liar.say(0, [(part(m, 7), 1) for m in range(5)])
+    lie = liar.aggregate(0, [(part(m, 7), 1) for m in range(5)])
 
     assert not honest.settle(lie)
 
 
 def test_with_no_sheet_at_all_a_tally_is_said():
-    said = speaker().say(0, [(None, 1)] * 3)
-    assert decode_tally(LAYOUT, said).counted == (False,) * 3
+    said = speaker().aggregate(0, [(None, 1)] * 3)
+    assert decode_aggregate(LAYOUT, said).counted == (False,) * 3

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from distro_node.protocol.codec.aggregate import longest_tally, tally_bytes
+from distro_node.protocol.codec.aggregate import aggregate_bytes, max_aggregate_bytes
 from distro_node.protocol.codec.exchange_size import check_size, largest_top_k, received, sent
 from distro_node.protocol.codec.layout import update_layout
 from distro_node.protocol.codec.sections import most_sections, sections
 from distro_node.protocol.codec.sign_vote import part_bytes
-from distro_node.protocol.codec.sign_vote_tree import way_bytes
+from distro_node.protocol.codec.sign_vote_tree import proof_bytes
 from distro_node.protocol.wire.blobs import MAX_BLOB_BYTES
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
-from distro_node.protocol.wire.work_specs import SpeakersSpec
+from distro_node.protocol.wire.work_specs import CommitteesSpec
 from simulation.chain import Chain
 
 LAYOUT = update_layout([ParameterSpec(name="weight", shape=(512, 128))], 64, 64)
-SPEAKERS = SpeakersSpec(one_of=4)
+SPEAKERS = CommitteesSpec(rotation_steps=4)
 BILLION = (ParameterSpec(name="weight", shape=(1 << 17, 1 << 13)),)
 
 
@@ -27,8 +27,10 @@ def test_without_speakers_everybody_gets_everybodys_update() -> None:
 def test_a_panel_hears_one_part_of_each_sheet_and_all_hear_each_tally() -> None:
     assert sent(LAYOUT, SPEAKERS) == 1 + 512 * 128 // 4 // 8
     cut = sections(LAYOUT, 4)
-    parts = sum(part_bytes(own, 4, 0) + way_bytes(n, 4) for n, own in enumerate(cut)) // 4
-    assert received(LAYOUT, SPEAKERS, 12) == 11 * parts + sum(tally_bytes(own, 12) for own in cut)
+    parts = sum(part_bytes(own, 4, 0) + proof_bytes(n, 4) for n, own in enumerate(cut)) // 4
+    assert received(LAYOUT, SPEAKERS, 12) == 11 * parts + sum(
+        aggregate_bytes(own, 12) for own in cut
+    )
 
 
 def test_sheets_cost_about_the_same_however_many_members_there_are() -> None:
@@ -41,36 +43,36 @@ def test_sheets_cost_about_the_same_however_many_members_there_are() -> None:
     assert received(layout, None, 256) > 8 * received(layout, None, 32)
 
 
-@pytest.mark.parametrize("speakers", [None, SPEAKERS])
-def test_alone_a_member_receives_nothing(speakers: SpeakersSpec | None) -> None:
-    assert received(LAYOUT, speakers, 1) == 0
+@pytest.mark.parametrize("committees", [None, SPEAKERS])
+def test_alone_a_member_receives_nothing(committees: CommitteesSpec | None) -> None:
+    assert received(LAYOUT, committees, 1) == 0
 
 
-def size(top_k: int, speakers: SpeakersSpec | None) -> int:
+def size(top_k: int, committees: CommitteesSpec | None) -> int:
     layout = update_layout(BILLION, 64, top_k)
-    return layout.body_bytes if speakers is None else longest_tally(layout)
+    return layout.body_bytes if committees is None else max_aggregate_bytes(layout)
 
 
-@pytest.mark.parametrize("speakers", [None, SPEAKERS])
-def test_as_many_coefficients_as_can_be_sent_as_one(speakers: SpeakersSpec | None) -> None:
-    most = largest_top_k(BILLION, 64, speakers, 1000)
-    assert size(most, speakers) <= MAX_BLOB_BYTES < size(most + 1, speakers)
-    assert largest_top_k(BILLION, 64, speakers, 8) == 8
+@pytest.mark.parametrize("committees", [None, SPEAKERS])
+def test_as_many_coefficients_as_can_be_sent_as_one(committees: CommitteesSpec | None) -> None:
+    most = largest_top_k(BILLION, 64, committees, 1000)
+    assert size(most, committees) <= MAX_BLOB_BYTES < size(most + 1, committees)
+    assert largest_top_k(BILLION, 64, committees, 8) == 8
     huge = [ParameterSpec(name="weight", shape=(1 << 20, 1 << 20))]
-    assert largest_top_k(huge, 64, speakers, 8) == 1
+    assert largest_top_k(huge, 64, committees, 8) == 1
 
 
-@pytest.mark.parametrize("speakers", [None, SpeakersSpec(one_of=16)])
-def test_an_update_or_a_tally_has_to_fit_into_one_blob(speakers: SpeakersSpec | None) -> None:
+@pytest.mark.parametrize("committees", [None, CommitteesSpec(rotation_steps=16)])
+def test_an_update_or_a_tally_has_to_fit_into_one_blob(committees: CommitteesSpec | None) -> None:
     """Otherwise every member would fail with its first one: while members are few, one committee
     aggregates the whole model."""
-    most = largest_top_k(BILLION, 64, speakers, 1000)
+    most = largest_top_k(BILLION, 64, committees, 1000)
     for top_k in (most, most + 1):
         manifest = Chain(
             2,
             parameters=BILLION,
-            speakers=speakers,
-            optimizer=OptimizerSpec(top_k=top_k, audit=False),
+            committees=committees,
+            optimizer=OptimizerSpec(top_k=top_k, outlier_filter=False),
             schedule=ScheduleSpec(total_rounds=1000, warmup_rounds=0),
         ).manifest
         if top_k == most:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from distro_node.protocol.codec.sections import Section, sections
 from distro_node.protocol.codec.sign_vote import (
-    cut_sheet,
+    cut_sign_vote,
     decode_part,
     encode_part,
-    heard_in,
-    heard_of,
     part_bytes,
+    selected_count,
+    selected_positions,
 )
 from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.errors import ProtocolError
@@ -26,19 +26,25 @@ def section_of(*shapes: tuple[int, ...], count: int = 1, number: int = 0) -> Sec
     return sections(update_layout(parameters, 64, 64), count)[number]
 
 
-def random_signs(section: Section, one_of: int, turn: int, seed: int = 0) -> list[np.ndarray]:
+def random_signs(
+    section: Section, rotation_steps: int, step: int, seed: int = 0
+) -> list[np.ndarray]:
     generator = np.random.default_rng(seed)
     return [
-        (1 - 2 * generator.integers(0, 2, (each.blocks, heard_of(each, one_of, turn)))).astype(
-            np.int8
-        )
+        (
+            1
+            - 2
+            * generator.integers(0, 2, (each.blocks, selected_count(each, rotation_steps, step)))
+        ).astype(np.int8)
         for each in section.layout.tensors
     ]
 
 
 @given(st.integers(1, 4096), st.integers(1, 64), st.integers(0, 1000))
-def test_every_coefficient_has_its_turn_once_in_a_cycle(elements, one_of, first):
-    heard = [heard_in(elements, one_of, first + turn) for turn in range(one_of)]
+def test_every_coefficient_has_its_turn_once_in_a_cycle(elements, rotation_steps, first):
+    heard = [
+        selected_positions(elements, rotation_steps, first + step) for step in range(rotation_steps)
+    ]
 
     assert np.array_equal(np.sort(np.concatenate(heard)), np.arange(elements))
     assert all((np.diff(each) > 0).all() for each in heard)
@@ -47,20 +53,22 @@ def test_every_coefficient_has_its_turn_once_in_a_cycle(elements, one_of, first)
 
 def test_turns_do_not_change():
     # Members of two versions must select the same coefficients.
-    assert heard_in(4096, 4, 6)[:8].tolist() == heard_in(4096, 4, 2)[:8].tolist()
-    assert heard_in(16, 4, 0).tolist() == [0, 3, 12, 15]
-    assert int(heard_in(4096, 8, 3).sum()) == 1009009
+    assert (
+        selected_positions(4096, 4, 6)[:8].tolist() == selected_positions(4096, 4, 2)[:8].tolist()
+    )
+    assert selected_positions(16, 4, 0).tolist() == [0, 3, 12, 15]
+    assert int(selected_positions(4096, 8, 3).sum()) == 1009009
 
 
 @given(st.integers(1, 9), st.integers(0, 20), st.integers(0, 2))
-def test_a_part_comes_back(one_of, turn, number):
+def test_a_part_comes_back(rotation_steps, step, number):
     section = section_of((128, 192), (70,), (3, 5), count=3, number=number)
-    signs = random_signs(section, one_of, turn, seed=turn)
+    signs = random_signs(section, rotation_steps, step, seed=step)
 
     part = encode_part(section, signs)
 
-    assert len(part) == part_bytes(section, one_of, turn)
-    for told, found in zip(signs, decode_part(section, one_of, turn, part), strict=True):
+    assert len(part) == part_bytes(section, rotation_steps, step)
+    for told, found in zip(signs, decode_part(section, rotation_steps, step, part), strict=True):
         assert np.array_equal(told, found)
 
 
@@ -84,13 +92,13 @@ def test_a_part_with_another_format_or_padding_is_refused():
             decode_part(section, 3, 1, wrong)
 
 
-@pytest.mark.parametrize("turn", range(4))
-def test_parts_of_all_sections_tell_what_one_part_of_the_whole_tells(turn):
+@pytest.mark.parametrize("step", range(4))
+def test_parts_of_all_sections_tell_what_one_part_of_the_whole_tells(step):
     shapes = ((128, 192), (70,))
     whole, three = section_of(*shapes), [section_of(*shapes, count=3, number=n) for n in range(3)]
-    signs = random_signs(whole, 5, turn)
+    signs = random_signs(whole, 5, step)
 
-    parts = cut_sheet(whole, three, 5, turn, encode_part(whole, signs))
+    parts = cut_sign_vote(whole, three, 5, step, encode_part(whole, signs))
 
     for section, part in zip(three, parts, strict=True):
         told = [signs[run.tensor][run.first : run.first + run.blocks] for run in section.runs]
@@ -99,8 +107,8 @@ def test_parts_of_all_sections_tell_what_one_part_of_the_whole_tells(turn):
 
 def test_a_sheet_of_another_length_is_not_cut():
     whole = section_of((128, 192))
-    sheet = encode_part(whole, random_signs(whole, 4, 1))
+    sign_vote = encode_part(whole, random_signs(whole, 4, 1))
 
-    for wrong in (sheet + b"\0", sheet[:-1], b""):
+    for wrong in (sign_vote + b"\0", sign_vote[:-1], b""):
         with pytest.raises(ProtocolError):
-            cut_sheet(whole, [whole], 4, 1, wrong)
+            cut_sign_vote(whole, [whole], 4, 1, wrong)

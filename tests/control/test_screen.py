@@ -70,12 +70,12 @@ def test_a_newcomer_reads_what_goes_on() -> None:
 
 
 def test_checks_have_a_line_where_work_is_checked() -> None:
-    assert not any(line.startswith("checks") for line in drawn(TRAINING))
-    checked = replace(TRAINING, swarm=replace(SWARM, checks=CHECKS))
-    (line,) = [line for line in drawn(checked) if line.startswith("checks")]
+    assert not any(line.startswith("your audits") for line in drawn(TRAINING))
+    checked = replace(TRAINING, swarm=replace(SWARM, audits=CHECKS))
+    (line,) = [line for line in drawn(checked) if line.startswith("your audits")]
     assert "12, 1 low" in line
     assert line.endswith("looks of others at your work")
-    out = replace(TRAINING, swarm=replace(SWARM, checks=replace(CHECKS, own=LEFT_OUT)))
+    out = replace(TRAINING, swarm=replace(SWARM, audits=replace(CHECKS, own=LEFT_OUT)))
     (line,) = [line for line in drawn(out, width=120) if line.startswith("your updates")]
     assert "do not count" in line
     assert "recomputed the same samples" in line
@@ -106,15 +106,15 @@ def test_a_pause_says_its_cause() -> None:
     paused = replace(
         TRAINING,
         state="paused",
-        shift=replace(TRAINING.shift, at_work=False, holds=(hold,)),
+        schedule=replace(TRAINING.schedule, at_work=False, holds=(hold,)),
     )
     assert f"{hold.text}: the line and the computer are yours" in "\n".join(
         drawn(paused, width=120)
     )
     assert told(paused, "held back") == [(hold.text, "it goes on by itself")]
-    waived = replace(paused.shift, holds=(replace(hold, waived=True),))
-    assert hold.text not in "\n".join(drawn(replace(paused, shift=waived), width=120))
-    assert told(replace(paused, shift=waived), "held back") == [(hold.text, "waived by you")]
+    waived = replace(paused.schedule, holds=(replace(hold, waived=True),))
+    assert hold.text not in "\n".join(drawn(replace(paused, schedule=waived), width=120))
+    assert told(replace(paused, schedule=waived), "held back") == [(hold.text, "waived by you")]
 
 
 def test_whoever_cannot_be_called_is_told_what_helps() -> None:
@@ -163,7 +163,9 @@ def test_whom_the_swarm_waits_for_is_shown_whole() -> None:
 @pytest.mark.parametrize("width", [20, 80, 300])
 def test_it_fits_with_a_crowd_of_members(width: int, height: int) -> None:
     members = tuple(
-        MemberStatus(peer=f"12D3KooW{n:06}", me=n == 0, connected=n % 3 > 0, heard_seconds=5.0)
+        MemberStatus(
+            peer=f"12D3KooW{n:06}", me=n == 0, connected=n % 3 > 0, last_message_seconds=5.0
+        )
         for n in range(256)
     )
     lines = drawn(replace(TRAINING, swarm=replace(SWARM, members=members)), width, height)
@@ -175,7 +177,7 @@ def test_it_fits_with_a_crowd_of_members(width: int, height: int) -> None:
 def test_strangers_cannot_send_terminal_commands() -> None:
     evil = "\x1b[2J\x1b]0;owned\x07\n\r\x9b31m"
     event = EventStatus(time=0.0, round=1, kind="joined", peer=evil, text=evil)
-    stranger = MemberStatus(peer=evil, me=False, connected=True, heard_seconds=None)
+    stranger = MemberStatus(peer=evil, me=False, connected=True, last_message_seconds=None)
     trainer = replace(TRAINING.training.trainer, device=evil)
     status = replace(
         TRAINING,
@@ -270,7 +272,9 @@ def test_where_nothing_can_be_redrawn_there_are_log_lines(
 ) -> None:
     """`TERM=dumb` showed neither a screen nor a line for the first minute."""
     console = Console(
-        file=io.StringIO(), force_terminal=terminal, _environ={"TERM": term, "COLUMNS": "80"}
+        file=io.StringIO(),
+        force_terminal=terminal,
+        _environ={"TERM": term, "COLUMNS": "80"},
     )
     assert redraws(console) is drawn
     monkeypatch.setattr("rich.console.Console", lambda **_: console)

@@ -103,7 +103,7 @@ async def test_a_node_works_at_its_hours(autojump_clock: MockClock, nursery: tri
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """A day of checks every second would be slow for no benefit."""
-    monkeypatch.setattr("distro_node.node.control.work_hours._LOOK_SECONDS", 60.0)
+    monkeypatch.setattr("distro_node.node.control.work_hours._CHECK_INTERVAL_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("seldom")
@@ -169,7 +169,7 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
     stays: list[FakeStay] = []
 
     async def live() -> None:
-        while await supervisor.next_stay():
+        while await supervisor.next_session():
             stays.append(FakeStay())
             with supervisor.serving(stays[-1]):
                 await stays[-1].told.wait()
@@ -184,9 +184,9 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
         resting = supervisor.status()
         assert resting.state == "paused"
         assert resting.swarm == replace(SWARM, round=None, members=None)
-        carried = TRAINING.line.carried_bytes
+        carried = TRAINING.line.relayed_bytes
         assert resting.line == replace(
-            NO_LINE, sent_bytes=10, received_bytes=20, carried_bytes=carried
+            NO_LINE, sent_bytes=10, received_bytes=20, relayed_bytes=carried
         )
         assert resting.reach is None
         shifts.resume()
@@ -197,7 +197,7 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
         assert supervisor._leave() == {"ok": True}
         await wait_all_tasks_blocked()
         assert stays[1].told.is_set()
-        assert not await supervisor.next_stay()
+        assert not await supervisor.next_session()
 
 
 async def test_a_stay_begins_once_everything_is_ready(
@@ -220,7 +220,7 @@ async def test_a_stay_begins_once_everything_is_ready(
         await there.wait()
 
     async def begin() -> None:
-        begun.append(await supervisor.next_stay(ready))
+        begun.append(await supervisor.next_session(ready))
 
     async with supervisor.open():
         nursery.start_soon(begin)
@@ -267,7 +267,7 @@ async def test_a_signal_is_a_goodbye_whenever_it_comes(
                 os.kill(os.getpid(), number)
             with trio.fail_after(60.0):
                 await stay.told.wait()
-        assert not await supervisor.next_stay()
+        assert not await supervisor.next_session()
 
 
 async def test_other_hours_and_limits_hold_at_once_and_for_the_stays_after(
@@ -301,7 +301,7 @@ async def test_other_hours_and_limits_hold_at_once_and_for_the_stays_after(
     assert act["hours"]({"active": "12:00-13:00"})["at_work"] is False
     for wrong in ("noon", "25:00-26:00", 12):
         assert "error" in act["hours"]({"active": wrong})
-    assert supervisor.status().shift.active == "12:00-13:00"
+    assert supervisor.status().schedule.active == "12:00-13:00"
     assert act["hours"]({"active": None})["active"] is None
     assert shifts.at_work
 

@@ -527,5 +527,5 @@ def test_a_very_long_conversation_costs_no_memory_and_is_named(
     whole, _ = founder.conversations(corpus)
     assert len(whole) == 3
     assert sum("7.0" in text for text in whole) == 1
-    tally = corpus.summary.sources[0].read
-    assert (tally.cut, tally.too_long) == (1, 1)
+    read_counts = corpus.summary.sources[0].read
+    assert (read_counts.cut, read_counts.too_long) == (1, 1)

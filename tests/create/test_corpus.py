@@ -447,7 +447,7 @@ def test_a_part_that_was_not_finished_is_made_again(tmp_path: Path) -> None:
     assert TokenCache(tmp_path / "p", 2).position == Position(items=2)
     (tmp_path / "p" / "000001.json").write_bytes(b"[]")
     again = TokenCache(tmp_path / "p", 2)
-    assert (again.position, again.tally.documents) == (Position(items=1), 1)
+    assert (again.position, again.read_counts.documents) == (Position(items=1), 1)
 
 
 def test_files_that_have_changed_are_read_anew(founder: Founder) -> None:

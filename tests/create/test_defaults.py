@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from distro_node.node.create.defaults import TOLD_WITH_MUON, usual_optimizer, usual_schedule
+from distro_node.node.create.defaults import MUON_MINIMUM, default_optimizer, default_schedule
 from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.protocol.codec.update import update_layout
@@ -21,8 +21,8 @@ sequence_length = 64
 """
 NOW, OLDER = ("muon", 0.97, 0.7, "scaled"), ("orthogonal", 0.95, 0.0, "sign")
 # With k = 8 an update has 8 coefficients of each block.
-ENOUGH = TOLD_WITH_MUON // 8
-CHECKED = "[checks]\n"
+ENOUGH = MUON_MINIMUM // 8
+CHECKED = "[audits]\n"
 
 
 def model(blocks: int) -> list[ParameterSpec]:
@@ -32,7 +32,7 @@ def model(blocks: int) -> list[ParameterSpec]:
 def usual(folder: Path, more: str, blocks: int = 4) -> OptimizerSpec:
     path = folder / "run.toml"
     path.write_text(FILE + more)
-    return usual_optimizer(read_manifest_file(path), path, model(blocks))
+    return default_optimizer(read_manifest_file(path), path, model(blocks))
 
 
 def together(spec: OptimizerSpec) -> tuple[str, float, float, str]:
@@ -44,11 +44,11 @@ def together(spec: OptimizerSpec) -> tuple[str, float, float, str]:
     [
         ("", "share"),
         ("[optimizer]\ntop_k = 4", "share"),
-        ("[optimizer]\nsay = 'equal'", "equal"),
+        ("[optimizer]\nupdate_weight = 'equal'", "equal"),
         ("[rounds]\nmax_share = 0.0", "equal"),
         ("policy = 'private'", "equal"),
         # Then the manifest refuses it.
-        ("policy = 'private'\n[optimizer]\nsay = 'share'", "share"),
+        ("policy = 'private'\n[optimizer]\nupdate_weight = 'share'", "share"),
     ],
 )
 def test_new_swarms_hear_by_share_where_there_are_shares(
@@ -56,12 +56,12 @@ def test_new_swarms_hear_by_share_where_there_are_shares(
 ) -> None:
     spec = usual(tmp_path, more)
     assert type(spec) is OptimizerSpec
-    assert (spec.say, spec.top_k) == (say, 4 if "top_k" in more else 8)
+    assert (spec.update_weight, spec.top_k) == (say, 4 if "top_k" in more else 8)
 
 
 def test_members_with_private_data_are_not_audited(tmp_path: Path) -> None:
-    assert usual(tmp_path, "").audit
-    assert not usual(tmp_path, "policy = 'private'").audit
+    assert usual(tmp_path, "").outlier_filter
+    assert not usual(tmp_path, "policy = 'private'").outlier_filter
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_the_settings_go_together(
 )
 def test_nobody_makes_a_swarm_whose_looks_accuse_the_honest(said: str, tmp_path: Path) -> None:
     more = f"{CHECKED}[optimizer]\n{said}"
-    assert update_layout(model(ENOUGH), 64, 8).coefficients == TOLD_WITH_MUON
+    assert update_layout(model(ENOUGH), 64, 8).coefficients == MUON_MINIMUM
     usual(tmp_path, more, ENOUGH)
     with pytest.raises(UserError) as caught:
         usual(tmp_path, more, ENOUGH - 1)
     assert caught.value.code == ExitCode.MANIFEST
-    for word in ("run.toml", "1,928", "1,936", "'orthogonal'", "[checks]"):
+    for word in ("run.toml", "1,928", "1,936", "'orthogonal'", "[audits]"):
         assert word in str(caught.value)
 
 
@@ -109,7 +109,7 @@ def test_nobody_makes_a_swarm_whose_looks_accuse_the_honest(said: str, tmp_path:
         ("", 139_584, 5e-3),
         ("", 100, 5e-3),
         ("[schedule]\ntotal_rounds = 500", 918_656, 5e-3),
-        ("[checks]", 139_584, 8e-3),
+        ("[audits]", 139_584, 8e-3),
         ("[optimizer]\nstep = 'sign'", 918_656, 6e-3),
         ("", 2 * 10**9, 4e-4),
         # For these no best value was measured.
@@ -124,16 +124,21 @@ def test_a_peak_rate_that_is_not_said_is_what_learned_best(
     path = tmp_path / "run.toml"
     path.write_text(FILE + more)
     file = read_manifest_file(path)
-    schedule = usual_schedule(file, usual_optimizer(file, path, model(4)), parameters)
+    schedule = default_schedule(file, default_optimizer(file, path, model(4)), parameters)
     assert schedule == replace(file.schedule, peak=peak)
     assert schedule.total_rounds == (500 if "500" in more else file.schedule.total_rounds)
 
 
 def test_with_speakers_the_panels_have_the_momentum(tmp_path: Path) -> None:
-    spec = usual(tmp_path, "[speakers]")
-    assert (spec.top_k, spec.audit, spec.preconditioner, spec.step) == (64, False, "muon", "scaled")
-    assert usual(tmp_path, "[optimizer]\ntop_k = 32\n[speakers]").top_k == 32
+    spec = usual(tmp_path, "[committees]")
+    assert (spec.top_k, spec.outlier_filter, spec.preconditioner, spec.step) == (
+        64,
+        False,
+        "muon",
+        "scaled",
+    )
+    assert usual(tmp_path, "[optimizer]\ntop_k = 32\n[committees]").top_k == 32
     # For a large model, as many as one committee can aggregate.
-    assert usual(tmp_path, "[speakers]", blocks=1 << 18).top_k == 60
+    assert usual(tmp_path, "[committees]", blocks=1 << 18).top_k == 60
     with pytest.raises(UserError, match="the committees keep the momentum"):
-        usual(tmp_path, "[optimizer]\nmomentum = 0.9\n[speakers]")
+        usual(tmp_path, "[optimizer]\nmomentum = 0.9\n[committees]")

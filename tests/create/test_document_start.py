@@ -84,7 +84,7 @@ class Founder:
         )
         path.write_text(
             f'name = "a"\ntask = "{task}"\n[model]\n{model}[data]\n{lines}\n'
-            "[optimizer]\npreconditioner = 'orthogonal'\naudit = false\n"
+            "[optimizer]\npreconditioner = 'orthogonal'\noutlier_filter = false\n"
         )
         return read_draft(path, ())
 

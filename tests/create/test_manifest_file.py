@@ -16,9 +16,9 @@ from distro_node.node.create.manifest_file import (
     read_manifest_file,
 )
 from distro_node.node.create.model_config import complete_model, read_checkpoint_config
-from distro_node.node.create.rates import rate_warning, usual_rate
+from distro_node.node.create.rates import default_rate, rate_warning
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.protocol.wire.manifest import ChecksSpec, ScheduleSpec
+from distro_node.protocol.wire.manifest import AuditsSpec, ScheduleSpec
 from distro_node.protocol.wire.structure import StructureError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,10 +55,10 @@ def test_a_short_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
 
 
 def test_work_is_checked_if_the_file_says_so(tmp_path: Path) -> None:
-    assert read(tmp_path, SMALL).checks is None
-    assert read(tmp_path, SMALL + "[checks]").checks == ChecksSpec()
-    said = read(tmp_path, SMALL + "[checks]\nevery = 5\ndeviation = 200").checks
-    assert said == ChecksSpec(every=5, deviation=200)
+    assert read(tmp_path, SMALL).audits is None
+    assert read(tmp_path, SMALL + "[audits]").audits == AuditsSpec()
+    said = read(tmp_path, SMALL + "[audits]\ninterval = 5\ndeviation = 200").audits
+    assert said == AuditsSpec(interval=5, deviation=200)
 
 
 def test_what_a_file_says_is_known(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_what_a_file_says_is_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (SMALL + "[checks]\nevery = 0", ["checks.every", "0"]),
-        (SMALL + "[checks]\neach = 3", ["checks", "'each'"]),
+        (SMALL + "[audits]\ninterval = 0", ["audits.interval", "0"]),
+        (SMALL + "[audits]\neach = 3", ["audits", "'each'"]),
         ("", ["'name' is missing"]),
         ("name = 'x'", ["'model' is missing"]),
         (SMALL + "[optimiser]\ntop_k = 1", ["'optimiser'", "did you mean 'optimizer'?"]),
@@ -201,10 +201,10 @@ def test_rates_far_from_what_was_found_are_told(
 def test_rates_fall_with_the_size_and_are_no_higher_where_steps_are_scaled() -> None:
     sizes = [1, 10**5, 10**6, 10**7, 10**8, 10**9, 10**12]
     for step in ("sign", "scaled"):
-        rates = [usual_rate(size, step) for size in sizes]
+        rates = [default_rate(size, step) for size in sizes]
         assert rates == sorted(rates, reverse=True)
         assert rates[-1] == 4e-4
-    assert all(usual_rate(size, "scaled") <= usual_rate(size, "sign") for size in sizes)
+    assert all(default_rate(size, "scaled") <= default_rate(size, "sign") for size in sizes)
 
 
 # --- the model's configuration -------------------------------------------------------------------

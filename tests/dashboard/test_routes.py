@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import segno
 from dashboard.support import served
-from distro_node.node.dashboard.routes import read_words
+from distro_node.node.dashboard.routes import read_body
 from distro_node.node.settings import DashboardSettings
 from distro_node.node.telemetry.health import verdict
 from distro_node.node.telemetry.status import NO_LINE, decode_status, encode_status
@@ -62,7 +62,7 @@ def test_the_page_knows_what_is_told_of_checked_work() -> None:
     assert own
     assert own <= vars(OWN_CHECKS).keys()
     checks = set(re.findall(r"\bchecks\??\.(\w+)", script)) - {"own"}
-    assert {"looks", "left_out", "voters"} <= checks <= vars(CHECKS).keys()
+    assert {"audits", "excluded", "voters"} <= checks <= vars(CHECKS).keys()
     assert 'id="checked"' in (STATIC / "index.html").read_text("utf-8")
 
 
@@ -110,7 +110,7 @@ def test_what_keeps_it_from_working_is_said_with_a_remedy() -> None:
     ],
 )
 def test_words_of_a_command(body: bytes, words: object) -> None:
-    assert read_words(body) == words
+    assert read_body(body) == words
 
 
 async def test_all_files_are_served_and_whole() -> None:

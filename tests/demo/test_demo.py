@@ -25,7 +25,7 @@ from distro_node.node.demo.plan import (
     write_tokenizer,
 )
 from distro_node.node.demo.processes import Processes, Program
-from distro_node.node.demo.view import DemoPicture, NodeRow, View, picture_text, print_results
+from distro_node.node.demo.view import DemoPicture, NodeRow, View, print_results, view_text
 from distro_node.node.errors import ExitCode, UserError
 from rich.console import Console
 from statuses import TRAINING
@@ -132,7 +132,7 @@ def test_no_process_outlives_the_context(tmp_path: Path) -> None:
             )
             started.append(program)
             while (printed := program.printed()) is None:
-                assert program.code is None, program.last_words()
+                assert program.code is None, program.last_lines()
                 time.sleep(0.05)
             assert "/p2p/" in printed["addresses"][0]
             raise ZeroDivisionError
@@ -152,9 +152,9 @@ def test_last_words_are_for_people(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         program = processes.start("mistake", "join", "swarm-nonsense")
         program.wait_gone()
         assert program.code == ExitCode.BAD_SWARM_ID
-        assert any(line.startswith("error: ") for line in program.last_words())
+        assert any(line.startswith("error: ") for line in program.last_lines())
         program.log.write_text('{"level": "info", "message": "one\\u001b[2J"}\nnot JSON\n[1]\n')
-        assert program.last_words() == ["info: one\\x1b[2J", "not JSON", "[1]"]
+        assert program.last_lines() == ["info: one\\x1b[2J", "not JSON", "[1]"]
 
 
 # Histories
@@ -339,7 +339,7 @@ def picture(nodes: int, happened: int) -> DemoPicture:
 @pytest.mark.parametrize("nodes", [0, 5, 64])
 @pytest.mark.parametrize("happened", [0, 100])
 def test_the_picture_fits(nodes: int, happened: int) -> None:
-    lines = picture_text(picture(nodes, happened), 80, 24).split("\n", allow_blank=True)
+    lines = view_text(picture(nodes, happened), 80, 24).split("\n", allow_blank=True)
     assert len(lines) <= 23
     assert all(line.cell_len <= 80 and line.plain.isprintable() for line in lines)
     if nodes == 5 and happened:

@@ -24,7 +24,7 @@ _FIRST_ROUND = 4
 class CensoringRound(rounds.Round):
     """A `Round` that proposes records with only its own update."""
 
-    def _propose(self, standing: Any, now: float) -> Any:
+    def _propose(self, round_input: Any, now: float) -> Any:
         honest = rounds.compose_record
 
         def censored(**known: Any) -> Record:
@@ -35,7 +35,7 @@ class CensoringRound(rounds.Round):
 
         rounds.compose_record = censored
         try:
-            return super()._propose(standing, now)
+            return super()._propose(round_input, now)
         finally:
             rounds.compose_record = honest
 

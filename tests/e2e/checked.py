@@ -37,7 +37,7 @@ def make_checked(swarm: Swarm) -> None:
     # All members have the same amount of work, whatever their speed. A re-audit starts a trainer,
     # and has sixteen rounds.
     described = described.replace("min_seconds = 0.5", "min_seconds = 3.0")
-    described += "max_share = 0.0\n\n[checks]\nevery = 1\n"
+    described += "max_share = 0.0\n\n[audits]\ninterval = 1\n"
     path.write_text(described)
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-h]*.py"))
     texts = "\n".join(each.read_text("utf-8", "replace") for each in sources)
@@ -47,9 +47,9 @@ def make_checked(swarm: Swarm) -> None:
 
 def looks(ledger: Ledger) -> Iterator[tuple[PeerId, PeerId, float]]:
     """Yield auditor, audited member and score of all audits in the chain."""
-    assert ledger.work is not None
+    assert ledger.audits is not None
     for number in range(len(ledger)):
-        for entry in ledger[number].record.looks:
-            drawn = ledger.work.drawn(entry.checker, entry.secret, entry.round)
+        for entry in ledger[number].record.audits:
+            drawn = ledger.audits.drawn(entry.auditor, entry.secret, entry.round)
             assert drawn is not None
-            yield entry.checker, drawn.peer, SignSums(entry.total, entry.squares).score
+            yield entry.auditor, drawn.peer, SignSums(entry.total, entry.squares).score

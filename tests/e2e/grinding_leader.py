@@ -33,13 +33,13 @@ def ground(record: Record) -> Record:
 
 def _variants(record: Record) -> Iterator[Record]:
     """Yield the record without each set of its audits and admissions, small sets first."""
-    varied = (*record.looks, *record.looks_again, *record.admitted)
+    varied = (*record.audits, *record.reaudits, *record.admitted)
     for size in range(len(varied) + 1):
         for gone in itertools.combinations(varied, size):
             yield dataclasses.replace(
                 record,
-                looks=tuple(each for each in record.looks if each not in gone),
-                looks_again=tuple(each for each in record.looks_again if each not in gone),
+                audits=tuple(each for each in record.audits if each not in gone),
+                reaudits=tuple(each for each in record.reaudits if each not in gone),
                 admitted=tuple(each for each in record.admitted if each not in gone),
             )
 
@@ -47,13 +47,13 @@ def _variants(record: Record) -> Iterator[Record]:
 class GrindingRound(rounds.Round):
     """A `Round` that proposes ground records, in every other slot that it leads."""
 
-    def _propose(self, standing: Any, now: float) -> Any:
+    def _propose(self, round_input: Any, now: float) -> Any:
         if self.number >= _FIRST_ROUND and (self.number + self.agreement.slot) % 2:
             return NOTHING
         honest = rounds.compose_record
         rounds.compose_record = lambda **known: ground(honest(**known))
         try:
-            return super()._propose(standing, now)
+            return super()._propose(round_input, now)
         finally:
             rounds.compose_record = honest
 

@@ -12,24 +12,24 @@ from collections.abc import Sequence
 
 from distro_node.node import cli
 from distro_node.node.session import aggregator
-from distro_node.protocol.codec.aggregate import SILENCE, decode_tally, encode_tally
+from distro_node.protocol.codec.aggregate import ABSTAIN, decode_aggregate, encode_aggregate
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.member.effects import MakeAggregate
 
-# Private here: `_tally`: honest code has no seam between what comes of sheets and what is said.
+# Private here: `_aggregate`: honest code has no seam between what comes of sheets and what is said.
 
 
 class LyingPanelist(aggregator.AggregatorTask):
     """An `AggregatorTask` that sends the opposite aggregate."""
 
-    async def _tally(self, effect: MakeAggregate) -> bytes:
-        tally = await super()._tally(effect)
-        if tally == SILENCE:
+    async def _aggregate(self, effect: MakeAggregate) -> bytes:
+        tally = await super()._aggregate(effect)
+        if tally == ABSTAIN:
             return tally
-        said = decode_tally(self._layout, tally)
-        for signs in said.said.signs:
+        said = decode_aggregate(self._layout, tally)
+        for signs in said.update.signs:
             signs *= -1
-        return encode_tally(sections(self._layout, said.sections)[said.section], said)
+        return encode_aggregate(sections(self._layout, said.sections)[said.section], said)
 
 
 def main(arguments: Sequence[str]) -> None:

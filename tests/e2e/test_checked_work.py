@@ -36,18 +36,18 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         def settled() -> bool:
             """Whether every working member has votes by now, and the idle one has none, or none any
             more: votes from a few audits that scored high last until the epoch ends."""
-            work = second.ledger().work
+            work = second.ledger().audits
             assert work is not None
-            return not work.accounts.counts(idle) and set(work.accounts.votes) == set(honest)
+            return not work.reputation.counts(idle) and set(work.reputation.votes) == set(honest)
 
         wait_for(
             settled, "the idle one to be found out, and all others, and nobody else, to have votes"
         )
         check_agreement(nodes[:3])
         ledger = second.ledger()
-        work = ledger.work
+        work = ledger.audits
         assert work is not None
-        assert all(work.accounts.counts(peer) for peer in honest)
+        assert all(work.reputation.counts(peer) for peer in honest)
         scores: dict[bool, list[float]] = {True: [], False: []}
         for _, peer, score in looks(ledger):
             scores[peer == idle].append(score)
@@ -59,7 +59,7 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         # A few audits find it out, of which one may score high by chance.
         assert median_low(scores[True]) < usual / 2
         again = Counter(
-            entry.looker for n in range(len(ledger)) for entry in ledger[n].record.looks_again
+            entry.reauditor for n in range(len(ledger)) for entry in ledger[n].record.reaudits
         )
         # No member audits its own work.
         assert again

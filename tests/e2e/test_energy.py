@@ -29,7 +29,7 @@ def test_a_dear_hour_is_left_to_others(tmp_path: Path) -> None:
         price.write_text("41.0\n")
         wait_for(lambda: saver.state == "paused", "a pause while it is dear")
         told = saver.told()
-        assert [hold.text for hold in told.shift.holds] == ["41 is above 30"]
+        assert [hold.text for hold in told.schedule.holds] == ["41 is above 30"]
         assert (told.energy.price, told.energy.currency) == (0.3, "EUR")
         # The page and the terminal show the same sentence.
         asked = swarm.run("status", "status", "--data-dir", saver.data.root)
@@ -46,7 +46,9 @@ def test_a_dear_hour_is_left_to_others(tmp_path: Path) -> None:
         # Between the bounds nothing changes; below them it is back.
         price.write_text("27.0\n")
         wait_for(
-            lambda: [hold.text for hold in saver.told().shift.holds] == ["27 is not yet below 25"],
+            lambda: (
+                [hold.text for hold in saver.told().schedule.holds] == ["27 is not yet below 25"]
+            ),
             "the next question",
         )
         assert saver.state == "paused"

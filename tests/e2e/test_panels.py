@@ -17,14 +17,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 LYING_SPEAKER = Path(__file__).with_name("lying_speaker.py")
 # Two sections at first, for one of which the liar is an aggregator. Members that contradict each
 # other in a committee of two are both left out for a while, and then there is one section.
-SPEAKERS = "[speakers]\none_of = 2\npanel = 2\nterm = 2\n"
+SPEAKERS = "[committees]\nrotation_steps = 2\nmin_members = 2\nepoch_steps = 2\n"
 
 
 def spoken(ledger: Ledger) -> Iterator[dict[PeerId, int]]:
     """Yield the update weights of each step."""
-    assert ledger.speaking is not None
+    assert ledger.committee_chain is not None
     for round_ in range(2, len(ledger), 2):
-        yield ledger.speaking.counts(ledger[round_].record)
+        yield ledger.committee_chain.counts(ledger[round_].record)
 
 
 def test_some_speak_for_the_others(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def make_private(swarm: Swarm, keys: str = "") -> None:
     swarm.create()
 
 
-def own_files(swarm: Swarm, name: str) -> Path:
+def private_files(swarm: Swarm, name: str) -> Path:
     folder = swarm.root / "own" / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "notes.txt").write_text(text(WORDS[name], 6000))
@@ -66,7 +66,7 @@ def nodes(swarm: Swarm) -> list[Node]:
     for node in found:
         if not node.running:
             extra = ("--stateless",) if node.name == "third" else ()
-            node.start("--data", own_files(swarm, node.name), *extra)
+            node.start("--data", private_files(swarm, node.name), *extra)
     swarm.start(*WORDS)
     return found
 
@@ -84,7 +84,7 @@ def test_they_learn_together_what_each_has_alone(swarm: Swarm, nodes: list[Node]
     assert all(node.counted() for node in nodes)
     # Members with entirely different texts contradict each other: none is left out for it.
     for node in nodes:
-        assert re.search(r"^distro_updates_left_out_total 0", node.metrics(), re.MULTILINE)
+        assert re.search(r"^distro_updates_filtered_total 0", node.metrics(), re.MULTILINE)
     check_agreement(nodes)
 
 
@@ -114,7 +114,7 @@ def test_a_node_that_comes_back_goes_on_behind_what_it_trained(
     before = walk.read_bytes()
     second.program.kill()
     height = second.round
-    second.start("--data", own_files(swarm, "second"))
+    second.start("--data", private_files(swarm, "second"))
     wait_for(lambda: second.counted(height), "the restarted node to contribute again")
     # The first update to count may have been announced before it was killed.
     wait_for(lambda: walk.read_bytes() != before, "it to go on in its own data")

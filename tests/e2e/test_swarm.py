@@ -94,7 +94,7 @@ def test_a_newcomer_is_dealt_work_soon_after_its_admission(swarm: Swarm, nodes: 
     ]
     # It starts with a quarter of the usual share: in the next round, or, where that is less than a
     # sequence at the others' current capacity, some rounds later.
-    due = next(number for number in range(len(ledger)) if peer in ledger.dealing.due(number))
+    due = next(number for number in range(len(ledger)) if peer in ledger.assignments.due(number))
     assert admitted[0] < due <= admitted[0] + 8
     # The swarm does not wait for it: on a slow machine its first update is late.
     assert contributed[0] >= due

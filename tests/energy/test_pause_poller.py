@@ -48,7 +48,9 @@ def service() -> Iterator[Service]:
 def asker(ask: str, **settings: Any) -> PausePoller:
     seconds = settings.pop("seconds", 30.0)
     settings = {"pause": 30.0, "resume": 25.0} | settings
-    return PausePoller(PauseWhen(ask=ask, **settings), answer_seconds=seconds, now=lambda: NOW)
+    return PausePoller(
+        PauseWhen(ask=ask, **settings), reply_timeout_seconds=seconds, now=lambda: NOW
+    )
 
 
 async def test_the_carbon_of_the_grid(service: Service) -> None:

@@ -19,13 +19,13 @@ from distro_node.node.energy.pause_poller import NoReply, PausePoller
 from distro_node.node.network.circuits import Circuits
 from distro_node.node.network.dial_policy import AddressSource, Scope
 from distro_node.node.network.discovery.introductions import Introducer
-from distro_node.node.network.discovery.version_query import spoken_versions
+from distro_node.node.network.discovery.version_query import query_versions
 from distro_node.node.network.errors import DialError
 from distro_node.node.network.exchange.chunks import ask_holdings
 from distro_node.node.network.nat.dial_back import ask_dial_back
 from distro_node.node.network.streams import FrameOversized, StreamEnded, read_reply
 from distro_node.node.settings import PauseWhen
-from distro_node.node.util.protocol_version import explain_spoken
+from distro_node.node.util.protocol_version import explain_versions
 from distro_node.protocol.chain.chain_comparison import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
@@ -232,12 +232,12 @@ async def _introduced(data: bytes) -> object:
     async with trio.open_nursery() as nursery:
         line: Any = Line(nursery)
         line.request = _answering(_introductions(data))
-        line.word_of = lambda peer: AddressSource(peer, Scope.MACHINE)
+        line.source_of = lambda peer: AddressSource(peer, Scope.MACHINE)
         line.addresses = _addresses()
         introducer = Introducer(line, identity(0), SWARM)
         await introducer._introduce(STRANGER.peer)
         for peer in introducer.peer_records:
-            introducer.word_about(peer)
+            introducer.introduction_of(peer)
         nursery.cancel_scope.cancel()
 
 
@@ -245,9 +245,9 @@ async def _told_a_version(data: bytes) -> object:
     async with trio.open_nursery() as nursery:
         line: Any = Line(nursery)
         line.request = _answering(data)
-        versions = await spoken_versions(line, [STRANGER.peer])
+        versions = await query_versions(line, [STRANGER.peer])
         nursery.cancel_scope.cancel()
-    return explain_spoken(versions)
+    return explain_versions(versions)
 
 
 def _introductions(data: bytes) -> bytes:

@@ -19,7 +19,7 @@ from distro_node.node.content.manifest_search import read_manifest
 from distro_node.node.dashboard.access_control import AccessGuard
 from distro_node.node.dashboard.event_stream import EventStream
 from distro_node.node.dashboard.http import Bounds, HttpServer
-from distro_node.node.dashboard.routes import Routes, read_words
+from distro_node.node.dashboard.routes import Routes, read_body
 from distro_node.node.errors import UserError
 from distro_node.node.network.addresses import parse_announce, parse_dial, split_circuit
 from distro_node.node.network.discovery.mdns import dialable
@@ -40,14 +40,14 @@ from distro_node.protocol.chain.sync import decode_request, decode_response, rea
 from distro_node.protocol.codec.aggregate import (
     Aggregate,
     Momentum,
-    decode_tally,
-    encode_tally,
-    longest_tally,
+    decode_aggregate,
+    encode_aggregate,
+    max_aggregate_bytes,
     summed,
 )
 from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sign_vote import decode_part, encode_part, heard_of
-from distro_node.protocol.codec.sign_vote_tree import open_part, sheet_id, with_way
+from distro_node.protocol.codec.sign_vote import decode_part, encode_part, selected_count
+from distro_node.protocol.codec.sign_vote_tree import open_part, sign_vote_id, with_proof
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.wire import introductions
 from distro_node.protocol.wire.blobs import decode_any_blob_list, decode_blob_list
@@ -274,9 +274,9 @@ def _pages() -> Iterator[Target]:
     )
     yield Target(
         "page command",
-        read_words,
+        read_body,
         (b'{"active": "22:00-07:00"}', b'{"upload": null, "download": "5Mbit"}'),
-        ("node.dashboard.routes:read_words",),
+        ("node.dashboard.routes:read_body",),
         allowed=(),
         structured=False,
     )
@@ -331,9 +331,9 @@ def _introductions() -> Iterator[Target]:
     )
     yield Target(
         "spoken version",
-        introductions.decode_spoken,
+        introductions.decode_version_message,
         (introductions.VersionMessage(2).encode(), introductions.VersionMessage(2**31).encode()),
-        ("protocol.wire.introductions:decode_spoken",),
+        ("protocol.wire.introductions:decode_version_message",),
     )
 
 
@@ -341,13 +341,13 @@ def _panels() -> Iterator[Target]:
     """Yield the targets for messages to and from committees."""
     own, signs = sections(LAYOUT, 2)[1], []
     for tensor in own.layout.tensors:
-        signs.append(np.ones((tensor.blocks, heard_of(tensor, 2, 0)), np.int8))
+        signs.append(np.ones((tensor.blocks, selected_count(tensor, 2, 0)), np.int8))
     parts = [b"\1", encode_part(own, signs), b"\1\0"]
     ids = [content_id(part) for part in parts]
-    part = with_way(ids, 1, parts[1])
+    part = with_proof(ids, 1, parts[1])
 
     def read_part(data: bytes) -> object:
-        return decode_part(own, 2, 0, open_part(sheet_id(ids), 1, len(ids), data))
+        return decode_part(own, 2, 0, open_part(sign_vote_id(ids), 1, len(ids), data))
 
     yield Target(
         "part of a sign vote",
@@ -358,15 +358,15 @@ def _panels() -> Iterator[Target]:
         most=len(part) + 8,
     )
     momentum = Momentum(own)
-    momentum.hear(summed(own, 2, 0, [(signs, 1)]), 2, 0)
-    tally = encode_tally(own, Aggregate(1, 2, (True, False, True), momentum.speak(0)))
+    momentum.add(summed(own, 2, 0, [(signs, 1)]), 2, 0)
+    tally = encode_aggregate(own, Aggregate(1, 2, (True, False, True), momentum.take_strongest(0)))
     yield Target(
         "tally",
-        partial(decode_tally, LAYOUT),
+        partial(decode_aggregate, LAYOUT),
         (tally,),
-        ("protocol.codec.aggregate:decode_tally",),
+        ("protocol.codec.aggregate:decode_aggregate",),
         structured=False,
-        most=longest_tally(LAYOUT),
+        most=max_aggregate_bytes(LAYOUT),
     )
 
 

@@ -39,7 +39,7 @@ from distro_node.node.network.nat.hole_punching import PROTOCOL as PUNCH
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.session.sync import serve_sync
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.protocol.audit.reputation import TERM
+from distro_node.protocol.audit.reputation import EPOCH_ROUNDS
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL, SyncRequest
 from distro_node.protocol.member.inputs import MessageReceived, Tick
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
@@ -264,7 +264,7 @@ _KINDS = [*MESSAGE_TYPES, "unknown"]
 @cache
 def _chain() -> CheckedChain:
     """Return a chain whose members audit each other's work, with some disputes."""
-    chain = CheckedChain(4).check(2 * TERM)
+    chain = CheckedChain(4).check(2 * EPOCH_ROUNDS)
     chain.disputed()
     chain.grow()
     return chain
@@ -317,10 +317,10 @@ def _messages(chain: CheckedChain) -> list[list[Any]]:
     ballot = chain.ballot(record.id)
     skip = chain.ballot(NO_BLOCK)
     me = identity(0).peer
-    look = next(entry for entry in chain.looks() if entry.checker != me)
-    (first,) = chain.work.accounts.disputes
-    looker = next(peer for peer in chain.work.accounts.waits_for(first) if peer != me)
-    again = chain.again(looker, first)
+    look = next(entry for entry in chain.audits() if entry.auditor != me)
+    (first,) = chain.work.reputation.disputes
+    reauditor = next(peer for peer in chain.work.reputation.pending_reauditors(first) if peer != me)
+    again = chain.again(reauditor, first)
     parent = chain.ledger.parent
     said: list[tuple[str, int, Message]] = [
         ("announcement", 1, chain.announcement(1)),
@@ -332,8 +332,8 @@ def _messages(chain: CheckedChain) -> list[list[Any]]:
         ("skip", 2, skip),
         ("finalize", 3, ballot),
         ("evidence", 1, chain.evidence(2)),
-        ("check", numbers[look.checker], look.said(parent(look.round))),
-        ("recheck", numbers[looker], again.said(parent(first.round))),
+        ("audit", numbers[look.auditor], look.message(parent(look.round))),
+        ("reaudit", numbers[reauditor], again.message(parent(first.round))),
     ]
     return [
         [_KINDS.index(kind), who, msgpack.unpackb(encode(message))] for kind, who, message in said

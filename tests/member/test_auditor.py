@@ -15,7 +15,7 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import LAG, OPEN
 from distro_node.protocol.audit.lottery import commitment
-from distro_node.protocol.audit.reputation import FRESH, TERM, Audit
+from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, FRESH, Audit
 from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.member.auditor import Auditor
 from distro_node.protocol.member.effects import Effect, Publish, RunReaudit, ScoreAudit, Train
@@ -32,7 +32,7 @@ from distro_node.protocol.member.inputs import (
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
-    MAX_LOOKS,
+    MAX_AUDITS,
     Announcement,
     AuditMessage,
     AuditScore,
@@ -62,7 +62,7 @@ def said(kind: type[E], effects: Iterable[Effect]) -> list[E]:
 
 @cache
 def _grown() -> CheckedChain:
-    return CheckedChain().check(3 * TERM + 2)
+    return CheckedChain().check(3 * EPOCH_ROUNDS + 2)
 
 
 def grown() -> CheckedChain:
@@ -118,7 +118,7 @@ def who_looks(chain: CheckedChain, *but: PeerId) -> PeerId:
 def check_of(chain: CheckedChain, who: PeerId, score: int = GOOD) -> AuditMessage:
     """Return a member's message about its audit of the last round."""
     entry = chain.look(who, score=score)
-    return entry.said(chain.ledger.parent(entry.round))
+    return entry.message(chain.ledger.parent(entry.round))
 
 
 # Audits
@@ -147,8 +147,8 @@ def test_a_look_from_its_draw_to_the_next_proposal() -> None:
     (train,) = of(Train, seat.loads())
     share = chain.ledger.share(round_, look.peer)
     assert share is not None
-    assert (train.look, train.look_share) == (share[look.sequence], len(share))
-    assert train.look not in train.samples
+    assert (train.audit, train.audit_share) == (share[look.sequence], len(share))
+    assert train.audit not in train.samples
     seat.trains()
     effects = seat.decides()
     assert of(ScoreAudit, effects) == [ScoreAudit(round_, update_of(look.peer, round_))]
@@ -163,7 +163,7 @@ def test_a_look_from_its_draw_to_the_next_proposal() -> None:
             effects += seat.hears(peer, "announcement", announcement)
             effects += seat.member.handle(UpdateHeld(announcement.update), 0.0)
     (proposal,) = said(Proposal, effects)
-    assert proposal.record.looks == (chain.look(me),)
+    assert proposal.record.audits == (chain.look(me),)
 
 
 def test_what_was_seen_of_a_beginning_is_said_and_recorded() -> None:
@@ -173,20 +173,20 @@ def test_what_was_seen_of_a_beginning_is_said_and_recorded() -> None:
     (judge,) = of(ScoreAudit, seat.decides())
     judged = AuditScored(judge.round, GOOD, 1, AuditScore(LOW, 1))
     (check,) = said(AuditMessage, seat.member.handle(judged, 0.0))
-    assert check.beginning == AuditScore(LOW, 1)
-    entry = chain.look(seat.me, beginning=AuditScore(LOW, 1))
-    chain.grow(looks=(entry,))
+    assert check.first_half == AuditScore(LOW, 1)
+    entry = chain.look(seat.me, first_half=AuditScore(LOW, 1))
+    chain.grow(audits=(entry,))
     (seen,) = {
         look
         for peer in chain.membership.peers
-        for look in chain.work.accounts[peer].scores
-        if look.beginning is not None
+        for look in chain.work.reputation[peer].scores
+        if look.first_half is not None
     }
-    assert (seen.score, seen.beginning) == (1000 * GOOD, 1000 * LOW)
+    assert (seen.score, seen.first_half) == (1000 * GOOD, 1000 * LOW)
     # It is covered by the signature.
     for other in (None, AuditScore(LOW + 1, 1)):
-        forged = dataclasses.replace(entry, beginning=other)
-        assert forged.said(chain.ledger.parent(entry.round)) != check
+        forged = dataclasses.replace(entry, first_half=other)
+        assert forged.message(chain.ledger.parent(entry.round)) != check
 
 
 def test_a_look_at_an_update_that_does_not_count_is_dropped() -> None:
@@ -195,7 +195,7 @@ def test_a_look_at_an_update_that_does_not_count_is_dropped() -> None:
     look = chain.drawn(me, chain.round)
     assert look is not None
     seat = Seat(chain, me)
-    assert of(Train, seat.loads())[0].look is not None
+    assert of(Train, seat.loads())[0].audit is not None
     others = [chain.update(peer) for peer in chain.membership.peers if peer != look.peer]
     assert not of(ScoreAudit, seat.decides(updates=others))
 
@@ -213,10 +213,10 @@ def test_nothing_is_said_where_there_was_nothing_to_compare() -> None:
 
 def low_look(chain: CheckedChain) -> tuple[Audit, int]:
     """Record a low audit; return it and the round whose record holds it."""
-    checker = who_looks(chain)
+    auditor = who_looks(chain)
     chain.grow()
-    chain.grow(looks=(chain.look(checker, score=LOW),))
-    (first,) = chain.work.accounts.disputes
+    chain.grow(audits=(chain.look(auditor, score=LOW),))
+    (first,) = chain.work.reputation.disputes
     return first, chain.round - 1
 
 
@@ -224,7 +224,7 @@ def test_a_second_look_from_its_call_to_its_word() -> None:
     chain = grown()
     first, since = low_look(chain)
     # The first auditor covers the whole share as well.
-    for me in (first.checker, next(p for p in chain.membership.peers if p != first.peer)):
+    for me in (first.auditor, next(p for p in chain.membership.peers if p != first.peer)):
         other = copy.copy(chain)
         other.ledger = chain.ledger.truncated(chain.round)
         seat = Seat(other, me)
@@ -240,7 +240,7 @@ def test_a_second_look_from_its_call_to_its_word() -> None:
         assert set(again.samples) <= set(share)
         scores = tuple(AuditScore(LOW, 1) for _ in again.samples)
         (recheck,) = said(ReauditMessage, seat.member.handle(ReauditDone(first, scores), 0.0))
-        assert recheck == other.again(me, first).said(other.ledger.parent(first.round))
+        assert recheck == other.again(me, first).message(other.ledger.parent(first.round))
         # Announced once, and no member is called twice.
         effects = seat.decides()
         assert not said(ReauditMessage, effects)
@@ -259,16 +259,16 @@ def test_whoever_was_looked_at_is_not_called() -> None:
 def test_a_second_look_is_heard_while_the_dispute_lasts() -> None:
     """However late the audit was recorded."""
     chain = grown()
-    checker = who_looks(chain)
+    auditor = who_looks(chain)
     at = chain.round
     chain.grow_until(at + FRESH - 1)
-    chain.grow(looks=(chain.look(checker, at, LOW),))
-    (first,) = chain.work.accounts.disputes
+    chain.grow(audits=(chain.look(auditor, at, LOW),))
+    (first,) = chain.work.reputation.disputes
     chain.grow_until(at + FRESH + OPEN - 1)
-    who, me, _ = sorted(chain.work.accounts.waits_for(first))
+    who, me, _ = sorted(chain.work.reputation.pending_reauditors(first))
     seat = Seat(chain, me)
     seat.loads()
-    seat.hears(who, "recheck", chain.again(who, first).said(chain.ledger.parent(at)))
+    seat.hears(who, "reaudit", chain.again(who, first).message(chain.ledger.parent(at)))
 
 
 # Audits of others
@@ -276,48 +276,48 @@ def test_a_second_look_is_heard_while_the_dispute_lasts() -> None:
 
 def test_junk_is_refused() -> None:
     chain = grown()
-    checker = who_looks(chain)
+    auditor = who_looks(chain)
     chain.grow()
-    me = next(peer for peer in chain.membership.peers if peer != checker)
+    me = next(peer for peer in chain.membership.peers if peer != auditor)
     seat = Seat(chain, me)
     seat.loads()
-    check = check_of(chain, checker)
+    check = check_of(chain, auditor)
     wrong = {
-        "look": [{"secret": bytes(16)}],
+        "audit": [{"secret": bytes(16)}],
         "other_round": [{"round": chain.round}, {"round": chain.round - FRESH}],
         "wrong_parent": [{"parent": RecordId(content_id(b"another"))}],
     }
     for reason, changes in wrong.items():
         for change in changes:
             junk = dataclasses.replace(check, **change)
-            assert seat.refuses(checker, "check", junk) == reason
+            assert seat.refuses(auditor, "audit", junk) == reason
     # Another member's secret is refused.
-    other = next(peer for peer in chain.membership.peers if peer not in (me, checker))
-    assert seat.refuses(other, "check", check) == "look"
-    seat.hears(checker, "check", check)
-    seat.hears(checker, "check", check)
+    other = next(peer for peer in chain.membership.peers if peer not in (me, auditor))
+    assert seat.refuses(other, "audit", check) == "audit"
+    seat.hears(auditor, "audit", check)
+    seat.hears(auditor, "audit", check)
     twice = dataclasses.replace(check, total=GOOD + 1)
-    assert seat.refuses(checker, "check", twice) == "equivocation"
-    first = Audit(checker, me, check.round, 16, LOW)
-    recheck = chain.again(checker, first).said(check.parent)
-    assert seat.refuses(checker, "recheck", recheck) == "look"
+    assert seat.refuses(auditor, "audit", twice) == "equivocation"
+    first = Audit(auditor, me, check.round, 16, LOW)
+    recheck = chain.again(auditor, first).message(check.parent)
+    assert seat.refuses(auditor, "reaudit", recheck) == "audit"
 
 
-@pytest.mark.parametrize("kind", ["check", "recheck"])
+@pytest.mark.parametrize("kind", ["audit", "reaudit"])
 def test_any_bytes_that_a_member_signs(kind: str) -> None:
     """Whatever a member signs gives effects or `ProtocolError`."""
     chain = grown()
     first = chain.disputed()
     at = chain.round
-    checker = who_looks(chain)
+    auditor = who_looks(chain)
     chain.grow()
     parent = chain.ledger.parent
-    looker, *_ = sorted(chain.work.accounts.waits_for(first) - {checker})
+    reauditor, *_ = sorted(chain.work.reputation.pending_reauditors(first) - {auditor})
     sender, honest = {
-        "check": (checker, chain.look(checker).said(parent(at))),
-        "recheck": (looker, chain.again(looker, first).said(parent(first.round))),
+        "audit": (auditor, chain.look(auditor).message(parent(at))),
+        "reaudit": (reauditor, chain.again(reauditor, first).message(parent(first.round))),
     }[kind]
-    me = next(peer for peer in chain.membership.peers if peer not in (checker, looker))
+    me = next(peer for peer in chain.membership.peers if peer not in (auditor, reauditor))
     seat = Seat(chain, me)
     seat.loads()
     body = encode(honest)
@@ -334,7 +334,7 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
             seat.member.handle(MessageReceived(letter), 0.0)
         except ProtocolError as error:
             reasons.add(error.reason)
-    assert {"look", "wrong_parent", "invalid"} <= reasons
+    assert {"audit", "wrong_parent", "invalid"} <= reasons
     assert seat.member.round == chain.round
 
 
@@ -346,13 +346,13 @@ def test_an_announcement_that_binds_nobody_is_refused() -> None:
     seat.loads()
     for bound in (b"", bytes(31)):
         announcement = chain.announcement(other, commitment=bound)
-        assert seat.refuses(other, "announcement", announcement) == "look"
+        assert seat.refuses(other, "announcement", announcement) == "audit"
     seat.hears(other, "announcement", chain.announcement(other))
     without = Seat(Chain().grow_until(3))
     without.loads()
     who = without.chain.membership.peers[1]
     announcement = without.chain.announcement(who, commitment=bytes(32))
-    assert without.refuses(who, "announcement", announcement) == "look"
+    assert without.refuses(who, "announcement", announcement) == "audit"
 
 
 def looking_at(chain: CheckedChain) -> Auditor:
@@ -370,11 +370,11 @@ def test_what_waits_is_bounded() -> None:
     parent = chain.ledger.head
     check = AuditMessage(3, parent, bytes(16), GOOD, 1)
     recheck = ReauditMessage(3, parent, chain.manifest.founder, (AuditScore(LOW, 1),))
-    for number in range(8 * MAX_LOOKS):
+    for number in range(8 * MAX_AUDITS):
         sender = PeerId(content_id(b"%d" % number))
         looking.put(sender, check, bytes(64))
         looking.put(sender, recheck, bytes(64))
-    assert len(looking._firsts) == len(looking._seconds) == 4 * MAX_LOOKS
+    assert len(looking._firsts) == len(looking._seconds) == 4 * MAX_AUDITS
     # None of them fits into a record.
     assert looking.entries(chain.ledger) == ((), ())
     assert not looking._firsts
@@ -384,17 +384,17 @@ def test_what_waits_is_bounded() -> None:
 def test_what_was_heard_waits_for_the_next_record_of_this_chain() -> None:
     chain = grown()
     looking = looking_at(chain)
-    entries = chain.looks()
+    entries = chain.audits()
     for entry in reversed(entries):
-        looking.put(entry.checker, check_of(chain, entry.checker), entry.signature)
+        looking.put(entry.auditor, check_of(chain, entry.auditor), entry.signature)
     assert looking.entries(chain.ledger) == (entries, ())
     shorter = chain.ledger.truncated(len(chain.ledger))
-    chain.grow(looks=entries)
+    chain.grow(audits=entries)
     looking.forget(chain.ledger)
     assert looking.entries(chain.ledger) == ((), ())
     for entry in entries:
-        message = entry.said(shorter.parent(entry.round))
-        looking.put(entry.checker, message, entry.signature)
+        message = entry.message(shorter.parent(entry.round))
+        looking.put(entry.auditor, message, entry.signature)
     looking.start_over()
     assert looking.entries(shorter) == ((), ())
 
@@ -403,7 +403,7 @@ def test_without_checks_nothing_happens() -> None:
     chain = Chain().grow_until(4)
     seat = Seat(chain)
     (train,) = of(Train, seat.loads())
-    assert (train.look, train.look_share) == (None, 0)
+    assert (train.audit, train.audit_share) == (None, 0)
     (announcement,) = said(Announcement, seat.trains())
     assert announcement.commitment == b""
     effects = seat.decides()
@@ -415,4 +415,4 @@ def test_without_checks_nothing_happens() -> None:
         ReauditMessage, seat.member.handle(ReauditDone(first, (AuditScore(LOW, 1),)), 0.0)
     )
     check = AuditMessage(4, chain.ledger.parent(4), bytes(16), GOOD, 1)
-    assert seat.refuses(chain.membership.peers[1], "check", check) == "look"
+    assert seat.refuses(chain.membership.peers[1], "audit", check) == "audit"

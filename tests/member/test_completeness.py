@@ -88,7 +88,7 @@ def test_its_own_update_may_be_lacking() -> None:
     assert kinds(voter.answers(voter.chain.record(updates=kept))) == ["vote"]
 
 
-@pytest.mark.parametrize("field", ["tokens", "loss", "capacity", "size", "speaks"])
+@pytest.mark.parametrize("field", ["tokens", "loss", "capacity", "size", "max_version"])
 def test_an_entry_that_was_announced_otherwise_is_none(field: str) -> None:
     """Otherwise a leader could vary its own announcement to grind the record's id."""
     voter = Voter()
@@ -155,7 +155,7 @@ def judged(
     held: float = 5.0,
     proposed: float = 10.0,
     ready: bool = True,
-    knows_pace: bool = True,
+    pace_known: bool = True,
 ) -> Completeness:
     """Judge a record of seven members without `missing` of the updates, which were held at that time."""
     collection = RoundUpdates(CHAIN.membership.one_each)
@@ -175,7 +175,7 @@ def judged(
         collect=COLLECT,
         proposed=proposed,
         ready=ready,
-        knows_pace=knows_pace,
+        pace_known=pace_known,
     )
 
 
@@ -200,8 +200,8 @@ def test_who_waits_itself_cannot_tell() -> None:
 
 
 def test_who_knows_no_pace_yet_follows_a_record_with_most_updates() -> None:
-    assert judged(3, held=19.0, ready=False, knows_pace=False) == "complete"
-    assert judged(4, held=19.0, ready=False, knows_pace=False) == "unknown"
+    assert judged(3, held=19.0, ready=False, pace_known=False) == "complete"
+    assert judged(4, held=19.0, ready=False, pace_known=False) == "unknown"
 
 
 @pytest.mark.parametrize("earlier", [True, False])

@@ -6,12 +6,12 @@ from typing import get_args
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.reputation import TERM, Audit, RecordedWork
+from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit, RecordedWork
 from distro_node.protocol.audit.reputation_events import ReputationEvent, ReputationEventKind
 from distro_node.protocol.member.effects import Note, NoteKind
-from distro_node.protocol.member.events import notes_of_changes, notes_of_work, picture_of
+from distro_node.protocol.member.events import notes_of_audits, notes_of_changes, snapshot_of
 from distro_node.protocol.member.inputs import EntryReceived
-from distro_node.protocol.wire.manifest import ChecksSpec
+from distro_node.protocol.wire.manifest import AuditsSpec
 from simulation.chain import Chain
 from simulation.keys import identity
 
@@ -24,14 +24,14 @@ def test_every_change_may_be_told() -> None:
 
 
 def test_a_low_look_is_told_to_whom_it_is_about() -> None:
-    found = [ReputationEvent("check_low", ME, "4"), ReputationEvent("check_low", ANN, "5")]
-    assert notes_of_changes(found, 3, 7, ME) == [Note("check_low", 7, ME, "4")]
+    found = [ReputationEvent("audit_low", ME, "4"), ReputationEvent("audit_low", ANN, "5")]
+    assert notes_of_changes(found, 3, 7, ME) == [Note("audit_low", 7, ME, "4")]
 
 
 def test_who_is_left_out_is_told_to_all() -> None:
-    found = [ReputationEvent("left_out", ANN), ReputationEvent("contradicted", ANN, "5")]
+    found = [ReputationEvent("excluded", ANN), ReputationEvent("contradicted", ANN, "5")]
     assert notes_of_changes(found, 3, 7, ME) == [
-        Note("left_out", 7, ANN),
+        Note("excluded", 7, ANN),
         Note("contradicted", 7, ANN, "5"),
     ]
 
@@ -48,28 +48,28 @@ def test_of_a_crowd_that_gets_votes_nobody_else_is_named() -> None:
 
 
 def test_a_member_tells_what_a_record_has_changed() -> None:
-    chain = Chain(4, checks=ChecksSpec())
+    chain = Chain(4, audits=AuditsSpec())
     founder, ann = identity(0).peer, identity(1).peer
     member = chain.member(2)
-    assert member.ledger.work is not None
+    assert member.ledger.audits is not None
     members = chain.membership.peers
     for round_ in (1, 2):
         look = Audit(founder, ann, 1, 4, 15_000)
         looks = (look,) if round_ == 2 else ()
-        member.ledger.work.accounts.close(RecordedWork(round_, {ann: 4}, looks), members)
+        member.ledger.audits.reputation.close(RecordedWork(round_, {ann: 4}, looks), members)
     told: list[Note] = []
-    while chain.round < TERM:
+    while chain.round < EPOCH_ROUNDS:
         effects = member.handle(EntryReceived(chain.grow(updates=())), 0.0)
         told += [each for each in effects if isinstance(each, Note) and each.kind != "decided"]
     # The founder has done nothing itself.
     assert told == [
-        Note("votes_gained", TERM - 1, ann),
-        Note("votes_lost", TERM - 1, founder, "unvouched"),
+        Note("votes_gained", EPOCH_ROUNDS - 1, ann),
+        Note("votes_lost", EPOCH_ROUNDS - 1, founder, "unconfirmed"),
     ]
 
 
 def test_where_no_work_is_checked_nothing_is_told() -> None:
     chain = Chain(3)
-    assert chain.ledger.work is None
-    assert picture_of(chain.ledger.work) is None
-    assert notes_of_work(None, chain.ledger.work, 1, ME) == []
+    assert chain.ledger.audits is None
+    assert snapshot_of(chain.ledger.audits) is None
+    assert notes_of_audits(None, chain.ledger.audits, 1, ME) == []

@@ -10,7 +10,7 @@ from distro_node.protocol.wire.checkpoint import Checkpoint
 from simulation.chain import Chain, answers, compared, identity
 
 LEASE = 100.0
-SILENCE = 6.0
+ABSTAIN = 6.0
 
 
 class Seen:
@@ -28,7 +28,7 @@ class Seen:
             if grows and self.now % 5 == 0:
                 self.chain.grow()
             moved = self.lease.look(
-                self.chain.ledger, is_member=is_member, silence=SILENCE, now=self.now
+                self.chain.ledger, is_member=is_member, silence=ABSTAIN, now=self.now
             )
             if moved is not None:
                 self.moved.append((self.now, moved))
@@ -160,7 +160,7 @@ def test_a_checkpoint_is_believed_where_records_do_not_show_it() -> None:
     for _ in range(10):
         chain.grow()
     seen = Seen(chain)
-    seen.go_on(SILENCE)
+    seen.go_on(ABSTAIN)
     assert chain.ledger.final_round < 8
     chain.ledger.checkpoint = Checkpoint(12, chain.ledger.parent(13))
     seen.go_on(2)
@@ -183,7 +183,7 @@ def test_the_member_says_so_and_keeps_it() -> None:
         effects = member.handle(Tick(), now)
         if tick % 8 == 0:
             effects += member.handle(EntryReceived(chain.grow()), now)
-        said += [e for e in effects if isinstance(e, Note) and e.kind == "moved_on"]
+        said += [e for e in effects if isinstance(e, Note) and e.kind == "finalized"]
         kept += [e.checkpoint.round for e in effects if isinstance(e, StoreFinality)]
     assert len(said) == 1
     assert said[0].round in kept

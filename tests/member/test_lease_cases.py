@@ -108,7 +108,7 @@ def test_on_another_chain_the_lease_begins_anew() -> None:
             chain = other
         notes += member.handle(Tick(), now)
         notes += member.handle(EntryReceived(chain.grow()), now)
-    assert not any(isinstance(note, Note) and note.kind == "moved_on" for note in notes)
+    assert not any(isinstance(note, Note) and note.kind == "finalized" for note in notes)
 
 
 def test_a_checkpoint_is_believed() -> None:

@@ -31,7 +31,7 @@ def test_silent_is_who_was_not_heard_for_a_lease(presence: Liveness) -> None:
     assert presence.silent(LEASE, 36.0) == {A, B}
     presence.heard(B, 36.0)
     assert presence.silent(LEASE, 36.0) == {A}
-    assert presence.last_heard(B) == 36.0
+    assert presence.last_message_time(B) == 36.0
 
 
 def test_nobody_is_silent_to_itself(presence: Liveness) -> None:
@@ -40,14 +40,14 @@ def test_nobody_is_silent_to_itself(presence: Liveness) -> None:
 
 def test_strangers_are_not_listened_for(presence: Liveness) -> None:
     presence.heard(STRANGER, 5.0)
-    assert presence.last_heard(STRANGER) is None
+    assert presence.last_message_time(STRANGER) is None
     assert STRANGER not in presence.silent(LEASE, 100.0)
 
 
 def test_newcomers_get_a_whole_lease_and_old_members_keep_their_time(presence: Liveness) -> None:
     presence.heard(A, 5.0)
     presence.set_members([ME, A, STRANGER], 22.0)
-    assert presence.last_heard(A) == 5.0
+    assert presence.last_message_time(A) == 5.0
     assert presence.silent(LEASE, 26.0) == {A}
     assert presence.silent(LEASE, 42.5) == {A, STRANGER}
 
@@ -67,9 +67,9 @@ def test_heartbeats_count_once(presence: Liveness) -> None:
     presence.beat(A, Heartbeat(3, 7), 1.0)
     presence.beat(A, Heartbeat(3, 7), 19.0)
     presence.beat(A, Heartbeat(2, 6), 19.0)
-    assert presence.last_heard(A) == 1.0
+    assert presence.last_message_time(A) == 1.0
     presence.beat(A, Heartbeat(3, 8), 19.0)
-    assert presence.last_heard(A) == 19.0
+    assert presence.last_message_time(A) == 19.0
 
 
 def test_who_lost_its_numbers_is_heard_from_the_next_round_on(presence: Liveness) -> None:
@@ -77,12 +77,12 @@ def test_who_lost_its_numbers_is_heard_from_the_next_round_on(presence: Liveness
     ahead, right = 3600 << 20, 60 << 20
     presence.beat(A, Heartbeat(3, ahead), 1.0)
     presence.beat(A, Heartbeat(4, right), 5.0)
-    assert presence.last_heard(A) == 5.0
+    assert presence.last_message_time(A) == 5.0
     for replayed in (Heartbeat(3, ahead), Heartbeat(4, right), Heartbeat(4, right + 1)):
         presence.beat(A, replayed, 19.0)
-    assert presence.last_heard(A) == 5.0
+    assert presence.last_message_time(A) == 5.0
     presence.beat(A, Heartbeat(5, right + 2), 20.0)
-    assert presence.last_heard(A) == 20.0
+    assert presence.last_message_time(A) == 20.0
 
 
 def test_who_was_away_itself_blames_nobody(presence: Liveness) -> None:
@@ -100,7 +100,7 @@ def test_nobody_was_heard_in_the_future(presence: Liveness) -> None:
     run(presence, 0.0, 10.0)
     presence.heard(A, 3610.0)
     presence.tick(3610.0)
-    assert presence.last_heard(A) == 3610.0
+    assert presence.last_message_time(A) == 3610.0
 
 
 def test_a_pause_of_a_busy_machine_is_no_absence(presence: Liveness) -> None:
@@ -139,4 +139,4 @@ def test_the_departed_are_forgotten(presence: Liveness) -> None:
     assert presence.missing(100.0) == set()
     presence.set_members([ME, A, B], 3.0)
     presence.beat(A, Heartbeat(1, 1), 4.0)
-    assert presence.last_heard(A) == 4.0
+    assert presence.last_message_time(A) == 4.0

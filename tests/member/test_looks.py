@@ -11,7 +11,7 @@ from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit import lottery
 from distro_node.protocol.audit.disputes import LAG
-from distro_node.protocol.audit.reputation import TERM, Audit
+from distro_node.protocol.audit.reputation import EPOCH_ROUNDS, Audit
 from distro_node.protocol.member.auditor import Auditor
 from distro_node.protocol.member.effects import RunReaudit, ScoreAudit, Train
 from distro_node.protocol.member.inputs import AuditScored, ReauditDone
@@ -24,7 +24,7 @@ from simulation.checked_chain import FIRST_DRAWN, GOOD, LOW, CheckedChain
 # made up.
 
 FOUNDER = identity(0).peer
-VOTED = 2 * TERM + 1
+VOTED = 2 * EPOCH_ROUNDS + 1
 """A round in which all members have votes."""
 
 
@@ -44,7 +44,7 @@ def _grown(count: int = 4) -> CheckedChain:
 def _chain() -> CheckedChain:
     """Return a new chain in which all members have votes."""
     grown = _grown()
-    assert len(grown.work.accounts.votes) == 4
+    assert len(grown.work.reputation.votes) == 4
     chain = CheckedChain(0)
     chain.manifest, chain.ledger = grown.manifest, grown.ledger.truncated(len(grown.ledger))
     return chain
@@ -60,63 +60,63 @@ def _disputed() -> tuple[CheckedChain, Audit]:
 
 def test_nobody_chooses_its_secret() -> None:
     chain = _chain()
-    assert _refused(lambda: chain.record(looks=(chain.look(FOUNDER, secret=bytes(16)),)), chain)
+    assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER, secret=bytes(16)),)), chain)
 
 
 def test_who_was_not_drawn_looks_at_nobody() -> None:
     chain = CheckedChain(4, every=10_000).check(5)
-    assert _refused(lambda: chain.record(looks=(chain.look(FOUNDER),)), chain)
+    assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER),)), chain)
 
 
 def test_what_does_not_count_is_not_looked_at() -> None:
     chain = _chain()
     drawn = chain.drawn(FOUNDER, chain.round)
     assert drawn is not None
-    due = [p for p in chain.ledger.dealing.due(chain.round) if p != drawn.peer]
+    due = [p for p in chain.ledger.assignments.due(chain.round) if p != drawn.peer]
     chain.grow(updates=[chain.update(peer) for peer in due])
-    assert _refused(lambda: chain.record(looks=(chain.look(FOUNDER),)), chain)
+    assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER),)), chain)
 
 
 def test_a_look_is_at_a_round_that_is_decided() -> None:
     chain = _chain()
-    assert _refused(lambda: chain.record(looks=(chain.look(FOUNDER, chain.round),)), chain)
+    assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER, chain.round),)), chain)
 
 
 def test_a_look_is_recorded_once() -> None:
     chain = _chain()
     look = chain.look(FOUNDER)
-    chain.grow(looks=(look,))
-    assert _refused(lambda: chain.record(looks=(look,)), chain)
+    chain.grow(audits=(look,))
+    assert _refused(lambda: chain.record(audits=(look,)), chain)
 
 
 def test_each_look_stands_there_once() -> None:
     chain = _chain()
-    assert _refused(lambda: chain.record(looks=(chain.look(FOUNDER),) * 2), chain)
+    assert _refused(lambda: chain.record(audits=(chain.look(FOUNDER),) * 2), chain)
 
 
 def test_looks_are_signed() -> None:
     chain = _chain()
     look = dataclasses.replace(chain.look(FOUNDER), total=GOOD - 1)
-    assert _refused(lambda: chain.record(looks=(look,)), chain)
+    assert _refused(lambda: chain.record(audits=(look,)), chain)
 
 
 def test_second_looks_are_signed() -> None:
     chain, first = _disputed()
     (again,) = _seconds(chain, first)[:1]
     again = dataclasses.replace(again, scores=again.scores[::-1], signature=bytes(64))
-    assert _refused(lambda: chain.record(looks_again=(again,)), chain)
+    assert _refused(lambda: chain.record(reaudits=(again,)), chain)
 
 
 def test_second_looks_stand_there_once() -> None:
     chain, first = _disputed()
     again = _seconds(chain, first)[:1] * 2
-    assert _refused(lambda: chain.record(looks_again=again), chain)
+    assert _refused(lambda: chain.record(reaudits=again), chain)
 
 
 def test_there_are_no_looks_where_work_is_not_checked() -> None:
     chain = Chain(4).grow_until(4)
     look = AuditEntry(FOUNDER, 3, bytes(16), 1, 1, bytes(64))
-    assert _refused(lambda: chain.record(looks=(look,)), chain)
+    assert _refused(lambda: chain.record(audits=(look,)), chain)
 
 
 def test_all_bind_themselves() -> None:
@@ -130,7 +130,7 @@ def _seconds(chain: CheckedChain, first: Audit) -> tuple:
     for peer in chain.membership.peers:
         entry = chain.again(peer, first)
         try:
-            chain.work.second_look(entry)
+            chain.work.reaudit_of(entry)
         except ProtocolError:
             continue
         found.append(entry)
@@ -140,16 +140,16 @@ def _seconds(chain: CheckedChain, first: Audit) -> tuple:
 def test_second_looks_are_at_the_whole_share() -> None:
     chain, first = _disputed()
     (again,) = _seconds(chain, first)[:1]
-    fewer = chain.again(again.looker, first, [LOW] * (len(again.scores) - 1))
-    assert _refused(lambda: chain.record(looks_again=(fewer,)), chain)
+    fewer = chain.again(again.reauditor, first, [LOW] * (len(again.scores) - 1))
+    assert _refused(lambda: chain.record(reaudits=(fewer,)), chain)
 
 
 def test_of_a_large_share_some_are_looked_at_again() -> None:
     chain, first = _disputed()
-    disputes = chain.work.accounts._disputes
+    disputes = chain.work.reputation._disputes
     large = dataclasses.replace(first, share=64)
     disputes[large] = disputes[first]
-    found = (chain.work.sequences_again(peer, large) for peer in chain.membership.peers)
+    found = (chain.work.reaudit_sequences(peer, large) for peer in chain.membership.peers)
     assert max(len(numbers) for numbers in found if numbers) == 8
 
 
@@ -157,33 +157,33 @@ def test_who_is_not_called_does_not_look_again() -> None:
     """Beside a member with nearly all votes the rest hardly ever have a seat."""
     chain = CheckedChain(20).grow_until(FIRST_DRAWN + 1)
     votes = {**dict.fromkeys(chain.membership.peers, 1), FOUNDER: 1 << 40}
-    accounts = chain.work.accounts
+    accounts = chain.work.reputation
     accounts.earned = accounts.votes = chain.work._earned[0] = votes
     first = chain.disputed()
-    assert [entry.looker for entry in _seconds(chain, first)] == [FOUNDER]
+    assert [entry.reauditor for entry in _seconds(chain, first)] == [FOUNDER]
 
 
 def test_old_accounts_are_made_again() -> None:
     chain = _chain()
-    known = dict(chain.work.votes(TERM + 3))
-    short = chain.ledger.truncated(TERM + 3)
-    assert short.work is not None
-    assert dict(short.work.accounts.votes) == known
-    assert len(short.work) == TERM + 3
+    known = dict(chain.work.votes(EPOCH_ROUNDS + 3))
+    short = chain.ledger.truncated(EPOCH_ROUNDS + 3)
+    assert short.audits is not None
+    assert dict(short.audits.reputation.votes) == known
+    assert len(short.audits) == EPOCH_ROUNDS + 3
 
 
 def test_few_accounts_are_kept() -> None:
     chain = CheckedChain(1)
-    while chain.round < 14 * TERM:
+    while chain.round < 14 * EPOCH_ROUNDS:
         chain.grow(updates=[])
     assert len(chain.work._kept) <= 10
 
 
 def test_some_accounts_of_long_ago_are_kept() -> None:
     chain = CheckedChain(1)
-    while chain.round < 45 * TERM:
+    while chain.round < 45 * EPOCH_ROUNDS:
         chain.grow(updates=[])
-    assert sorted(chain.work._kept)[:2] == [0, 32 * TERM]
+    assert sorted(chain.work._kept)[:2] == [0, 32 * EPOCH_ROUNDS]
 
 
 def test_a_secret_is_too_long_to_be_tried() -> None:
@@ -212,7 +212,7 @@ class _Looker:
         round_ = self.ledger_round
         samples = self.ledger.share(round_, FOUNDER) or (0,)
         effect = Train(round_, self.ledger.head, samples, round_ if dealt is None else dealt)
-        return self.looking.beside(effect, self.ledger)
+        return self.looking.with_audit(effect, self.ledger)
 
     @property
     def ledger_round(self) -> int:
@@ -233,10 +233,10 @@ class _Looker:
         return ""
 
     def hears(self, entry: AuditEntry) -> str:
-        said = entry.said(self.ledger.parent(entry.round))
-        refused = self.screens(entry.checker, said)
+        said = entry.message(self.ledger.parent(entry.round))
+        refused = self.screens(entry.auditor, said)
         if not refused:
-            self.looking.put(entry.checker, said, entry.signature)
+            self.looking.put(entry.auditor, said, entry.signature)
         return refused
 
 
@@ -250,12 +250,12 @@ def test_a_look_is_computed_beside() -> None:
     assert drawn is not None
     dealt = looker.ledger.share(looker.ledger_round, drawn.peer)
     assert dealt is not None
-    assert (told.look, told.look_share) == (dealt[drawn.sequence], len(dealt))
+    assert (told.audit, told.audit_share) == (dealt[drawn.sequence], len(dealt))
 
 
 def test_who_has_several_rounds_looks_at_nobody() -> None:
     looker = _looker()
-    assert looker.told(dealt=looker.ledger_round - 1).look is None
+    assert looker.told(dealt=looker.ledger_round - 1).audit is None
 
 
 def test_a_restart_changes_no_secret() -> None:
@@ -278,7 +278,7 @@ def test_nothing_seen_is_nothing_said() -> None:
     looker = _looker()
     looker.told()
     (judge,) = looker.judges()
-    assert looker.looking.judged(AuditScored(judge.round, 0, 0), looker.ledger) == []
+    assert looker.looking.scored(AuditScored(judge.round, 0, 0), looker.ledger) == []
 
 
 def test_what_was_seen_is_said_once() -> None:
@@ -286,7 +286,7 @@ def test_what_was_seen_is_said_once() -> None:
     looker.told()
     (judge,) = looker.judges()
     seen = AuditScored(judge.round, GOOD, 1)
-    said = [len(looker.looking.judged(seen, looker.ledger)) for _ in range(2)]
+    said = [len(looker.looking.scored(seen, looker.ledger)) for _ in range(2)]
     assert said == [1, 0]
 
 
@@ -315,11 +315,13 @@ def _called() -> tuple[_Looker, list[RunReaudit]]:
     """Return the founder, called to re-audit another member's audit."""
     chain = _chain()
     while True:
-        looks = [e for e in chain.looks(LOW) if e.checker != FOUNDER]
-        chain.grow(looks=looks[:1])
+        audits = [e for e in chain.audits(LOW) if e.auditor != FOUNDER]
+        chain.grow(audits=audits[:1])
         chain.grow_until(chain.round + LAG)
         looker = _Looker(chain)
-        effects = [e for e in looker.looking.called(chain.ledger) if isinstance(e, RunReaudit)]
+        effects = [
+            e for e in looker.looking.reaudits_due(chain.ledger) if isinstance(e, RunReaudit)
+        ]
         if effects:
             return looker, effects
 
@@ -336,21 +338,21 @@ def test_who_is_called_looks_at_the_share() -> None:
 def test_who_is_called_is_called_once() -> None:
     looker, _ = _called()
     looker.chain.grow()
-    assert looker.looking.called(looker.ledger) == []
+    assert looker.looking.reaudits_due(looker.ledger) == []
 
 
 def test_a_second_look_is_told_once() -> None:
     looker, (again,) = _called()
     scores = looker.chain.again(FOUNDER, again.first).scores
-    looker.looking.looked_again(ReauditDone(again.first, scores), looker.ledger)
-    assert [len(looker.looking.to_tell(looker.ledger)) for _ in range(2)] == [1, 0]
+    looker.looking.note_reaudit(ReauditDone(again.first, scores), looker.ledger)
+    assert [len(looker.looking.finished_reaudits(looker.ledger)) for _ in range(2)] == [1, 0]
 
 
 def test_who_could_not_look_again_says_nothing() -> None:
     looker, (again,) = _called()
-    looker.looking.looked_again(ReauditDone(again.first, ()), looker.ledger)
+    looker.looking.note_reaudit(ReauditDone(again.first, ()), looker.ledger)
     looker.chain.grow()
-    assert looker.looking.to_tell(looker.ledger) == []
+    assert looker.looking.finished_reaudits(looker.ledger) == []
 
 
 def test_old_looks_are_not_passed_on() -> None:
@@ -362,8 +364,8 @@ def test_old_looks_are_not_passed_on() -> None:
 def test_looks_on_other_chains_are_not_passed_on() -> None:
     looker = _looker()
     entry = looker.chain.look(_other(looker.chain))
-    said = dataclasses.replace(entry.said(looker.ledger.head), parent=bytes(32))
-    assert looker.screens(entry.checker, said) == "wrong_parent"
+    said = dataclasses.replace(entry.message(looker.ledger.head), parent=bytes(32))
+    assert looker.screens(entry.auditor, said) == "wrong_parent"
 
 
 def test_another_word_is_not_passed_on() -> None:
@@ -377,7 +379,7 @@ def test_what_is_recorded_is_not_said_again() -> None:
     looker = _looker()
     entry = looker.chain.look(_other(looker.chain))
     looker.hears(entry)
-    looker.chain.grow(looks=(entry,))
+    looker.chain.grow(audits=(entry,))
     looker.looking.forget(looker.ledger)
     assert not looker.looking._firsts
 

@@ -510,7 +510,7 @@ def test_invitations_are_checked_before_anything_is_passed_on() -> None:
 
 
 # Messages of audits apply only to swarms with audits: `test_looking`.
-@pytest.mark.parametrize("kind", sorted(MESSAGE_TYPES.keys() - {"check", "recheck"}))
+@pytest.mark.parametrize("kind", sorted(MESSAGE_TYPES.keys() - {"audit", "reaudit"}))
 def test_any_bytes_that_a_member_signs(kind: str) -> None:
     """Whatever a member signs gives effects or `ProtocolError`, at every stage of a round."""
     seat = Seat(grown=3)

@@ -31,7 +31,7 @@ def test_a_heartbeat_counts_once() -> None:
     watch.set_members([ME, MEMBER], 0.0)
     for now in (1.0, 30.0):
         watch.beat(MEMBER, beat, now)
-    assert watch.last_heard(MEMBER) == 1.0
+    assert watch.last_message_time(MEMBER) == 1.0
 
 
 def test_who_slept_accuses_nobody() -> None:

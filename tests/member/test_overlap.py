@@ -303,13 +303,13 @@ def test_every_sample_is_trained_once_with_churn(seed: int) -> None:
         for peer in counted:
             trained.update(shares[peer] or ())
         # Of what was assigned so far, the next two rounds are not decided.
-        ledger, lanes = chain.ledger, np.arange(sequences)
+        ledger, streams = chain.ledger, np.arange(sequences)
         ends = ledger.deal(round_ + 2).fresh(sequences).tolist()
-        dealt = [(lane, row) for lane, end in enumerate(ends) for row in range(end)]
+        dealt = [(stream, row) for stream, end in enumerate(ends) for row in range(end)]
         due = Counter(ledger.order.samples_at(*np.array(dealt).T))
         for ahead in (1, 2):
             rows = ledger.deal(round_ + ahead).rows(sequences)
-            due -= Counter(ledger.order.samples_at(lanes, rows))
+            due -= Counter(ledger.order.samples_at(streams, rows))
         assert trained == due
     assert trained.total() > 5 * sequences
 

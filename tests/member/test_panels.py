@@ -66,28 +66,28 @@ def test_it_trains_in_one_round_and_speaks_in_the_next() -> None:
     assert apply.needed == ()
     assert not apply.own_counted
     effects = seat.member.handle(Applied(1, FINGERPRINT, None), 0.0)
-    (tally,) = of(MakeAggregate, effects)
+    (aggregate,) = of(MakeAggregate, effects)
     assert of(Train, effects) == []
-    place = seat.chain.speaking.place(2, seat.me)
-    assert (tally.round, (tally.section, tally.sections)) == (2, place)
-    assert tally.told == seat.chain.ledger[1].record
-    assert tally.agreed == ()
+    place = seat.chain.committee_chain.place(2, seat.me)
+    assert (aggregate.round, (aggregate.section, aggregate.sections)) == (2, place)
+    assert aggregate.sign_votes == seat.chain.ledger[1].record
+    assert aggregate.agreed == ()
 
 
 def test_sheets_are_waited_for_half_as_long_as_updates() -> None:
     """An aggregator that waits until the round is over announces its aggregate too late."""
     seat = Seat(1)
-    (tally,) = of(MakeAggregate, seat.first)
+    (aggregate,) = of(MakeAggregate, seat.first)
     limits = seat.chain.manifest.rounds
     # No round was observed yet, so the wait is at its maximum.
-    assert tally.patience == pytest.approx(limits.collect_max_seconds / 2)
+    assert aggregate.patience == pytest.approx(limits.collect_max_seconds / 2)
 
 
 def test_it_needs_one_of_each_tally_to_take_the_step() -> None:
     seat = Seat(1)
     effects = seat.decides()
     asked = {effect.update for effect in of(FetchUpdate, effects)}
-    assert asked == {*seat.chain.speaking.tallies(seat.chain.ledger[2].record)}
+    assert asked == {*seat.chain.committee_chain.aggregates(seat.chain.ledger[2].record)}
     for update in asked:
         effects = seat.member.handle(UpdateHeld(update), 0.0)
     (apply,) = of(Apply, effects)
@@ -108,7 +108,7 @@ def test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time(
     # Its aggregate differs from its committee's.
     liar = next(peer for peer in chain.leaders if peer != seat.me)
     chain.lying = {liar}
-    entries = chain.tallies()
+    entries = chain.aggregates()
     hidden = next(entry for entry in entries if entry.peer == liar)
     for entry in entries:
         said = chain.announcement(entry.peer, update=entry.update, size=entry.size)
@@ -138,7 +138,9 @@ def test_it_votes_for_sheets_that_it_does_not_hold_but_for_no_tally() -> None:
         seat = Seat(grown)
         chain, leader = seat.chain, seat.chain.leaders[0]
         assert seat.me != leader
-        updates = seat.chain.tallies() if grown else [chain.update(p) for p in chain.leaders[:-1]]
+        updates = (
+            seat.chain.aggregates() if grown else [chain.update(p) for p in chain.leaders[:-1]]
+        )
         record = chain.record(updates=updates)
         envelope = chain.envelope(leader, "proposal", Proposal(1, record))
         effects = seat.member.handle(MessageReceived(envelope), 100.0)
@@ -153,15 +155,15 @@ class Slow:
     def __init__(self, me: PeerId) -> None:
         self.tip, self.head = 1, RecordId(bytes(32))
         self.manifest = SimpleNamespace(
-            speaks=lambda round_: round_ % 2 == 0,
+            aggregates_in=lambda round_: round_ % 2 == 0,
             schedule=SimpleNamespace(trains=lambda round_: True),
         )
-        self.dealing = SimpleNamespace(
+        self.assignments = SimpleNamespace(
             works=lambda peer: [(5, 1, lambda: (7,))],
             due=lambda round_: {me},
             counts=lambda record: {},
         )
-        self.speaking = SimpleNamespace(
+        self.committee_chain = SimpleNamespace(
             place=lambda round_, peer: (0, 1), agreed=lambda section: ()
         )
 
@@ -177,12 +179,12 @@ def test_who_needs_several_rounds_speaks_meanwhile_and_loses_nothing_by_it() -> 
     training, ledger = Training(me, overlap=False), Slow(me)
     swarm: Any = ledger
     (work,) = training.next_work(swarm, announced=False)
-    assert (work.round, work.dealt) == (5, 1)
+    assert (work.round, work.assigned_in) == (5, 1)
     made = Trained(5, 1, content_id(b"an update"), 100, 10, 2.0)
     for ledger.tip in (2, 3, 4, 5):
-        tallies = training.next_tally(swarm, announced=False, patience=1.0)
-        assert len(tallies) == (ledger.tip % 2 == 0)
-        assert training.next_tally(swarm, announced=False, patience=1.0) == []
+        aggregates = training.next_aggregate(swarm, announced=False, patience=1.0)
+        assert len(aggregates) == (ledger.tip % 2 == 0)
+        assert training.next_aggregate(swarm, announced=False, patience=1.0) == []
         if ledger.tip == 4:
             training.keep(made, ledger.tip)
         assert training.due(swarm) == (made if ledger.tip == 5 else None)

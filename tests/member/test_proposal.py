@@ -46,7 +46,7 @@ class Leader:
         self.now = now
         self.joins = JoinRequests()
         self.accusations = Accusations()
-        self.looking = Auditor(peer(0), _sign)
+        self.auditor = Auditor(peer(0), _sign)
         self.presence = Liveness(peer(0), now)
         self.presence.set_members(chain.membership.peers, now)
 
@@ -63,7 +63,7 @@ class Leader:
             "slot": 1,
             "updates": [],
             "joins": self.joins,
-            "looking": self.looking,
+            "auditor": self.auditor,
             "accusations": self.accusations,
             "presence": self.presence,
             "lease": LEASE,
@@ -296,7 +296,7 @@ def test_the_largest_record_fits_a_message() -> None:
         updates=updates,
         joins=leader.joins,
         accusations=leader.accusations,
-        looking=leader.looking,
+        auditor=leader.auditor,
         presence=leader.presence,
         lease=LEASE,
         snapshot=None,

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery
-from distro_node.protocol.member.vote_recovery import LOOK_SECONDS, RECALL_SECONDS, RecallRequests
+from distro_node.protocol.member.vote_recovery import (
+    CHECK_INTERVAL_SECONDS,
+    RECALL_SECONDS,
+    RecallRequests,
+)
 from simulation.keys import identity
 
 ROUND = 7
@@ -27,7 +31,7 @@ def test_every_member_is_asked_once_as_soon_as_it_is_connected() -> None:
     first, second, third = OTHERS
     assert machine.questions([STRANGER, second], 0.0) == [SyncQuery(second, ROUND)]
     assert machine.questions([second], 0.1) == []
-    assert machine.deadline(0.1) == 0.1 + LOOK_SECONDS
+    assert machine.deadline(0.1) == 0.1 + CHECK_INTERVAL_SECONDS
     asked = machine.questions([first, second, third], 0.5)
     assert {question.peer for question in asked} == {first, third}
     # No member is left to look for.
@@ -62,7 +66,7 @@ def test_who_does_not_answer_is_not_waited_for_beyond_the_time() -> None:
     machine.questions(OTHERS[:2], 0.0)
     machine.answered(OTHERS[0], None, 0.1)
     assert machine.drain() == []
-    assert machine.deadline(RECALL_SECONDS - LOOK_SECONDS / 2) == RECALL_SECONDS
+    assert machine.deadline(RECALL_SECONDS - CHECK_INTERVAL_SECONDS / 2) == RECALL_SECONDS
     assert machine.questions(OTHERS, RECALL_SECONDS) == []
     assert machine.done
     assert not machine.complete

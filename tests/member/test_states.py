@@ -146,7 +146,7 @@ class Stage:
 
     def is_outdated(self) -> None:
         """Pretend that a newer version is in force: its round is the chain's own affair."""
-        self.member.ledger.versions.speaks = self.chain.manifest.version - 1
+        self.member.ledger.versions.max_version = self.chain.manifest.version - 1
         self.member.handle(Tick(), 0.0)
 
     def comes_to_one_that_does_not(self) -> None:

@@ -72,13 +72,13 @@ def test_one_download_at_a_time() -> None:
 
 def test_what_is_applied_is_not_asked_for() -> None:
     fetching = UpdateDownloads()
-    assert [fetching.goes_on(_WANTED, applied) for applied in (1, 2, 3)] == [True, False, False]
+    assert [fetching.continues(_WANTED, applied) for applied in (1, 2, 3)] == [True, False, False]
 
 
 def test_nothing_is_asked_for_while_a_state_is_loaded() -> None:
     """It contains some of the updates, and needs the line: on a slow one they kept each other waiting,
     until no peer had either any more."""
-    assert not UpdateDownloads().goes_on(_WANTED, 1, loaded=False)
+    assert not UpdateDownloads().continues(_WANTED, 1, loaded=False)
 
 
 def test_what_is_applied_is_not_waited_for() -> None:

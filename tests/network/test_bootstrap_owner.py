@@ -39,7 +39,7 @@ async def test_status_and_leave_reach_a_bootstrap_peer(tmp_path: Path) -> None:
             assert isinstance(status, BootstrapStatus)
             assert status.peer == peer_text(identity.peer)
             assert (status.swarms, status.line.peers) == (0, 0)
-            assert status.line.carried_bytes == 7000
+            assert status.line.relayed_bytes == 7000
             assert list(status.line.addresses) == told
             assert await trio.to_thread.run_sync(ask, socket, "leave", 10.0) == {"ok": True}
     assert not socket.exists()

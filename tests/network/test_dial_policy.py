@@ -116,13 +116,13 @@ def test_a_crowd_of_tellers_does_not_fill_the_memory() -> None:
 
 async def test_on_one_machine_everybody_is_near_at_whatever_address() -> None:
     async with star(2) as (a, b):
-        assert a.word_of(b.peer) == AddressSource(b.peer, Scope.MACHINE)
-        assert b.word_of(a.peer) == AddressSource(a.peer, Scope.MACHINE)
+        assert a.source_of(b.peer) == AddressSource(b.peer, Scope.MACHINE)
+        assert b.source_of(a.peer) == AddressSource(a.peer, Scope.MACHINE)
         await a.disconnect(b.peer)
         await until(lambda: not a.connected())
         # Its earlier reports count as before.
-        assert a.word_of(b.peer).scope is Scope.MACHINE
-        assert a.word_of(PeerId(bytes(32))).scope is Scope.WORLD
+        assert a.source_of(b.peer).scope is Scope.MACHINE
+        assert a.source_of(PeerId(bytes(32))).scope is Scope.WORLD
 
 
 async def test_a_name_does_not_lead_into_our_network_either() -> None:

@@ -55,7 +55,7 @@ async def test_a_peer_at_an_ip6_address_is_known_and_called_back() -> None:
         remote = a.remote(b.peer)
         assert remote is not None
         assert remote.host == "::1"
-        assert a.word_of(b.peer).scope is Scope.MACHINE
+        assert a.source_of(b.peer).scope is Scope.MACHINE
         finding = await ask_dial_back(b, a.peer, ports_of(b.addresses))
         assert finding is not None
         assert (finding.observed, finding.reached) == ("::1", ports_of(b.addresses))

@@ -114,7 +114,7 @@ class Neighbourhood:
         monkeypatch.setattr(mdns, "_open", self.begin)
         monkeypatch.setattr(mdns, "_FIRST_REPEAT_SECONDS", 0.01)
         monkeypatch.setattr(mdns, "_LAST_REPEAT_SECONDS", 0.02)
-        monkeypatch.setattr(mdns, "_AGAIN_SECONDS", 0.01)
+        monkeypatch.setattr(mdns, "_RETRY_SECONDS", 0.01)
 
     def open(self) -> Neighbourhood:
         self._attempts += 1

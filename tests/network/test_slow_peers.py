@@ -60,8 +60,8 @@ async def is_served(node: Network, honest: Network) -> bool:
 @pytest.fixture
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "_REQUEST_SECONDS", _SOON)
-    monkeypatch.setattr(circuits, "ANSWER_SECONDS", _SOON)
-    monkeypatch.setattr(circuit_relay, "ANSWER_SECONDS", _SOON)
+    monkeypatch.setattr(circuits, "REPLY_TIMEOUT_SECONDS", _SOON)
+    monkeypatch.setattr(circuit_relay, "REPLY_TIMEOUT_SECONDS", _SOON)
 
 
 def test_all_that_a_node_serves_is_attacked() -> None:

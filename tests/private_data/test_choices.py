@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distro_node.node.cli.own_data import own_files, privacy_settings
+from distro_node.node.cli.own_data import privacy_settings, private_files
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.private_data import trainer
 from distro_node.node.private_data.trainer import check_choices
@@ -19,7 +19,7 @@ from simulation.toy import toy_manifest
 def private(**schema: Any) -> Manifest:
     toy = toy_manifest()
     data = replace(toy.data, shards=(), private=PrivateSpec(epoch=1000, **schema))
-    return replace(toy, data=data, optimizer=OptimizerSpec(audit=False))
+    return replace(toy, data=data, optimizer=OptimizerSpec(outlier_filter=False))
 
 
 def settings(tmp_path: Path, **given: Any) -> DaemonSettings:
@@ -37,11 +37,11 @@ def test_what_fits_is_taken(tmp_path: Path) -> None:
     check_choices(settings(tmp_path), toy_manifest())
     check_choices(settings(tmp_path, stateless=True), toy_manifest())
     data = (tmp_path,)
-    check_choices(settings(tmp_path, own_data=data), private())
+    check_choices(settings(tmp_path, private_data=data), private())
     some = PrivacySettings(epsilon=4.0)
-    check_choices(settings(tmp_path, own_data=data, privacy=some), private(max_epsilon=4.0))
+    check_choices(settings(tmp_path, private_data=data, privacy=some), private(max_epsilon=4.0))
     # The default delta is adapted to fit.
-    check_choices(settings(tmp_path, own_data=data, privacy=some), private(max_delta=1e-9))
+    check_choices(settings(tmp_path, private_data=data, privacy=some), private(max_delta=1e-9))
 
 
 def test_private_data_is_missing(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_private_data_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"own_data": (Path("x"),)}, {"privacy": PrivacySettings(epsilon=1)}]
+    "given", [{"private_data": (Path("x"),)}, {"privacy": PrivacySettings(epsilon=1)}]
 )
 def test_shared_data_takes_none(tmp_path: Path, given: dict[str, Any]) -> None:
     assert code_of(settings(tmp_path, **given), toy_manifest()) == ExitCode.USAGE
@@ -67,14 +67,14 @@ def test_shared_data_takes_none(tmp_path: Path, given: dict[str, Any]) -> None:
 def test_the_swarm_may_ask_for_privacy(
     tmp_path: Path, privacy: PrivacySettings | None, schema: dict[str, float]
 ) -> None:
-    choice = settings(tmp_path, own_data=(tmp_path,), privacy=privacy)
+    choice = settings(tmp_path, private_data=(tmp_path,), privacy=privacy)
     assert code_of(choice, private(**schema)) == ExitCode.PRIVACY
 
 
 def test_noise_takes_one_device_and_an_accountant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    some = {"own_data": (tmp_path,), "privacy": PrivacySettings(epsilon=1.0)}
+    some = {"private_data": (tmp_path,), "privacy": PrivacySettings(epsilon=1.0)}
     several = settings(tmp_path, device="cpu,cpu", **some)
     assert code_of(several, private()) == ExitCode.USAGE
     monkeypatch.setattr(trainer, "find_spec", lambda name: None)
@@ -95,9 +95,9 @@ def test_options_are_checked_before_anything_begins(tmp_path: Path) -> None:
         with pytest.raises(UserError) as caught:
             privacy_settings(*given)
         assert caught.value.code == ExitCode.USAGE
-    assert own_files([tmp_path]) == (tmp_path,)
+    assert private_files([tmp_path]) == (tmp_path,)
     with pytest.raises(UserError) as caught:
-        own_files([tmp_path / "gone"])
+        private_files([tmp_path / "gone"])
     assert caught.value.code == ExitCode.DATA_MISSING
 
 
@@ -112,7 +112,7 @@ def test_a_description_cannot_contradict_itself() -> None:
     with pytest.raises(ValueError, match="audit"):
         replace(toy, data=replace(toy.data, shards=(), private=spec))
     with pytest.raises(ValueError, match=r"optimizer\.say"):
-        replace(private(), optimizer=OptimizerSpec(audit=False, say="share"))
+        replace(private(), optimizer=OptimizerSpec(outlier_filter=False, update_weight="share"))
 
 
 def test_a_shared_swarm_keeps_its_bytes() -> None:

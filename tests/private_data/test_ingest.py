@@ -38,7 +38,9 @@ class Member:
             tokenizer=store_byte_tokenizer(self.blobs),
             private=spec,
         )
-        self.manifest: Manifest = replace(toy, data=data, optimizer=OptimizerSpec(audit=False))
+        self.manifest: Manifest = replace(
+            toy, data=data, optimizer=OptimizerSpec(outlier_filter=False)
+        )
         (root / "manifest").write_bytes(self.manifest.encode())
         self.folder = PrivateFolder(root / "private")
         self.files = root / "files"

@@ -10,12 +10,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.sampling.apportionment import apportion, most_lanes, time_of
+from distro_node.protocol.sampling.apportionment import apportion, max_streams, time_of
 from distro_node.protocol.sampling.assignment import (
     MOST_ROUNDS,
     Assignment,
+    AssignmentRules,
     LentStream,
-    Terms,
     assign,
     samples_of,
 )
@@ -52,22 +52,24 @@ def assigned(
     weights = {
         peer: MemberWeight(value) for peer, value in zip(everybody.peers, values, strict=True)
     }
-    return assign(Terms(order, max_share, trains), everybody, weights, busy, before, round_)
+    return assign(
+        AssignmentRules(order, max_share, trains), everybody, weights, busy, before, round_
+    )
 
 
 def lanes_in(runs: Iterable[range]) -> list[int]:
-    return [lane for run in runs for lane in run]
+    return [stream for run in runs for stream in run]
 
 
-def lanes_of(assignment: Assignment) -> Counter[int]:
+def streams_of(assignment: Assignment) -> Counter[int]:
     """Count how often each stream is assigned."""
-    lanes = Counter(lane for own in assignment.runs.values() for run in own for lane in run)
-    lanes.update(work.lane for work in assignment.works)
-    return lanes
+    streams = Counter(stream for own in assignment.runs.values() for run in own for stream in run)
+    streams.update(work.stream for work in assignment.works)
+    return streams
 
 
 def sizes(everybody: Membership, assignment: Assignment) -> list[int]:
-    return [sum(map(len, assignment.lanes_of(peer))) for peer in everybody.peers]
+    return [sum(map(len, assignment.streams_of(peer))) for peer in everybody.peers]
 
 
 @settings(deadline=None)
@@ -79,14 +81,16 @@ def sizes(everybody: Membership, assignment: Assignment) -> list[int]:
     st.integers(1, 2**30),
 )
 def test_shares_are_together_exactly_the_round(
-    seed: int, samples: int, lanes: int, count: int, round_: int
+    seed: int, samples: int, streams: int, count: int, round_: int
 ) -> None:
-    order = StreamOrder(seed, samples, lanes, max(1, samples // lanes), max(1, samples // lanes))
+    order = StreamOrder(
+        seed, samples, streams, max(1, samples // streams), max(1, samples // streams)
+    )
     everybody, deal = members(count), StreamCursors(round_)
     assignment = assigned(order, everybody, round_)
-    shares = [samples_of(order, [deal], [assignment.lanes_of(peer)]) for peer in everybody.peers]
+    shares = [samples_of(order, [deal], [assignment.streams_of(peer)]) for peer in everybody.peers]
     dealt = Counter(sample for mine in shares for sample in mine)
-    assert dealt == Counter(order.samples_at(np.arange(lanes), deal.rows(lanes)))
+    assert dealt == Counter(order.samples_at(np.arange(streams), deal.rows(streams)))
     counts = [len(mine) for mine in shares]
     assert max(counts) - min(counts) <= 1
 
@@ -99,33 +103,33 @@ def test_shares_are_together_exactly_the_round(
     st.data(),
 )
 def test_every_lane_is_dealt_once_whatever_the_weights(
-    lanes: int, values: list[int], round_: int, max_share: float, data: st.DataObject
+    streams: int, values: list[int], round_: int, max_share: float, data: st.DataObject
 ) -> None:
-    order, everybody = StreamOrder(1, 1000, lanes, 3, 3), members(len(values))
+    order, everybody = StreamOrder(1, 1000, streams, 3, 3), members(len(values))
     busy = data.draw(st.sets(st.sampled_from(everybody.peers)))
     assignment = assigned(order, everybody, round_, values, max_share=max_share, busy=busy)
-    assert lanes_of(assignment) == Counter(range(lanes))
+    assert streams_of(assignment) == Counter(range(streams))
     # No member has both kinds, none has more than allowed, and no busy member gets more.
     free = [peer for peer in everybody.peers if peer not in busy] or list(everybody.peers)
     late = [work.peer for work in assignment.works]
     assert len(set(late)) == len(late)
     assert not set(late) & set(assignment.runs)
     assert {*late, *assignment.runs} <= set(free)
-    equal = -(-lanes // len(free))
-    most = max(int(lanes * max_share), 2 * equal) if max_share else equal
+    equal = -(-streams // len(free))
+    most = max(int(streams * max_share), 2 * equal) if max_share else equal
     assert max(sizes(everybody, assignment)) <= most
     assert all(round_ < work.due < round_ + MOST_ROUNDS for work in assignment.works)
-    assert all(work.dealt == round_ for work in assignment.works)
+    assert all(work.assigned_in == round_ for work in assignment.works)
 
 
 @given(st.integers(1, 60), st.lists(st.integers(1, 50), min_size=1, max_size=8))
-def test_nobody_could_be_done_sooner(lanes: int, values: list[int]) -> None:
+def test_nobody_could_be_done_sooner(streams: int, values: list[int]) -> None:
     """Assigning one by one from zero gives the same, and moving any stream never makes the slowest
     sooner."""
-    most = most_lanes(lanes, len(values), 1 / 3)
-    given = apportion(lanes, tuple(values), most)
+    most = max_streams(streams, len(values), 1 / 3)
+    given = apportion(streams, tuple(values), most)
     slow = [0] * len(values)
-    for _ in range(lanes):
+    for _ in range(streams):
         open_ = [index for index in range(len(values)) if slow[index] < most]
         slow[min(open_, key=lambda index: (time_of(slow[index] + 1, values[index]), index))] += 1
     assert list(given) == slow
@@ -163,7 +167,7 @@ def test_who_is_slower_than_a_sequence_a_round_has_several_rounds_time() -> None
     slow = everybody.peers[3]
     first = assigned(order, everybody, 5, values, max_share=0.5)
     (work,) = first.works
-    assert (work.peer, work.dealt, work.due) == (slow, 5, 6)
+    assert (work.peer, work.assigned_in, work.due) == (slow, 5, 6)
     assert sizes(everybody, first) == [2, 3, 2, 1]
     # Meanwhile the others have its stream, which was the last of one of them.
     second = assigned(order, everybody, 6, values, max_share=0.5, busy=[slow])
@@ -197,10 +201,10 @@ def test_a_member_keeps_its_lanes_while_a_block_lasts_and_the_remainder_goes_rou
     order, everybody = StreamOrder(9, 1000, 4, 50, 10), members(3)
     rounds = [assigned(order, everybody, round_) for round_ in range(1, 301)]
     for peer in everybody.peers:
-        lanes = [each.lanes_of(peer) for each in rounds]
+        streams = [each.streams_of(peer) for each in rounds]
         for first in range(0, 300, 50):
-            assert len(set(lanes[first : first + 50])) == 1
-        assert sorted(len(lanes_in(lanes[first])) for first in range(0, 300, 50)) == [
+            assert len(set(streams[first : first + 50])) == 1
+        assert sorted(len(lanes_in(streams[first])) for first in range(0, 300, 50)) == [
             1,
             1,
             1,
@@ -221,11 +225,11 @@ def test_a_member_trains_on_its_part_of_a_large_corpus() -> None:
     """Of 256 spans each of four members reads a quarter in an epoch, and hardly any chunk twice."""
     chunk = 16
     order, everybody = StreamOrder(1, 256 * 8 * chunk, 32, 8 * chunk, chunk), members(4)
-    deals = [StreamCursors(round_) for round_ in range(1, 8 * 8 * chunk + 1)]
-    rounds = [assigned(order, everybody, deal.round) for deal in deals]
+    begins = [StreamCursors(round_) for round_ in range(1, 8 * 8 * chunk + 1)]
+    rounds = [assigned(order, everybody, deal.round) for deal in begins]
     for peer in everybody.peers:
-        lanes = [each.lanes_of(peer) for each in rounds]
-        touched = {sample // chunk for sample in samples_of(order, deals, lanes)}
+        streams = [each.streams_of(peer) for each in rounds]
+        touched = {sample // chunk for sample in samples_of(order, begins, streams)}
         assert len(touched) == 256 * 8 / 4
 
 
@@ -259,12 +263,12 @@ def test_lanes_move_as_little_as_can_be_with_any_changes(seed: int) -> None:
     peers = list(members(12).since)
     for round_ in range(1, 12):
         everybody = Membership(since=dict.fromkeys(chance.sample(peers, chance.randint(1, 12)), 0))
-        if order.lanes < len(everybody):
+        if order.streams < len(everybody):
             before = None
             continue
         values = [chance.choice([1, 10, 40, 100]) for _ in everybody.peers]
         now = assigned(order, everybody, round_, values, before=before)
-        assert lanes_of(now) == Counter(range(order.lanes))
+        assert streams_of(now) == Counter(range(order.streams))
         if before is not None:
             had, has = (
                 {peer: len(lanes_in(own)) for peer, own in each.homes.items()}
@@ -280,6 +284,6 @@ def test_terms_of_one_lane() -> None:
     order, everybody = StreamOrder(0, 10, 1, 2, 2), members(2)
     rounds = [assigned(order, everybody, round_, [8, 1]) for round_ in range(1, 5)]
     for before, after in pairwise(rounds):
-        assert lanes_of(before) == lanes_of(after) == Counter([0])
+        assert streams_of(before) == streams_of(after) == Counter([0])
     with pytest.raises(KeyError):
         rounds[0].runs[PeerId(bytes(31) + b"x")]

@@ -15,7 +15,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.shares import first_shares, next_shares
 from distro_node.protocol.member.capacity import Capacity
 from distro_node.protocol.member.timeouts import RoundTimeouts
-from distro_node.protocol.sampling.assignment import Terms
+from distro_node.protocol.sampling.assignment import AssignmentRules
 from distro_node.protocol.sampling.member_weights import MemberWeight, next_weights
 from distro_node.protocol.sampling.sampler import StreamOrder
 from distro_node.protocol.wire.manifest import RoundSpec
@@ -53,7 +53,7 @@ class Played:
     """Results, round by round."""
 
     seconds: list[float] = field(default_factory=list)
-    lanes: list[dict[int, int]] = field(default_factory=list)
+    streams: list[dict[int, int]] = field(default_factory=list)
     """Streams by member whose update was due."""
     counted: list[dict[int, int]] = field(default_factory=list)
     """Streams by member whose update counts."""
@@ -61,13 +61,13 @@ class Played:
 
     def part(self, *who: int, last: int = 100) -> float:
         """Return the fraction of the streams that these members had in the last rounds."""
-        lanes = self.lanes[-last:]
-        dealt = sum(sum(each.values()) for each in lanes)
-        return sum(each.get(number, 0) for each in lanes for number in who) / dealt
+        streams = self.streams[-last:]
+        dealt = sum(sum(each.values()) for each in streams)
+        return sum(each.get(number, 0) for each in streams for number in who) / dealt
 
     def late(self, who: int, last: int = 100) -> float:
         """Return the fraction of a member's updates that did not count in the last rounds."""
-        pairs = list(zip(self.lanes[-last:], self.counted[-last:], strict=True))
+        pairs = list(zip(self.streams[-last:], self.counted[-last:], strict=True))
         due = [pair for pair in pairs if who in pair[0]]
         return sum(who not in counted for _, counted in due) / len(due)
 
@@ -77,7 +77,7 @@ def play(
     claims: dict[int, Claim] | None = None,
     *,
     rounds: int = 200,
-    lanes: int = 240,
+    streams: int = 240,
     max_share: float = 1 / 3,
     later: Callable[[int], list[float]] | None = None,
     idle: tuple[int, ...] = (),
@@ -90,8 +90,8 @@ def play(
     long."""
     peers = sorted(PeerId(bytes([n % 256, n // 256]) * 16) for n in range(len(speeds)))
     everybody = Membership(since=dict.fromkeys(peers, 0))
-    spec = RoundSpec(sequences=lanes, max_share=max_share, collect_min_seconds=0.1)
-    terms = Terms(StreamOrder(1, 1_000_000, lanes, 1000, 10), max_share, bool)
+    spec = RoundSpec(sequences=streams, max_share=max_share, collect_min_seconds=0.1)
+    rules = AssignmentRules(StreamOrder(1, 1_000_000, streams, 1000, 10), max_share, bool)
     pacing, played = RoundTimeouts(spec), Played()
     measured = [Capacity() for _ in peers]
 
@@ -99,7 +99,7 @@ def play(
         return (sequences / true[number] + (overhead or 0.0)) * hindered(round_, number)
 
     empty = Record(0, RecordId(bytes(32)), 0, (), (), (), None)
-    shares, _ = next_shares(terms, first_shares(everybody), empty, everybody, False)
+    shares, _ = next_shares(rules, first_shares(everybody), empty, everybody, False)
     begun: dict[tuple[int, int], float] = {}
     now = 0.0
     for round_ in range(1, rounds + 1):
@@ -108,9 +108,9 @@ def play(
         due: dict[int, int] = {}
         for number, peer in enumerate(peers):
             for work in shares.works:
-                if work.peer == peer and work.dealt == round_:
+                if work.peer == peer and work.assigned_in == round_:
                     begun[number, work.due] = now
-            run = shares.dealt[0].runs.get(peer)
+            run = shares.assignments[0].runs.get(peer)
             if run is not None:
                 due[number] = sum(map(len, run))
                 took = seconds_of(due[number], number, round_)
@@ -139,7 +139,7 @@ def play(
             for n in sorted(counted)
         )
         record = Record(round_, RecordId(bytes(32)), 0, entries, (), (), None)
-        shares, _ = next_shares(terms, shares, record, everybody, False)
+        shares, _ = next_shares(rules, shares, record, everybody, False)
         pacing.record_round(
             arrivals=[arrivals[n] for n in counted],
             members=len(due),
@@ -148,7 +148,7 @@ def play(
         )
         now += seconds
         played.seconds.append(seconds)
-        played.lanes.append(due)
+        played.streams.append(due)
         played.counted.append(counted)
         played.deadlines.append(deadline)
     return played
@@ -196,7 +196,7 @@ def test_who_is_a_thousandth_as_fast_counts_now_and_then() -> None:
     """Its update counts in the round for which the stream was lent, and it is late in no other."""
     played = play([10.0, 10.0, 10.0, 10.0, 0.05], rounds=600)
     assert of_late(played.seconds) < 1.1 * 240 / 40
-    due = [4 in each for each in played.lanes[-300:]]
+    due = [4 in each for each in played.streams[-300:]]
     assert 5 <= sum(due) <= 150
     assert played.late(4, last=300) <= 0.1
 
@@ -225,7 +225,7 @@ def test_a_single_liar_moves_nobodys_deadline() -> None:
 def test_who_claims_nothing_has_little_to_do_and_little_to_say() -> None:
     played = play([4.0] * 6, {0: is_modest}, rounds=300)
     assert played.part(0) < 0.01
-    assert sum(0 in each for each in played.lanes[-64:]) <= 4
+    assert sum(0 in each for each in played.streams[-64:]) <= 4
     # The others continue as if it were absent.
     assert of_late(played.seconds) < 1.1 * 240 / 20
     # A member that states no capacity keeps its initial weight.
@@ -242,45 +242,45 @@ def test_one_that_oscillates_is_worse_off_than_one_that_does_not() -> None:
 def test_fewer_than_a_third_who_claim_everything() -> None:
     """Nineteen of sixty, no faster than others: they are late, and honest members never are."""
     claims: dict[int, Claim] = dict.fromkeys(range(19), boasts)
-    played = play([4.0] * 60, claims, lanes=600, rounds=150)
+    played = play([4.0] * 60, claims, streams=600, rounds=150)
     assert all(played.late(n) == 0 for n in range(19, 60))
     assert played.part(*range(19)) < 2 * 19 / 60
-    assert of_late(played.deadlines) < 1.25 * of_late(play([4.0] * 60, lanes=600).deadlines)
+    assert of_late(played.deadlines) < 1.25 * of_late(play([4.0] * 60, streams=600).deadlines)
 
 
 def test_fifty_of_sixty_who_claim_everything_and_do_nothing() -> None:
     """They grow step by step, none has more than a third, and each round is assigned completely."""
     claims: dict[int, Claim] = dict.fromkeys(range(50), boasts)
     idle = tuple(range(50))
-    played = play([4.0] * 60, claims, idle=idle, lanes=600, rounds=60)
-    for before, each in pairwise(played.lanes):
+    played = play([4.0] * 60, claims, idle=idle, streams=600, rounds=60)
+    for before, each in pairwise(played.streams):
         assert max(each.values()) <= 200
-        assert all(lanes <= 1.5 * before.get(n, 600) + 1 for n, lanes in each.items())
+        assert all(streams <= 1.5 * before.get(n, 600) + 1 for n, streams in each.items())
     # Five of sixty have at most a third each, and the honest members have the rest.
     few: dict[int, Claim] = dict.fromkeys(range(5), boasts)
-    played = play([4.0] * 60, few, idle=tuple(range(5)), lanes=600, rounds=60)
-    assert max(max(each.values()) for each in played.lanes) <= 200
+    played = play([4.0] * 60, few, idle=tuple(range(5)), streams=600, rounds=60)
+    assert max(max(each.values()) for each in played.streams) <= 200
     # If they compute honestly, they are late at once, and each late update halves their share.
-    assert max(play([4.0] * 60, few, lanes=600, rounds=60).lanes[-1].values()) <= 40
+    assert max(play([4.0] * 60, few, streams=600, rounds=60).streams[-1].values()) <= 40
 
 
-@pytest.mark.parametrize("lanes", [16, 24, 240])
+@pytest.mark.parametrize("streams", [16, 24, 240])
 @pytest.mark.parametrize(
     ("overhead", "slower"), [(0.0, 4.0), (0.0, 12.0), (2.0, 12.0), (10.0, 4.0)]
 )
 def test_an_equal_member_finds_its_share_within_ten_rounds_of_being_on_time(
-    lanes: int, overhead: float, slower: float
+    streams: int, overhead: float, slower: float
 ) -> None:
     """Its computer had other work for forty rounds. An update takes as long as `overhead` sequences
     more than it has: with a small share a member must not look slow because of them."""
     played = play(
-        [lanes / 8.0] * 3,
-        lanes=lanes,
-        overhead=overhead * 8 / lanes,
+        [streams / 8.0] * 3,
+        streams=streams,
+        overhead=overhead * 8 / streams,
         hindered=lambda round_, number: slower if number == 2 and round_ <= 40 else 1.0,
         rounds=80,
     )
-    shares = [each.get(2, 0) / lanes for each in played.lanes]
+    shares = [each.get(2, 0) / streams for each in played.streams]
     assert statistics.mean(shares[20:40]) < 0.12
     # The first update may have been begun before.
     on_time = [n for n, each in enumerate(played.counted) if n >= 40 and 2 in each][1]
@@ -294,7 +294,7 @@ def test_being_late_now_and_then_does_not_cost_a_member_its_share(seed: int) -> 
     chance = Random(seed)
     played = play(
         [3.0] * 3,
-        lanes=24,
+        streams=24,
         hindered=lambda _, number: 10.0 if number == 2 and chance.random() < 0.1 else 1.0,
         rounds=200,
     )

@@ -17,18 +17,18 @@ from simulation.toy import toy_manifest
 
 def first_places(order: StreamOrder, count: int) -> list[int]:
     """Return the samples at the first `count` places of the endless sequence, epoch after epoch."""
-    window, inside = np.divmod(np.arange(count), order.lanes * order.span)
-    lanes, row = np.divmod(inside, order.span)
-    return order.samples_at(lanes, window * order.span + row)
+    window, inside = np.divmod(np.arange(count), order.streams * order.span)
+    streams, row = np.divmod(inside, order.span)
+    return order.samples_at(streams, window * order.span + row)
 
 
-def corpus(samples: int, lanes: int, length: int = 100) -> Manifest:
+def corpus(samples: int, streams: int, length: int = 100) -> Manifest:
     manifest = toy_manifest(samples=samples)
     shard = replace(manifest.data.shards[0], tokens=length * samples + 1)
     return replace(
         manifest,
         data=replace(manifest.data, sequence_length=length, token_bytes=2, shards=(shard,)),
-        rounds=replace(manifest.rounds, sequences=lanes),
+        rounds=replace(manifest.rounds, sequences=streams),
     )
 
 
@@ -41,9 +41,9 @@ def corpus(samples: int, lanes: int, length: int = 100) -> Manifest:
     st.integers(1, 300),
 )
 def test_an_epoch_visits_every_sample_once(
-    seed: int, samples: int, lanes: int, span: int, mixed: int
+    seed: int, samples: int, streams: int, span: int, mixed: int
 ) -> None:
-    order = StreamOrder(seed, samples, lanes, min(span, samples), mixed)
+    order = StreamOrder(seed, samples, streams, min(span, samples), mixed)
     visited = first_places(order, 3 * samples)
     for epoch in range(3):
         mine = visited[epoch * samples : (epoch + 1) * samples]
@@ -53,13 +53,13 @@ def test_an_epoch_visits_every_sample_once(
 @settings(deadline=None)
 @given(st.integers(20, 80), st.integers(1, 10), st.integers(1, 20), st.integers(1, 12))
 def test_rows_of_all_lanes_are_places_of_the_sequence(
-    samples: int, lanes: int, rows: int, span: int
+    samples: int, streams: int, rows: int, span: int
 ) -> None:
     """Whole windows of rows cover the first places of the sequence, each once."""
-    order = StreamOrder(5, samples, lanes, min(span, samples), span)
+    order = StreamOrder(5, samples, streams, min(span, samples), span)
     rows = -(-rows // order.span) * order.span
-    row, lane = np.divmod(np.arange(rows * lanes), lanes)
-    assert sorted(order.samples_at(lane, row)) == sorted(first_places(order, rows * lanes))
+    row, stream = np.divmod(np.arange(rows * streams), streams)
+    assert sorted(order.samples_at(stream, row)) == sorted(first_places(order, rows * streams))
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
@@ -72,19 +72,19 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
 
 
 def test_a_small_corpus_is_read_from_everywhere_in_random_order() -> None:
-    order = order_of(corpus(10_000, lanes=16))
+    order = order_of(corpus(10_000, streams=16))
     assert (order.span, order.mixed) == (625, 625)
     rounds = [order.samples_at(np.arange(16), np.full(16, row)) for row in range(625)]
     # A round has a sample of every sixteenth of the corpus, and a stream's reads jump about in it.
     for samples in rounds:
         assert sorted(sample // 625 for sample in samples) == list(range(16))
-    lane = [samples[3] % 625 for samples in rounds]
-    assert sorted(lane) == list(range(625))
+    stream = [samples[3] % 625 for samples in rounds]
+    assert sorted(stream) == list(range(625))
     # A random order gives 1 and 2 in expectation, with a Poisson spread.
-    assert sum(place == index for place, index in enumerate(lane)) < 10
-    assert sum(abs(a - b) == 1 for a, b in pairwise(lane)) < 15
+    assert sum(place == index for place, index in enumerate(stream)) < 10
+    assert sum(abs(a - b) == 1 for a, b in pairwise(stream)) < 15
     # Each half of the rows draws evenly from each half of the span: 156 ± 6.
-    assert abs(sum(place < 312 for place in lane[:312]) - 156) < 40
+    assert abs(sum(place < 312 for place in stream[:312]) - 156) < 40
 
 
 def test_a_lane_of_a_large_corpus_reads_chunk_by_chunk() -> None:
@@ -92,11 +92,11 @@ def test_a_lane_of_a_large_corpus_reads_chunk_by_chunk() -> None:
     has samples, and in a span for eight times as long."""
     length = 2048
     chunk = CHUNK_BYTES // (length * 2)
-    order = order_of(corpus(20_000_000, lanes=64, length=length))
+    order = order_of(corpus(20_000_000, streams=64, length=length))
     assert (order.span, order.mixed) == (SPAN_CHUNKS * chunk, chunk)
-    for lane in (0, 17, 63):
+    for stream in (0, 17, 63):
         rows = np.arange(2 * order.span)
-        samples = np.array(order.samples_at(np.full(len(rows), lane), rows))
+        samples = np.array(order.samples_at(np.full(len(rows), stream), rows))
         for part in samples.reshape(-1, chunk):
             assert part.max() - part.min() == chunk - 1
             assert (np.diff(part) != 1).mean() > 0.98
@@ -109,7 +109,7 @@ def test_a_lane_of_a_large_corpus_reads_chunk_by_chunk() -> None:
 
 
 def test_fewer_samples_than_lanes() -> None:
-    order = order_of(corpus(5, lanes=8))
+    order = order_of(corpus(5, streams=8))
     assert (order.span, order.mixed) == (1, 1)
     assert sorted(first_places(order, 15)) == sorted(list(range(5)) * 3)
 
@@ -123,20 +123,20 @@ def test_a_large_corpus_costs_nothing() -> None:
 
 
 def test_frozen_order() -> None:
-    lanes, rows = np.arange(8), np.full(8, 3)
-    found = StreamOrder(7, 1000, 8, 125, 50).samples_at(lanes, rows)
+    streams, rows = np.arange(8), np.full(8, 3)
+    found = StreamOrder(7, 1000, 8, 125, 50).samples_at(streams, rows)
     assert found == [4, 168, 891, 375, 647, 284, 509, 770]
-    found = StreamOrder(7, 1003, 8, 40, 16).samples_at(lanes, rows * 1000 + lanes)
+    found = StreamOrder(7, 1003, 8, 40, 16).samples_at(streams, rows * 1000 + streams)
     assert found == [600, 843, 367, 528, 447, 2, 684, 214]
 
 
 @pytest.mark.parametrize(
     ("wrong", "what"),
-    [({"samples": 0}, "samples"), ({"seed": -1}, "seed"), ({"lanes": 0}, "at least one"),
+    [({"samples": 0}, "samples"), ({"seed": -1}, "seed"), ({"streams": 0}, "at least one"),
      ({"span": 101}, "at most the whole corpus"), ({"mixed": 0}, "at least one")],
 )  # fmt: skip
 def test_what_is_refused(wrong: dict[str, int], what: str) -> None:
-    right = {"seed": 0, "samples": 100, "lanes": 4, "span": 25, "mixed": 25}
+    right = {"seed": 0, "samples": 100, "streams": 4, "span": 25, "mixed": 25}
     StreamOrder(**right)
     with pytest.raises(ValueError, match=what):
         StreamOrder(**(right | wrong))

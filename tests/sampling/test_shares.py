@@ -23,7 +23,7 @@ from distro_node.protocol.member.member import Member
 from distro_node.protocol.member.replica import Replica
 from distro_node.protocol.member.update_collection import HeldUpdates
 from distro_node.protocol.sampling import assignment, member_weights, update_weights
-from distro_node.protocol.sampling.assignment import Assignment, Terms
+from distro_node.protocol.sampling.assignment import Assignment, AssignmentRules
 from distro_node.protocol.sampling.member_weights import MemberWeight
 from distro_node.protocol.sampling.sampler import StreamOrder
 from distro_node.protocol.wire.errors import ProtocolError
@@ -151,14 +151,16 @@ def test_a_minority_does_not_set_the_scale() -> None:
 # Streams
 
 
-def _terms(lanes: int, max_share: float = 0.5, trains: Callable[[int], bool] = bool) -> Terms:
-    return Terms(StreamOrder(1, 100_000, lanes, 1000, 10), max_share, trains)
+def _terms(
+    streams: int, max_share: float = 0.5, trains: Callable[[int], bool] = bool
+) -> AssignmentRules:
+    return AssignmentRules(StreamOrder(1, 100_000, streams, 1000, 10), max_share, trains)
 
 
-def _assigned(terms: Terms, values: Sequence[int], round_: int = 1) -> Assignment:
+def _assigned(rules: AssignmentRules, values: Sequence[int], round_: int = 1) -> Assignment:
     everybody = Membership(since=dict.fromkeys(PEERS[: len(values)], 0))
     given = {peer: MemberWeight(value) for peer, value in zip(PEERS, values, strict=False)}
-    return assignment.assign(terms, everybody, given, (), None, round_)
+    return assignment.assign(rules, everybody, given, (), None, round_)
 
 
 def test_nobody_has_more_than_its_part() -> None:
@@ -175,7 +177,7 @@ def test_a_slow_one_of_three_has_less() -> None:
 def test_who_needs_longer_has_longer() -> None:
     """A fifth of a sequence a round: five rounds."""
     works = _assigned(_terms(40), [200, 200, 200, 2]).works
-    assert [work.due - work.dealt > 2 for work in works] == [True]
+    assert [work.due - work.assigned_in > 2 for work in works] == [True]
 
 
 def test_nobody_has_for_ever() -> None:
@@ -195,14 +197,14 @@ def test_nothing_is_due_behind_the_end() -> None:
 def test_lanes_stay_where_they_are() -> None:
     everybody = Membership(since=dict.fromkeys(PEERS[:4], 0))
     before = _assigned(_terms(40), [100] * 4)
-    lanes = dict.fromkeys(PEERS[:4], MemberWeight(100)) | {PEERS[0]: MemberWeight(50)}
-    after = assignment.assign(_terms(40), everybody, lanes, (), before, 2)
+    streams = dict.fromkeys(PEERS[:4], MemberWeight(100)) | {PEERS[0]: MemberWeight(50)}
+    after = assignment.assign(_terms(40), everybody, streams, (), before, 2)
     kept = [set(_flat(before.runs[peer])) <= set(_flat(after.runs[peer])) for peer in PEERS[1:4]]
     assert all(kept)
 
 
-def _flat(lanes: Sequence[range]) -> list[int]:
-    return [lane for run in lanes for lane in run]
+def _flat(streams: Sequence[range]) -> list[int]:
+    return [stream for run in streams for stream in run]
 
 
 # Chains
@@ -213,22 +215,22 @@ def _swarm_with_a_slow_one(**changes: Any) -> tuple[Chain, PeerId]:
     has one of 16 streams; and that member."""
     chain = Chain(4, sequences=16, max_share=0.5, **changes)
     slow = chain.membership.peers[-1]
-    while not chain.ledger.dealing.shares(chain.round).works:
-        due = chain.ledger.dealing.due(chain.round)
+    while not chain.ledger.assignments.shares(chain.round).works:
+        due = chain.ledger.assignments.due(chain.round)
         capacities = {peer: 10 if peer == slow else 1000 for peer in due}
         chain.grow(updates=[chain.update(p, capacity=c) for p, c in sorted(capacities.items())])
     return chain, slow
 
 
-def _goes_on(chain: Chain, slow: PeerId, *, counted: bool = True) -> None:
-    due = [peer for peer in chain.ledger.dealing.due(chain.round) if counted or peer != slow]
+def _continues(chain: Chain, slow: PeerId, *, counted: bool = True) -> None:
+    due = [peer for peer in chain.ledger.assignments.due(chain.round) if counted or peer != slow]
     chain.grow(updates=[chain.update(p, capacity=10 if p == slow else 1000) for p in sorted(due)])
 
 
 def test_an_update_counts_where_it_is_due() -> None:
     chain, slow = _swarm_with_a_slow_one()
     everybody = [chain.update(peer, capacity=10) for peer in chain.membership.peers]
-    assert slow not in chain.ledger.dealing.due(chain.round)
+    assert slow not in chain.ledger.assignments.due(chain.round)
     with pytest.raises(ProtocolError):
         chain.grow(updates=everybody)
 
@@ -245,30 +247,30 @@ def test_what_is_not_due_is_not_taken_in() -> None:
 
 def test_who_is_at_work_is_not_late() -> None:
     chain, slow = _swarm_with_a_slow_one()
-    before = chain.ledger.dealing.shares(chain.round).weights[slow]
-    (work,) = chain.ledger.dealing.shares(chain.round).works
+    before = chain.ledger.assignments.shares(chain.round).weights[slow]
+    (work,) = chain.ledger.assignments.shares(chain.round).works
     while chain.round < work.due:
-        _goes_on(chain, slow)
-    assert work.due > work.dealt + 1
-    after = chain.ledger.dealing.shares(chain.round).weights[slow]
+        _continues(chain, slow)
+    assert work.due > work.assigned_in + 1
+    after = chain.ledger.assignments.shares(chain.round).weights[slow]
     assert (after.value, after.missed) == (before.value, before.missed)
 
 
 def test_what_was_lent_and_not_trained_is_dealt_again() -> None:
     chain, slow = _swarm_with_a_slow_one()
-    (work,) = chain.ledger.dealing.shares(chain.round).works
-    row = int(chain.ledger.deal(work.dealt).rows(16)[work.lane])
+    (work,) = chain.ledger.assignments.shares(chain.round).works
+    row = int(chain.ledger.deal(work.assigned_in).rows(16)[work.stream])
     while chain.round <= work.due:
-        _goes_on(chain, slow, counted=False)
-    assert int(chain.ledger.deal(chain.round).rows(16)[work.lane]) == row
+        _continues(chain, slow, counted=False)
+    assert int(chain.ledger.deal(chain.round).rows(16)[work.stream]) == row
 
 
 def test_what_is_lent_to_who_departs_is_dealt_again() -> None:
     chain, slow = _swarm_with_a_slow_one()
-    (work,) = chain.ledger.dealing.shares(chain.round).works
-    row = int(chain.ledger.deal(work.dealt).rows(16)[work.lane])
+    (work,) = chain.ledger.assignments.shares(chain.round).works
+    row = int(chain.ledger.deal(work.assigned_in).rows(16)[work.stream])
     chain.grow(departed=[chain.leave(slow)])
-    assert int(chain.ledger.deal(chain.round).rows(16)[work.lane]) == row
+    assert int(chain.ledger.deal(chain.round).rows(16)[work.stream]) == row
 
 
 def test_who_returns_computes_what_it_is_dealt_then() -> None:
@@ -288,7 +290,7 @@ def test_who_returns_computes_what_it_is_dealt_then() -> None:
     second = _told(effects)
     announced = [each for each in effects if isinstance(each, Publish) and each.durable]
     late = member.handle(_made(first), 0.0)
-    assert second.dealt > first.dealt
+    assert second.assigned_in > first.assigned_in
     assert not announced
     assert not late
 
@@ -298,7 +300,7 @@ def _told(effects: Iterable[Effect]) -> Train:
 
 
 def _made(told: Train) -> Trained:
-    return Trained(told.round, told.dealt, ContentId(bytes(32)), 1000, 500, 2.5)
+    return Trained(told.round, told.assigned_in, ContentId(bytes(32)), 1000, 500, 2.5)
 
 
 def _applies(member: Member, chain: Chain) -> list[Effect]:
@@ -334,9 +336,9 @@ def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId,
     """Return the update weights of the record in which a sequence over several rounds counts, and its
     author."""
     chain, slow = _swarm_with_a_slow_one(optimizer=spec)
-    (work,) = chain.ledger.dealing.shares(chain.round).works
+    (work,) = chain.ledger.assignments.shares(chain.round).works
     while chain.round <= work.due:
-        _goes_on(chain, slow)
+        _continues(chain, slow)
     replica = Replica(slow, 1000)
     replica.loaded(work.due - 1, FINGERPRINT, None)
     held, record = HeldUpdates(), chain.ledger[work.due].record
@@ -347,7 +349,7 @@ def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId,
 
 def test_a_sequence_over_several_rounds_is_one() -> None:
     """The others have five each, and are weighted by the share behind this record."""
-    counts, slow = _counts_when_the_slow_one_is_done(OptimizerSpec(say="share"))
+    counts, slow = _counts_when_the_slow_one_is_done(OptimizerSpec(update_weight="share"))
     assert counts.pop(slow) == 1
     assert set(counts.values()) == {2}
 

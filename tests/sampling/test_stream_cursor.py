@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from distro_node.protocol.sampling.assignment import Terms, assign
+from distro_node.protocol.sampling.assignment import AssignmentRules, assign
 from distro_node.protocol.sampling.member_weights import MemberWeight
 from distro_node.protocol.sampling.sampler import StreamOrder
 from distro_node.protocol.sampling.stream_cursor import StreamCursors
@@ -26,33 +26,40 @@ def test_every_row_of_a_lane_is_trained_once_with_churn(seed: int, ahead: bool) 
     """Members join, leave and fail at random; some rounds count no update, some have fewer streams than
     members. Then the failures stop: every row assigned so far was trained once, in each stream."""
     chance = random.Random(seed)
-    lanes = chance.choice([1, 5, 16, 32, 61])
-    order = StreamOrder(7, 1000, lanes, chance.choice([1, 7, 16]), 16)
+    streams = chance.choice([1, 5, 16, 32, 61])
+    order = StreamOrder(7, 1000, streams, chance.choice([1, 7, 16]), 16)
     trained: Counter[tuple[int, int]] = Counter()
-    deals = [StreamCursors(1)]
+    begins = [StreamCursors(1)]
     if ahead:
-        deals.append(deals[0].then(deals[0], [], lanes))
+        begins.append(begins[0].then(begins[0], [], streams))
     for round_ in range(1, 200):
         membership = Membership(
             since=dict.fromkeys(chance.sample(EVERYBODY, chance.randint(1, 30)), 0)
         )
         failing = chance.choice([0.0, 0.1, 0.5, 1.0]) if round_ < 150 else 0.0
         counted = {peer for peer in membership.peers if chance.random() >= failing}
-        deal = deals.pop(0)
-        rows = deal.rows(lanes).tolist()
-        terms, weights = Terms(order, 1 / 3, bool), dict.fromkeys(membership.peers, MemberWeight())
-        runs = assign(terms, membership, weights, (), None, round_).runs
+        deal = begins.pop(0)
+        rows = deal.rows(streams).tolist()
+        rules, weights = (
+            AssignmentRules(order, 1 / 3, bool),
+            dict.fromkeys(membership.peers, MemberWeight()),
+        )
+        runs = assign(rules, membership, weights, (), None, round_).runs
         for peer in counted:
-            trained.update((lane, rows[lane]) for run in runs.get(peer, ()) for lane in run)
+            trained.update((stream, rows[stream]) for run in runs.get(peer, ()) for stream in run)
         lost = [run for peer, own in runs.items() if peer not in counted for run in own]
-        deals.append((deals[-1] if deals else deal).then(deal, lost, lanes))
+        begins.append((begins[-1] if begins else deal).then(deal, lost, streams))
         # An assigned sample is trained or in progress, at any time.
         under_way = {
-            (lane, row) for each in deals for lane, row in enumerate(each.rows(lanes).tolist())
+            (stream, row)
+            for each in begins
+            for stream, row in enumerate(each.rows(streams).tolist())
         }
-        assert len(under_way) == len(deals) * lanes
+        assert len(under_way) == len(begins) * streams
         dealt = {
-            (lane, row) for lane, end in enumerate(deals[-1].fresh(lanes)) for row in range(end)
+            (stream, row)
+            for stream, end in enumerate(begins[-1].fresh(streams))
+            for row in range(end)
         }
         assert set(trained) | under_way == dealt
         assert not set(trained) & under_way
@@ -109,31 +116,31 @@ def test_the_ledger_knows_it_of_every_round(overlap: bool) -> None:
     for round_ in range(1, 6):
         some = [chain.update(peer) for peer in chain.membership.peers if peer != absent]
         if round_ % 2:
-            lost += ledger.dealing.assignment(round_).runs[absent]
+            lost += ledger.assignments.assignment(round_).runs[absent]
         chain.grow(updates=some if round_ % 2 else None)
     last = ledger.deal(6 + overlap)
     expected = np.zeros(64, int)
-    for lanes in lost:
-        expected[lanes.start : lanes.stop] += 1
+    for streams in lost:
+        expected[streams.start : streams.stop] += 1
     # Each of three lost samples was assigned again, or is now, so its stream is that far behind.
     assert (6 + overlap - last.fresh(64)).tolist() == expected.tolist()
     shorter = ledger.truncated(3)
     for number in range(1, 4 + overlap):
         assert shorter.deal(number) == ledger.deal(number)
-    assert len(ledger.truncated(0).dealing._deals) == 1 + overlap
+    assert len(ledger.truncated(0).assignments._cursors) == 1 + overlap
 
 
 def test_what_was_dealt_long_ago_is_given_as_soon_as_its_lane_can() -> None:
     """Stream 1 lost the sample of row 0, which a member had three rounds for, and in the same round the
     sample assigned meanwhile: both are assigned again, one after the other."""
-    deals = [StreamCursors(1)]
+    begins = [StreamCursors(1)]
     for _ in range(2):
-        deals.append(deals[-1].then(deals[-1], [], 2))
-    fourth = deals[2].then(deals[2], [range(1, 2)], 2, [(1, 0)])
+        begins.append(begins[-1].then(begins[-1], [], 2))
+    fourth = begins[2].then(begins[2], [range(1, 2)], 2, [(1, 0)])
     assert (fourth.rows(2).tolist(), fourth.owed) == ([3, 2], ((1, 0),))
     fifth = fourth.then(fourth, [], 2)
     assert (fifth.rows(2).tolist(), fifth.owed) == ([4, 0], ())
     # Then it continues with samples that were never assigned.
     assert fifth.then(fifth, [], 2).rows(2).tolist() == [5, 3]
     # If no other sample was lost, it is assigned at once.
-    assert deals[2].then(deals[2], [], 2, [(0, 0)]).rows(2).tolist() == [0, 3]
+    assert begins[2].then(begins[2], [], 2, [(0, 0)]).rows(2).tolist() == [0, 3]

@@ -9,8 +9,14 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.member.effects import Apply
 from distro_node.protocol.member.replica import Replica
 from distro_node.protocol.member.update_collection import HeldUpdates
-from distro_node.protocol.sampling.update_weights import MOST, NEWCOMERS, by_share, of_checked, once
-from distro_node.protocol.wire.manifest import OptimizerSpec, Say
+from distro_node.protocol.sampling.update_weights import (
+    MOST,
+    NEWCOMERS,
+    audited_weights,
+    by_share,
+    once,
+)
+from distro_node.protocol.wire.manifest import OptimizerSpec, UpdateWeightRule
 from simulation.chain import FINGERPRINT, Chain
 from simulation.toy import INITIAL, next_parameters
 
@@ -68,13 +74,13 @@ def test_fewer_than_a_third_who_claim_everything_say_less_than_the_others(member
     assert sum(counts[:liars]) == 2 * liars < sum(counts[liars:]) == members - liars
 
 
-def chain_of(say: Say, rounds: int = 40) -> Chain:
+def chain_of(say: UpdateWeightRule, rounds: int = 40) -> Chain:
     """Return a chain of four members, one of which needs several rounds for a sequence, and one does
     twice the work of the other two."""
-    chain = Chain(4, sequences=16, max_share=0.5, optimizer=OptimizerSpec(say=say))
+    chain = Chain(4, sequences=16, max_share=0.5, optimizer=OptimizerSpec(update_weight=say))
     slow, *_, fast = chain.membership.peers
     while chain.round < rounds:
-        due = sorted(chain.ledger.dealing.due(chain.round))
+        due = sorted(chain.ledger.assignments.due(chain.round))
         stated = {slow: 10, fast: 2000}
         chain.grow(updates=[chain.update(p, capacity=stated.get(p, 1000)) for p in due])
     return chain
@@ -91,7 +97,7 @@ def test_counts_follow_what_was_dealt() -> None:
         )
         dealt = {peer: len(chain.ledger.share(round_, peer) or ()) for peer in counts}
         assert counts == by_share(dealt)
-        assert dealt == dict(chain.ledger.dealing.shares(round_).sequences)
+        assert dealt == dict(chain.ledger.assignments.shares(round_).sequences)
         if slow in counts and round_ > 10:
             # A sequence over several rounds is one sequence.
             assert (dealt[slow], counts[slow], counts[fast]) == (1, 1, 2)
@@ -140,7 +146,7 @@ def test_those_without_votes_have_a_third_of_the_say_together() -> None:
     voters, new = set(PEERS[:4]), set(PEERS[4:])
     heard = set()
     for number in range(40):
-        found = of_checked(counts, voters, set(), b"round %d" % number)
+        found = audited_weights(counts, voters, set(), b"round %d" % number)
         assert all(found[peer] == 2 for peer in voters)
         assert sum(found[peer] for peer in new) == 4
         heard |= {peer for peer in new if found[peer]}
@@ -150,17 +156,17 @@ def test_those_without_votes_have_a_third_of_the_say_together() -> None:
 
 def test_however_many_come_they_have_no_more() -> None:
     crowd = [PeerId(number.to_bytes(32, "big")) for number in range(500, 1500)]
-    found = of_checked(dict.fromkeys([PEERS[0], *crowd], 1), {PEERS[0]}, set(), b"")
+    found = audited_weights(dict.fromkeys([PEERS[0], *crowd], 1), {PEERS[0]}, set(), b"")
     assert found[PEERS[0]] == 1
     assert sum(found[peer] for peer in crowd) == NEWCOMERS
 
 
 def test_who_is_left_out_counts_not_at_all_with_votes_or_without() -> None:
-    found = of_checked(dict.fromkeys(PEERS[:4], 1), set(PEERS[:3]), {PEERS[0], PEERS[3]}, b"")
+    found = audited_weights(dict.fromkeys(PEERS[:4], 1), set(PEERS[:3]), {PEERS[0], PEERS[3]}, b"")
     assert list(found.values()) == [0, 1, 1, 0]
 
 
 def test_where_nobody_has_votes_all_count_as_before() -> None:
     counts = {PEERS[0]: 1, PEERS[1]: 2, PEERS[2]: 2}
-    assert of_checked(counts, set(), set(), b"") == counts
-    assert of_checked({}, set(PEERS), set(), b"") == {}
+    assert audited_weights(counts, set(), set(), b"") == counts
+    assert audited_weights({}, set(PEERS), set(), b"") == {}

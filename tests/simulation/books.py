@@ -32,7 +32,7 @@ from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.messages import Record, RecordId
 from simulation.scores import Scores
 
-# Private here: `_accounts`, `_looked`: every field of an account is compared.
+# Private here: `_states`, `_looked`: every field of an account is compared.
 
 IDLE_ROUNDS = FRESH + OPEN
 """An audit is recorded within `FRESH` rounds of the audited one and settled within `OPEN` more. A member
@@ -69,23 +69,23 @@ class Books:
 
     def add(self, ledger: Ledger) -> str:
         """Check a chain that ends with a new record. Return the error; usually the empty string."""
-        work, record = ledger.work, ledger[len(ledger) - 1].record
+        work, record = ledger.audits, ledger[len(ledger) - 1].record
         if work is None or record.id in self._after:
             return ""
-        self._after[record.id] = fingerprint(work.accounts)
-        self._votes[record.id] = votes = dict(work.accounts.votes)
+        self._after[record.id] = fingerprint(work.reputation)
+        self._votes[record.id] = votes = dict(work.reputation.votes)
         pages = self._pages_after(record, ledger, work)
         self._pages[record.id] = pages
         return self._votes_are_earned(votes, pages, ledger) or self._standings_are_just(
-            work.accounts, pages
+            work.reputation, pages
         )
 
     def compare(self, ledger: Ledger) -> str:
         """Compare a member's accounts, which it has built up itself, with those of the records."""
-        work = ledger.work
+        work = ledger.audits
         if work is None:
             return ""
-        if fingerprint(work.accounts) != self._after.get(ledger.head):
+        if fingerprint(work.reputation) != self._after.get(ledger.head):
             return f"it has other accounts after {len(ledger)} rounds"
         # Another round each time.
         earlier = int.from_bytes(ledger.head[:4], "big") % len(ledger)
@@ -96,13 +96,13 @@ class Books:
 
     def compare_again(self, ledger: Ledger) -> str:
         """Compare accounts that are recomputed for an earlier record."""
-        if ledger.work is None:
+        if ledger.audits is None:
             return ""
         length = 1 + int.from_bytes(ledger.head[4:8], "big") % len(ledger)
         shorter = ledger.truncated(length)
         known = self._after.get(shorter.head)
-        assert shorter.work is not None  # as in the ledger that it was cut from
-        if known is not None and fingerprint(shorter.work.accounts) != known:
+        assert shorter.audits is not None  # as in the ledger that it was cut from
+        if known is not None and fingerprint(shorter.audits.reputation) != known:
             return f"cut to {length} rounds it has other accounts"
         return ""
 
@@ -112,14 +112,14 @@ class Books:
         self, record: Record, ledger: Ledger, work: AuditLedger
     ) -> Mapping[PeerId, _Page]:
         pages = dict(self._pages.get(record.parent, {}))
-        sizes = ledger.dealing.shares(record.round).sequences if record.updates else {}
+        sizes = ledger.assignments.shares(record.round).sequences if record.updates else {}
         lying = {peer for peer in work.votes(record.round) if not self._honest(peer)}
         for entry in record.updates:
             page = pages.get(entry.peer, _Page())
             real = set(self._scores.samples(entry.update))
             worked = bool(real.intersection(ledger.share(record.round, entry.peer) or ()))
-            seen = entry.peer in work.dealt(record.round)
-            counts = seen and work.accounts.counts(entry.peer)
+            seen = entry.peer in work.share_sizes(record.round)
+            counts = seen and work.reputation.counts(entry.peer)
             pages[entry.peer] = replace(
                 page,
                 sequences=page.sequences + seen * sizes[entry.peer],
@@ -127,14 +127,14 @@ class Books:
                 worked=page.worked or worked,
                 idle=0 if worked or not counts else page.idle + (not lying - {entry.peer}),
             )
-        for look in record.looks:
-            drawn = work.drawn(look.checker, look.secret, look.round)
+        for look in record.audits:
+            drawn = work.drawn(look.auditor, look.secret, look.round)
             if drawn is None or SignSums(look.total, look.squares).thousandths < LEAST:
                 continue
             page = pages[drawn.peer]
             shown = sum(n for round_, n in page.by_round.items() if round_ <= look.round)
             pages[drawn.peer] = replace(page, shown=max(page.shown, shown))
-        for first, ending in work.accounts.ended:
+        for first, ending in work.reputation.ended:
             if ending == "dropped" and first.peer in pages:
                 page = pages[first.peer]
                 pages[first.peer] = replace(page, idle=max(0, page.idle - OPEN))
@@ -168,7 +168,7 @@ class Books:
 
     def _standings_are_just(self, accounts: ReputationTable, pages: Mapping[PeerId, _Page]) -> str:
         for peer, page in pages.items():
-            standings = accounts[peer].standings
+            standings = accounts[peer].sums
             if self._honest(peer) and not (standings.counts and standings.credible):
                 return f"an honest member is accused: {standings}"
             if page.idle > IDLE_ROUNDS and standings.counts:
@@ -178,21 +178,21 @@ class Books:
 
 def fingerprint(accounts: ReputationTable) -> ContentId:
     """Return a hash of everything in the accounts."""
-    known = accounts._accounts
+    known = accounts._states
     pages: list[object] = [
         (
             peer,
-            *(account.standings, [*account.waiting], sorted(account.vouched.items())),
-            *(sorted(account.vouchers.items()), [*account.scores], account.last),
-            *(account.checks, account.turned_away),
+            *(account.sums, [*account.waiting], sorted(account.vouched.items())),
+            *(sorted(account.vouchers.items()), [*account.scores], account.last_round),
+            *(account.audited, account.dismissed),
         )
         for peer, account in sorted(known.items())
     ]
     disputes = sorted(
-        (first.checker, first.round, first, repr(dispute))
+        (first.auditor, first.round, first, repr(dispute))
         for first, dispute in accounts.disputes.items()
     )
     votes = sorted(accounts.votes.items()), sorted(accounts.earned.items())
-    usual = [accounts.usual(share) for share in (1, 2, 4, 8)]
-    everything = pages, disputes, votes, usual, sorted(accounts._looked)
+    usual = [accounts.baseline_score(share) for share in (1, 2, 4, 8)]
+    everything = pages, disputes, votes, usual, sorted(accounts._audited)
     return content_id(repr(everything).encode())

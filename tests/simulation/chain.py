@@ -149,7 +149,7 @@ class Chain:
             "tokens": 500,
             "loss": 2.5,
             "fingerprint": FINGERPRINT,
-            "speaks": self.manifest.version,
+            "max_version": self.manifest.version,
             "commitment": commitment(self.secret(who)) if drawn else b"",
         }
         return Announcement(**(settings | changes))
@@ -164,7 +164,7 @@ class Chain:
             loss=said.loss,
             signature=self.signature(who, "announcement", said),
             capacity=said.capacity,
-            speaks=said.speaks,
+            max_version=said.max_version,
             commitment=said.commitment,
         )
 
@@ -197,7 +197,7 @@ class Chain:
         silent = {entry.peer for entry in departed if entry.reason == "silent"}
         if updates is None:
             trains = self.manifest.schedule.trains(self.round)
-            due = self.ledger.dealing.due(self.round) if trains else frozenset()
+            due = self.ledger.assignments.due(self.round) if trains else frozenset()
             contributors = due.intersection(self.membership.peers) - silent
             updates = [self.update(peer) for peer in contributors]
         interval, closing = (

@@ -12,7 +12,7 @@ from distro_node.protocol.audit.lottery import AuditTarget
 from distro_node.protocol.audit.reputation import Audit
 from distro_node.protocol.chain.audits import AuditLedger, root_due
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.manifest import ChecksSpec
+from distro_node.protocol.wire.manifest import AuditsSpec
 from distro_node.protocol.wire.messages import AuditEntry, AuditScore, ReauditEntry, Record
 from simulation.chain import Chain
 
@@ -27,11 +27,11 @@ class CheckedChain(Chain):
 
     def __init__(self, count: int = 4, *, every: int = 1, **changes: Any) -> None:
         """With `every` 1 each member with votes audits in every round."""
-        super().__init__(count, checks=ChecksSpec(every=every), **changes)
+        super().__init__(count, audits=AuditsSpec(interval=every), **changes)
 
     @property
     def work(self) -> AuditLedger:
-        work = self.ledger.work
+        work = self.ledger.audits
         assert work is not None
         return work
 
@@ -54,8 +54,8 @@ class CheckedChain(Chain):
         entry = AuditEntry(who, number, secret, score, 1, b"")
         entry = dataclasses.replace(entry, **changes)
         parent = self.ledger.head if number >= self.round else self.ledger.parent(number)
-        said = entry.said(parent)
-        return dataclasses.replace(entry, signature=self.signature(who, "check", said))
+        said = entry.message(parent)
+        return dataclasses.replace(entry, signature=self.signature(who, "audit", said))
 
     def again(
         self, who: PeerId, first: Audit, scores: Sequence[int] | None = None, **changes: Any
@@ -64,12 +64,12 @@ class CheckedChain(Chain):
         if scores is None:
             scores = [LOW] * min(first.share, MOST_SEQUENCES)
         said = tuple(AuditScore(score, 1) for score in scores)
-        entry = ReauditEntry(who, first.round, first.checker, said, b"")
+        entry = ReauditEntry(who, first.round, first.auditor, said, b"")
         entry = dataclasses.replace(entry, **changes)
-        message = entry.said(self.ledger.parent(first.round))
-        return dataclasses.replace(entry, signature=self.signature(who, "recheck", message))
+        message = entry.message(self.ledger.parent(first.round))
+        return dataclasses.replace(entry, signature=self.signature(who, "reaudit", message))
 
-    def looks(self, score: int = GOOD) -> tuple[AuditEntry, ...]:
+    def audits(self, score: int = GOOD) -> tuple[AuditEntry, ...]:
         """Return all audits of the last round that the next record may contain."""
         if self.round <= FIRST_DRAWN:
             return ()
@@ -80,19 +80,19 @@ class CheckedChain(Chain):
         """Decide quiet rounds with all audits until there are `rounds` of them; return the same
         chain."""
         while self.round < rounds:
-            self.grow(looks=self.looks())
+            self.grow(audits=self.audits())
         return self
 
     def disputed(self) -> Audit:
         """Record a low audit and let its re-auditors be drawn; return the dispute."""
-        self.grow(looks=self.looks(LOW)[:1])
-        (first,) = self.work.accounts.disputes
+        self.grow(audits=self.audits(LOW)[:1])
+        (first,) = self.work.reputation.disputes
         self.grow_until(self.round + LAG)
         return first
 
     def _holds(self, entry: AuditEntry) -> bool:
         try:
-            self.work.first_look(entry, self.round)
+            self.work.audit_of(entry, self.round)
         except ProtocolError:
             return False
         return True
@@ -105,7 +105,7 @@ class VouchedChain(CheckedChain):
         super().__init__(count, **({"snapshot_interval": 5} | changes))
 
     def record(self, **changes: Any) -> Record:
-        settings: dict[str, Any] = {"looks": self.looks(SURE)}
+        settings: dict[str, Any] = {"audits": self.audits(SURE)}
         plain = super().record(**(settings | changes))
         if "contributions" in changes:
             return plain

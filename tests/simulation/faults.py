@@ -20,7 +20,7 @@ from simulation.node import Disk, Fuse, Node
 if TYPE_CHECKING:
     from simulation.swarm import Swarm
 
-Family = Literal["none", "crash", "network", "liars", "all", "cut", "down", "looks", "speakers"]
+Family = Literal["none", "crash", "network", "liars", "all", "cut", "down", "audits", "committees"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 """In "cut" the network is cut between honest members, while liars can talk to all sides; in "down" many
 members are dead, all the time or in turn, while others lie; in "looks" work is audited and earns votes,
@@ -78,7 +78,7 @@ def draw_schedule(
 ) -> Schedule:
     """Draw a schedule for `count` nodes. Node 0, the founder, never lies; among liars, or if it is to be
     `brief`, it alone may be away, and briefly unless `founder_away` allows longer."""
-    begin, span = 3.0, 60.0 if family == "looks" else 17.0
+    begin, span = 3.0, 60.0 if family == "audits" else 17.0
     crash: list[Callable[[], Iterable[Action]]] = [
         lambda: _crash(chance, count, begin, span),
         lambda: _crash(chance, count, begin, span),
@@ -131,7 +131,7 @@ def draw_schedule(
         "all": crash + network,
         "liars": among_liars,
         "cut": cut,
-        "looks": among_liars if brief else crash + network,
+        "audits": among_liars if brief else crash + network,
     }
     kinds = tables.get(family, [])
     actions: list[Action] = []

@@ -27,7 +27,7 @@ from distro_node.protocol.wire.manifest import (
     PROTOCOL_VERSION,
     AdapterSpec,
     AdmissionSpec,
-    ChecksSpec,
+    AuditsSpec,
     DataSpec,
     Manifest,
     OptimizerSpec,
@@ -126,7 +126,7 @@ MANIFEST = Manifest(
         second_moment=0.9375,
         damping=0.25,
         weight_decay=0.125,
-        audit=False,
+        outlier_filter=False,
     ),
     schedule=ScheduleSpec(
         peak=0.001953125, warmup_rounds=10, total_rounds=1000, decay_rounds=100, final=0.25
@@ -167,7 +167,7 @@ ADAPTERS = dataclasses.replace(
 CHECKED = dataclasses.replace(
     MANIFEST,
     optimizer=dataclasses.replace(MANIFEST.optimizer, preconditioner="orthogonal"),
-    checks=ChecksSpec(every=5, deviation=300),
+    audits=AuditsSpec(interval=5, deviation=300),
 )
 
 PROBED = dataclasses.replace(
@@ -221,17 +221,17 @@ _SCORES = (AuditScore(-1, 2**62), AuditScore(2**62, 1))
 LOOKED = dataclasses.replace(
     RECORD,
     updates=(dataclasses.replace(RECORD.updates[0], commitment=_id("secret")),),
-    looks=(AuditEntry(PEERS[0], 50, _SECRET, -(2**62), 25, _signature(10)),),
-    looks_again=(ReauditEntry(PEERS[2], 49, PEERS[1], _SCORES, _signature(11)),),
+    audits=(AuditEntry(PEERS[0], 50, _SECRET, -(2**62), 25, _signature(10)),),
+    reaudits=(ReauditEntry(PEERS[2], 49, PEERS[1], _SCORES, _signature(11)),),
     slot=3,
     secret=_SECRET,
 )
-FIRST_LOOKS = dataclasses.replace(LOOKED, looks_again=())
+FIRST_LOOKS = dataclasses.replace(LOOKED, reaudits=())
 HALVED = dataclasses.replace(
     FIRST_LOOKS,
-    looks=(dataclasses.replace(LOOKED.looks[0], beginning=AuditScore(-(2**62), 2**62)),),
+    audits=(dataclasses.replace(LOOKED.audits[0], first_half=AuditScore(-(2**62), 2**62)),),
 )
-SECOND_LOOKS = dataclasses.replace(LOOKED, looks=(), slot=1)
+SECOND_LOOKS = dataclasses.replace(LOOKED, audits=(), slot=1)
 
 _BALLOT = Ballot(51, RECORD.parent, 3, RECORD.id, b"\x04")
 _SKIP = Ballot(51, RECORD.parent, 2, NO_BLOCK, b"\x00")
@@ -278,9 +278,9 @@ FORMATS: dict[str, Format] = {
         ),
     ),
     "announcement_bound": _message("announcement", LOOKED.announcement(LOOKED.updates[0])),
-    "check": _message("check", LOOKED.looks[0].said(RecordId(_id("record 49")))),
-    "check_halves": _message("check", HALVED.looks[0].said(RecordId(_id("record 49")))),
-    "recheck": _message("recheck", LOOKED.looks_again[0].said(RecordId(_id("record 48")))),
+    "audit": _message("audit", LOOKED.audits[0].message(RecordId(_id("record 49")))),
+    "audit_halves": _message("audit", HALVED.audits[0].message(RecordId(_id("record 49")))),
+    "reaudit": _message("reaudit", LOOKED.reaudits[0].message(RecordId(_id("record 48")))),
     "join": _message("join", JoinRequest(50, _signature(3))),
     "leave": _message("leave", Leave(51)),
     "heartbeat": _message("heartbeat", Heartbeat(51, 1_700_000_000 << 20)),

@@ -30,7 +30,7 @@ from distro_node.protocol.wire.messages import (
 from simulation.liars import Liar, Liars
 from simulation.scores import HONEST, score
 
-# Private here: `_looking`, `_secret`: a liar reports with its own secret what it has not seen.
+# Private here: `_auditor`, `_secret`: a liar reports with its own secret what it has not seen.
 # Private here: `_propose`: where `Liar` twists a proposal.
 
 OTHER_DATA = "other data"
@@ -152,7 +152,7 @@ class WorkLies:
 
     def lateness(self, kind: str) -> float | None:
         """Return how long it holds back a message of this kind; None if it does not."""
-        if LATE_LOOKS in self._liar.tells and kind in ("check", "recheck"):
+        if LATE_LOOKS in self._liar.tells and kind in ("audit", "reaudit"):
             return self._chance.uniform(0.0, _LATEST_SECONDS)
         return None
 
@@ -167,28 +167,28 @@ class WorkLies:
                 key=lambda ground: ground.id,
             )
         if WITHHOLDS_LOOKS in tells:
-            record = dataclasses.replace(record, looks=(), looks_again=())
+            record = dataclasses.replace(record, audits=(), reaudits=())
         if FORGED_LOOKS in tells and record.round > 3 and self._chance.random() < 0.5:
-            record = dataclasses.replace(record, looks=(self._forged_look(record.round - 1),))
+            record = dataclasses.replace(record, audits=(self._forged_look(record.round - 1),))
         return record
 
     def false_looks(self) -> Iterator[tuple[str, Message]]:
         """Yield audits that were not drawn, to be sent after its announcement."""
         member, chance = self._liar.member, self._chance
-        ledger, work = member.ledger, member.ledger.work
+        ledger, work = member.ledger, member.ledger.audits
         if FALSE_LOOKS not in self._liar.tells or work is None or len(ledger) < 4:
             return
         round_ = len(ledger) - chance.randrange(1, min(20, len(ledger)))
         parent, base = ledger.parent(round_), max(0, work.bound_in(round_))
-        own = member._looking._secret(base, ledger.parent(base))
+        own = member._auditor._secret(base, ledger.parent(base))
         secret = chance.choice((own, chance.randbytes(SECRET_BYTES)))
         for deviations in (0.0, HONEST):
             seen = score(deviations)
-            yield "check", AuditMessage(round_, parent, secret, seen.total, seen.squares)
-        for first in list(work.accounts.disputes)[:1]:
+            yield "audit", AuditMessage(round_, parent, secret, seen.total, seen.squares)
+        for first in list(work.reputation.disputes)[:1]:
             scores = (score(chance.choice((0.0, HONEST))),) * chance.randrange(1, MAX_SEQUENCES + 1)
             parent = ledger.parent(first.round)
-            yield "recheck", ReauditMessage(first.round, parent, first.checker, scores)
+            yield "reaudit", ReauditMessage(first.round, parent, first.auditor, scores)
 
     def _is_of_a_liar(self, update: ContentId) -> bool:
         swarm = self._liar.swarm
@@ -196,12 +196,12 @@ class WorkLies:
 
     def _idles(self, round_: int) -> bool:
         liar = self._liar
-        tells, work = liar.tells, liar.member.ledger.work
+        tells, work = liar.tells, liar.member.ledger.audits
         return (
             OTHER_DATA in tells
             or TOO_SMALL in tells
             or (AT_TIMES in tells and round_ % 2 == 1)
-            or (UNTIL_VOTES in tells and work is not None and liar.peer in work.accounts.earned)
+            or (UNTIL_VOTES in tells and work is not None and liar.peer in work.reputation.earned)
             or (CROWD in tells and (round_ + liar.index) % _CROWD != 0)
         )
 
@@ -222,8 +222,8 @@ class WorkLies:
         liar = self._liar
         secret = self._chance.randbytes(SECRET_BYTES)
         forged = AuditEntry(liar.peer, round_, secret, 0, 1, b"")
-        said = forged.said(liar.member.ledger.parent(round_))
-        return dataclasses.replace(forged, signature=liar.sign("check", encode(said)).signature)
+        said = forged.message(liar.member.ledger.parent(round_))
+        return dataclasses.replace(forged, signature=liar.sign("audit", encode(said)).signature)
 
 
 class Idler(Liar):

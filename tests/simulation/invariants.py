@@ -339,7 +339,7 @@ class Watch:
             return
         model, members = self._swarm.manifest.fault_model, len(current.membership)
         liars = (members - 1) // 3 if model == "byzantine" else 0
-        if ballot.slot > 3 + liars or self._swarm.manifest.speakers is not None:
+        if ballot.slot > 3 + liars or self._swarm.manifest.committees is not None:
             return
         until = current.start + 0.75 * node.member._pacing.collect
         said = {entry.peer: record.announcement(entry) for entry in record.updates}
@@ -394,7 +394,7 @@ class Watch:
             self._check_company(node, decided, where)
         ledger = node.member.ledger
         # Except for a member that took more for final by a lease, or because of a link.
-        moved = any(note.kind == "moved_on" for note in node.notes)
+        moved = any(note.kind == "finalized" for note in node.notes)
         known = self.chains.finality(record.id).final
         if ledger.head == record.id and not moved and ledger.final_round != known:
             raise Violation("final", f"{where}: it takes {ledger.final_round} for final", record.id)
@@ -492,7 +492,7 @@ class Watch:
         return judgement
 
     def _check_books(self, look: Callable[[Ledger], str], ledger: Ledger, where: str) -> None:
-        wrong = look(ledger) if ledger.work is not None else ""
+        wrong = look(ledger) if ledger.audits is not None else ""
         if wrong:
             raise Violation("accounts", f"{where}: {wrong}", ledger.head)
 
@@ -592,8 +592,8 @@ class Watch:
     def _all_need(self, record: Record) -> tuple[UpdateEntry, ...]:
         """Return the updates of a record that all members need: sign votes are not among them."""
         manifest = self._swarm.manifest
-        sheets = manifest.speakers is not None and not manifest.speaks(record.round)
-        return () if sheets else record.updates
+        sign_votes = manifest.committees is not None and not manifest.aggregates_in(record.round)
+        return () if sign_votes else record.updates
 
     def undecided(self, record: Record) -> None:
         """Undo a decision whose only decider died before any other member could learn of it."""

@@ -43,7 +43,7 @@ from simulation.keys import identity
 from simulation.letters import read
 from simulation.node import Node
 
-# Private here: `_current`, `_replica`, `_slots`, `_looking`: a liar starts from an honest member's
+# Private here: `_current`, `_replica`, `_slots`, `_auditor`: a liar starts from an honest member's
 # knowledge.
 # Private here: `_entries`, `_ids`: a chain that no ledger accepts.
 
@@ -519,7 +519,7 @@ class Liar(Node):
         said = Announcement(
             *(current.number, current.parent, entry.update, entry.size),
             *(entry.tokens, entry.loss, fingerprint),
-            *(entry.capacity, entry.speaks, entry.commitment),
+            *(entry.capacity, entry.max_version, entry.commitment),
         )
         said = self._missized(said)
         signature = self.sign("announcement", encode(said)).signature
@@ -597,7 +597,7 @@ class Liar(Node):
             snapshot=self.member._replica.snapshot,
         )
         for slot in range(1, 4):
-            secret = self.member._looking.reveal(self.member.ledger)
+            secret = self.member._auditor.reveal(self.member.ledger)
             record = dataclasses.replace(record, slot=slot, secret=secret)
             self._say("proposal", Proposal(slot, record))
 
@@ -704,7 +704,7 @@ class Liar(Node):
                 departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
                 snapshot=self._snapshot_of(due, fingerprint) if due else None,
                 slot=(slot := own_slot(ledger, self.peer)),
-                secret=self.member._looking.reveal(ledger),
+                secret=self.member._auditor.reveal(ledger),
             )
             ballot = Ballot(round_, record.parent, slot, record.id, membership.mask(others))
             signature = self.sign("finalize", encode(ballot)).signature
@@ -743,7 +743,7 @@ class Liar(Node):
                 round_, ledger.head, content_id(b"%d forged" % round_), 1000, 100, 2.0, 666
             )
             if ledger.beacon is not None:
-                bound = self.member._looking.commitment(round_, ledger.head)
+                bound = self.member._auditor.commitment(round_, ledger.head)
                 said = dataclasses.replace(said, commitment=bound)
             signature = self.sign("announcement", encode(said)).signature
             update = UpdateEntry(
@@ -763,7 +763,7 @@ class Liar(Node):
                 ),
                 snapshot=SnapshotEntry(due, content_id(b"forged"), size) if due else None,
                 slot=(slot := own_slot(ledger, self.peer)),
-                secret=self.member._looking.reveal(ledger),
+                secret=self.member._auditor.reveal(ledger),
             )
             mask = ledger.membership(round_).mask(entry.peer for entry in puppets)
             ballot = Ballot(round_, record.parent, slot, record.id, mask)

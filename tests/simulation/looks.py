@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LOOK_SEQUENCES = 3
 """The cost of an audit, in sequences."""
 _JUDGE_SECONDS = 0.02
-_AGAIN_SECONDS = 2.0
+_RETRY_SECONDS = 2.0
 
 
 class Looks:
@@ -33,8 +33,8 @@ class Looks:
 
     def beside(self, effect: Train) -> None:
         """Compute what is to be audited along with an update."""
-        if effect.look is not None:
-            self._computed[effect.round] = effect.look, effect.look_share
+        if effect.audit is not None:
+            self._computed[effect.round] = effect.audit, effect.audit_share
 
     def judge(self, effect: ScoreAudit) -> None:
         """Report how well an update agrees with what was computed; nothing if that is lost."""
@@ -56,7 +56,7 @@ class Looks:
             scores = tuple(
                 self._seen(effect.update, sample, effect.share) for sample in effect.samples
             )
-        node.swarm.clock.after(_AGAIN_SECONDS, node.tell, ReauditDone(effect.first, scores))
+        node.swarm.clock.after(_RETRY_SECONDS, node.tell, ReauditDone(effect.first, scores))
 
     def _seen(self, update: ContentId, sample: int, share: int) -> AuditScore:
         node, scores = self._node, self._node.swarm.scores

@@ -25,7 +25,7 @@ from distro_node.protocol.chain import (
     fork_choice,
     ledger,
 )
-from distro_node.protocol.chain.committee_draw import Panel
+from distro_node.protocol.chain.committee_draw import Committee
 from distro_node.protocol.member import (
     member,
     message_store,
@@ -243,10 +243,12 @@ def _judges_by_size() -> list[Patch]:
 
 
 def _believes_anybody_of_a_panel() -> list[Patch]:
-    def first(panel: Panel, said: Mapping[PeerId, ContentId], present: object) -> ContentId | None:
-        return next((said[peer] for peer in panel if peer in said), None)
+    def first(
+        committee: Committee, said: Mapping[PeerId, ContentId], present: object
+    ) -> ContentId | None:
+        return next((said[peer] for peer in committee if peer in said), None)
 
-    return [(committees, "agreed_tally", first)]
+    return [(committees, "agreed_aggregate", first)]
 
 
 def _shares_accounts() -> list[Patch]:
@@ -311,11 +313,11 @@ MUTATIONS = (
         "progress",
         ("two sizes",),
     ),
-    Mutation("accounts are not copied", _shares_accounts, "looks", 10, "accounts"),
+    Mutation("accounts are not copied", _shares_accounts, "audits", 10, "accounts"),
     Mutation(
         "a panel's loudest is believed",
         _believes_anybody_of_a_panel,
-        "speakers",
+        "committees",
         20,
         "counts",
         (FALSE_TALLY,),

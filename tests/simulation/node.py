@@ -21,23 +21,23 @@ from distro_node.protocol.chain.replay_start import choose_state
 from distro_node.protocol.chain.retention import (
     KEPT_SNAPSHOTS,
     ReceivedUpdates,
+    audit_history,
     dispensable_updates,
     first_needed,
     kept_with,
     last_dispensable,
-    looked_back,
     put_aside,
     updates_from,
 )
 from distro_node.protocol.chain.start_policy import (
-    AGAIN_SECONDS,
+    RETRY_SECONDS,
     check_point,
     checkpoint_of,
     has_begun,
     may_start,
 )
 from distro_node.protocol.chain.sync import SyncAnswer
-from distro_node.protocol.codec.aggregate import SAID_NOTHING
+from distro_node.protocol.codec.aggregate import ABSTENTION
 from distro_node.protocol.member.effects import (
     Apply,
     AskSync,
@@ -268,7 +268,7 @@ class Node:
                     check_point(ledger, point)
                 self._take_part(ledger)
             else:
-                self.swarm.clock.after(AGAIN_SECONDS, self._catch_up, ledger)
+                self.swarm.clock.after(RETRY_SECONDS, self._catch_up, ledger)
 
         self.swarm.catch_up(self, catching_up, keep, done)
 
@@ -423,7 +423,7 @@ class Node:
                 swarm.recall(self, round_)
             case FetchUpdate():
                 self._fetch(effect)
-            case Train() if effect.aside:
+            case Train() if effect.long:
                 self._train(effect)
             case Train() | Apply() if swarm.manifest.rounds.overlap:
                 self._jobs.append(effect)
@@ -580,7 +580,7 @@ class Node:
             then = disk.kept[-1].round + 1 if had else 0
             self._swept = last_dispensable(ledger, disk.kept, then) if had else -1
         # Fetching takes no time here, so no snapshot is held for readers.
-        back = looked_back(ledger.manifest)
+        back = audit_history(ledger.manifest)
         kept = kept_with(disk.kept, new, held=lambda old: False, most_held=0, back=back)
         disk.snapshots = {entry.round: entry for entry in kept}
         if len(kept) >= KEPT_SNAPSHOTS:
@@ -622,7 +622,7 @@ class Node:
         usual = rounds.sequences / rounds.start_members
         seconds = self.training_seconds * len(effect.samples) / usual
         self._looks.beside(effect)
-        looking = 0.0 if effect.look is None else self.training_seconds * LOOK_SEQUENCES / usual
+        looking = 0.0 if effect.audit is None else self.training_seconds * LOOK_SEQUENCES / usual
 
         def done() -> None:
             if self.alive and not self._frozen:
@@ -641,7 +641,7 @@ class Node:
         def done() -> None:
             if not self.alive:
                 return
-            tally = self.tallies(effect)
+            tally = self.aggregates(effect)
             self.disk.made.add(tally)
             self._arrivals.note(effect.round, tally)
             self.swarm.store(self, tally)
@@ -650,18 +650,18 @@ class Node:
 
         self.swarm.clock.after(TALLY_SECONDS, done)
 
-    def tallies(self, effect: MakeAggregate) -> ContentId:
+    def aggregates(self, effect: MakeAggregate) -> ContentId:
         """Return its aggregate of a section: an abstention, unless the last that counted was its own or
         none counted."""
         if effect.agreed and effect.agreed[-1] != self._said:
-            return SAID_NOTHING
+            return ABSTENTION
         self._said = self.heard(effect)
         return self._said
 
     def heard(self, effect: MakeAggregate) -> ContentId:
         """Return the true aggregate of a section."""
         place = effect.section.to_bytes(2, "big") + effect.sections.to_bytes(2, "big")
-        return content_id(b"tally" + place + effect.told.id + bytes(effect.counts))
+        return content_id(b"tally" + place + effect.sign_votes.id + bytes(effect.counts))
 
     def trained(self, effect: Train, update: ContentId, seconds: float) -> None:
         """Store and report an update that took `seconds` to compute."""
@@ -670,7 +670,9 @@ class Node:
         self.swarm.store(self, update)
         count, size = len(effect.samples), self.swarm.update_bytes
         computing = seconds * self.clock_rate
-        made = Trained(effect.round, effect.dealt, update, size, 100 * count, 2.0, count, computing)
+        made = Trained(
+            effect.round, effect.assigned_in, update, size, 100 * count, 2.0, count, computing
+        )
         self.tell(made)
 
     def _apply(self, effect: Apply, then: Callable[[], None] = _nothing) -> None:
@@ -710,7 +712,7 @@ class Node:
         member = self.member
         loaded = member.fingerprint is not None
         applied = member.applied_round
-        if not self.alive or not self._fetching.goes_on(effect, applied, loaded=loaded):
+        if not self.alive or not self._fetching.continues(effect, applied, loaded=loaded):
             self._fetching.end(effect)
             return
         done, vain = (None, False)

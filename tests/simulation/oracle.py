@@ -15,7 +15,7 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.committees import CommitteeChain
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.codec.aggregate import SAID_NOTHING
+from distro_node.protocol.codec.aggregate import ABSTENTION
 from distro_node.protocol.sampling.stream_cursor import StreamCursors
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import Manifest
@@ -218,28 +218,28 @@ class Chains:
     def counts(self, record: Record) -> tuple[int, ...]:
         """Return the update weights of a decided record."""
         ledger, _ = self._home[record.parent]
-        if ledger.work is not None:
+        if ledger.audits is not None:
             return ledger.counts(record)
-        if ledger.speaking is not None:
-            return self._tallied(record, ledger.speaking)
+        if ledger.committee_chain is not None:
+            return self._tallied(record, ledger.committee_chain)
         if record.id not in self._counts:
             dealt = [len(self.share(record.parent, e.peer) or ()) for e in record.updates]
-            unequal = self._manifest.optimizer.say == "share" and len(set(dealt)) > 1
+            unequal = self._manifest.optimizer.update_weight == "share" and len(set(dealt)) > 1
             mean = Fraction(sum(dealt), max(1, len(dealt)))
             self._counts[record.id] = tuple(2 if unequal and n >= mean else 1 for n in dealt)
         return self._counts[record.id]
 
-    def _tallied(self, record: Record, speaking: CommitteeChain) -> tuple[int, ...]:
+    def _tallied(self, record: Record, committee_chain: CommitteeChain) -> tuple[int, ...]:
         """Count one of each aggregate that two aggregators made and none of their committee denies; one,
         if it is alone."""
         counts = dict.fromkeys((entry.peer for entry in record.updates), 0)
         if record.round % 2 == 0 and counts:
             members = self._home[record.parent][0].membership(record.round)
-            for panel in speaking.term(record.round).panels:
+            for committee in committee_chain.epoch(record.round).committees:
                 said = {
                     entry.peer: entry.update
                     for entry in record.updates
-                    if entry.peer in panel and entry.update != SAID_NOTHING
+                    if entry.peer in committee and entry.update != ABSTENTION
                 }
                 if len({*said.values()}) == 1 and (len(said) > 1 or len(members.since) == 1):
                     counts[min(said)] = 1
@@ -249,21 +249,21 @@ class Chains:
         """Return streams and rows that were assigned and may still be trained, or are to be assigned
         again."""
         ledger, length = self._home[parent]
-        lanes, shares, last = (
-            ledger.order.lanes,
-            ledger.dealing.shares(length),
+        streams, shares, last = (
+            ledger.order.streams,
+            ledger.assignments.shares(length),
             self.last_deal(parent),
         )
         found: list[tuple[int, int]] = []
         # A step of two rounds assigns samples in the first of them.
-        two = self._manifest.speakers is not None
-        for made in shares.dealt:
+        two = self._manifest.committees is not None
+        for made in shares.assignments:
             number = 2 * made.round - 1 if two else made.round
-            rows = ledger.deal(number).rows(lanes).tolist()
+            rows = ledger.deal(number).rows(streams).tolist()
             found += [(n, rows[n]) for own in made.runs.values() for run in own for n in run]
         for work in shares.works:
-            number = 2 * work.dealt - 1 if two else work.dealt
-            found.append((work.lane, int(ledger.deal(number).rows(lanes)[work.lane])))
+            number = 2 * work.assigned_in - 1 if two else work.assigned_in
+            found.append((work.stream, int(ledger.deal(number).rows(streams)[work.stream])))
         return [*found, *last.owed]
 
     def last_deal(self, parent: RecordId) -> StreamCursors:

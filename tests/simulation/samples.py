@@ -13,7 +13,7 @@ import numpy.typing as npt
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.member.effects import Train
 from distro_node.protocol.sampling.assignment import MOST_ROUNDS
-from distro_node.protocol.sampling.sampler import Lanes, order_of
+from distro_node.protocol.sampling.sampler import Streams, order_of
 from distro_node.protocol.sampling.stream_cursor import StreamCursors
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.messages import Record, RecordId
@@ -43,7 +43,7 @@ class Samples:
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
         self._order = order_of(manifest)
-        self._lanes = np.arange(self._order.lanes)
+        self._lanes = np.arange(self._order.streams)
         self._told: dict[tuple[RecordId, int, PeerId], tuple[int, ...]] = {}
         self._parents: dict[RecordId, RecordId] = {}
         self._trained: dict[RecordId, _Counts] = {}
@@ -61,17 +61,17 @@ class Samples:
         self._parents[record.id] = record.parent
         parent = self._trained.get(record.parent)
         trained = np.zeros(self._order.samples, np.int64) if parent is None else parent.copy()
-        for entry in () if self._manifest.speaks(record.round) else record.updates:
+        for entry in () if self._manifest.aggregates_in(record.round) else record.updates:
             trained += self._count(self._share(record, entry.peer, chains))
         self._trained[record.id] = trained
-        if self._manifest.speaks(record.round + 1):
+        if self._manifest.aggregates_in(record.round + 1):
             # The next samples are assigned once the committees have aggregated.
             return ""
         last = chains.last_deal(record.id)
         places = np.array(chains.under_way(record.id), np.int64).reshape(-1, 2)
         left = self._count(tuple(self._order.samples_at(places[:, 0], places[:, 1])))
-        before = chains.last_deal(record.parent).fresh(self._order.lanes)
-        due = self._count_until(last.fresh(self._order.lanes), before)
+        before = chains.last_deal(record.parent).fresh(self._order.streams)
+        due = self._count_until(last.fresh(self._order.streams), before)
         for sample in np.flatnonzero(trained + left != due)[:1]:
             what = "twice in an epoch" if (trained + left)[sample] > due[sample] else "never"
             return f"sample {sample} is trained {what}"
@@ -91,7 +91,7 @@ class Samples:
         # A copycat has its own share counted without ever having trained it.
         return chains.share(record.parent, peer) or ()
 
-    def _count_until(self, rows: Lanes, before: Lanes) -> _Counts:
+    def _count_until(self, rows: Streams, before: Streams) -> _Counts:
         """Return how often each sample occurs in the streams before these rows; `before` was counted
         earlier."""
         key = rows.tobytes()
@@ -105,8 +105,8 @@ class Samples:
             self._due[key] = counts
         return self._due[key]
 
-    def _count_rows(self, rows: Lanes, lanes: npt.NDArray[np.bool_] | None = None) -> _Counts:
-        chosen = slice(None) if lanes is None else lanes
+    def _count_rows(self, rows: Streams, streams: npt.NDArray[np.bool_] | None = None) -> _Counts:
+        chosen = slice(None) if streams is None else streams
         return self._count(tuple(self._order.samples_at(self._lanes[chosen], rows[chosen])))
 
     def _count(self, samples: tuple[int, ...]) -> _Counts:

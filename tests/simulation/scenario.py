@@ -13,9 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.manifest import ChecksSpec, OptimizerSpec, ParameterSpec, Say
+from distro_node.protocol.wire.manifest import (
+    AuditsSpec,
+    OptimizerSpec,
+    ParameterSpec,
+    UpdateWeightRule,
+)
 from distro_node.protocol.wire.membership import most_liars
-from distro_node.protocol.wire.work_specs import SpeakersSpec
+from distro_node.protocol.wire.work_specs import CommitteesSpec
 from simulation.clock import Standstill
 from simulation.faults import Family, Faults, Schedule, draw_absences, draw_schedule, with_wipes
 from simulation.idlers import Idler, draw_idlers
@@ -78,9 +83,9 @@ class Scenario:
     links: Links
     overlap: bool = False
     """Whether updates are computed a round ahead."""
-    say: Say = "equal"
+    say: UpdateWeightRule = "equal"
     """The rule for update weights."""
-    term: int = 0
+    epoch: int = 0
     """Number of steps in an epoch of the committees; 0: no committees."""
     every: int = 0
     """A member with votes audits once in this many rounds; 0: no audits."""
@@ -142,9 +147,9 @@ def draw_scenario(
     size = random.Random(f"size {seed} {family}")
     if family == "down":
         return _many_down(seed, members, rounds or 8, overlap)
-    if family == "looks":
-        return _looking(seed, members, rounds or LOOKS_ROUNDS, overlap)
-    if family == "speakers":
+    if family == "audits":
+        return _auditor(seed, members, rounds or LOOKS_ROUNDS, overlap)
+    if family == "committees":
         return _speaking(seed, members, rounds)
     cut = family == "cut"
     lying = cut or family == "liars" or (family == "all" and chance.random() < 0.4)
@@ -199,8 +204,8 @@ def _speaking(seed: int, members: int | None, rounds: int | None) -> Scenario:
         (index, (*lies, FALSE_TALLY) if chance.random() < 0.7 else lies)
         for index, lies in drawn.liars
     )
-    term = chance.choice((1, 2, 3))
-    return dataclasses.replace(drawn, family="speakers", liars=liars, term=term)
+    epoch = chance.choice((1, 2, 3))
+    return dataclasses.replace(drawn, family="committees", liars=liars, epoch=epoch)
 
 
 def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Scenario:
@@ -226,12 +231,12 @@ def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Sc
     )
 
 
-def draw_say(seed: int, family: Family) -> Say:
+def draw_say(seed: int, family: Family) -> UpdateWeightRule:
     """Draw the rule for update weights of a seed's run."""
     return random.Random(f"say {seed} {family}").choice(("equal", "share"))
 
 
-def _looking(seed: int, members: int | None, rounds: int, overlap: bool) -> Scenario:
+def _auditor(seed: int, members: int | None, rounds: int, overlap: bool) -> Scenario:
     chance, size = random.Random(f"scenario {seed} looks"), random.Random(f"size {seed} looks")
     count = members or size.choice((3, 4, 4, 5, 5, 6, 7))
     liars = draw_idlers(count, chance) if count >= 4 and chance.random() < 0.6 else ()
@@ -239,11 +244,11 @@ def _looking(seed: int, members: int | None, rounds: int, overlap: bool) -> Scen
     # The founder may be away for long where liars are less than a third of the others.
     long = count - 1 > 3 * len(liars)
     schedule = draw_schedule(
-        "looks", count, LEASE_SECONDS, chance, brief=bool(liars), founder_away=long
+        "audits", count, LEASE_SECONDS, chance, brief=bool(liars), founder_away=long
     )
     return Scenario(
         seed=seed,
-        family="looks",
+        family="audits",
         members=count,
         rounds=rounds,
         model=model,
@@ -298,7 +303,7 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
         # An epoch of two to three rounds: most runs go through several.
         samples=150,
         overlap=scenario.overlap,
-        optimizer=OptimizerSpec(say=scenario.say, audit=not scenario.term),
+        optimizer=OptimizerSpec(update_weight=scenario.say, outlier_filter=not scenario.epoch),
         **_with_looks(scenario),
         **_with_panels(scenario),
     )
@@ -333,18 +338,21 @@ def _with_looks(scenario: Scenario) -> dict[str, Any]:
         return {}
     # Shares as small as those whose scores were measured.
     return {
-        "checks": ChecksSpec(every=scenario.every),
+        "audits": AuditsSpec(interval=scenario.every),
         "sequences": SHARE * scenario.members,
     }
 
 
 def _with_panels(scenario: Scenario) -> dict[str, Any]:
     """Return the additional manifest fields with committees."""
-    if not scenario.term:
+    if not scenario.epoch:
         return {}
     # Eight blocks, so that there are sections for several committees.
     table = (ParameterSpec(name="weight", shape=(512, 64)),)
-    return {"speakers": SpeakersSpec(panel=2, term=scenario.term), "parameters": table}
+    return {
+        "committees": CommitteesSpec(min_members=2, epoch_steps=scenario.epoch),
+        "parameters": table,
+    }
 
 
 def shrink(failure: Failure) -> Failure:

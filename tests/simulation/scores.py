@@ -1,6 +1,6 @@
 """What audits see: the samples on which each update was really trained, and the resulting scores.
 
-Honest work scores as high as measured (docs/checks.md): four times what passes for certain where a share
+Honest work scores as high as measured (docs/audits.md): four times what passes for certain where a share
 has one sequence, and less with the root of its size. Work on other samples scores by pure chance. In one
 update of thirty there is a sequence with little to learn. The beginning of a sequence scores a part of
 the whole, and more where nothing else was computed. Chance is drawn from auditor, update and sample, so
@@ -59,9 +59,9 @@ class Scores:
         """Return the author of an update."""
         return self._makers.get(update)
 
-    def seen(self, looker: PeerId, update: ContentId, sample: int, share: int) -> AuditScore:
+    def seen(self, reauditor: PeerId, update: ContentId, sample: int, share: int) -> AuditScore:
         """Return the score of an audit of this sample, in a share of `share` samples."""
-        chance = random.Random(f"{looker.hex()} {update.hex()} {sample}")
+        chance = random.Random(f"{reauditor.hex()} {update.hex()} {sample}")
         scatter = max(-WIDEST, min(WIDEST, chance.gauss()))
         samples = self._samples.get(update, ())
         if sample not in samples:
@@ -71,12 +71,14 @@ class Scores:
             return score(LITTLE * mean + IDLE * scatter)
         return score(mean * (1 + SCATTER * scatter))
 
-    def beginning(self, looker: PeerId, update: ContentId, sample: int, share: int) -> AuditScore:
+    def beginning(
+        self, reauditor: PeerId, update: ContentId, sample: int, share: int
+    ) -> AuditScore:
         """Return the score of the sample's beginning alone."""
-        chance = random.Random(f"half {looker.hex()} {update.hex()} {sample}")
+        chance = random.Random(f"half {reauditor.hex()} {update.hex()} {sample}")
         scatter = max(-WIDEST, min(WIDEST, chance.gauss()))
         part = PART_OF_BEGINNINGS if update in self._cut else PART
-        whole = self.seen(looker, update, sample, share)
+        whole = self.seen(reauditor, update, sample, share)
         return score(whole.total / math.isqrt(_SQUARES) * part * (1 + PART_SCATTER * scatter))
 
     def _little(self, update: ContentId, samples: tuple[int, ...]) -> int | None:

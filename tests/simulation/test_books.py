@@ -17,7 +17,7 @@ from simulation.scenario import Failure, draw_scenario, run
 
 def failure_of_idlers() -> Failure | None:
     """Return the failure of a run in which nothing else goes wrong."""
-    drawn = draw_scenario(36, "looks")
+    drawn = draw_scenario(36, "audits")
     quiet = dataclasses.replace(drawn.schedule, actions=())
     liars = tuple((index, (OTHER_DATA,)) for index, _ in drawn.liars)
     return run(dataclasses.replace(drawn, liars=liars, schedule=quiet)).failure

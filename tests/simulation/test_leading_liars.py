@@ -56,7 +56,10 @@ def test_no_record_of_a_leading_liar_lacks_an_honest_update(members: int, lie: s
     assert rounds(swarm) >= 0.8 * rounds(control)
     ledger, own = swarm.nodes[0].member.ledger, control.nodes[0].member.ledger
     least, usual = (
-        min(chain.dealing.shares(len(chain)).weights[node.peer].value for node in swarm.nodes[:3])
+        min(
+            chain.assignments.shares(len(chain)).weights[node.peer].value
+            for node in swarm.nodes[:3]
+        )
         for chain in (ledger, own)
     )
     assert least >= 0.9 * usual

@@ -12,7 +12,7 @@ def everybody_at(swarm: Swarm, round_: int):
 
 def nobody_was_taken_for_gone(swarm: Swarm) -> bool:
     notes = [note.kind for node in swarm.nodes for note in node.notes]
-    return swarm.forks == 0 and not {"silent", "counted_out"} & set(notes)
+    return swarm.forks == 0 and not {"silent", "presumed_gone"} & set(notes)
 
 
 def test_a_newcomer_to_slow_rounds_takes_nobody_for_gone() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from distro_node.protocol.member.inputs import LeaveRequested
-from distro_node.protocol.wire.manifest import OptimizerSpec, Say
+from distro_node.protocol.wire.manifest import OptimizerSpec, UpdateWeightRule
 from simulation.swarm import Node, Swarm, peers, toy_manifest
 
 SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 12)))
@@ -61,9 +61,9 @@ def test_a_single_survivor_goes_on_and_others_join_it_again() -> None:
 def test_all_agree_who_is_heard_twice_and_so_does_a_newcomer() -> None:
     """Of 16 sequences one of three members has six, and counts twice, or as the others do."""
     prints = set()
-    says: tuple[Say, ...] = ("equal", "share")
+    says: tuple[UpdateWeightRule, ...] = ("equal", "share")
     for say in says:
-        swarm, nodes = start(3, optimizer=OptimizerSpec(say=say), sequences=16)
+        swarm, nodes = start(3, optimizer=OptimizerSpec(update_weight=say), sequences=16)
         swarm.run_until(everybody_at(swarm, 8), limit=60)
         newcomer = swarm.add(7)
         # The watch checks all along that all parameters are the same.

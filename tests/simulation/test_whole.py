@@ -31,8 +31,8 @@ SEEDS: dict[Family, tuple[int, ...]] = {
     "liars": (118, 133, 158),
     "cut": (158,),
     "down": (101,),
-    "speakers": (102, 150),
-    "looks": (116,),
+    "committees": (102, 150),
+    "audits": (116,),
 }
 
 

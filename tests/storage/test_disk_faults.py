@@ -113,7 +113,7 @@ def sealed_identity_is_kept(root: Path) -> None:
 
 
 @scenario(nothing_more)
-def own_data(root: Path) -> None:
+def private_data(root: Path) -> None:
     own = PrivateIndex(name="a", shards=(), documents=0, bad=0)
     SampleOrder(root / "walk", own, 9).next(3)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from distro_node.node.storage.relayed_bytes import RelayedBytes, read_carried
+from distro_node.node.storage.relayed_bytes import RelayedBytes, read_relayed
 
 
 def test_it_goes_on_where_the_last_start_ended(tmp_path: Path) -> None:
@@ -20,9 +20,9 @@ def test_it_goes_on_where_the_last_start_ended(tmp_path: Path) -> None:
     again.note(24)
     assert again.total == 1_024
     # Not stored yet.
-    assert read_carried(path) == 1_000
+    assert read_relayed(path) == 1_000
     again.keep()
-    assert read_carried(path) == 1_024
+    assert read_relayed(path) == 1_024
     path.unlink()
     # No change, so nothing is written.
     again.keep()
@@ -42,7 +42,7 @@ def test_what_makes_no_sense_begins_anew(
     assert "relayed bytes in" in caplog.text
     count.note(5)
     count.keep()
-    assert read_carried(path) == 5
+    assert read_relayed(path) == 5
 
 
 def test_a_folder_in_its_place_ends_nothing(

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 from distro_node.node.control.status_rows import rows
 from distro_node.node.telemetry import audit_metrics, audit_status
-from distro_node.node.telemetry.audit_messages import is_trouble, own_words
+from distro_node.node.telemetry.audit_messages import is_trouble, own_audits_text
 from distro_node.node.telemetry.audit_status import LeftOut
 from distro_node.node.telemetry.health import verdict
 from distro_node.node.telemetry.messages import event_sentence
@@ -22,11 +22,11 @@ from distro_node.protocol.member.effects import NoteKind
 from simulation.keys import identity
 from statuses import CHECKS, LEFT_OUT, OBSERVING, OWN_CHECKS, SWARM, TRAINING, B, C
 
-OF_CHECKS = {"checks", "your updates", "your votes", "looks", "voters", "left out"}
+OF_CHECKS = {"your audits", "your updates", "your votes", "audits", "voters", "excluded"}
 
 
-def checking(own: audit_status.OwnChecks | None = OWN_CHECKS, status: Status = TRAINING) -> Status:
-    return replace(status, swarm=replace(SWARM, checks=replace(CHECKS, own=own)))
+def checking(own: audit_status.OwnAudits | None = OWN_CHECKS, status: Status = TRAINING) -> Status:
+    return replace(status, swarm=replace(SWARM, audits=replace(CHECKS, own=own)))
 
 
 def shown(status: Status) -> dict[str, tuple[str, str]]:
@@ -49,19 +49,19 @@ def test_where_work_is_not_checked_nothing_of_it_is_shown() -> None:
 def test_a_member_in_good_standing_reads_its_votes() -> None:
     said = shown(checking())
     assert said.keys() == OF_CHECKS - {"your updates"}
-    assert said["checks"][0] == "12, 1 low"
+    assert said["your audits"][0] == "12, 1 low"
     assert said["your votes"] == (
         "1,024 of 8,192, 12.5%",
         "earned by work of yours that other members have audited",
     )
-    assert said["looks"][0] == "1,430, 12 low, 1 in dispute"
+    assert said["audits"][0] == "1,430, 12 low, 1 in dispute"
     assert said["voters"][0] == "2 with 8,192 votes"
-    assert said["left out"][0] == "CCCCCC: 3 of 14 checks of its work failed"
+    assert said["excluded"][0] == "CCCCCC: 3 of 14 checks of its work failed"
     assert verdict(checking()) == verdict(TRAINING)
 
 
 def test_an_observer_reads_of_the_swarm_alone() -> None:
-    assert shown(checking(None, OBSERVING)).keys() == {"looks", "voters", "left out"}
+    assert shown(checking(None, OBSERVING)).keys() == {"audits", "voters", "excluded"}
 
 
 def test_whoever_is_left_out_reads_why_and_what_helps() -> None:
@@ -82,12 +82,12 @@ def test_whoever_is_left_out_reads_why_and_what_helps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "part"), [("scores", "score lower in audits"), ("word", "re-audits contradict")]
+    ("why", "part"), [("scores", "score lower in audits"), ("contradicted", "re-audits contradict")]
 )
 def test_whoever_loses_votes_alone_reads_that_updates_count(
     why: audit_status.Why, part: str
 ) -> None:
-    how = verdict(checking(replace(OWN_CHECKS, votes=0, why=why)))
+    how = verdict(checking(replace(OWN_CHECKS, votes=0, reason=why)))
     assert how.tone == "warn"
     assert how.sentence.startswith("your updates count, but give no votes: ")
     assert part in how.sentence
@@ -95,7 +95,7 @@ def test_whoever_loses_votes_alone_reads_that_updates_count(
 
 
 def test_whoever_is_turned_away_reads_why_it_is_not_let_in() -> None:
-    away = replace(LEFT_OUT, why="turned_away", passes_until_back=0)
+    away = replace(LEFT_OUT, reason="dismissed", passes_until_counted=0)
     how = verdict(checking(away, replace(TRAINING, state="joining")))
     assert how.tone == "bad"
     assert "none has confirmed" in how.sentence
@@ -115,31 +115,31 @@ def test_what_is_told_of_records_is_a_whole_sentence() -> None:
 
 
 def test_a_newcomer_without_votes_has_nothing_to_do() -> None:
-    new = replace(OWN_CHECKS, votes=0, checks=0, low=0, why="unvouched")
+    new = replace(OWN_CHECKS, votes=0, audited=0, low=0, reason="unconfirmed")
     assert verdict(checking(new)).tone == "good"
     said = shown(checking(new))
-    assert said["checks"][0] == "0"
+    assert said["your audits"][0] == "0"
     assert said["your votes"][0] == "none yet"
     assert "once enough other members have audited" in said["your votes"][1]
-    assert own_words(new).remedy == ""
+    assert own_audits_text(new).remedy == ""
 
 
 def test_there_is_a_remedy_where_there_is_trouble() -> None:
     for why in get_args(audit_status.Why):
-        own = replace(OWN_CHECKS, why=why)
-        assert bool(own_words(own).remedy) == is_trouble(why)
+        own = replace(OWN_CHECKS, reason=why)
+        assert bool(own_audits_text(own).remedy) == is_trouble(why)
     assert not is_trouble(None)
 
 
 def test_of_many_who_are_left_out_the_first_are_named() -> None:
-    crowd = replace(CHECKS, left_out=tuple(LeftOut(peer=B, why="x") for _ in range(9)))
-    status = replace(TRAINING, swarm=replace(SWARM, checks=crowd))
-    assert shown(status)["left out"][0] == "BBBBBB: x; " * 4 + "+5"
+    crowd = replace(CHECKS, excluded=tuple(LeftOut(peer=B, reason="x") for _ in range(9)))
+    status = replace(TRAINING, swarm=replace(SWARM, audits=crowd))
+    assert shown(status)["excluded"][0] == "BBBBBB: x; " * 4 + "+5"
 
 
 def test_every_change_is_a_whole_sentence() -> None:
-    for kind in (*get_args(ReputationEventKind), "turned_away", "voters"):
-        detail = "failed" if kind in ("votes_lost", "left_out") else "7"
+    for kind in (*get_args(ReputationEventKind), "dismissed", "voters"):
+        detail = "failed" if kind in ("votes_lost", "excluded") else "7"
         mine = event_sentence(kind, 9, C, True, detail)
         theirs = event_sentence(kind, 9, C, False, detail)
         assert mine not in ("", detail)
@@ -153,7 +153,7 @@ def test_every_change_is_a_whole_sentence() -> None:
 
 def test_an_event_says_what_became_of_somebody() -> None:
     telemetry = Telemetry(identity(0).peer, Metrics(version="1"))
-    telemetry.event("votes_lost", 31, identity(0).peer, "word")
+    telemetry.event("votes_lost", 31, identity(0).peer, "contradicted")
     (event,) = telemetry.events
     assert event.kind == "votes_lost"
     assert event.text == (

@@ -28,7 +28,7 @@ def swarm_with_a_slow_member() -> Chain:
     """Return a chain of four, in which the last member has less than one stream."""
     chain = Chain(4, sequences=16, max_share=0.5)
     slow = chain.membership.peers[-1]
-    while slow in (due := chain.ledger.dealing.due(chain.round)) or not chain.round:
+    while slow in (due := chain.ledger.assignments.due(chain.round)) or not chain.round:
         chain.grow(
             updates=[chain.update(p, capacity=10 if p == slow else 1000) for p in sorted(due)]
         )
@@ -62,7 +62,7 @@ def test_a_round_in_which_committees_aggregate_needs_none_of_the_others(
     chain = swarm_with_a_slow_member()
     *others, slow = chain.membership.peers
     chain.grow(updates=[chain.update(peer, capacity=1000) for peer in others])
-    monkeypatch.setattr(type(chain.manifest), "speaks", lambda *_: True)
+    monkeypatch.setattr(type(chain.manifest), "aggregates_in", lambda *_: True)
     record = chain.ledger[chain.round - 1].record
     assert attendance_of(chain.ledger, record, slow).own == "not_needed"
 
@@ -119,5 +119,5 @@ def test_only_late_updates_are_trouble() -> None:
     late = replace(TRAINING, training=replace(training, own=replace(own, missed_in_a_row=7)))
     swarm = late.swarm
     assert swarm is not None
-    late = replace(late, swarm=replace(swarm, awaited=(), checks=None))
+    late = replace(late, swarm=replace(swarm, awaited=(), audits=None))
     assert (verdict(late).tone, "last 7 updates" in verdict(late).sentence) == ("warn", True)

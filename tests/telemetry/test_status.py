@@ -15,10 +15,10 @@ from distro_node.node.telemetry.health import verdict
 from distro_node.node.telemetry.messages import (
     STARTING_TRAINER,
     STATES,
-    duration_words,
+    duration_text,
     event_sentence,
-    reach_words,
-    speed_words,
+    reachability_text,
+    speed_text,
     state_sentence,
 )
 from distro_node.node.telemetry.status import (
@@ -164,19 +164,19 @@ def test_whom_the_round_waits_for_is_said() -> None:
 def test_who_is_on_another_chain_is_shown_where_somebody_is() -> None:
     assert AWAITING.swarm is not None
     shown = {row.name: row.value for row in rows(AWAITING)}
-    assert shown["apart"] == "BBBBBB"
-    crowd = replace(AWAITING, swarm=replace(AWAITING.swarm, apart=(B, C) * 3))
-    assert {row.name: row.value for row in rows(crowd)}["apart"].endswith(" +2")
-    assert "apart" not in {row.name for row in rows(TRAINING)}
-    assert "final here" in event_sentence("apart", 9, B, False, "4")
-    assert "round 4:" in event_sentence("apart", 9, B, False, "4")
+    assert shown["diverged"] == "BBBBBB"
+    crowd = replace(AWAITING, swarm=replace(AWAITING.swarm, diverged=(B, C) * 3))
+    assert {row.name: row.value for row in rows(crowd)}["diverged"].endswith(" +2")
+    assert "diverged" not in {row.name for row in rows(TRAINING)}
+    assert "final here" in event_sentence("diverged", 9, B, False, "4")
+    assert "round 4:" in event_sentence("diverged", 9, B, False, "4")
 
 
 def test_who_cannot_be_called_is_told_what_helps() -> None:
-    assert reach_words(UNREACHABLE).remedy == "to be called: open TCP 65535"
+    assert reachability_text(UNREACHABLE).remedy == "to be called: open TCP 65535"
     alone = replace(UNREACHABLE, relays=())
-    assert reach_words(alone).remedy == "open TCP 65535, or --bootstrap"
-    assert "its port" in reach_words(replace(alone, port=None)).remedy
+    assert reachability_text(alone).remedy == "open TCP 65535, or --bootstrap"
+    assert "its port" in reachability_text(replace(alone, port=None)).remedy
 
 
 def test_events_are_whole_sentences() -> None:
@@ -219,7 +219,7 @@ def test_how_long_a_run_takes_is_told_where_it_is_known() -> None:
     [(0, "0 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "2 h"), (3e5, "3 d")],
 )
 def test_durations_in_one_unit(seconds: float, words: str) -> None:
-    assert duration_words(seconds) == words
+    assert duration_text(seconds) == words
 
 
 def test_what_tasks_said_is_shown() -> None:
@@ -235,7 +235,7 @@ def test_what_tasks_said_is_shown() -> None:
 def test_a_speed_is_said_in_a_unit_that_suits_it(flops: float, said: str) -> None:
     trainer = replace(AWAITING.training.trainer, flops_per_second=flops, utilisation=0.4)
     assert (
-        speed_words(trainer) == f"of yours: {said}, 40% of what the device does in a matrix product"
+        speed_text(trainer) == f"of yours: {said}, 40% of what the device does in a matrix product"
     )
 
 

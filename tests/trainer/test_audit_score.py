@@ -14,7 +14,7 @@ from distro_node.node.trainer.audit_score import at_positions, changes, coeffici
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.protocol.audit.sequential_test import PassTest
-from distro_node.protocol.audit.verdict import passing, usual
+from distro_node.protocol.audit.verdict import baseline_score, passing
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
 
@@ -30,10 +30,10 @@ def random_gradients(seed: int) -> Gradients:
 
 
 def all_coefficients(
-    gradients: Sequence[torch.Tensor | None], spec: OptimizerSpec, checker: LocalOptimizer
+    gradients: Sequence[torch.Tensor | None], spec: OptimizerSpec, auditor: LocalOptimizer
 ) -> list[torch.Tensor]:
     return [
-        coefficients(index, gradient, LAYOUT, spec, checker)
+        coefficients(index, gradient, LAYOUT, spec, auditor)
         for index, gradient in enumerate(gradients)
     ]
 
@@ -44,19 +44,19 @@ def test_coefficients_are_those_that_the_gradient_would_add_to_a_momentum(
     preconditioner: Literal["none", "rms", "orthogonal", "muon"], smoothing: float
 ) -> None:
     spec = OptimizerSpec(preconditioner=preconditioner, smoothing=smoothing)
-    checker, member = (
+    auditor, member = (
         LocalOptimizer(LAYOUT, [torch.zeros(shape) for shape in SHAPES], spec) for _ in range(2)
     )
     member.accumulate(random_gradients(1))
     taken = member.take(1)
     update = DecodedUpdate(taken.positions, taken.signs)
-    checker.accumulate(random_gradients(2))
+    auditor.accumulate(random_gradients(2))
     gradients = random_gradients(3)
-    seen = at_positions(update, all_coefficients(gradients, spec, checker))
+    seen = at_positions(update, all_coefficients(gradients, spec, auditor))
     found = np.concatenate([part.reshape(-1) for part in seen])
-    before = [momentum.clone() for momentum in checker.momentum]
-    checker.accumulate([gradient.clone() for gradient in gradients])
-    added = [new - spec.momentum * old for new, old in zip(checker.momentum, before, strict=True)]
+    before = [momentum.clone() for momentum in auditor.momentum]
+    auditor.accumulate([gradient.clone() for gradient in gradients])
+    added = [new - spec.momentum * old for new, old in zip(auditor.momentum, before, strict=True)]
     expected = [
         dense.gather(1, torch.from_numpy(positions.astype(np.int64))).view(-1).numpy()
         for dense, positions in zip(added, update.positions, strict=True)
@@ -69,24 +69,24 @@ def test_coefficients_are_those_that_the_gradient_would_add_to_a_momentum(
 
 def test_what_is_missing_or_not_finite_says_nothing() -> None:
     spec = OptimizerSpec()
-    checker = LocalOptimizer(LAYOUT, [torch.zeros(shape) for shape in SHAPES], spec)
-    taken = checker.take(1)
+    auditor = LocalOptimizer(LAYOUT, [torch.zeros(shape) for shape in SHAPES], spec)
+    taken = auditor.take(1)
     update = DecodedUpdate(taken.positions, taken.signs)
-    nothing = all_coefficients([None] * 4, spec, checker)
+    nothing = all_coefficients([None] * 4, spec, auditor)
     assert not any(part.any() for part in at_positions(update, nothing))
     gradients = random_gradients(1)
     gradients[0][5, 5] = float("nan")
     gradients[1].fill_(float("inf"))
-    found = at_positions(update, all_coefficients(gradients, spec, checker))
+    found = at_positions(update, all_coefficients(gradients, spec, auditor))
     assert all(np.isfinite(part).all() for part in found)
     assert found[-1].any()
     own = random_gradients(2)
-    seen = alone(changes([gradients], own, 3, LAYOUT, spec, checker))
+    seen = alone(changes([gradients], own, 3, LAYOUT, spec, auditor))
     assert look(update, seen).squares > 0
-    nothing = alone(changes([[None] * 4], [None] * 4, 3, LAYOUT, spec, checker))
+    nothing = alone(changes([[None] * 4], [None] * 4, 3, LAYOUT, spec, auditor))
     assert look(update, nothing).score == 0
     # Two at once give the same results as each alone.
-    both = list(changes([random_gradients(3), gradients], own, 3, LAYOUT, spec, checker))
+    both = list(changes([random_gradients(3), gradients], own, 3, LAYOUT, spec, auditor))
     for one, (_, other) in zip(seen, both, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -194,7 +194,7 @@ def test_honest_work_is_told_from_other_work() -> None:
                 for seen in sights:
                     scores.setdefault(name, []).append(look(update, seen).score)
         apply_step(swarm.parameters, swarm.layout, updates, 2e-3, 0.0)
-    bound = passing(usual([[round(1000 * score) for score in scores["honest"]]]))
+    bound = passing(baseline_score([[round(1000 * score) for score in scores["honest"]]]))
     test = PassTest(
         accused_wrongly=Fraction(1, 10**6),
         missed=Fraction(1, 100),

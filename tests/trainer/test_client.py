@@ -75,8 +75,8 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         assert caught.value.kind == "bad_snapshot"
         start = await trainer.load(chunks)
 
-        trained = await trainer.train(1, [3, 1], looks=True)
-        expected = twin.train(1, [3, 1], looks=True)
+        trained = await trainer.train(1, [3, 1], audits=True)
+        expected = twin.train(1, [3, 1], audits=True)
         assert trained.body == expected.body
         assert trained.loss == pytest.approx(expected.loss)
         assert (trained.tokens, trained.coefficients) == (64, twin.layout.coefficients)
@@ -93,7 +93,7 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         assert seconds > 0
         # The result is given only once.
         assert await trainer.look(1, 7, 4) is None
-        again = await trainer.look_again(1, other, [5, 6], [9], 1)
+        again = await trainer.run_reaudit(1, other, [5, 6], [9], 1)
         judged = await trainer.judge(1, other)
         assert judged == twin.judge(1, other)
         assert judged is not None

@@ -28,7 +28,7 @@ from distro_node.node.training.graphics_cards import (
     make_device_node,
     missing_device_node,
 )
-from distro_node.node.training.local_policy import USUAL_WAYS
+from distro_node.node.training.local_policy import DEFAULT_POLICY
 from distro_node.node.training.memory_plan import FreeMemory
 from distro_node.protocol.wire.structure import to_plain
 from trainer import test_vulkan
@@ -206,7 +206,7 @@ def test_a_card_that_is_left_unused_is_warned_of(
         micro_batch=None,
         memory=None,
         compile="off",
-        ways=to_plain(USUAL_WAYS, named=True),
+        ways=to_plain(DEFAULT_POLICY, named=True),
     )
     answer = worker.Worker().answer({"id": 0, "method": "open", "arguments": asdict(opening)})
     assert answer is not None

@@ -150,7 +150,7 @@ def test_what_is_smoothed_is_preconditioned_next() -> None:
 def test_who_begins_anew_has_nothing_smoothed() -> None:
     optimizer = new_optimizer(SMOOTHED)
     optimizer.accumulate(gradients(1))
-    optimizer.begin_anew()
+    optimizer.start_over()
     assert not any(state.whole().any() for state in optimizer.smoothed)
 
 

@@ -13,7 +13,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.model import model_config, new_model
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.node.trainer.tasks.data import Corpus, read_tokens
-from distro_node.node.trainer.tasks.packing import begins_behind, check_attention, document_inputs
+from distro_node.node.trainer.tasks.packing import check_attention, document_inputs, starts_after
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.manifest import DataSpec, ShardSpec
 from trainer.support import CPU, TINY_LLAMA, make_manifest
@@ -59,7 +59,7 @@ def test_each_document_is_computed_as_if_it_were_alone(config: dict[str, Any]) -
     documents = [[1, 2, 3, END], [END], [50, 60, 70, 80, 90, END], [11, 12]]
     packed = torch.tensor([[token for document in documents for token in document]])
     packed = torch.cat([packed, packed.flip(1)])
-    inputs = document_inputs(begins_behind(packed, END), model.config)
+    inputs = document_inputs(starts_after(packed, END), model.config)
     assert inputs["position_ids"][0].tolist() == [0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5, 0, 1]
     with torch.no_grad():
         together = model(input_ids=packed, use_cache=False, **inputs).logits[0]
@@ -108,7 +108,7 @@ def test_a_session_trains_within_documents(tmp_path: Path) -> None:
     batch = torch.from_numpy(read_tokens(manifest.data, stored).ids)
     inputs = batch[:, :-1]
     with torch.no_grad():
-        borders = document_inputs(begins_behind(inputs, 32), session.model.config)
+        borders = document_inputs(starts_after(inputs, 32), session.model.config)
         logits = session.model(input_ids=inputs, use_cache=False, **borders).logits
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
     assert losses[1] == pytest.approx(float(expected), rel=1e-5)

@@ -21,13 +21,13 @@ from distro_node.node.trainer.session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.memory_model import Workload, needs
 from distro_node.node.training.memory_options import MemoryOptions, Precision, StateOptions
-from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_tally, summed
+from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate, summed
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.sign_vote import decode_part
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.wire import blobs
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
-from distro_node.protocol.wire.work_specs import SpeakersSpec
+from distro_node.protocol.wire.work_specs import CommitteesSpec
 from trainer.ranks import Together
 from trainer.support import CPU, TINY_LLAMA, make_manifest
 
@@ -106,11 +106,11 @@ def test_ranks_look_as_one(tmp_path: Path, size: int) -> None:
     together = Together(tmp_path, manifest, chunks, size)
     for round_ in (1, 2):
         look = AssignedSample(sample=90 + round_, share=4)
-        body = alone.train(round_, range(5), looks=True).body
-        found, *_ = together.call("train", round_, range(5), looks=True)
+        body = alone.train(round_, range(5), audits=True).body
+        found, *_ = together.call("train", round_, range(5), audits=True)
         assert same_signs(alone, found.body, body) > 0.99
         assert alone.look(round_, look)
-        assert together.call("look", round_, look) == [True] * size
+        assert together.call("audit", round_, look) == [True] * size
         expected = alone.judge(round_, body)
         found, *others = together.call("judge", round_, body)
         assert expected is not None
@@ -125,10 +125,10 @@ def test_ranks_look_as_one(tmp_path: Path, size: int) -> None:
 def test_ranks_tell_as_one_member(tmp_path: Path, size: int) -> None:
     """With committees: the same signs of nearly all coefficients, and the same step to the bit."""
     optimizer = dataclasses.replace(
-        BLOCKS, preconditioner="muon", step="scaled", top_k=16, audit=False
+        BLOCKS, preconditioner="muon", step="scaled", top_k=16, outlier_filter=False
     )
     manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=optimizer)
-    manifest = dataclasses.replace(manifest, speakers=SpeakersSpec(one_of=3))
+    manifest = dataclasses.replace(manifest, committees=CommitteesSpec(rotation_steps=3))
     alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
     together = Together(tmp_path, manifest, chunks, size)
     assert {alone.load(chunks)} == set(together.call("load", chunks))
@@ -142,8 +142,8 @@ def test_ranks_tell_as_one_member(tmp_path: Path, size: int) -> None:
         told = decode_part(whole, 3, turn, theirs.body)
         pairs = zip(told, decode_part(whole, 3, turn, ours.body), strict=True)
         assert np.mean(np.concatenate([(a == b).ravel() for a, b in pairs])) > 0.99
-        momentum.hear(summed(whole, 3, turn, [(told, 1)]), 3, turn)
-        tally = encode_tally(whole, Aggregate(0, 1, (True,), momentum.speak(turn)))
+        momentum.add(summed(whole, 3, turn, [(told, 1)]), 3, turn)
+        tally = encode_aggregate(whole, Aggregate(0, 1, (True,), momentum.take_strongest(turn)))
         fingerprint = alone.apply(round_ + 1, [tally], RATE, False, [1])
         assert together.apply(round_ + 1, [tally], RATE, False, [1]) == fingerprint
 

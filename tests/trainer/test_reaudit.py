@@ -15,7 +15,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.swarm_store import LocalSnapshot
 from distro_node.node.training import reaudit
 from distro_node.node.training.client import StepApplied, TrainerDied, TrainerFailed, TrainerSpec
-from distro_node.node.training.reaudit import ReauditWorker, dealt_to_others
+from distro_node.node.training.reaudit import ReauditWorker, assigned_to_others
 from distro_node.protocol.audit.disputes import Jury
 from distro_node.protocol.audit.reputation import Audit, Dispute
 from distro_node.protocol.audit.sign_score import SignSums
@@ -81,10 +81,10 @@ class World:
     def ledger(self) -> Any:
         accounts = SimpleNamespace(
             disputes=self.disputes,
-            may_look_again=lambda _me, first: first in self.disputes,
-            waits_for=lambda first: {ME, CHECKER} - self.disputes[first].again.keys(),
+            may_reaudit=lambda _me, first: first in self.disputes,
+            pending_reauditors=lambda first: {ME, CHECKER} - self.disputes[first].reaudits.keys(),
         )
-        return _Ledger(self.chain.ledger, SimpleNamespace(accounts=accounts))
+        return _Ledger(self.chain.ledger, SimpleNamespace(reputation=accounts))
 
     def dispute_rounds(self, rounds: list[int], since: int) -> None:
         """Open a dispute about the work of each of these rounds, and call for a re-audit."""
@@ -127,7 +127,7 @@ class World:
         self.did.append("momentum")
         return False
 
-    async def look_again(
+    async def run_reaudit(
         self, round_: int, body: bytes, samples: Any, others: Any, share: int
     ) -> list[SignSums]:
         await self.looking()
@@ -191,7 +191,7 @@ def test_what_others_were_dealt_begins_with_mine(tmp_path: Path) -> None:
     mine, theirs = ledger.share(ROUND, ME), ledger.share(ROUND, IDLE)
     assert mine is not None
     assert theirs is not None
-    others = dealt_to_others(ledger, ROUND, IDLE, ME)
+    others = assigned_to_others(ledger, ROUND, IDLE, ME)
     assert others[: len(mine)] == mine
     assert not set(others) & set(theirs)
 
@@ -247,9 +247,9 @@ async def test_a_trainer_without_anything_to_do_goes(
     world.looks.put(world.effect)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.run)
-        await trio.sleep(reaudit._STAYS_SECONDS / 2)
+        await trio.sleep(reaudit._KEEP_ALIVE_SECONDS / 2)
         assert world.open == 1
-        await trio.sleep(reaudit._STAYS_SECONDS)
+        await trio.sleep(reaudit._KEEP_ALIVE_SECONDS)
         assert world.open == 0
         world.looks.put(world.effect)
         await trio.sleep(1.0)
@@ -351,7 +351,7 @@ async def test_what_others_have_looked_at_comes_first(
     last = world.heard[-1].first
     world = World(tmp_path)
     world.dispute_rounds([2, 3, 4], 5)
-    world.disputes[last].again[CHECKER] = True
+    world.disputes[last].reaudits[CHECKER] = True
     await world.run()
     assert len(world.heard) == 3
     assert world.heard[0].first == last

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.node.training.reaudit_order import next_look
-from distro_node.protocol.audit.disputes import LAG, LASTS, OPEN, Jury
+from distro_node.node.training.reaudit_order import next_reaudit
+from distro_node.protocol.audit.disputes import LAG, OPEN, REAUDIT_ROUNDS, Jury
 from distro_node.protocol.audit.reputation import Audit, Reaudit
 
 
@@ -31,7 +31,7 @@ def swarm(benchmark: Any) -> Any:
 def dispute(swarm: Any, *checkers: PeerId) -> list[Audit]:
     """Close a round in which these auditors score the byzantine member's work low, and those until
     others are called."""
-    looks = [swarm.look(checker, swarm.cheat, 500) for checker in checkers]
+    looks = [swarm.look(auditor, swarm.cheat, 500) for auditor in checkers]
     swarm.close(looks)
     for _ in range(LAG):
         swarm.close()
@@ -39,7 +39,7 @@ def dispute(swarm: Any, *checkers: PeerId) -> list[Audit]:
 
 
 def chosen(swarm: Any, waiting: Iterable[Audit], me: PeerId, takes: int = 0) -> Any:
-    return next_look(waiting, swarm.accounts, me, swarm.round, takes)
+    return next_reaudit(waiting, swarm.accounts, me, swarm.round, takes)
 
 
 def test_all_choose_the_same_in_whatever_order_they_hear_of_it(swarm: Any) -> None:
@@ -57,12 +57,12 @@ def test_scores_have_no_say_in_it(benchmark: Any) -> None:
         swarm = benchmark.CheckedSwarm(6)
         founder, *checkers = swarm.peers[:3]
         pairs = zip(checkers, scores, strict=True)
-        looks = [swarm.look(checker, swarm.cheat, score) for checker, score in pairs]
+        looks = [swarm.look(auditor, swarm.cheat, score) for auditor, score in pairs]
         swarm.close(looks)
         for _ in range(LAG):
             swarm.close()
-        checker: PeerId = chosen(swarm, looks, founder).checker
-        return checker
+        auditor: PeerId = chosen(swarm, looks, founder).auditor
+        return auditor
 
     assert len({preferred(500 + a, 500 + b) for a in range(4) for b in range(4)}) == 1
 
@@ -80,7 +80,7 @@ def test_what_would_be_over_before_comes_last(swarm: Any) -> None:
     founder, ann, ben, carl, *_ = swarm.peers
     (old,) = dispute(swarm, ann)
     swarm.close(again=[Reaudit(carl, old, low=True)])
-    for _ in range(LASTS - LAG - 5):
+    for _ in range(REAUDIT_ROUNDS - LAG - 5):
         swarm.close()
     (new,) = dispute(swarm, ben)
     # The last record that may hold a re-audit comes this many rounds later.
@@ -119,13 +119,13 @@ def test_only_who_may_look_again_does(swarm: Any) -> None:
 
 @pytest.mark.parametrize("takes", [1, 4, 7])
 def test_slow_members_who_choose_alike_find_a_cheat(benchmark: Any, takes: int) -> None:
-    assert benchmark.rounds_until_left_out(next_look, takes, most=6 * LASTS) is not None
+    assert benchmark.rounds_until_left_out(next_reaudit, takes, most=6 * REAUDIT_ROUNDS) is not None
 
 
 def test_those_who_choose_what_is_the_newest_to_them_do_not(benchmark: Any) -> None:
     """Or far later: by chance several of them audit the same one now and then."""
     found = benchmark.rounds_until_left_out(benchmark.newest, 7)
-    alike = benchmark.rounds_until_left_out(next_look, 7, most=6 * LASTS)
+    alike = benchmark.rounds_until_left_out(next_reaudit, 7, most=6 * REAUDIT_ROUNDS)
     assert found is None or found > alike
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from distro_node.node.control.command_socket import ask
 from distro_node.node.training import landlock
-from distro_node.node.training.sandbox import HOLDS, sandbox_words
+from distro_node.node.training.sandbox import HOLDS, sandbox_text
 from distro_node.node.training.system_calls import (
     ARCHITECTURES,
     DATAGRAM,
@@ -417,8 +417,8 @@ def test_the_numbers_are_the_kernels(index: int, header: str) -> None:
 
 
 def test_what_holds_is_said_in_words() -> None:
-    assert "not sandboxed" in sandbox_words(())
-    assert sandbox_words(tuple(HOLDS)).endswith("even as root")
-    assert "does not enforce: signals" in sandbox_words(
+    assert "not sandboxed" in sandbox_text(())
+    assert sandbox_text(tuple(HOLDS)).endswith("even as root")
+    assert "does not enforce: signals" in sandbox_text(
         [each for each in HOLDS if each != "signals"]
     )

@@ -17,19 +17,19 @@ from distro_node.node.trainer.audit_score import AssignedSample
 from distro_node.node.trainer.models.initial_parameters import Lora
 from distro_node.node.trainer.optimizer.background_gradient import BackgroundGradient
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
-from distro_node.node.trainer.reaudit_worker import look_again
+from distro_node.node.trainer.reaudit_worker import run_reaudit
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.node.trainer.tasks.data import Corpus
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.memory_model import Workload
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import decode_update, encode_update
-from distro_node.protocol.sampling.assignment import Terms, assign
+from distro_node.protocol.sampling.assignment import AssignmentRules, assign
 from distro_node.protocol.sampling.assignment import samples_of as dealt_samples
 from distro_node.protocol.sampling.member_weights import MemberWeight
 from distro_node.protocol.sampling.sampler import order_of
 from distro_node.protocol.sampling.stream_cursor import StreamCursors
-from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, OptimizerSpec, Step
+from distro_node.protocol.wire.manifest import AuditsSpec, Manifest, OptimizerSpec, Step
 from distro_node.protocol.wire.membership import Membership
 from trainer.exactness import assert_equal_bits, bits_of, reference_step
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
@@ -103,8 +103,8 @@ def test_tied_weights_are_stepped_once(tmp_path: Path) -> None:
 def samples_of(manifest: Manifest, peers: list[PeerId], me: PeerId, round_number: int) -> list[int]:
     members, order = Membership(since=dict.fromkeys(peers, 0)), order_of(manifest)
     weights = dict.fromkeys(peers, MemberWeight())
-    made = assign(Terms(order, 1.0, bool), members, weights, (), None, round_number)
-    return list(dealt_samples(order, [StreamCursors(round_number)], [made.lanes_of(me)]))
+    made = assign(AssignmentRules(order, 1.0, bool), members, weights, (), None, round_number)
+    return list(dealt_samples(order, [StreamCursors(round_number)], [made.streams_of(me)]))
 
 
 def test_an_update_that_missed_its_round_is_back_in_the_momentum(tmp_path: Path) -> None:
@@ -146,7 +146,9 @@ def opposite(session: TrainingSession, body: bytes) -> bytes:
 @pytest.mark.parametrize("audit", [True, False])
 def test_the_audit_leaves_a_lie_out_of_the_step(tmp_path: Path, audit: bool) -> None:
     """The step equals the one without it, in any order of the updates."""
-    members = [make_session(tmp_path, optimizer=OptimizerSpec(audit=audit)) for _ in range(5)]
+    members = [
+        make_session(tmp_path, optimizer=OptimizerSpec(outlier_filter=audit)) for _ in range(5)
+    ]
     bodies = [
         member.train(1, range(8 * index, 8 * index + 8)).body
         for index, member in enumerate(members)
@@ -466,20 +468,20 @@ def test_a_look_changes_nothing_and_tells_honest_work(
     config = {**TINY_LLAMA, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     manifest, chunks = make_manifest(tmp_path, config=config, optimizer=optimizer)
     store = BlobStore(tmp_path)
-    checker, other, twin, honest, idle = (TrainingSession(manifest, store, CPU) for _ in range(5))
-    everybody = (checker, other, twin, honest, idle)
+    auditor, other, twin, honest, idle = (TrainingSession(manifest, store, CPU) for _ in range(5))
+    everybody = (auditor, other, twin, honest, idle)
     for session in everybody:
         session.load(chunks)
     scores: dict[str, list[float]] = {"honest": [], "idle": [], "again": [], "idle again": []}
-    made = checker.train(0, range(3))
+    made = auditor.train(0, range(3))
     assert made.body == other.train(0, range(3)).body == twin.train(0, range(3)).body
     for round_number in range(1, rounds + 1):
         own, dealt = range(40 * round_number, 40 * round_number + 3), 40 * round_number + 20
         look = AssignedSample(sample=dealt, share=3)
-        made = checker.train(round_number, own, looks=True)
-        assert made.body == other.train(round_number, own, looks=True).body
+        made = auditor.train(round_number, own, audits=True)
+        assert made.body == other.train(round_number, own, audits=True).body
         assert made.body == twin.train(round_number, own).body
-        assert checker.look(round_number, look)
+        assert auditor.look(round_number, look)
         assert other.look(round_number, look)
         assert not twin.look(round_number, look)
         bodies = {
@@ -487,13 +489,13 @@ def test_a_look_changes_nothing_and_tells_honest_work(
             # It has the same assignment, and trains on the samples it has at hand.
             "idle": idle.train(round_number, range(3)).body,
         }
-        for session, name in ((checker, "honest"), (other, "idle")):
+        for session, name in ((auditor, "honest"), (other, "idle")):
             found = session.judge(round_number, bodies[name])
             assert found is not None
             # The result is given once.
             assert session.judge(round_number, bodies[name]) is None
             samples = range(dealt, dealt + 3)
-            again = look_again(session, round_number, bodies[name], samples, own, 3)
+            again = run_reaudit(session, round_number, bodies[name], samples, own, 3)
             if round_number > 2:
                 scores[name].append(found.whole.score)
                 scores["again" if name == "honest" else "idle again"] += [a.score for a in again]
@@ -530,10 +532,10 @@ def test_who_computes_beginnings_alone_agrees_with_them_better_than_with_the_who
             "half": half.finish(round_number, 1.0, 16, sums, 0.0).body,
         }
         others = []
-        for checker, name in zip(checkers, ("honest", "half"), strict=True):
-            others.append(checker.train(round_number, own, looks=True).body)
-            assert checker.look(round_number, AssignedSample(sample=dealt, share=3))
-            found = checker.judge(round_number, bodies[name])
+        for auditor, name in zip(checkers, ("honest", "half"), strict=True):
+            others.append(auditor.train(round_number, own, audits=True).body)
+            assert auditor.look(round_number, AssignedSample(sample=dealt, share=3))
+            found = auditor.judge(round_number, bodies[name])
             assert found is not None
             assert found.beginning is not None
             if round_number > 2 and found.whole.score > 1:
@@ -546,44 +548,44 @@ def test_who_computes_beginnings_alone_agrees_with_them_better_than_with_the_who
 
 def test_looks_of_the_two_latest_rounds_are_kept(tmp_path: Path) -> None:
     session = make_session(tmp_path)
-    body = session.train(1, [1, 2], looks=True).body
+    body = session.train(1, [1, 2], audits=True).body
     for round_ in (2, 3, 4):
-        session.train(round_, [round_], looks=True)
+        session.train(round_, [round_], audits=True)
         assert session.look(round_, AssignedSample(sample=9, share=2))
     assert session.judge(2, body) is None
     assert session.judge(3, body) is not None
     with pytest.raises(TrainerFailed, match="does not decode"):
         session.judge(4, b"no update")
     with pytest.raises(TrainerFailed, match="does not decode"):
-        look_again(session, 4, b"no update", [1], [2], 1)
+        run_reaudit(session, 4, b"no update", [1], [2], 1)
 
 
 def test_there_is_no_look_without_something_to_hold_it_against(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = make_session(tmp_path)
-    body = session.train(1, [], looks=True).body
+    body = session.train(1, [], audits=True).body
     look = AssignedSample(sample=5, share=3)
     assert not session.look(1, look)
     # Without an audit; of another round; on other parameters; without memory.
     session.train(2, [1])
     assert not session.look(2, look)
-    session.train(3, [1], looks=True)
+    session.train(3, [1], audits=True)
     assert not session.look(2, look)
-    session.train(4, [1], looks=True)
+    session.train(4, [1], audits=True)
     session.apply(4, [body], RATE, False)
     assert not session.look(4, look)
-    checked = dataclasses.replace(session.manifest, checks=ChecksSpec())
-    wanted = Workload.of(checked).look_room
+    checked = dataclasses.replace(session.manifest, audits=AuditsSpec())
+    wanted = Workload.of(checked).audit_bytes
     for number, free in ((5, wanted - 1), (6, wanted)):
         monkeypatch.setattr(session_module, "free_bytes", lambda device, free=free: free)
-        session.train(number, [1], looks=True)
+        session.train(number, [1], audits=True)
         assert session.look(number, look) == (free == wanted)
 
 
 def test_who_has_no_second_moment_learns_one_to_look_again(tmp_path: Path) -> None:
     session, author = make_session(tmp_path), make_session(tmp_path)
     body = author.train(1, [1]).body
-    (found,) = look_again(session, 1, body, [1], [2, 3], 1)
+    (found,) = run_reaudit(session, 1, body, [1], [2, 3], 1)
     assert found.squares > 0
     assert session.optimizer.steps == 2

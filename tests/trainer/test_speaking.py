@@ -12,42 +12,52 @@ import torch
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
-from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_tally, summed
+from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate, summed
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.sections import Section, sections
-from distro_node.protocol.codec.sign_vote import cut_sheet, decode_part, heard_in, step_of
+from distro_node.protocol.codec.sign_vote import (
+    cut_sign_vote,
+    decode_part,
+    selected_positions,
+    step_of,
+)
 from distro_node.protocol.wire.manifest import Manifest, OptimizerSpec
-from distro_node.protocol.wire.work_specs import SpeakersSpec
+from distro_node.protocol.wire.work_specs import CommitteesSpec
 from trainer.support import CPU, make_manifest
 
 ONE_OF = 4
 SPOKEN = OptimizerSpec(
-    preconditioner="muon", smoothing=0.5, momentum=0.97, step="scaled", top_k=64, audit=False
+    preconditioner="muon",
+    smoothing=0.5,
+    momentum=0.97,
+    step="scaled",
+    top_k=64,
+    outlier_filter=False,
 )
 
 
 def swarm_of(tmp_path: Path, count: int) -> tuple[Manifest, list[TrainingSession], list[Section]]:
     """Return `count` members, loaded, and two sections of their model."""
     manifest, chunks = make_manifest(tmp_path, optimizer=SPOKEN)
-    manifest = dataclasses.replace(manifest, speakers=SpeakersSpec(one_of=ONE_OF))
+    manifest = dataclasses.replace(manifest, committees=CommitteesSpec(rotation_steps=ONE_OF))
     members = [TrainingSession(manifest, BlobStore(tmp_path), CPU, 2) for _ in range(count)]
     assert len({member.load(chunks) for member in members}) == 1
     return manifest, members, list(sections(members[0].layout, 2))
 
 
-def tallies(
-    cut: list[Section], momenta: list[Momentum], sheets: list[bytes], turn: int
+def aggregates(
+    cut: list[Section], momenta: list[Momentum], sign_votes: list[bytes], turn: int
 ) -> list[bytes]:
     """Return the aggregates that the committees of all sections make of these sign votes."""
     (whole,) = sections(cut[0].whole, 1)
-    parts = [cut_sheet(whole, cut, ONE_OF, turn, sheet) for sheet in sheets]
+    parts = [cut_sign_vote(whole, cut, ONE_OF, turn, sheet) for sheet in sign_votes]
     bodies = []
     for number, (section, momentum) in enumerate(zip(cut, momenta, strict=True)):
         told = [(decode_part(section, ONE_OF, turn, own[number]), 1) for own in parts]
-        momentum.hear(summed(section, ONE_OF, turn, told), ONE_OF, turn)
-        said = momentum.speak(turn)
-        counted = (True,) * len(sheets)
-        bodies.append(encode_tally(section, Aggregate(number, len(cut), counted, said)))
+        momentum.add(summed(section, ONE_OF, turn, told), ONE_OF, turn)
+        said = momentum.take_strongest(turn)
+        counted = (True,) * len(sign_votes)
+        bodies.append(encode_aggregate(section, Aggregate(number, len(cut), counted, said)))
     return bodies
 
 
@@ -58,12 +68,12 @@ def test_members_stay_bit_identical_and_learn(tmp_path: Path) -> None:
     for round_ in range(1, 25, 2):
         shares = [range(4 * place, 4 * place + 4) for place in range(len(members))]
         made = [m.train(round_, s) for m, s in zip(members, shares, strict=True)]
-        sheets = [each.body for each in made]
+        sign_votes = [each.body for each in made]
         # One bit each, after one byte.
         assert all(0 <= 8 * len(each.body) - 8 - each.coefficients < 8 for each in made)
         # Nothing changes until the committees have sent their aggregates.
         (unchanged,) = {m.apply(round_, [], 1.0, False, []) for m in members}
-        said = tallies(cut, momenta, sheets, step_of(round_))
+        said = aggregates(cut, momenta, sign_votes, step_of(round_))
         rate = learning_rate(manifest.schedule, round_ + 1)
         counts = [1, 0, 1]
         orders = ([said[0], said[0], said[1]], [said[1], said[1], said[0]], [*said[:1], *said])
@@ -83,7 +93,7 @@ def test_a_silent_panels_section_stays_as_it_is(tmp_path: Path) -> None:
     (member,) = members
     parameters = [parameter.detach().clone() for parameter in member.parameters]
     momenta = [Momentum(section) for section in cut]
-    said = tallies(cut, momenta, [member.train(1, range(4)).body], 0)
+    said = aggregates(cut, momenta, [member.train(1, range(4)).body], 0)
 
     member.apply(2, said[:1], 1e-3, False, [1])
 
@@ -102,7 +112,7 @@ def test_a_sheet_tells_the_signs_of_the_last_gradient(tmp_path: Path) -> None:
         body = member.train(round_, range(4)).body
         told = decode_part(whole, ONE_OF, turn, body)
         for index, momentum in enumerate(member.optimizer.momentum):
-            heard = heard_in(momentum.shape[1], ONE_OF, turn)
+            heard = selected_positions(momentum.shape[1], ONE_OF, turn)
             values = momentum.numpy()[:, heard]
             signs = np.where(values == 0, told[index], np.sign(values))
             assert np.array_equal(told[index], signs)

@@ -8,7 +8,7 @@ from chain.spoken import Spoken
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.training.step_inputs import StepInputs, counted_bodies
 from distro_node.protocol.chain.step_inputs import StepBody
-from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_tally
+from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.update import update_layout
 
@@ -18,7 +18,7 @@ def test_what_does_not_fit_is_left_out_and_what_is_lacking_is_said(tmp_path: Pat
     optimizer = chain.manifest.optimizer
     layout = update_layout(chain.manifest.parameters, optimizer.chunk, optimizer.top_k)
     bodies = [
-        encode_tally(own, Aggregate(number, 2, (), Momentum(own).speak(0)))
+        encode_aggregate(own, Aggregate(number, 2, (), Momentum(own).take_strongest(0)))
         for number, own in enumerate(sections(layout, 2))
     ]
     first, second = (

@@ -72,7 +72,7 @@ class FakeTrainer:
     async def load_momentum(self, path: Path) -> bool:
         return False
 
-    async def train(self, round_: int, samples: object, *, looks: bool = False) -> TrainedUpdate:
+    async def train(self, round_: int, samples: object, *, audits: bool = False) -> TrainedUpdate:
         self._short("train")
         if self._shop.losses:
             self._shop.losses -= 1
@@ -212,7 +212,7 @@ class FakeSupervisor:
             sample_prompt=prompt,
             data_ready=lambda samples: self.data_ready(samples),
             base_ready=lambda: self.base_ready(),
-            looked_at=self,
+            audit_data=self,
             draw=draw,
             start=start,
         )
@@ -713,7 +713,7 @@ async def test_own_data_that_the_disk_lost_is_one_line(
 
 
 def look_effect(round_: int) -> Train:
-    return replace(train_effect(round_), look=7, look_share=3)
+    return replace(train_effect(round_), audit=7, audit_share=3)
 
 
 async def do_all(

@@ -200,7 +200,7 @@ def test_a_sample_in_which_one_thing_is_learned_has_no_beginning(tmp_path: Path)
     session = opened((replace(manifest, data=data), chunks), tmp_path)
     assert session.gradient(1, [0])[1] == 1
     assert session.gradient(1, [0], beginning=True) == (0.0, 0)
-    session.train(1, [1], looks=True)
+    session.train(1, [1], audits=True)
     assert session.look(1, AssignedSample(sample=0, share=2))
     found = session.judge(1, opened((manifest, chunks), tmp_path).train(1, [0]).body)
     assert found is not None
@@ -367,7 +367,7 @@ def test_a_look_needs_no_beginnings(tmp_path: Path, package: Path) -> None:
     manifest = replace(manifest, task="last", task_settings={"scale": 2.0})
     session = opened((manifest, chunks), tmp_path)
     assert not isinstance(session.task, HasBeginnings)
-    body = session.train(1, [1], looks=True).body
+    body = session.train(1, [1], audits=True).body
     assert session.look(1, AssignedSample(sample=0, share=2))
     found = session.judge(1, body)
     assert found is not None

@@ -14,7 +14,7 @@ from distro_node.protocol.wire.manifest import (
     MAX_MEMBERS,
     PROTOCOL_VERSION,
     AdmissionSpec,
-    ChecksSpec,
+    AuditsSpec,
     Manifest,
     ParameterSpec,
     PrivateSpec,
@@ -59,15 +59,15 @@ def test_work_is_checked_behind_the_preconditioners_alone_that_show_it(precondit
 
 def test_nobody_checks_work_on_texts_that_nobody_else_has() -> None:
     data = dataclasses.replace(CHECKED.data, shards=(), private=PrivateSpec(epoch=1))
-    without = dataclasses.replace(CHECKED, data=data, checks=None)
+    without = dataclasses.replace(CHECKED, data=data, audits=None)
     with pytest.raises(ValueError, match="private data"):
-        dataclasses.replace(without, checks=ChecksSpec())
+        dataclasses.replace(without, audits=AuditsSpec())
 
 
 def test_a_swarm_without_checks_says_nothing_of_them() -> None:
-    assert "checks" not in PLAIN
+    assert "audits" not in PLAIN
     plain = msgpack.unpackb(CHECKED.encode())
-    assert plain["checks"] == {"every": 5, "deviation": 300}
+    assert plain["audits"] == {"interval": 5, "deviation": 300}
     assert decode_manifest(CHECKED.encode(), CHECKED.swarm) == CHECKED
 
 
@@ -177,10 +177,16 @@ def test_smoothing_is_not_said_where_nothing_is_smoothed() -> None:
 
 
 def test_who_is_heard_is_not_said_where_all_are_heard_alike() -> None:
-    assert "say" not in PLAIN["optimizer"]
-    assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"say": "equal"}})[0] == "malformed"
-    assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"say": "loud"}})[0] == "invalid"
-    optimizer = dataclasses.replace(MANIFEST.optimizer, say="share")
+    assert "update_weight" not in PLAIN["optimizer"]
+    assert (
+        refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"update_weight": "equal"}})[0]
+        == "malformed"
+    )
+    assert (
+        refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"update_weight": "loud"}})[0]
+        == "invalid"
+    )
+    optimizer = dataclasses.replace(MANIFEST.optimizer, update_weight="share")
     by_share = dataclasses.replace(MANIFEST, optimizer=optimizer)
     assert by_share.swarm != MANIFEST.swarm
     assert decode_manifest(by_share.encode(), by_share.swarm) == by_share

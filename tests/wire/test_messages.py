@@ -14,9 +14,9 @@ from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
     BALLOT_KINDS,
-    MAX_LOOKS,
-    MAX_LOOKS_AGAIN,
+    MAX_AUDITS,
     MAX_MESSAGE_BYTES,
+    MAX_REAUDITS,
     MAX_SEQUENCES,
     MESSAGE_TYPES,
     AuditEntry,
@@ -56,7 +56,7 @@ def test_rounds_and_parents() -> None:
     for kind in MESSAGE_TYPES:
         message = FORMATS[kind].value
         # Evidence and audits are about earlier rounds, on the same chain.
-        earlier = {"join": 50, "evidence": 49, "check": 50, "recheck": 49}
+        earlier = {"join": 50, "evidence": 49, "audit": 50, "reaudit": 49}
         assert round_of(message) == earlier.get(kind, 51)
         says_parent = kind not in ("join", "leave", "heartbeat")
         parent = getattr(message, "parent", RECORD.parent) if kind in earlier else RECORD.parent
@@ -90,15 +90,15 @@ def test_entries_and_ballots_are_what_was_signed() -> None:
         ("announcement", {"loss": 2e30}),
         ("announcement", {"fingerprint": -1}),
         ("announcement", {"commitment": bytes(33)}),
-        ("check", {"secret": bytes(15)}),
-        ("check", {"total": 2**62 + 1}),
-        ("check", {"squares": 0}),
-        ("check", {"beginning": AuditScore(1, 0)}),
-        ("check", {"beginning": AuditScore(2**62 + 1, 1)}),
-        ("recheck", {"checker": bytes(31)}),
-        ("recheck", {"scores": ()}),
-        ("recheck", {"scores": (AuditScore(0, 1),) * (MAX_SEQUENCES + 1)}),
-        ("recheck", {"scores": (AuditScore(0, 2**62 + 1),)}),
+        ("audit", {"secret": bytes(15)}),
+        ("audit", {"total": 2**62 + 1}),
+        ("audit", {"squares": 0}),
+        ("audit", {"first_half": AuditScore(1, 0)}),
+        ("audit", {"first_half": AuditScore(2**62 + 1, 1)}),
+        ("reaudit", {"auditor": bytes(31)}),
+        ("reaudit", {"scores": ()}),
+        ("reaudit", {"scores": (AuditScore(0, 1),) * (MAX_SEQUENCES + 1)}),
+        ("reaudit", {"scores": (AuditScore(0, 2**62 + 1),)}),
         ("join", {"ticket": bytes(65)}),
         ("heartbeat", {"count": 2**63}),
         ("vote", {"slot": 0}),
@@ -120,7 +120,7 @@ def test_fields_have_bounds(kind: str, changes: dict[str, Any]) -> None:
     ("field", "most"),
     [
         *(("updates", 4096), ("admitted", 4096), ("departed", 4096)),
-        *(("looks", MAX_LOOKS), ("looks_again", MAX_LOOKS_AGAIN)),
+        *(("audits", MAX_AUDITS), ("reaudits", MAX_REAUDITS)),
     ],
 )
 def test_lists_have_bounds(field: str, most: int) -> None:
@@ -142,19 +142,19 @@ def test_a_thousand_updates_and_all_looks_fit_in_a_message() -> None:
         UpdateEntry(
             *(peer, content_id(peer), 2**32, 2**40, 2.5, signature),
             capacity=2**40,
-            speaks=2**16,
+            max_version=2**16,
             commitment=content_id(peer),
         )
         for peer in peers
     )
     looks = (AuditEntry(peer, most, bytes(16), 2**62, 2**62, signature) for peer in peers)
     scores = (AuditScore(2**62, 2**62),) * MAX_SEQUENCES
-    again = (ReauditEntry(peer, most, peer, scores, signature) for peer in peers[:MAX_LOOKS_AGAIN])
+    again = (ReauditEntry(peer, most, peer, scores, signature) for peer in peers[:MAX_REAUDITS])
     record = dataclasses.replace(
         RECORD,
         updates=tuple(updates),
-        looks=tuple(islice(looks, MAX_LOOKS)),
-        looks_again=tuple(again),
+        audits=tuple(islice(looks, MAX_AUDITS)),
+        reaudits=tuple(again),
     )
     data = encode(Proposal(2**20, record))
     assert FORMATS["proposal"].decode(data) == Proposal(2**20, record)

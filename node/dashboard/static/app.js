@@ -104,7 +104,7 @@ function say(tone, sentence, remedy) {
 
 function showActs() {
   const state = told?.status.state;
-  const working = told?.status.shift.at_work;
+  const working = told?.status.schedule.at_work;
   $("pause").disabled = !mayAct || !working || state === "leaving" || state === "finished";
   $("resume").disabled = !mayAct || working !== false || state === "leaving";
   $("leave").disabled = !mayAct || state === "leaving";
@@ -146,12 +146,12 @@ function missedOf(own) {
 
 // Where work is checked: what others found in this node's, and its part of the votes.
 function checkTiles() {
-  const checks = told.status.swarm?.checks;
+  const checks = told.status.swarm?.audits;
   const own = checks?.own;
   if (!own) return [];
   const votes = new Map(told.rows.map(([name, , about]) => [name, about])).get("your votes");
   return [
-    tile("Checks of your work", count(own.checks), own.low ? `${count(own.low)} low, ${count(own.failed)} failed` : "none of them low"),
+    tile("Checks of your work", count(own.audited), own.low ? `${count(own.low)} low, ${count(own.failed)} failed` : "none of them low"),
     tile("Your votes", own.votes ? percent(own.votes / checks.votes) : "none", own.counts ? votes : "your updates do not count"),
   ];
 }
@@ -170,7 +170,7 @@ function showLearned() {
     tile("A round takes", shown(training.round_seconds, seconds), "in the last rounds"),
     tile("Speed", shown(speed(training.round_seconds), (each) => `${scaled(each)} tokens/s`), "of all, in the last rounds"),
     tile("Final", shown(final, (round) => `round ${count(round)}`), "nobody goes back behind it"),
-    ...(swarm?.hosted_round == null ? [] : [tile("Served here", `round ${count(swarm.hosted_round)}`, "its parameters, to whoever asks")]),
+    ...(swarm?.served_round == null ? [] : [tile("Served here", `round ${count(swarm.served_round)}`, "its parameters, to whoever asks")]),
   ]);
 }
 
@@ -193,13 +193,13 @@ function showMembers() {
   const known = new Map((book?.members ?? []).map((member) => [member.peer, member]));
   const now = new Map((status.swarm?.members ?? []).map((member) => [member.peer, member]));
   const awaited = new Map((status.swarm?.awaited ?? []).map((each) => [each.peer, each]));
-  const leftOut = new Map((status.swarm?.checks?.left_out ?? []).map((each) => [each.peer, each.why]));
+  const leftOut = new Map((status.swarm?.audits?.excluded ?? []).map((each) => [each.peer, each.reason]));
   const all = book?.rows.tokens.at(-1);
   const peers = [...now.keys(), ...[...known.keys()].filter((peer) => !now.has(peer)).sort((a, b) => (known.get(b).left ?? Infinity) - (known.get(a).left ?? Infinity))];
   fill($("members").tBodies[0], peers.slice(0, CHIPS_SHOWN).map((peer) => {
     const account = known.get(peer);
     const [tone, said] = leftOut.has(peer) && now.has(peer)
-      ? ["bad", `${now.get(peer).me ? "you, " : ""}left out: ${leftOut.get(peer)}`]
+      ? ["bad", `${now.get(peer).me ? "you, " : ""}excluded: ${leftOut.get(peer)}`]
       : stateOf(now.get(peer), account, awaited.get(peer), status);
     const late = account?.recent_of ? account : null;
     return element("tr", { "data-tone": tone, "data-peer": peer },
@@ -229,22 +229,22 @@ function showMembers() {
 // What came of checking each other's work, in a sentence each.
 function showChecks() {
   const members = (number) => `${count(number)} ${number === 1 ? "member" : "members"}`;
-  const checks = told.status.swarm?.checks;
+  const checks = told.status.swarm?.audits;
   $("checked").hidden = !checks;
   if (!checks) return;
   const sentences = [
-    `Members check each other's work: ${count(checks.looks)} looks so far, ${count(checks.low)} of them low.`,
-    `${members(checks.voters)} with votes, for work that others have checked.`,
+    `Members audit each other's work: ${count(checks.audits)} audits so far, ${count(checks.low)} of them low.`,
+    `${members(checks.voters)} with votes, for work that others have audited.`,
   ];
-  if (checks.disputes) sentences.push(`${count(checks.disputes)} ${checks.disputes === 1 ? "low look is" : "low looks are"} looked at again.`);
-  sentences.push(checks.left_out.length ? `${members(checks.left_out.length)} left out, since checks of their work failed: their updates do not count.` : "Nobody is left out.");
+  if (checks.disputes) sentences.push(`${count(checks.disputes)} ${checks.disputes === 1 ? "low audit is" : "low audits are"} being repeated.`);
+  sentences.push(checks.excluded.length ? `${members(checks.excluded.length)} excluded, since audits of their work failed: their updates do not count.` : "Nobody is excluded.");
   $("checked").textContent = sentences.join(" ");
 }
 
 // Which part of the work a member has, and why it is not more.
 function shareOf(member) {
   if (!member || member.share === null) return [];
-  return [`${percent(member.share)} of the work`, ...(member.why === null ? [] : [member.why])];
+  return [`${percent(member.share)} of the work`, ...(member.share_reason === null ? [] : [member.share_reason])];
 }
 
 function capacityOf(member) {
@@ -254,7 +254,7 @@ function capacityOf(member) {
 function stateOf(member, account, awaited, status) {
   if (!member) {
     if (status.swarm?.members && account?.left !== null && account) {
-      const ended = { silent: "fell silent", left: "left", expelled: "was expelled", turned_away: "was turned away" }[account.why] ?? "gone";
+      const ended = { silent: "fell silent", left: "left", expelled: "was expelled", dismissed: "was turned away" }[account.why] ?? "gone";
       return [["left", "silent"].includes(account.why) ? "rest" : "bad", `${ended} in round ${count(account.left)}`];
     }
     return ["unknown", UNKNOWN];
@@ -266,7 +266,7 @@ function stateOf(member, account, awaited, status) {
     return account.recent ? ["good", "contributes"] : ["rest", "no counted update lately"];
   }
   if (awaited) return ["bad", `silent for ${seconds(awaited.silent_seconds)}, gone after ${seconds(awaited.lease_seconds)}`];
-  if (!member.connected) return ["bad", member.heard_seconds === null ? "not connected" : `not connected, heard ${seconds(member.heard_seconds)} ago`];
+  if (!member.connected) return ["bad", member.last_message_seconds === null ? "not connected" : `not connected, heard ${seconds(member.last_message_seconds)} ago`];
   return ["good", "connected"];
 }
 
@@ -297,7 +297,7 @@ function showLine() {
 }
 
 function showComputer() {
-  const { training, shift, swarm } = told.status;
+  const { training, schedule, swarm } = told.status;
   const trainer = training.trainer;
   const processor = trainer.device !== null && trainer.device.startsWith("cpu");
   fill($("computer"), [
@@ -308,8 +308,8 @@ function showComputer() {
     ...fact("Idle", shown(trainer.idle, percent), "of the time the trainer waits for the line or for others"),
     ...fact("Restarts", shown(trainer.restarts, count), "of the trainer process"),
     ...fact("Model", shown(swarm?.parameters, (n) => `${scaled(n)} parameters`)),
-    ...fact("Hours", shift.active ?? "always", shift.until ? `that changes at ${shift.until}` : null),
-    ...shift.holds.flatMap((hold) => fact("Held back", hold.text, hold.waived ? "waived by you" : "it goes on by itself")),
+    ...fact("Hours", schedule.active ?? "always", schedule.until ? `that changes at ${schedule.until}` : null),
+    ...schedule.holds.flatMap((hold) => fact("Held back", hold.text, hold.waived ? "waived by you" : "it goes on by itself")),
   ]);
   showEnergy();
 }

@@ -39,17 +39,17 @@ from ..events import PeerDown
 from ..network import Network
 from .introduction_service import PROTOCOL, IntroductionService
 from .peers_file import PeersFile
-from .version_query import spoken_versions
+from .version_query import query_versions
 
 log = logging.getLogger(__name__)
 
 # Up to this size a swarm is fully connected; in larger ones gossip is forwarded.
 MAX_CONNECTED = 64
 # Peers learned of and not (yet) connected.
-_MAX_HEARD = 512
-_HEARD_SECONDS = 600.0
+_MAX_INTRODUCED = 512
+_INTRODUCED_SECONDS = 600.0
 _MAX_SUGGESTIONS = 64
-_ASK_SECONDS = 5.0
+_REQUEST_TIMEOUT_SECONDS = 5.0
 _DIAL_SECONDS = 5.0
 # A circuit takes three more round trips, and the relay's line may be saturated.
 _CIRCUIT_SECONDS = 15.0
@@ -68,9 +68,9 @@ _NEXT_ADDRESS_SECONDS = 0.25
 _POLITE_SECONDS = 1.0
 _POLL_SECONDS = 0.25
 # How often to check whether this machine has other addresses.
-_LOOK_SECONDS = 3.0
+_CHECK_INTERVAL_SECONDS = 3.0
 # Any machine in the local network can send suggestions; `local` accepts only addresses in that network.
-_LOCAL_WORD = AddressSource(None, Scope.MACHINE)
+_LOCAL_SOURCE = AddressSource(None, Scope.MACHINE)
 _OUTDONE = (
     "peers have a newer record of this peer and refuse ours: the clock was ahead before the "
     "data directory was lost, or another node uses a copy of this key (then stop that node). "
@@ -125,9 +125,9 @@ class Introducer:
             registry = Registry()
             IntroductionService(network, registry, {swarm})
         self._registry = registry
-        self._heard: BoundedTable[PeerId, _Heard] = BoundedTable(_MAX_HEARD)
+        self._heard: BoundedTable[PeerId, _Heard] = BoundedTable(_MAX_INTRODUCED)
         self._members: set[PeerId] = set()
-        self._tried: BoundedTable[str, _Tried] = BoundedTable(_MAX_HEARD)
+        self._tried: BoundedTable[str, _Tried] = BoundedTable(_MAX_INTRODUCED)
         self._contact = trio.Event()
         self._news = trio.Event()
         self._dialling: set[PeerId] = set()
@@ -144,12 +144,12 @@ class Introducer:
         result.pop(self._network.peer, None)
         return result
 
-    def word_about(self, peer: PeerId) -> AddressSource | None:
+    def introduction_of(self, peer: PeerId) -> AddressSource | None:
         """Return the source of a peer's addresses, which limits their range; None: our own knowledge."""
         heard, told = self._heard.get(peer), None
         for record in self._registry.peer_records(self._swarm, trio.current_time()):
             if record.peer == peer:
-                told = _Heard(record, 0.0, self._network.word_of(peer))
+                told = _Heard(record, 0.0, self._network.source_of(peer))
         if told is None:
             return heard.word if heard is not None else None
         same = heard is not None and heard.record.addresses == told.record.addresses
@@ -169,7 +169,7 @@ class Introducer:
         the bootstrap peers' own."""
         connected = self._network.connected()
         members = connected & self.peer_records.keys()
-        return await spoken_versions(self._network, members or connected & self.bootstrap_peers)
+        return await query_versions(self._network, members or connected & self.bootstrap_peers)
 
     def outcomes(self, peer: PeerId) -> dict[str, str]:
         """Return the result of the last dial of each address that a peer announces."""
@@ -227,7 +227,7 @@ class Introducer:
                 if isinstance(event, PeerDown) and (
                     event.peer in self.bootstrap_peers or event.peer in self.peer_records
                 ):
-                    self._tell_news()
+                    self._announce_changes()
 
     async def _keep_bootstrap(self, address: str, peer: PeerId) -> None:
         retry = BackoffTimer(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
@@ -257,7 +257,7 @@ class Introducer:
         self, peer: PeerId, addresses: Sequence[str], slots: trio.Semaphore
     ) -> None:
         try:
-            await self._race(addresses, _LOCAL_WORD)
+            await self._race(addresses, _LOCAL_SOURCE)
             if peer in self._network.connected():
                 await self._introduce(peer, addresses[0])
         finally:
@@ -284,7 +284,7 @@ class Introducer:
                     PROTOCOL,
                     IntroductionRequest(swarm=self._swarm, record=record).encode(),
                     max_response=MAX_RESPONSE_BYTES,
-                    timeout=_ASK_SECONDS,
+                    timeout=_REQUEST_TIMEOUT_SECONDS,
                 )
             )
             for sealed in response.records:
@@ -292,7 +292,7 @@ class Introducer:
                 if opened.peer == self._network.peer:
                     self._go_beyond(opened)
                 else:
-                    self._hear(opened, self._network.word_of(peer))
+                    self._hear(opened, self._network.source_of(peer))
         except RequestError as error:
             self._note(address, f"connected, but it sends no introductions ({error.reason})")
             return False
@@ -310,7 +310,7 @@ class Introducer:
         if self._numbering.beyond(record.number):
             log.log(logging.DEBUG if self._outdone else logging.WARNING, _OUTDONE)
             self._outdone = True
-            self._tell_news()
+            self._announce_changes()
 
     def _hear(self, record: PeerRecord, word: AddressSource) -> None:
         kept: AddressSource | None = word
@@ -327,9 +327,9 @@ class Introducer:
         if known is None or known.record.addresses != record.addresses:
             # The new address may be a reservation at a relay: worth a dial before the next turn.
             self._turns.pop(record.peer, None)
-            self._tell_news()
+            self._announce_changes()
 
-    def _tell_news(self) -> None:
+    def _announce_changes(self) -> None:
         self._news.set()
         self._news = trio.Event()
 
@@ -344,14 +344,14 @@ class Introducer:
             if announced != self._network.announcements:
                 # We have a new address to announce.
                 announced = self._network.announcements
-                self._tell_news()
-            if now - looked >= _LOOK_SECONDS:
+                self._announce_changes()
+            if now - looked >= _CHECK_INTERVAL_SECONDS:
                 before, machine, looked = machine, tuple(self._network.own_addresses), now
                 if before and machine != before:
                     # In another network: the others must learn our address, and may be reachable from
                     # here.
                     self._turns.clear()
-                    self._tell_news()
+                    self._announce_changes()
             for peer, record in self._by_turn():
                 if len(connected) + len(self._dialling) >= MAX_CONNECTED:
                     break
@@ -374,7 +374,9 @@ class Introducer:
         return sorted(self.peer_records.items(), key=lambda item: self._turns.due(item[0]))
 
     def _forget(self, now: float, connected: Collection[PeerId]) -> None:
-        for peer in [p for p, heard in self._heard.items() if heard.then + _HEARD_SECONDS < now]:
+        for peer in [
+            p for p, heard in self._heard.items() if heard.then + _INTRODUCED_SECONDS < now
+        ]:
             if peer not in connected:
                 del self._heard[peer]
         records = self.peer_records
@@ -386,7 +388,7 @@ class Introducer:
         try:
             # Through relays last, because they use another peer's bandwidth.
             addresses = sorted(record.addresses, key=through_relay)
-            await self._race(addresses, self.word_about(peer))
+            await self._race(addresses, self.introduction_of(peer))
             if peer in self._network.connected():
                 await self._introduce(peer)
         finally:
@@ -442,7 +444,7 @@ class Introducer:
 
     def _may_remember(self, record: PeerRecord) -> bool:
         # After a restart no source vouches for it any more, and it would be dialled wherever it leads.
-        word = self.word_about(record.peer)
+        word = self.introduction_of(record.peer)
         if word is None or record.peer in self._network.connected():
             return True
         return all(_scope(address) >= word.scope for address in record.addresses)

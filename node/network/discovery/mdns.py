@@ -45,15 +45,15 @@ SERVICE = "_distro-node._tcp.local."
 # Any machine in the network can invent any number of names. Beyond this number the oldest is dropped.
 _MAX_FOUND = 1024
 # A name that does not resolve takes two seconds.
-_ASKED_AT_ONCE = 64
+_MAX_PARALLEL = 64
 _MAX_ADDRESSES = 4
 _RESOLVE_MILLISECONDS = 2000
 # Multicast packets get lost, and a machine may answer later. Doubled each time.
 _FIRST_REPEAT_SECONDS = 1.0
 _LAST_REPEAT_SECONDS = 20.0
-_AGAIN_SECONDS = 30.0
+_RETRY_SECONDS = 30.0
 # How often to check whether the machine has other addresses.
-_LOOK_SECONDS = 3.0
+_CHECK_INTERVAL_SECONDS = 3.0
 _CLOSE_SECONDS = 3.0
 _TAG_CHARACTERS = 24
 _SCOPE_DIGITS = 9
@@ -73,7 +73,7 @@ class LocalDiscovery:
         self._followed: dict[str, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
         # A separate limiter, so that names that do not resolve delay the others only briefly.
-        self._questions = trio.CapacityLimiter(_ASKED_AT_ONCE)
+        self._questions = trio.CapacityLimiter(_MAX_PARALLEL)
 
     async def run(self) -> None:
         """Announce this node and listen, for ever, at the addresses that the machine has at the time.
@@ -89,13 +89,13 @@ class LocalDiscovery:
                 try:
                     zeroconf = await trio.to_thread.run_sync(_open_sockets)
                     try:
-                        await self._look_around(zeroconf, own)
+                        await self._search(zeroconf, own)
                     finally:
                         with shielded(_CLOSE_SECONDS):
                             await trio.to_thread.run_sync(zeroconf.close)
                 except (OSError, RuntimeError, Error) as error:
                     log.info("members in the local network cannot be searched for: %s", error)
-                    pause = _AGAIN_SECONDS
+                    pause = _RETRY_SECONDS
             with trio.move_on_after(pause):
                 await self._wait_for_change(own)
 
@@ -103,9 +103,9 @@ class LocalDiscovery:
         """Return once the machine has other addresses than those announced."""
         announced = _places(own)
         while _places(own_service(self._network, self._tag)) == announced:  # noqa: ASYNC110  (only Linux reports it)
-            await trio.sleep(_LOOK_SECONDS)
+            await trio.sleep(_CHECK_INTERVAL_SECONDS)
 
-    async def _look_around(self, zeroconf: Zeroconf, own: ServiceInfo) -> None:
+    async def _search(self, zeroconf: Zeroconf, own: ServiceInfo) -> None:
         failure: Exception | None = None
         self._followed.clear()
         async with trio.open_nursery() as self._nursery:

@@ -12,16 +12,20 @@ import trio
 
 from ....crypto.identity import PeerId
 from ....protocol.wire.errors import ProtocolError
-from ....protocol.wire.introductions import MAX_SPOKEN_BYTES, VersionMessage, decode_spoken
+from ....protocol.wire.introductions import (
+    MAX_VERSION_BYTES,
+    VersionMessage,
+    decode_version_message,
+)
 from ....protocol.wire.manifest import PROTOCOL_VERSION
 from ..errors import RequestError
 from ..network import Network
 
 SPEAKING = "/distro/version/1"
 
-_ASK_SECONDS = 5.0
+_REQUEST_TIMEOUT_SECONDS = 5.0
 # A few answers are enough for one sentence to the user; nothing else depends on them.
-_MOST_ASKED = 8
+_MAX_ASKED = 8
 
 
 def serve_version(network: Network) -> None:
@@ -33,22 +37,26 @@ def serve_version(network: Network) -> None:
     network.serve(SPEAKING, answer, max_request=1, max_concurrent=16)
 
 
-async def spoken_versions(network: Network, peers: Iterable[PeerId]) -> set[int]:
+async def query_versions(network: Network, peers: Iterable[PeerId]) -> set[int]:
     """Return the versions that some connected peers report; peers that do not answer are left out."""
     versions: set[int] = set()
 
     async def ask(peer: PeerId) -> None:
         try:
             answer = await network.request(
-                peer, SPEAKING, b"", max_response=MAX_SPOKEN_BYTES, timeout=_ASK_SECONDS
+                peer,
+                SPEAKING,
+                b"",
+                max_response=MAX_VERSION_BYTES,
+                timeout=_REQUEST_TIMEOUT_SECONDS,
             )
-            versions.add(decode_spoken(answer).version)
+            versions.add(decode_version_message(answer).version)
         except RequestError:
             pass
         except ProtocolError as error:
             network.penalise(peer, error.reason)
 
     async with trio.open_nursery() as nursery:
-        for peer in list(peers)[:_MOST_ASKED]:
+        for peer in list(peers)[:_MAX_ASKED]:
             nursery.start_soon(ask, peer)
     return versions

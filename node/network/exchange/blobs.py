@@ -254,7 +254,7 @@ class BlobFetcher:
         now = trio.current_time()
         self._end_competition(download, now)
         # Transfers of a snapshot's chunks, or of a round's updates, may slow each other down.
-        usual = self._usual_rate(download, now)
+        usual = self._typical_rate(download, now)
         waiting = [each for each in download.attempts if not self._overdue(each, now, usual)]
         # One attempt is enough as long as it makes progress.
         if waiting or len(download.attempts) >= _MAX_HEDGES:
@@ -356,7 +356,7 @@ class BlobFetcher:
             default=None,
         )
 
-    def _usual_rate(self, download: _BlobDownload, now: float) -> float:
+    def _typical_rate(self, download: _BlobDownload, now: float) -> float:
         """Return the median rate of the concurrent transfers, in bytes per second."""
         rates = [
             attempt.received / (now - attempt.started)

@@ -46,9 +46,9 @@ _FEWEST_UNDER_WAY = 2
 # A chunk is given up after this time and queued again: an hour at 10 kbit/s.
 _TIMEOUT_SECONDS = 3600.0
 # How often a peer that lacks chunks (most likely another newcomer) is asked what it has by now …
-_ASK_SECONDS = 15.0
+_REQUEST_TIMEOUT_SECONDS = 15.0
 # … and one that has them all, which keeps a snapshot while it is requested (`content/retention`).
-_AGAIN_SECONDS = 60.0
+_RETRY_SECONDS = 60.0
 _PAUSE_SECONDS = 2.0
 
 Waiting = Callable[[FetchFailed], None]
@@ -105,7 +105,7 @@ async def ask_holdings(
     most = (MAX_CHUNKS + 7) // 8
     try:
         answer = await network.request(
-            peer, PROTOCOL, blob, max_response=most, timeout=_ASK_SECONDS
+            peer, PROTOCOL, blob, max_response=most, timeout=_REQUEST_TIMEOUT_SECONDS
         )
     except RequestError as error:
         _log.debug("a peer did not report which chunks it has: %s", error)
@@ -181,7 +181,7 @@ class _ListDownload:
     async def run(self) -> None:
         """Fetch until nothing is missing, or until it is hopeless. Raises `OSError`."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._ask_everybody)
+            nursery.start_soon(self._ask_all)
             async with trio.open_nursery() as workers:
                 for _ in range(min(MAX_UNDER_WAY, self._total)):
                     workers.start_soon(self._work, workers.cancel_scope)
@@ -235,7 +235,7 @@ class _ListDownload:
 
     # Holdings
 
-    async def _ask_everybody(self) -> None:
+    async def _ask_all(self) -> None:
         """Keep the holdings of incomplete providers up to date, and have the complete ones keep what is
         fetched."""
         asked: dict[PeerId, float] = {}
@@ -245,7 +245,7 @@ class _ListDownload:
                 connected = self._network.connected()
                 for peer in self.providers():
                     complete = all(self._holdings.get(peer, [False]))
-                    pause = _AGAIN_SECONDS if complete else _ASK_SECONDS
+                    pause = _RETRY_SECONDS if complete else _REQUEST_TIMEOUT_SECONDS
                     due = now - asked.get(peer, float("-inf")) >= pause
                     if peer in connected and due:
                         asked[peer] = now

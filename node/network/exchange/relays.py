@@ -24,8 +24,8 @@ PROTOCOL = "/distro/relay/1"
 author's upload rate; or empty: not available here (or "yes"). The author's own request makes the relay
 fetch the update, and is always answered empty."""
 
-_ASK_SECONDS = 10.0
-_ASK_AGAIN_SECONDS = 5.0
+_REQUEST_TIMEOUT_SECONDS = 10.0
+_RETRY_SECONDS = 5.0
 
 
 class Relays:
@@ -70,7 +70,7 @@ class Relays:
         for relay in self.order(update.announcement.update)[:1]:
             try:
                 await self._network.request(
-                    relay, PROTOCOL, update.sealed, max_response=0, timeout=_ASK_SECONDS
+                    relay, PROTOCOL, update.sealed, max_response=0, timeout=_REQUEST_TIMEOUT_SECONDS
                 )
             except RequestError as error:
                 # The others will request it anyway.
@@ -85,12 +85,12 @@ class Relays:
         while peer in self._network.connected():
             try:
                 await self._network.request(
-                    peer, PROTOCOL, b"", max_response=0, timeout=_ASK_SECONDS
+                    peer, PROTOCOL, b"", max_response=0, timeout=_REQUEST_TIMEOUT_SECONDS
                 )
             except RequestError as error:
                 if error.reason == "refused":
                     return
-                await trio.sleep(_ASK_AGAIN_SECONDS)
+                await trio.sleep(_RETRY_SECONDS)
             else:
                 if peer in self._network.connected():
                     self._relays.add(peer)

@@ -28,7 +28,7 @@ MAX_PORTS = 4
 _PORT_BYTES = 2
 _MAX_ADDRESS_BYTES = 45
 _DIAL_SECONDS = 3.0
-_ASK_SECONDS = 10.0
+_REQUEST_TIMEOUT_SECONDS = 10.0
 _MAX_CONCURRENT = 8
 # Minimum time between requests of one peer. Honest ones ask every few minutes, or after an address
 # change.
@@ -108,7 +108,7 @@ async def ask_dial_back(
         PROTOCOL,
         encode_ports(chosen),
         max_response=MAX_PORTS + _MAX_ADDRESS_BYTES,
-        timeout=_ASK_SECONDS,
+        timeout=_REQUEST_TIMEOUT_SECONDS,
     )
     return decode_finding(answer, chosen)
 

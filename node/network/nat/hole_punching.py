@@ -28,7 +28,7 @@ NOW = b"!"
 """The signal to dial; the answer is empty."""
 
 _MAX_BYTES = 128
-_ASK_SECONDS = 5.0
+_REQUEST_TIMEOUT_SECONDS = 5.0
 # The first packet may arrive before the other router expects it; it is sent again after one second, then
 # after two more.
 _DIAL_SECONDS = 5.0
@@ -123,7 +123,7 @@ class Punching:
 
     async def _ask(self, peer: PeerId, question: bytes) -> bytes:
         return await self._network.request(
-            peer, PROTOCOL, question, max_response=_MAX_BYTES, timeout=_ASK_SECONDS
+            peer, PROTOCOL, question, max_response=_MAX_BYTES, timeout=_REQUEST_TIMEOUT_SECONDS
         )
 
     async def _ask_quietly(self, peer: PeerId, question: bytes) -> None:

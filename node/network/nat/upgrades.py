@@ -103,7 +103,7 @@ class Upgrades:
             self._turns.failed((peer, way), began, random.uniform(0.7, 1.0))
 
     async def _dial_all(self, peer: PeerId) -> None:
-        word = self._introducer.word_about(peer)
+        word = self._introducer.introduction_of(peer)
         async with trio.open_nursery() as nursery:
             for address in self._addresses(peer):
                 nursery.start_soon(self._dial, address, word, nursery.cancel_scope)

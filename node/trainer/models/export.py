@@ -29,7 +29,7 @@ from ...training.tokenizer_settings import (
     ROLES,
     TokenizerSettings,
     decode_settings,
-    with_usual_names,
+    with_default_names,
 )
 from ...util.first_line import first_line
 from ..session import TrainingSession
@@ -207,7 +207,7 @@ def open_tokenizer(
     if _adds_start(manifest) and manifest.data.start_token is not None:
         said |= {"bos_token": tokenizer.id_to_token(manifest.data.start_token)}
     special = tokenizer.get_added_tokens_decoder().values()
-    settings = with_usual_names(
+    settings = with_default_names(
         replace(settings, **said), frozenset(token.content for token in special if token.special)
     )
     # Batches in training or evaluation are padded; the padding is never attended to.

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ....protocol.codec.sign_vote import Signs, heard_in, sign_of_nothing
+from ....protocol.codec.sign_vote import Signs, selected_positions, zero_sign
 from ....protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
 from ....protocol.wire.manifest import OptimizerSpec
 from ...training.memory_options import IN_FLOAT32, StateOptions
@@ -166,14 +166,14 @@ class LocalOptimizer:
         )
 
     @torch.no_grad()
-    def tell(self, one_of: int, turn: int) -> list[Signs]:
+    def tell(self, rotation_steps: int, step: int) -> list[Signs]:
         """Return the signs of the coefficients that are due at this step (`codec.sheet`), from what
         the last gradient has left in the momentum; nothing is taken out. A zero is sent with one
         sign, and with the other in the next cycle."""
-        at_zero = sign_of_nothing(one_of, turn)
+        at_zero = zero_sign(rotation_steps, step)
         values: list[torch.Tensor] = []
         for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):
-            heard = heard_in(tensor.elements, one_of, turn)
+            heard = selected_positions(tensor.elements, rotation_steps, step)
             columns = torch.from_numpy(heard.astype(np.int64)).to(state.device)
             here = [
                 state.read(stripe.blocks).index_select(1, columns)
@@ -244,7 +244,7 @@ class LocalOptimizer:
         self._pending.clear()
 
     @torch.no_grad()
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """Reset all moments and pending updates, as if there had been no round before."""
         self._pending.clear()
         self.steps = 0

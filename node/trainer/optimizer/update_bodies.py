@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ....protocol.codec.aggregate import Aggregate, decode_tally, joined
+from ....protocol.codec.aggregate import Aggregate, decode_aggregate, joined
 from ....protocol.codec.sections import sections
-from ....protocol.codec.sign_vote import encode_part, heard_of, step_of
+from ....protocol.codec.sign_vote import encode_part, selected_count, step_of
 from ....protocol.codec.update import DecodedUpdate, UpdateLayout, decode_update, encode_update
 from ....protocol.wire.manifest import Manifest
 from ..memory.model_shard import ModelShard
@@ -24,22 +24,28 @@ def make_body(
 ) -> bytes:
     """Encode the update of a round from the momentum; in a swarm with committees, the sign vote as a
     single section. Return empty bytes where another process has it."""
-    speakers = manifest.speakers
-    if speakers is None:
+    committees = manifest.committees
+    if committees is None:
         taken = part.merged(optimizer.take(round))
         return b"" if taken is None else encode_update(layout, taken.positions, taken.signs)
-    one_of, turn = speakers.one_of, step_of(round)
-    told = part.told(optimizer.tell(one_of, turn), lambda tensor: heard_of(tensor, one_of, turn))
+    rotation_steps, step = committees.rotation_steps, step_of(round)
+    told = part.told(
+        optimizer.tell(rotation_steps, step),
+        lambda tensor: selected_count(tensor, rotation_steps, step),
+    )
     return b"" if told is None else encode_part(sections(layout, 1)[0], told)
 
 
 def coefficients_of(manifest: Manifest, layout: UpdateLayout, round: int) -> int:
     """Return the number of coefficients in a body of a round."""
-    speakers = manifest.speakers
-    if speakers is None:
+    committees = manifest.committees
+    if committees is None:
         return layout.coefficients
-    turn = step_of(round)
-    return sum(tensor.blocks * heard_of(tensor, speakers.one_of, turn) for tensor in layout.tensors)
+    step = step_of(round)
+    return sum(
+        tensor.blocks * selected_count(tensor, committees.rotation_steps, step)
+        for tensor in layout.tensors
+    )
 
 
 def body_decoder(
@@ -47,7 +53,7 @@ def body_decoder(
 ) -> Callable[[bytes], DecodedUpdate | Aggregate]:
     """Return the decoder of the bodies that a record names: updates or, with committees, aggregates.
     It raises `ProtocolError`."""
-    return partial(decode_update if manifest.speakers is None else decode_tally, layout)
+    return partial(decode_update if manifest.committees is None else decode_aggregate, layout)
 
 
 def step_updates(
@@ -55,7 +61,7 @@ def step_updates(
 ) -> tuple[list[DecodedUpdate], list[int]]:
     """Return the updates of a step with their weights, from a record's decoded bodies. Aggregates are
     of different sections and form one update of weight 1."""
-    tallies = [body for body in bodies if isinstance(body, Aggregate)]
-    if tallies:
-        return [joined(layout, tallies)], [1]
+    aggregates = [body for body in bodies if isinstance(body, Aggregate)]
+    if aggregates:
+        return [joined(layout, aggregates)], [1]
     return [body for body in bodies if isinstance(body, DecodedUpdate)], list(counts)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 # Practically for ever, in milliseconds that the libraries can represent. Between two requests there
 # may be days, when a swarm has stopped.
-_FOR_EVER = timedelta(days=10_000)
+_UNLIMITED = timedelta(days=10_000)
 
 
 class RankLost(Exception):
@@ -165,7 +165,7 @@ def open_ranks(store: Store, rank: int, size: int, device: torch.device, patienc
             world_size=size,
             timeout=timedelta(seconds=patience),
         )
-        waiting = dist.new_group(backend="gloo", timeout=_FOR_EVER)
+        waiting = dist.new_group(backend="gloo", timeout=_UNLIMITED)
     except (RuntimeError, ValueError) as error:
         raise RankLost(first_line(error, 300, empty="no reason")) from None
     group = dist.group.WORLD

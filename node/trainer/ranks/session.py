@@ -24,7 +24,7 @@ from ....protocol.wire.manifest import Manifest
 from ...settings import Compile, Split
 from ...storage.blob_store import BlobStore
 from ...training.bands import torn_tensors
-from ...training.local_policy import USUAL_WAYS, LocalPolicy
+from ...training.local_policy import DEFAULT_POLICY, LocalPolicy
 from ...training.memory_model import Workload
 from ...training.memory_options import MemoryOptions
 from ...training.memory_plan import FreeMemory, in_shards
@@ -52,7 +52,7 @@ class RankSession(TrainingSession):
         memory: int | None = None,
         options: MemoryOptions | None = None,
         split: Split = Split.AUTO,
-        ways: LocalPolicy = USUAL_WAYS,
+        ways: LocalPolicy = DEFAULT_POLICY,
     ) -> None:
         """`rooms`: the memory of all ranks (`rooms_of`)."""
         self._ranks = ranks

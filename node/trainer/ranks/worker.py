@@ -43,7 +43,7 @@ _TOGETHER = frozenset(
         "load",
         "train",
         "train_aside",
-        "look",
+        "audit",
         "judge",
         "apply",
         "snapshot",
@@ -99,7 +99,7 @@ class RankWorker(Worker):
                 store = Gathering(self._launch).begin(asked)
             except RankLost as error:
                 self._others.lost(str(error))
-            opened = self._take_seat(store, 0, size, local_device(device, self._launch), asked)
+            opened = self._take_rank(store, 0, size, local_device(device, self._launch), asked)
         else:
             devices = devices_of(device)
             size = len(devices)
@@ -109,7 +109,7 @@ class RankWorker(Worker):
 
             self._others = processes = RankProcesses(devices, self._give_up)
             meeting = processes.start(follow)
-            opened = self._take_seat(store_at(meeting, size), 0, size, devices[0], asked)
+            opened = self._take_rank(store_at(meeting, size), 0, size, devices[0], asked)
         opened["device"] = f"{opened['device']} × {size}"
         if opened["reached_flops"] is not None:
             opened["reached_flops"] *= size
@@ -121,13 +121,13 @@ class RankWorker(Worker):
         """Serve as a rank other than the first until one is lost. Raises `RankLost`."""
         self._follows = True
         try:
-            self._take_seat(store, rank, size, device, asked)
+            self._take_rank(store, rank, size, device, asked)
         except TrainerFailed:
             # Rank 0 has the same failure, and reports it. When it ends, so does this process.
             signal.pause()
         self._serve()
 
-    def _take_seat(
+    def _take_rank(
         self, store: Store, rank: int, size: int, device: str, asked: Mapping[str, Any]
     ) -> dict[str, Any]:
         self._ranks = ranks = meet(store, rank, size, device, self._patience)

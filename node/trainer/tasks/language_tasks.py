@@ -17,7 +17,7 @@ from ...training.errors import TrainerFailed
 from ...training.task_names import MaskedSettings, built_in_settings
 from ..models.cross_entropy import token_loss
 from .data import Tokens, read_tokens
-from .packing import begins_behind, check_attention, document_inputs
+from .packing import check_attention, document_inputs, starts_after
 from .seeded_random import drawn
 from .task_batches import Batch, Loss, StoredSample
 
@@ -113,7 +113,7 @@ class CausalLM:
         if tokens.begins is not None:
             return {"begins": torch.from_numpy(tokens.begins)}
         assert data.end_token is not None  # or the manifest would have been refused
-        return {"begins": begins_behind(torch.from_numpy(tokens.ids), data.end_token)}
+        return {"begins": starts_after(torch.from_numpy(tokens.ids), data.end_token)}
 
     def within(self, batch: Mapping[str, torch.Tensor], length: int) -> Batch:
         """Return the inputs that keep attention within documents, for the first `length` tokens."""

@@ -14,7 +14,7 @@ from ....protocol.wire.manifest import DataSpec
 from ...training.errors import TrainerFailed
 
 
-def begins_behind(tokens: torch.Tensor, end_token: int) -> torch.Tensor:
+def starts_after(tokens: torch.Tensor, end_token: int) -> torch.Tensor:
     """Return where in tokens (batch, length) documents begin if each ends with `end_token`: bool, of
     the same shape."""
     # A document's own end token belongs to it, so the next one begins a place later.

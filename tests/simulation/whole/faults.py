@@ -84,7 +84,7 @@ def draw_schedule(family: Family, count: int, liars: int, chance: random.Random)
     # Only between honest members: liars can talk to all sides.
     cut = [partition, partition, one_way, crash[0], crash[1], mild[0], network[3]]
     both = crash + network
-    tables = {"crash": crash, "network": network, "all": both, "looks": both, "cut": cut}
+    tables = {"crash": crash, "network": network, "all": both, "audits": both, "cut": cut}
     kinds = spared if liars and family != "cut" else tables.get(family, [])
     actions: list[Action] = []
     if family == "cut":

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from simulation.whole.process import Machine
     from simulation.whole.swarm import WholeSwarm
 
-# Private here: `_current`, `_slots`, `_looking`: a liar starts from what its own process knows.
+# Private here: `_current`, `_slots`, `_auditor`: a liar starts from what its own process knows.
 
 LIES = (
     "two sizes",
@@ -465,7 +465,7 @@ class LyingNetwork(SimulatedNetwork):
             round_, ledger.head, content_id(b"%d alone" % round_), 1000, 100, 2.0, 666
         )
         if ledger.beacon is not None:
-            bound = self.member._looking.commitment(round_, ledger.head)
+            bound = self.member._auditor.commitment(round_, ledger.head)
             said = dataclasses.replace(said, commitment=bound)
         signature = self._sign("announcement", said).signature
         slot = own_slot(ledger, self.peer)
@@ -484,7 +484,7 @@ class LyingNetwork(SimulatedNetwork):
             departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
             snapshot=SnapshotEntry(due, content_id(b"alone"), size) if due else None,
             slot=slot,
-            secret=self.member._looking.reveal(ledger),
+            secret=self.member._auditor.reveal(ledger),
         )
         mask = membership.mask(others)
         ballot = Ballot(round_, record.parent, slot, record.id, mask)

@@ -129,8 +129,8 @@ class SimulatedNetwork:
         """Return all connections."""
         return [end.link for group in self._ends.values() for end in group]
 
-    def word_of(self, peer: PeerId) -> AddressSource:
-        return self._hearsay.word_of(peer)
+    def source_of(self, peer: PeerId) -> AddressSource:
+        return self._hearsay.source_of(peer)
 
     def peer_events(self) -> trio.MemoryReceiveChannel[PeerUp | PeerDown]:
         events = Events()
@@ -143,7 +143,7 @@ class SimulatedNetwork:
         # Every node can be dialled, so none has more than one address.
         assert not list(addresses)
 
-    def carried_bytes(self) -> int:
+    def relayed_bytes(self) -> int:
         # No node relays here.
         return 0
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Python starts, imports its modules and opens the key.
 START_SECONDS = 1.5
 # The service manager restarts the node after it ended by itself.
-_AGAIN_SECONDS = 5.0
+_RETRY_SECONDS = 5.0
 
 
 class Blobs:
@@ -120,7 +120,7 @@ class Machine:
             self.comes_back = await self._run()
             if not self.comes_back:
                 return
-            await trio.sleep(_AGAIN_SECONDS)
+            await trio.sleep(_RETRY_SECONDS)
 
     async def _run(self) -> bool:
         """Run one process. Return whether it is to be restarted."""

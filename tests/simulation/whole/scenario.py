@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from distro_node.protocol.wire.manifest import Say
-from distro_node.protocol.wire.work_specs import ChecksSpec, SpeakersSpec
+from distro_node.protocol.wire.manifest import UpdateWeightRule
+from distro_node.protocol.wire.work_specs import AuditsSpec, CommitteesSpec
 from simulation.faults import Family, Schedule, draw_absences
 from simulation.idlers import IDLE, draw_idlers
 from simulation.invariants import Violation
@@ -59,8 +59,8 @@ class Scenario:
     liars: Liars
     schedule: Schedule
     overlap: bool = False
-    say: Say = "equal"
-    term: int = 0
+    say: UpdateWeightRule = "equal"
+    epoch: int = 0
     """Number of steps in an epoch of the committees; 0: no committees."""
     every: int = 0
     """A member with votes audits once in this many rounds; 0: no audits."""
@@ -106,10 +106,10 @@ class Outcome:
 
 def draw_scenario(seed: int, family: Family) -> Scenario:
     """Draw the scenario of `seed`."""
-    if family == "speakers":
+    if family == "committees":
         return _speaking(seed)
-    if family == "looks":
-        return _looking(seed)
+    if family == "audits":
+        return _auditor(seed)
     chance = random.Random(f"whole {seed} {family}")
     if family == "down":
         liar = (chance.randrange(1, 7), ("solo rounds", chance.choice(LIES)))
@@ -149,15 +149,15 @@ def _speaking(seed: int) -> Scenario:
     # A step takes two rounds.
     return dataclasses.replace(
         drawn,
-        family="speakers",
+        family="committees",
         rounds=2 * drawn.rounds,
         liars=liars,
         overlap=False,
-        term=chance.choice((1, 2, 3)),
+        epoch=chance.choice((1, 2, 3)),
     )
 
 
-def _looking(seed: int) -> Scenario:
+def _auditor(seed: int) -> Scenario:
     """Draw a scenario with audits: its liars do not do their work, lie about that of others, grind the
     records that they lead, or leave others out of them."""
     chance = random.Random(f"whole {seed} looks")
@@ -165,10 +165,10 @@ def _looking(seed: int) -> Scenario:
     liars = draw_idlers(count, chance, _IDLE) if count >= 4 and chance.random() < 0.7 else ()
     liars = draw_leading(liars, chance, 0.5)
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
-    schedule = draw_schedule("looks", count, len(liars), chance)
+    schedule = draw_schedule("audits", count, len(liars), chance)
     overlap, every = chance.random() < 0.3, chance.choice((1, 2))
     return Scenario(
-        seed, "looks", count, _LOOKS_ROUNDS, model, liars, schedule, overlap, every=every
+        seed, "audits", count, _LOOKS_ROUNDS, model, liars, schedule, overlap, every=every
     )
 
 
@@ -195,8 +195,10 @@ def run(scenario: Scenario) -> Outcome:
                 collect_max_seconds=20.0,
                 overlap=scenario.overlap,
                 say=scenario.say,
-                speakers=SpeakersSpec(panel=2, term=scenario.term) if scenario.term else None,
-                **_with_looks(scenario),
+                committees=CommitteesSpec(min_members=2, epoch_steps=scenario.epoch)
+                if scenario.epoch
+                else None,
+                **_with_audits(scenario),
             )
             if scenario.every:
                 swarm.training_seconds = SHORT_SECONDS
@@ -216,12 +218,12 @@ def run(scenario: Scenario) -> Outcome:
     return found[0]
 
 
-def _with_looks(scenario: Scenario) -> dict[str, Any]:
+def _with_audits(scenario: Scenario) -> dict[str, Any]:
     """Return the additional manifest fields with audits."""
     if not scenario.every:
         return {}
-    checks = ChecksSpec(every=scenario.every)
-    return {"checks": checks, "sequences": SHARE * scenario.members}
+    audits = AuditsSpec(interval=scenario.every)
+    return {"audits": audits, "sequences": SHARE * scenario.members}
 
 
 def shrink(failure: Failure) -> Failure:

@@ -26,7 +26,7 @@ from distro_node.node.session.aggregator import AggregatorTask
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL, read_answer
-from distro_node.protocol.codec.aggregate import SILENCE
+from distro_node.protocol.codec.aggregate import ABSTAIN
 from distro_node.protocol.member.effects import (
     Apply,
     Effect,
@@ -50,12 +50,12 @@ from simulation.whole.process import Machine
 from simulation.whole.trainer import USUAL_SECONDS, toy_swarm, twisted
 from simulation.whole.wires import Wires
 
-# Private here: `_tally`, `_sheets`, `_member`: a liar's aggregate for a section comes from no trainer,
-# and from nothing that its network sees made.
-# More steps of tasks without any time passing are an endless loop.
+# Private here: `_aggregate`, `_sign_votes`, `_member`: a liar's aggregate for a section comes from no
+# trainer, and from nothing that its network sees made. More steps of tasks without any time passing are
+# an endless loop.
 _MOST_STEPS = 100_000
 # The others never count a repeated audit, and a restarted node repeats none.
-_FLEETING = ("heartbeat", "join", "evidence", "check", "recheck")
+_FLEETING = ("heartbeat", "join", "evidence", "audit", "reaudit")
 _LENGTH_BYTES = 4
 
 
@@ -157,18 +157,18 @@ class WholeSwarm:
                 return []
             return effects
 
-        say = AggregatorTask._tally
+        say = AggregatorTask._aggregate
 
         async def said(panelist: AggregatorTask, effect: MakeAggregate) -> bytes:
             tally = await say(panelist, effect)
-            workshop = self.machines[self._numbers[panelist._sheets._member.me]].workshop
-            if tally == SILENCE or not workshop.twists:
+            workshop = self.machines[self._numbers[panelist._sign_votes._member.me]].workshop
+            if tally == ABSTAIN or not workshop.twists:
                 return tally
             return twisted(self.manifest, tally, workshop.chance)
 
         with (
             patch.object(Member, "handle", watched),
-            patch.object(AggregatorTask, "_tally", said),
+            patch.object(AggregatorTask, "_aggregate", said),
             self.disks.mounted(),
         ):
             yield

@@ -27,9 +27,9 @@ from distro_node.node.training.client import SnapshotResult, StepApplied, Traine
 from distro_node.node.training.errors import TrainerDied, TrainerFailed
 from distro_node.node.training.frames import ExpectedUpdate
 from distro_node.protocol.audit.sign_score import SignSums
-from distro_node.protocol.codec.aggregate import decode_tally, encode_tally, joined
+from distro_node.protocol.codec.aggregate import decode_aggregate, encode_aggregate, joined
 from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.sign_vote import encode_part, heard_of, step_of
+from distro_node.protocol.codec.sign_vote import encode_part, selected_count, step_of
 from distro_node.protocol.codec.update import (
     DecodedUpdate,
     decode_update,
@@ -72,7 +72,9 @@ def toy_swarm(**changes: Any) -> tuple[Manifest, list[bytes], int]:
     initial = BlobList("snapshot", len(parameters), (content_id(parameters),)).encode()
     manifest = toy_manifest(
         parameters=(ParameterSpec(name="weight", shape=SHAPE),),
-        optimizer=OptimizerSpec(chunk=16, top_k=8, say=say, audit=changes.get("speakers") is None),
+        optimizer=OptimizerSpec(
+            chunk=16, top_k=8, update_weight=say, outlier_filter=changes.get("committees") is None
+        ),
         initial=content_id(initial),
         data=DataSpec(
             sequence_length=_TOKENS,
@@ -162,7 +164,7 @@ def _sums(score: AuditScore) -> SignSums:
 def twisted(manifest: Manifest, tally: bytes, chance: random.Random) -> bytes:
     """Return another aggregate: the one that all liars send, or one of its own."""
     layout = update_layout(manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k)
-    said = decode_tally(layout, tally)
+    said = decode_aggregate(layout, tally)
     if chance.random() < 0.2:
         # For a section of another committee.
         said = dataclasses.replace(said, section=(said.section + 1) % said.sections)
@@ -170,12 +172,12 @@ def twisted(manifest: Manifest, tally: bytes, chance: random.Random) -> bytes:
         first = np.arange(8, dtype=np.int32)
         places = [np.tile(first, (tensor.blocks, 1)) for tensor in own]
         signs = [np.ones((tensor.blocks, 8), np.int8) for tensor in own]
-        said = dataclasses.replace(said, said=DecodedUpdate(places, signs))
+        said = dataclasses.replace(said, update=DecodedUpdate(places, signs))
     elif chance.random() < 0.5:
-        said.said.signs[0][:] *= -1
+        said.update.signs[0][:] *= -1
     else:
-        said.said.signs[0][0, chance.randrange(len(said.said.signs[0][0]))] *= -1
-    return encode_tally(sections(layout, said.sections)[said.section], said)
+        said.update.signs[0][0, chance.randrange(len(said.update.signs[0][0]))] *= -1
+    return encode_aggregate(sections(layout, said.sections)[said.section], said)
 
 
 class Toy:
@@ -195,7 +197,7 @@ class Toy:
         self._layout = update_layout(
             manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k
         )
-        self._speakers = manifest.speakers
+        self._speakers = manifest.committees
         self._parameters = np.zeros(manifest.elements, "<f4")
         self._usual = manifest.rounds.sequences / manifest.rounds.start_members
         self._count = 0
@@ -238,7 +240,7 @@ class Toy:
         return self._trained(round, samples)
 
     async def train(
-        self, round: int, samples: Sequence[int], *, looks: bool = False
+        self, round: int, samples: Sequence[int], *, audits: bool = False
     ) -> TrainedUpdate:
         await self._take(self._seconds_for(samples))
         return self._trained(round, samples)
@@ -257,7 +259,7 @@ class Toy:
             return None
         return Judgement(self._workshop.seen(body, *found), self._workshop.beginning(body, *found))
 
-    async def look_again(
+    async def run_reaudit(
         self, round: int, body: bytes, samples: Sequence[int], others: Sequence[int], share: int
     ) -> list[SignSums]:
         await self._take(self._seconds_for(samples))
@@ -303,7 +305,7 @@ class Toy:
         assert self._speakers is not None
         (whole,) = sections(self._layout, 1)
         shapes = (
-            (tensor.blocks, heard_of(tensor, self._speakers.one_of, step_of(round)))
+            (tensor.blocks, selected_count(tensor, self._speakers.rotation_steps, step_of(round)))
             for tensor in self._layout.tensors
         )
         return encode_part(
@@ -317,8 +319,8 @@ class Toy:
             return [
                 (decode_update(self._layout, b), c) for b, c in zip(bodies, counts, strict=True)
             ]
-        tallies = [decode_tally(self._layout, body) for body in bodies]
-        return [(joined(self._layout, tallies), 1)] if tallies else []
+        aggregates = [decode_aggregate(self._layout, body) for body in bodies]
+        return [(joined(self._layout, aggregates), 1)] if aggregates else []
 
     async def apply(
         self,
