@@ -143,8 +143,8 @@ class World:
 class _Ledger:
     """A ledger with the test's own disputes."""
 
-    def __init__(self, ledger: Any, work: Any) -> None:
-        self._ledger, self.work = ledger, work
+    def __init__(self, ledger: Any, audits: Any) -> None:
+        self._ledger, self.audits = ledger, audits
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)

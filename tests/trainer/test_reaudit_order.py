@@ -96,7 +96,7 @@ def test_what_cannot_be_settled_any_more_is_not_looked_at(swarm: Any) -> None:
     founder, ann, ben, carl, _, cheat = swarm.peers
     (first,) = dispute(swarm, ann)
     seats = dict.fromkeys((founder, ann, ben, carl, cheat), 1)
-    swarm.accounts.disputes[first].called = Jury(seats, drawn=True)
+    swarm.accounts.disputes[first].jury = Jury(seats, drawn=True)
     swarm.close(again=[Reaudit(peer, first, low=True) for peer in (ann, carl)])
     assert chosen(swarm, [first], founder) == first
     # It takes four of five, and one is left.
