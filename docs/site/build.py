@@ -29,8 +29,13 @@ DOCUMENTS = (
 )
 
 
+# A link from a document to code, which the site then has beside it.
+CODE_LINK = re.compile(r"\]\(([\w./]+\.py)\)")
+
+
 def stage(folder: Path, checkout: Path = CHECKOUT) -> None:
-    """Copy the documents into a folder, each where it lies in the repository."""
+    """Copy the documents, and the code that they link to, into a folder, each where it lies in the
+    repository."""
     for name in DOCUMENTS:
         source, place = checkout / name, folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -38,6 +43,12 @@ def stage(folder: Path, checkout: Path = CHECKOUT) -> None:
             shutil.copytree(source, place, ignore=shutil.ignore_patterns("site", "__pycache__"))
         else:
             shutil.copyfile(source, place)
+    for document in sorted(folder.rglob("*.md")):
+        for link in CODE_LINK.findall(document.read_text(encoding="utf-8")):
+            place = (document.parent / link).resolve()
+            if not place.exists() and place.is_relative_to(folder.resolve()):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(checkout / place.relative_to(folder.resolve()), place)
 
 
 def commands() -> str:
