@@ -44,6 +44,7 @@ from .telemetry.metrics import Metrics
 from .telemetry.status import NodeStatus
 from .telemetry.telemetry import Telemetry
 from .util.background import keep_running
+from .util.progress import Progress, ReportProgress
 
 _log = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ async def serve_owner(
 async def _bound(
     settings: DaemonSettings,
     bind: Callable[[], T],
-    report: Callable[[str, int, int], None] = lambda *_: None,
+    report: ReportProgress = lambda _: None,
 ) -> T:
     """Return the result of `bind`; with `--wait`, retry until this machine has the address for it.
 
@@ -184,7 +185,7 @@ async def _bound(
             if trio.current_time() - logged >= _LOG_SECONDS:
                 logged = trio.current_time()
                 _log.warning("%s; waiting for it", error.problem)
-            report("waiting for the address to listen on", 0, 0)
+            report(Progress(what="waiting for the address to listen on"))
         await trio.sleep(_ADDRESS_SECONDS)
 
 

@@ -32,6 +32,7 @@ from .storage.disk_faults import explain_disk
 from .telemetry.metrics import Metrics
 from .telemetry.status import NO_LINE, NodeStatus, ScheduleStatus, SessionStatus, Status
 from .telemetry.telemetry import Telemetry
+from .util.progress import Progress
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +124,8 @@ class HostedObserver:
                     _log.error("the swarm cannot be followed: %s", text)
                     told = text
                 self._telemetry.enter("connecting")
-                self._telemetry.report(f"the swarm cannot be followed: {problem.problem}", 0, 0)
+                what = f"the swarm cannot be followed: {problem.problem}"
+                self._telemetry.report(Progress(what=what))
                 await trio.sleep(_RETRY_SECONDS)
 
     async def _look(self, network: Network, registry: Registry) -> UserError:

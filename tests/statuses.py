@@ -20,7 +20,6 @@ from distro_node.node.telemetry.status import (
     MemberStatus,
     NodeStatus,
     OwnWork,
-    Progress,
     ReachStatus,
     ScheduleStatus,
     Status,
@@ -29,6 +28,7 @@ from distro_node.node.telemetry.status import (
     TrainingStatus,
 )
 from distro_node.node.telemetry.task_scores import TaskScore, TaskScores
+from distro_node.node.util.progress import Progress
 
 ME = "12D3KooWRwvjkGxUF6KC3rbtbQHNfmHL5VAFeCBbtYnshHRwn4H"
 B, C = "12D3KooWaaaaaaBBBBBB", "12D3KooWaaaaaaCCCCCC"

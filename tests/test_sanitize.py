@@ -36,9 +36,10 @@ from distro_node.node.telemetry.families import Family
 from distro_node.node.telemetry.logs import LOG_FILE, LogFormat, configure_logging
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.own_rounds import RoundAttendance
-from distro_node.node.telemetry.status import EventStatus, MemberStatus, Progress, encode_status
+from distro_node.node.telemetry.status import EventStatus, MemberStatus, encode_status
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training import client
+from distro_node.node.util.progress import Progress
 from distro_node.node.util.sanitize import MOST_CHARACTERS, harmless, harmless_piece
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import SwarmIdError, parse_invite, swarm_text

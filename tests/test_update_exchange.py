@@ -12,6 +12,7 @@ from distro_node.node.content.downloads import Downloads
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.session.update_exchange import UpdateExchange
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.util.progress import Progress
 from distro_node.protocol.member.effects import FetchUpdate
 from distro_node.protocol.member.inputs import Input, UpdatesGone
 from distro_node.protocol.util.bounded_dict import BoundedTable
@@ -94,7 +95,7 @@ async def test_the_status_says_which_updates_are_waited_for(
     """Before the fix, it showed "replaying rounds" for minutes, whatever the cause."""
     chain = grown(ContentId(bytes(32)), counts_in=3)
     peer = chain.membership.peers[0]
-    reported: list[tuple[str, int, int]] = []
+    reported: list[Progress] = []
     told: list[Input] = []
 
     async def fetch(cid: ContentId, **_: Any) -> bytes:
@@ -117,25 +118,26 @@ async def test_the_status_says_which_updates_are_waited_for(
         store=store,
         fetcher=SimpleNamespace(fetch=fetch),  # type: ignore[arg-type]  # likewise
         relays=Any,  # type: ignore[arg-type]  # not used
-        telemetry=SimpleNamespace(report=lambda *what: reported.append(what)),  # type: ignore[arg-type]
+        telemetry=SimpleNamespace(report=reported.append),  # type: ignore[arg-type]
         ids=BoundedTable(100),
         tell=told.append,
         expect=lambda *_: None,
     )
     await updates.fetch(FetchUpdate(3, peer, ContentId(bytes(32)), 9))
     assert told[0] == UpdatesGone(3)
-    assert reported[0] == ("waiting for a peer that has the updates of round 3", 0, 0)
+    assert reported[0].what == "waiting for a peer that has the updates of round 3"
+    assert reported[0].waits
 
 
 async def test_the_status_says_that_a_state_is_fetched_before_its_first_byte() -> None:
-    reported: list[tuple[str, int, int]] = []
+    reported: list[Progress] = []
 
     async def fetch(cid: ContentId, **_: Any) -> bytes:
-        assert reported == [("the state of round 300", 0, 12)]
+        assert reported == [Progress(what="the state of round 300", total=12)]
         raise FetchFailed(cid, {})
 
     unused: Any = None
     fetcher: Any = SimpleNamespace(fetch=fetch)
-    downloads = Downloads(unused, fetcher, unused, list, lambda *what: reported.append(what))
+    downloads = Downloads(unused, fetcher, unused, list, reported.append)
     cid, name = ContentId(bytes(32)), "the state of round 300"
     assert await downloads.listed("snapshot", cid, 12, name, wanted=lambda: False) is None

@@ -21,7 +21,7 @@ from ...protocol.wire.errors import ProtocolError
 from ..network.exchange.blobs import FetchFailed, Wanted
 from ..network.exchange.chunks import ChunkFetcher, Fetcher
 from ..storage.blob_store import BlobStore
-from ..util.waiting import WAITING_FOR
+from ..util.progress import Progress, ReportProgress
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +31,6 @@ _TIMEOUT_SECONDS = 300.0
 _PAUSE_SECONDS = 2.0
 _MOST_PAUSE_SECONDS = 30.0
 _CHECK_INTERVAL_SECONDS = 0.5
-
-Report = Callable[[str, int, int], None]
-"""(what, done, total)"""
 
 
 class Downloads:
@@ -45,7 +42,7 @@ class Downloads:
         fetcher: Fetcher,
         chunks: ChunkFetcher,
         providers: Callable[[], Sequence[PeerId]],
-        report: Report,
+        report: ReportProgress,
     ) -> None:
         self._store = store
         self._fetcher = fetcher
@@ -76,7 +73,7 @@ class Downloads:
         """
         if kind == "snapshot":
             # Before the first byte: peers may not have it, and the last reported item is done.
-            self._report(what, 0, size)
+            self._report(Progress(what=what, total=size))
         data = await self._blob(blob, what, wanted)
         if data is None:
             return None
@@ -84,7 +81,8 @@ class Downloads:
         blobs = await trio.to_thread.run_sync(decode_blob_list, data, kind, size)
 
         def progress(done: int, total: int) -> None:
-            self._report(what, min(done * CHUNK_BYTES, blobs.size), blobs.size)
+            fetched = min(done * CHUNK_BYTES, blobs.size)
+            self._report(Progress(what=what, done=fetched, total=blobs.size))
 
         complete = await self._chunks.fetch(
             blob,
@@ -123,7 +121,7 @@ class Downloads:
 
     def _log_waiting(self, what: str, failure: FetchFailed) -> None:
         _log.debug("no connected peer has %s: %s", what, failure.reason)
-        self._report(f"{WAITING_FOR}a peer that has {what}", 0, 0)
+        self._report(Progress(what=f"waiting for a peer that has {what}", kind="waiting"))
 
 
 def blob_list_at(

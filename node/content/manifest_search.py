@@ -24,6 +24,7 @@ from ...protocol.wire.manifest import (
 from ..errors import ExitCode, UserError
 from ..network.discovery.introductions import Introducer, NoBootstrap
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
+from ..util.progress import Progress, ReportProgress
 from ..util.protocol_version import explain_version, explain_versions
 from .search_failure import SearchResult, explain_search
 
@@ -45,7 +46,7 @@ class ManifestSearch:
         connected: Callable[[], Sequence[PeerId]],
         introducer: Introducer,
         fetcher: BlobFetcher,
-        report: Callable[[str, int, int], None],
+        report: ReportProgress,
     ) -> None:
         self._connected = connected
         self._introducer = introducer
@@ -60,7 +61,7 @@ class ManifestSearch:
         """
         alone = not self._introducer.knows_anybody
         where = " in the local network: the swarm-id names no bootstrap peer" if alone else ""
-        self._report(f"searching for the swarm{where}", 0, 0)
+        self._report(Progress(what=f"searching for the swarm{where}"))
         said = float("-inf")
         while True:
             try:
@@ -72,7 +73,7 @@ class ManifestSearch:
                 if trio.current_time() - said >= _LOG_SECONDS:
                     said = trio.current_time()
                     _log.warning("%s; still searching", error.problem)
-            self._report("waiting for a peer that knows the swarm", 0, 0)
+            self._report(Progress(what="waiting for a peer that knows the swarm", kind="waiting"))
             await trio.sleep(_RETRY_SECONDS)
 
     async def _ask(self, swarm: SwarmId) -> bytes:

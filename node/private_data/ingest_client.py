@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,9 +14,8 @@ import trio
 
 from ..errors import ExitCode, UserError
 from ..training.environment import environment
+from ..util.progress import Progress, ReportProgress
 from .store import PrivateFolder, PrivateIndex, read_index
-
-Report = Callable[[str, int, int], None]
 
 # A killed process is gone after this time, or stuck in a file system.
 _DEATH_SECONDS = 5.0
@@ -29,7 +28,7 @@ async def read_files(
     blobs: Path,
     paths: Sequence[Path],
     folder: PrivateFolder,
-    report: Report,
+    report: ReportProgress,
     *,
     confined: bool = True,
 ) -> PrivateIndex:
@@ -80,7 +79,7 @@ async def read_files(
     return own
 
 
-async def _follow(process: trio.Process, report: Report) -> dict[str, Any]:
+async def _follow(process: trio.Process, report: ReportProgress) -> dict[str, Any]:
     """Return the final message, `made` or `error`; empty if there is none."""
     assert process.stdout is not None
     buffer = b""
@@ -95,7 +94,8 @@ async def _follow(process: trio.Process, report: Report) -> dict[str, Any]:
                 # Output of a library.
                 continue
             if "progress" in said:
-                report(*said["progress"])
+                what, done, total = said["progress"]
+                report(Progress(what=what, done=done, total=total or None))
             else:
                 return said
         if len(buffer) > _MAX_LINE_BYTES:

@@ -19,8 +19,9 @@ from ..telemetry.privacy import PrivacyStatus
 from ..training.client import TrainerClient, TrainerDied, TrainerFailed, trainer_process
 from ..training.error_messages import explain_trainer
 from ..training.local_policy import Clipping, LocalPolicy
+from ..util.progress import ReportProgress
 from .dp_budget import Budget, PrivacyAccount, read_account, spent_error, write_state
-from .ingest_client import Report, read_files
+from .ingest_client import read_files
 from .order import SampleOrder, drawn
 from .store import PrivateFolder, PrivateIndex
 
@@ -116,7 +117,7 @@ async def prepare(
     blobs: Path,
     members: int,
     round_: int,
-    report: Report,
+    report: ReportProgress,
     told: Callable[[PrivacyStatus], None],
     say: Callable[[str], None],
 ) -> PrivateTraining:

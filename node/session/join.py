@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import trio
 
@@ -46,7 +45,7 @@ from ..storage.data_dir import SwarmDir
 from ..storage.swarm_store import SwarmStore
 from ..telemetry.telemetry import Telemetry
 from ..training.task_names import require_task
-from ..util.waiting import WAITING_FOR
+from ..util.progress import Progress
 from .sync import catch_up
 from .version_watch import check_version
 
@@ -135,12 +134,16 @@ async def fetch_ledger(means: JoinContext, manifest: Manifest, swarm_store: Swar
         _log.info("the ledger on this disk reaches round %d", len(ledger) - 1)
     begun = has_begun(ledger, means.me)
     if not begun or await _has_peers(means):
+
+        def report(done: int, total: int) -> None:
+            what = "fetching the ledger"
+            means.telemetry.report(Progress(what=what, done=done, total=total or None))
+
         while True:
-            report = partial(means.telemetry.report, "fetching the ledger")
             found = await follow_ledger(means, manifest, ledger, swarm_store, report)
             if may_start(ledger, begun=begun, found=found):
                 break
-            means.telemetry.report(_waiting_for(ledger.checkpoint), 0, 0)
+            means.telemetry.report(_waiting_for(ledger.checkpoint))
             await trio.sleep(RETRY_SECONDS)
     for point in (linked, known):
         _check_point(ledger, point)
@@ -213,10 +216,11 @@ def _another_chain(point: Checkpoint) -> UserError:
     )
 
 
-def _waiting_for(checkpoint: Checkpoint | None) -> str:
-    if checkpoint is None:
-        return f"{WAITING_FOR}a member of the swarm"
-    return f"{WAITING_FOR}a member whose chain has the final record of round {checkpoint.round}"
+def _waiting_for(checkpoint: Checkpoint | None) -> Progress:
+    whom = "a member of the swarm"
+    if checkpoint is not None:
+        whom = f"a member whose chain has the final record of round {checkpoint.round}"
+    return Progress(what=f"waiting for {whom}", kind="waiting")
 
 
 async def fetch_data(means: JoinContext, manifest: Manifest) -> Prefetch:

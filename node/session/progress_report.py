@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...protocol.member.member import Member
 from ..telemetry.telemetry import Telemetry
+from ..util.progress import Progress
 
 
 def report_state(member: Member, telemetry: Telemetry, last_round: int | None) -> None:
@@ -13,7 +14,8 @@ def report_state(member: Member, telemetry: Telemetry, last_round: int | None) -
             # The loader reports which state.
             telemetry.enter("syncing")
         case "applying":
-            telemetry.report("replaying rounds", member.applied_round + 1, member.round)
+            done, total = member.applied_round + 1, member.round or None
+            telemetry.report(Progress(what="replaying rounds", done=done, total=total))
             telemetry.enter("syncing")
         case "asking":
             telemetry.enter("joining")

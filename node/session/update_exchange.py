@@ -35,8 +35,8 @@ from ..network.network import Network
 from ..storage.blob_store import BlobStore
 from ..telemetry.telemetry import Telemetry
 from ..training.client import TrainedUpdate as Made
+from ..util.progress import Progress
 from ..util.system_errors import is_shortage, note_shortage
-from ..util.waiting import WAITING_FOR
 from .sign_vote_exchange import SignVoteExchange
 
 _log = logging.getLogger(__name__)
@@ -209,8 +209,8 @@ class UpdateExchange:
         member = self._member
         if self._continues(wanted) and member.applied_round + 1 == wanted.round < member.round:
             # The round is decided and the next one to be applied: this node replays and waits for it.
-            what = f"{WAITING_FOR}a peer that has the updates of round {wanted.round}"
-            self._telemetry.report(what, 0, 0)
+            what = f"waiting for a peer that has the updates of round {wanted.round}"
+            self._telemetry.report(Progress(what=what, kind="waiting"))
         if failure.is_vain:
             for report in self._fetching.in_vain(wanted, member.ledger, member.applied_round):
                 self._tell(report)

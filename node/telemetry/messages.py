@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..util.progress import Progress
 from .status import (
     Awaited,
     OwnWork,
@@ -30,7 +31,10 @@ class UserMessage:
     remedy: str = ""
 
 
-STARTING_TRAINER = "starting the trainer, mostly in less than half a minute: PyTorch has to load"
+STARTING_TRAINER = Progress(
+    what="starting the trainer, mostly in less than half a minute: PyTorch has to load",
+    kind="starting_trainer",
+)
 """The name of this piece of progress."""
 
 STATES: dict[State, UserMessage] = {
@@ -167,7 +171,7 @@ def state_sentence(status: Status) -> str:
 
 
 def _starts_trainer(status: Status) -> bool:
-    return status.progress is not None and status.progress.what == STARTING_TRAINER
+    return status.progress is not None and status.progress.kind == "starting_trainer"
 
 
 def is_result_missing(status: Status) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from ...protocol.wire.structure import StructureError, from_plain
 from ..errors import ExitCode, UserError
-from ..util.waiting import WAITING_FOR
+from ..util.progress import Progress
 from .audit_status import AuditsStatus
 from .privacy import PrivacyStatus
 from .task_scores import TaskScores
@@ -58,23 +58,6 @@ class NodeStatus:
     """The round after which the node leaves."""
     observer: bool
     """Whether it follows the swarm without being a member."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """Progress of something that takes long."""
-
-    what: str
-    """What is in progress, for display."""
-    done: int
-    """Bytes, rounds or entries done so far."""
-    total: int | None
-    """Bytes, rounds or entries in all; None: unknown."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether nobody who could provide it is connected."""
-        return self.what.startswith(WAITING_FOR)
 
 
 @dataclass(frozen=True, kw_only=True)

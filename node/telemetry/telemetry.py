@@ -18,6 +18,7 @@ from typing import Any, get_args
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.util.bounded_dict import BoundedTable
 from ...protocol.wire.messages import Record
+from ..util.progress import Progress
 from .history import last_rounds, last_scores, write
 from .messages import event_sentence
 from .metrics import Metrics, Task
@@ -29,7 +30,6 @@ from .status import (
     Losses,
     OwnWork,
     Phase,
-    Progress,
     State,
     TrainerStatus,
     TrainingStatus,
@@ -148,14 +148,16 @@ class Telemetry:
         self.state = state
         self.metrics.set_state(state)
 
-    def report(self, what: str, done: int, total: int) -> None:
-        """Set the progress of something that takes long; a total of 0 means unknown."""
-        begins = self.progress is None or self.progress.what != what
-        self.progress = Progress(what=what, done=done, total=total or None)
+    def report(self, progress: Progress) -> None:
+        """Set the progress of something that takes long."""
+        begins = self.progress is None or self.progress.what != progress.what
+        self.progress = progress
         now = time.monotonic()
         if begins or now >= self._reported + _REPORT_SECONDS:
             self._reported = now
-            _log.info("%s%s", what, f": {done:,} of {total:,}" if total else "")
+            done, total = progress.done, progress.total
+            of = "" if total is None else f": {done:,} of {total:,}"
+            _log.info("%s%s", progress.what, of)
 
     def event(self, kind: str, round: int, peer: PeerId | None = None, text: str = "") -> None:
         """Record an event for display, and count it in the metrics."""

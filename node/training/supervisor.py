@@ -29,6 +29,7 @@ from ..storage.blob_store import BlobStore
 from ..telemetry.history import MAX_SAMPLE_CHARACTERS
 from ..telemetry.messages import STARTING_TRAINER
 from ..telemetry.telemetry import OwnUpdate, Telemetry
+from ..util.progress import Progress
 from .client import (
     TrainedUpdate,
     TrainerClient,
@@ -207,7 +208,7 @@ class TrainerSupervisor:
             if self._base_ready is not None:
                 # Before each start: the previous one may have found that the disk lost some of it.
                 await self._base_ready()
-            self._telemetry.report(STARTING_TRAINER, 0, 0)
+            self._telemetry.report(STARTING_TRAINER)
             try:
                 async with self._start(self._restarts.spec) as trainer:
                     report_start(trainer, self._telemetry)
@@ -241,7 +242,7 @@ class TrainerSupervisor:
         """Load a snapshot and the momentum, and report it."""
         snapshot = await self._snapshots.best(certified_only=certified_only)
         what = "the parameters" if snapshot.round < 0 else f"the state of round {snapshot.round}"
-        self._telemetry.report(f"loading {what}", 0, 0)
+        self._telemetry.report(Progress(what=f"loading {what}"))
         # In a thread: a large model's list names tens of thousands of chunks.
         chunks = await trio.to_thread.run_sync(self._snapshots.chunks, snapshot)
         fingerprint = await trainer.load(chunks)

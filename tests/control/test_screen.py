@@ -27,11 +27,11 @@ from distro_node.node.telemetry.status import (
     Hold,
     Losses,
     MemberStatus,
-    Progress,
     State,
     Status,
 )
 from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.node.util.progress import Progress
 from rich.console import Console
 from simulation.swarm import identity
 from statuses import AWAITING, CHECKS, EARLY, LEFT_OUT, SWARM, TRAINING, UNREACHABLE
@@ -296,9 +296,9 @@ def test_what_takes_long_is_logged_now_and_then(
     telemetry = Telemetry(identity(0).peer, Metrics(version="test"))
     with caplog.at_level(logging.INFO):
         for done in range(41):
-            telemetry.report("the state of round 9", done, 40)
+            telemetry.report(Progress(what="the state of round 9", done=done, total=40))
             clock[0] += 1
-        telemetry.report("replaying rounds", 0, 0)
+        telemetry.report(Progress(what="replaying rounds"))
     assert caplog.messages == [
         "the state of round 9: 0 of 40",
         "the state of round 9: 15 of 40",

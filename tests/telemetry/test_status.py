@@ -23,7 +23,6 @@ from distro_node.node.telemetry.messages import (
 )
 from distro_node.node.telemetry.status import (
     BootstrapStatus,
-    Progress,
     State,
     Status,
     decode_any_status,
@@ -32,6 +31,7 @@ from distro_node.node.telemetry.status import (
     seconds_left,
 )
 from distro_node.node.telemetry.status_reference import reference
+from distro_node.node.util.progress import Progress
 from statuses import AWAITING, EARLY, OBSERVING, TRAINING, UNREACHABLE, B, C
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "status.json"
@@ -129,9 +129,7 @@ def test_every_phase_names_the_round_in_work(phase: Any) -> None:
 
 
 def test_a_founder_who_has_the_model_is_not_told_that_it_is_fetched() -> None:
-    status = replace(
-        TRAINING, state="syncing", progress=Progress(what=STARTING_TRAINER, done=0, total=None)
-    )
+    status = replace(TRAINING, state="syncing", progress=STARTING_TRAINER)
     assert state_sentence(status).startswith("the trainer process starts")
     status = replace(status, progress=Progress(what="model", done=3, total=9))
     assert state_sentence(status).startswith("fetching the model")
@@ -244,7 +242,7 @@ def test_a_run_that_is_over_and_whose_result_nobody_has_is_called_that() -> None
     swarm = TRAINING.swarm
     assert swarm is not None
     ended = replace(TRAINING, state="syncing", swarm=replace(swarm, ended=True, awaited=()))
-    vain = Progress(what="waiting for a peer that has the state of round 9", done=0, total=None)
+    vain = Progress(what="a peer that has the state of round 9", kind="waiting")
     moving = Progress(what="the state of round 9", done=3, total=9)
     alone = verdict(replace(ended, progress=vain))
     assert alone.sentence == "the run is over; nobody who has the result can be reached"
@@ -255,6 +253,9 @@ def test_a_run_that_is_over_and_whose_result_nobody_has_is_called_that() -> None
     assert fetching.tone == "busy"
     (row,) = [row for row in rows(replace(ended, progress=vain)) if row.name == "state"]
     assert "nobody who has the result" in row.note
+    # The kind says so, whatever the text is.
+    named = Progress(what="waiting for spring, a blob of that name", done=3, total=9)
+    assert verdict(replace(ended, progress=named)).tone == "busy"
     # Before the end.
     early = replace(ended, swarm=replace(swarm, ended=False), progress=vain)
     assert "nobody who is connected has" in verdict(early).sentence

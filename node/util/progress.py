@@ -1,0 +1,32 @@
+"""Progress of something that takes long, as the components that do it report it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+ProgressKind = Literal["working", "waiting", "starting_trainer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Progress of something that takes long."""
+
+    what: str
+    """What is in progress, for display."""
+    done: int = 0
+    """Bytes, rounds or entries done so far."""
+    total: int | None = None
+    """Bytes, rounds or entries in all; None: unknown."""
+    kind: ProgressKind = "working"
+    """`waiting`: no connected peer has what this node needs; `starting_trainer`: the trainer's program
+    loads."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether no connected peer can provide it."""
+        return self.kind == "waiting"
+
+
+ReportProgress = Callable[[Progress], None]
