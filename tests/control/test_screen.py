@@ -74,7 +74,7 @@ def test_checks_have_a_line_where_work_is_checked() -> None:
     checked = replace(TRAINING, swarm=replace(SWARM, audits=CHECKS))
     (line,) = [line for line in drawn(checked) if line.startswith("your audits")]
     assert "12, 1 low" in line
-    assert line.endswith("looks of others at your work")
+    assert line.endswith("of your work, by other members")
     out = replace(TRAINING, swarm=replace(SWARM, audits=replace(CHECKS, own=LEFT_OUT)))
     (line,) = [line for line in drawn(out, width=120) if line.startswith("your updates")]
     assert "do not count" in line
