@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from distro_node.crypto.hashing import content_id
@@ -14,6 +15,7 @@ from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import Membership
 from distro_node.protocol.wire.messages import Record, RecordId, UpdateEntry, WitnessEntry
+from seeds import seeds
 from simulation.chain import Chain
 from simulation.keys import RealKeys
 from simulation.oracle import Chains
@@ -116,7 +118,10 @@ def test_witnesses_are_checked() -> None:
     others = [chain.update(peer) for peer in chain.membership.peers if peer != signed.peer]
     good = WitnessEntry(signed.peer, last.slot, signed.silent, signed.signature)
     chain.fork().grow(updates=others, witnesses=(good,))
-    stranger = WitnessEntry(identity(40).peer, last.slot, signed.silent, signed.signature)
+    said = chain.ballot(chain.ledger.head, slot=last.slot, round=chain.round - 1)
+    said = replace(said, parent=chain.ledger.parent(chain.round - 1))
+    signature = chain.signature(40, "finalize", said)
+    stranger = WitnessEntry(identity(40).peer, last.slot, said.silent, signature)
     lying = WitnessEntry(signed.peer, last.slot + 1, signed.silent, signed.signature)
     for witnesses in ((stranger,), (lying,), (good, good)):
         with pytest.raises(ProtocolError) as caught:
@@ -156,7 +161,7 @@ def test_after_the_lease_those_who_are_left_move_on() -> None:
     assert finals(chain, 4)[-1] >= chain.round - 4
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, 2))
 def test_it_is_what_the_definitions_say(seed: int) -> None:
     """Compared with the oracle's own implementation, with members that join, leave, fall silent and are
     late; a part of the chain has the same finality as when it was the whole."""
@@ -213,3 +218,42 @@ def test_a_chain_of_which_nothing_is_final_takes_little_memory() -> None:
         tracemalloc.stop()
     assert finality.round == -1
     assert end - start < 1 << 20
+
+
+def test_heirs_take_over_though_all_have_left_since() -> None:
+    """The record that becomes final as the founder leaves was made when it was alone."""
+    chain = Chain(1, fault_model="crash").grow_until(5)
+    heir = identity(1).peer
+    chain.grow(admitted=[chain.admission(1)])
+    chain.grow(updates=[chain.update(heir)], departed=[chain.leave(chain.manifest.founder)])
+    assert chain.ledger.final_round == 4
+    chain.grow_until(12)
+    assert chain.ledger.final_round == 8
+
+
+def test_the_expelled_are_not_asked() -> None:
+    """Of three members, all would be needed for a quorum."""
+    chain = Chain(3).grow_until(5)
+    chain.grow(evidence=(chain.evidence(chain.membership.peers[0]),))
+    assert len(chain.membership) == 2
+    chain.grow_until(chain.round + 6)
+    assert chain.ledger.final_round >= chain.round - 4
+
+
+def _cut_off() -> tuple[Chain, frozenset[PeerId]]:
+    """Return a chain of three of five, one of which leaves long after the other two fell silent; and
+    the remaining members."""
+    chain = Chain(5).grow_until(6)
+    here, gone = chain.membership.peers[:3], chain.membership.peers[3:]
+    silences = [chain.silence(peer) for peer in gone]
+    chain.grow(signers=here, silent=gone, departed=silences)
+    chain.grow_until(12)
+    chain.grow(departed=[chain.leave(here[2])])
+    chain.grow_until(15)
+    return chain, frozenset(here[:2])
+
+
+def test_who_left_before_the_lease_was_over_is_not_asked() -> None:
+    chain, present = _cut_off()
+    chain.ledger.move_finality_on(10, present)
+    assert chain.ledger.finality_set == present

@@ -18,6 +18,7 @@ from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import ScheduleSpec
 from distro_node.protocol.wire.messages import Decided, RecordId
+from seeds import seeds
 from simulation.chain import Chain, answers, compared
 from simulation.swarm import Swarm, identity, toy_manifest
 
@@ -164,7 +165,7 @@ def test_between_equal_sides_the_hash_decides_and_never_rounds(rounds: int) -> N
     assert not follows(low, high)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30, 5))
 def test_two_nodes_never_change_places(seed: int) -> None:
     """Of two chains at most one side changes; exactly one once both have continued for two rounds."""
     chance = random.Random(seed)
@@ -545,7 +546,7 @@ def test_what_one_peer_makes_us_fetch_is_bounded(chain: Chain) -> None:
     assert given == 0, "it is left alone for a while"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, 2))
 def test_no_answer_of_a_liar_raises_anything_else(chain: Chain, seed: int) -> None:
     """Contradicting ids and heights end the comparison; only a valid chain is followed."""
     chance = random.Random(seed)
@@ -610,7 +611,7 @@ def agreed(swarm: Swarm, rounds: int) -> Callable[[], bool]:
     return done
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize(("count", "cut"), [(5, 2), (6, 3), (4, 1)])
 def test_a_swarm_cut_in_two_is_one_again(count: int, cut: int, seed: int) -> None:
     # Snapshots would mix the two sides' states; without, all members replay from the start.

@@ -11,6 +11,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain import memberships
 from distro_node.protocol.chain.memberships import MembershipHistory
 from distro_node.protocol.wire.membership import Membership, MembershipChange, founding
+from seeds import seeds
 
 
 def peer(number: int) -> PeerId:
@@ -43,7 +44,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("follow")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_every_round_has_its_own_and_so_has_a_copy(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

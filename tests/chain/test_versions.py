@@ -16,6 +16,8 @@ from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 from distro_node.protocol.wire.messages import UpdateEntry
 from simulation.chain import Chain, answers
 
+# Private here: `_spoken`: which announcements count is otherwise visible only by a much later effect.
+
 NEXT = PROTOCOL_VERSION + 1
 NOTICE = 20
 
@@ -188,3 +190,32 @@ def test_a_member_says_what_it_speaks_and_hears_of_the_change() -> None:
     notes = [effect for effect in effects if isinstance(effect, Note) and effect.kind == "version"]
     assert [(note.round, note.text) for note in notes] == [(chain.round + NOTICE, str(NEXT))]
     assert not any(isinstance(effect, Publish) for effect in notes)
+
+
+def test_what_was_said_is_not_good_for_ever() -> None:
+    chain = Chain(4, version_notice=1000)
+    chain.ledger.versions.max_version = NEXT
+    peers = chain.membership.peers
+    for round_ in range(90):
+        committees = peers[:3] if round_ == 0 else peers[1:3]
+        # One of the three has announced it once, and nothing since.
+        chain.grow(updates=[chain.update(peer, max_version=NEXT) for peer in committees])
+    # It counted long enough for the change to be scheduled, and no longer.
+    assert not chain.ledger.versions._spoken.is_quorum(NEXT, chain.membership.one_each, "byzantine")
+
+
+def test_who_does_not_speak_it_takes_leave_in_time() -> None:
+    chain = newer()
+    chain.ledger.versions.max_version = PROTOCOL_VERSION
+    go_on(chain, by(chain, 3), READY_ROUNDS + NOTICE - 4)
+    assert not chain.ledger.versions.soon_outdated
+    go_on(chain, by(chain, 3), 1)
+    assert chain.ledger.versions.soon_outdated
+
+
+def test_what_was_said_is_good_through_rounds_without_any_update() -> None:
+    chain = newer()
+    go_on(chain, by(chain, 3), 1)
+    for _ in range(READY_ROUNDS + 2):
+        chain.grow(updates=[])
+    assert chain.ledger.versions.change is not None

@@ -8,6 +8,9 @@ from distro_node.protocol.member.inputs import EntryReceived, Rebased, Tick
 from distro_node.protocol.member.lease import FinalityLease
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from simulation.chain import Chain, answers, compared, identity
+from simulation.known_chains import sides, split, true_chain
+
+# Private here: `_marks`: how much is remembered shows nowhere else.
 
 LEASE = 100.0
 ABSTAIN = 6.0
@@ -216,3 +219,63 @@ def test_on_another_chain_it_still_goes_back_behind_nothing() -> None:
     assert not [e for e in effects if isinstance(e, StoreFinality)]
     # The same holds when it compares chains.
     assert member.ledger.truncated(member.round).floor == member.ledger.floor
+
+
+def test_before_the_checkpoint_nothing_is_moved() -> None:
+    """The chain may be anyone's."""
+    chain = sides(0, 1)
+    chain.ledger.checkpoint = Checkpoint(10_000, chain.ledger.head)
+    seen = Seen(chain)
+    seen.go_on(200)
+    assert not seen.moved
+
+
+def test_the_next_lease_begins_anew() -> None:
+    """Four of seven are left at first, and two from second 60 on: these get a whole lease as well."""
+    chain, seen, when = Chain(7).grow_until(7), FinalityLease(100.0, 0.0), []
+    split(chain, 0, 1, 2, 3)
+    for now in range(1, 220):
+        if now == 60:
+            split(chain, 0, 1)
+        elif now % 10 == 0:
+            chain.grow()
+        if seen.look(chain.ledger, is_member=True, silence=6.0, now=float(now)) is not None:
+            when.append(now)
+    first, second, *_ = when
+    assert 100 <= first < 115
+    assert second >= first + 100
+
+
+def test_on_another_chain_the_lease_begins_anew() -> None:
+    """Three quarters of it have passed by then."""
+    chain = Chain(4, finality_lease_seconds=40.0, lease_min_seconds=1.0).grow_until(7)
+    split(chain, 0, 1)
+    member, now, notes = chain.member(0), 0.0, []
+    for step in range(26):
+        now += 2.0
+        if step == 15:
+            other = chain.fork()
+            other.ledger = member.ledger.truncated(member.round - 1)
+            other.grow(updates=[])
+            notes += member.handle(Rebased(other.ledger), now)
+            chain = other
+        notes += member.handle(Tick(), now)
+        notes += member.handle(EntryReceived(chain.grow()), now)
+    assert not any(isinstance(note, Note) and note.kind == "finalized" for note in notes)
+
+
+def test_few_looks_are_remembered() -> None:
+    chain, seen = true_chain(), FinalityLease(100.0, 0.0)
+    for number in range(2000):
+        seen.look(chain.ledger, is_member=True, silence=6.0, now=number / 10)
+    assert len(seen._marks) <= 18
+
+
+def test_a_finality_lease_is_some_ordinary_ones() -> None:
+    """Where rounds are slow, the manifest's could end before any member is declared silent."""
+    chain, seen, moved = sides(0, 1), FinalityLease(10.0, 0.0), []
+    for now in range(1, 100):
+        if now % 5 == 0:
+            chain.grow()
+        moved.append(seen.look(chain.ledger, is_member=True, silence=30.0, now=float(now)))
+    assert not any(moved)

@@ -27,6 +27,7 @@ from distro_node.protocol.wire.messages import (
     Proposal,
     decode_message,
 )
+from seeds import seeds
 from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import Swarm, toy_manifest
 
@@ -129,7 +130,7 @@ def test_a_lone_member_has_nobody_to_ask() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_members_whose_disks_are_lost_contradict_nothing(count: int, seed: int) -> None:
     """A member's disk is lost at any instant of a round, all but its key. The others remember."""
     swarm = Swarm(toy_manifest(start_members=count), seed)

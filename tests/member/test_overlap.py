@@ -23,6 +23,7 @@ from distro_node.protocol.member.inputs import (
 )
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.messages import Announcement, Leave, decode_message
+from seeds import seeds
 from simulation.chain import FINGERPRINT, Chain, update_of
 from simulation.faults import Family
 from simulation.network import HOME
@@ -275,7 +276,7 @@ def test_a_newcomer_computes_the_round_after_its_first_and_is_not_waited_for() -
     assert seat.chain.ledger.share(4, newcomer) == of(Train, effects)[0].samples
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_every_sample_is_trained_once_with_churn(seed: int) -> None:
     """Members join, leave and fail at random, and then no longer: on the chain, each sample of an epoch
     counts once, and one not trained two rounds later is assigned again."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import random
 
 import pytest
+from seeds import seeds
 from simulation.invariants import Violation
 from simulation.node import Fuse
 from simulation.swarm import Swarm, toy_manifest
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_a_member_killed_at_any_instant_says_nothing_twofold(seed: int) -> None:
     chance = random.Random(seed)
     count = chance.randrange(1, 6)

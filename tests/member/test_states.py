@@ -30,6 +30,7 @@ from distro_node.protocol.member.states import (
 )
 from distro_node.protocol.wire.manifest import CLOSING_ROUNDS, ScheduleSpec
 from distro_node.protocol.wire.messages import BALLOT_KINDS
+from seeds import seeds
 from simulation.chain import FINGERPRINT, Chain
 from simulation.node import Node
 from simulation.swarm import Swarm, toy_manifest
@@ -201,7 +202,7 @@ def test_all_that_may_happen_in_every_state() -> None:
     assert TRANSITIONS.keys() - seen == set()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_simulated_members_take_no_other_way(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[MemberState, MemberState]] = set()
     states: dict[int, MemberState] = {}

@@ -58,8 +58,21 @@ def test_bytes_that_were_here_before_stay_though_they_are_no_update(chain: Chain
     assert (verdict.report, verdict.discard) == (UpdateBad(UPDATE), False)
     fetching.end(update)
     assert fetching.begin(update, stored=False)
-    assert fetching.arrived(update, decodes=False).discard
+    verdict = fetching.arrived(update, decodes=False)
+    # Otherwise a liar fills the disk; its announcer is to blame.
+    assert (verdict.discard, verdict.culprit) == (True, update.peer)
     assert fetching.arrived(update, decodes=True).report == UpdateHeld(UPDATE)
+
+
+def test_what_is_applied_is_not_asked_for_nor_anything_while_a_state_is_loaded(
+    chain: Chain,
+) -> None:
+    """A state contains some of the updates, and needs the line: on a slow one they kept each other
+    waiting, until no peer had either any more."""
+    update = wanted(chain, 2)
+    found = [UpdateDownloads().continues(update, applied) for applied in (1, 2, 3)]
+    assert found == [True, False, False]
+    assert not UpdateDownloads().continues(update, 1, loaded=False)
 
 
 def test_a_lone_member_that_lost_its_updates_gets_them_from_who_has_left() -> None:

@@ -21,6 +21,7 @@ from distro_node.protocol.sampling.sampler import StreamOrder
 from distro_node.protocol.wire.manifest import RoundSpec
 from distro_node.protocol.wire.membership import Membership
 from distro_node.protocol.wire.messages import Record, RecordId, UpdateEntry
+from seeds import seeds
 
 DAY = 86_400
 HUGE = 1 << 40
@@ -288,7 +289,7 @@ def test_an_equal_member_finds_its_share_within_ten_rounds_of_being_on_time(
     assert max(shares[on_time:]) < 0.4
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_being_late_now_and_then_does_not_cost_a_member_its_share(seed: int) -> None:
     """Another program makes one update in ten take ten times as long, whatever its size."""
     chance = Random(seed)

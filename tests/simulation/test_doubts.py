@@ -6,12 +6,13 @@ import dataclasses
 
 import pytest
 from distro_node.crypto.envelope import Envelope
+from seeds import seeds
 from simulation.liars import CONSPIRACY
 from simulation.scenario import draw_scenario, run
 from simulation.swarm import Node, Swarm, toy_manifest
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_three_of_ten_who_call_all_but_one_silent_stop_nobody(seed: int) -> None:
     """Together with the one that they do not accuse they would be a quorum: it was led from slot to slot
     by what they alone had signed, and without it the others were no quorum."""

@@ -8,6 +8,7 @@ import pytest
 from distro_node.protocol.member.inputs import MessageReceived
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import CLOSING_ROUNDS, ScheduleSpec
+from seeds import seeds
 from simulation.chain import Chain
 from simulation.swarm import Node, Swarm, toy_manifest
 
@@ -62,7 +63,7 @@ def test_all_end_after_the_same_record(count: int, overlap: bool) -> None:
         assert max(node.counted) == LAST
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_losses_and_a_death_move_nobodys_end(seed: int) -> None:
     swarm, nodes = start(5, seed, loss=0.2)
     swarm.run_until(lambda: nodes[0].member.round > LAST - 2, limit=200)

@@ -9,11 +9,12 @@ from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import content_id
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import Ballot, RecordId, decode_message
+from seeds import seeds
 from simulation.swarm import Swarm, toy_manifest
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.2])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_who_votes_twice_is_out_for_good(seed: int, loss: float) -> None:
     swarm = Swarm(toy_manifest(start_members=5), seed, loss=loss)
     nodes = [swarm.add(index) for index in range(5)]

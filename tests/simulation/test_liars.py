@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from distro_node.protocol.wire.messages import Ballot
+from seeds import seeds
 from simulation import clock
 from simulation.faults import Action, Schedule
 from simulation.letters import read
@@ -48,7 +49,7 @@ def test_copycats_do_not_copy_each_other_for_ever(monkeypatch: pytest.MonkeyPatc
     assert failure.invariant == "standstill"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_founder_that_rewrites_history_is_not_followed(seed: int) -> None:
     drawn = draw_scenario(seed, "liars")
     outcome = run(dataclasses.replace(drawn, liars=((0, (HISTORY,)),)))

@@ -9,7 +9,7 @@ from simulation.scenario import draw_scenario, run
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_fault_is_found(mutation: Mutation) -> None:
-    catch = find(mutation)
+    catch = find(mutation, mutation.shown_by)
     assert catch is not None, f"not found in {mutation.seeds} seeds"
     assert catch.failure.invariant == mutation.invariant
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from distro_node.protocol.member.inputs import LeaveRequested, Rebased
 from distro_node.protocol.wire.messages import Announcement, decode_message
+from seeds import seeds
 from simulation.node import Fuse
 from simulation.swarm import Node, Swarm, toy_manifest
 
@@ -21,7 +22,7 @@ def start(count: int, seed: int = 0, **options) -> tuple[Swarm, list[Node]]:
 
 
 @pytest.mark.parametrize("model", ["byzantine", "crash"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_members_that_all_leave_at_once_make_no_two_chains(model: str, seed: int) -> None:
     swarm, nodes = start(3, seed, fault_model=model)
     swarm.run_until(everybody_at(swarm, 5), limit=60)
@@ -37,7 +38,7 @@ def test_members_that_all_leave_at_once_make_no_two_chains(model: str, seed: int
         assert len({ledger[round_].record.id for ledger in ledgers}) == 1
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_a_swarm_that_all_have_left_resumes(seed: int) -> None:
     swarm, nodes = start(3, seed)
     swarm.run_until(everybody_at(swarm, 5), limit=60)
@@ -126,7 +127,7 @@ def test_who_has_seen_no_round_yet_follows_those_who_know_the_pace(round_: int) 
     swarm.run_until(everybody_at(swarm, target), limit=25)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_sides_that_change_to_each_others_chain_meet_again(seed: int) -> None:
     """This can happen: the signers are read from certificates, which may differ between nodes."""
     swarm, nodes = start(4, seed, fault_model="crash")

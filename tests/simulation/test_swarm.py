@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from distro_node.protocol.member.inputs import LeaveRequested
 from distro_node.protocol.wire.manifest import OptimizerSpec, UpdateWeightRule
+from seeds import seeds
 from simulation.swarm import Node, Swarm, peers, toy_manifest
 
-SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 12)))
+SEEDS = seeds(12)
 
 
 def everybody_at(swarm: Swarm, round_: int):

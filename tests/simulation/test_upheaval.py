@@ -13,6 +13,7 @@ import pytest
 from distro_node.crypto.envelope import Envelope
 from distro_node.protocol.member.inputs import LeaveRequested
 from distro_node.protocol.wire.messages import Ballot
+from seeds import seeds
 from simulation.faults import Action, Schedule
 from simulation.letters import read
 from simulation.node import Node
@@ -32,7 +33,7 @@ def _leave(swarm: Swarm, node: Node, *, politely: bool) -> None:
 
 
 @pytest.mark.parametrize("politely", [True, False])
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seed", seeds(2))
 def test_three_of_ten_leave_and_come_back_in_every_round(seed: int, politely: bool) -> None:
     swarm, nodes = start(10, seed)
     swarm.run_until(everybody_at(swarm, 3), limit=60)
@@ -62,9 +63,11 @@ def two_of_seven(what: Literal["leave", "crash"]) -> Outcome:
     return run(Scenario(1, "crash", 7, 12, "byzantine", (), Schedule(actions, cut_off=True)))
 
 
-@pytest.mark.slow
+# `make test` has the same of members without their nodes, above, and of nodes a seed of each family of
+# faults (`test_whole`).
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("what", [pytest.param("leave", marks=pytest.mark.soak), "crash"])
+@pytest.mark.parametrize("what", ["leave", "crash"])
 def test_two_of_seven_whole_nodes_do_so(what: str) -> None:
     """In a process of its own with a fixed hash seed, so that a run is always the same."""
     program = (
@@ -126,7 +129,7 @@ def set_back(seed: int, back: int, times: int = 4) -> tuple[Swarm, Words]:
 
 
 @pytest.mark.parametrize("back", [0, 1, 4])
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seed", seeds(2))
 def test_voters_whose_disks_are_set_back_split_nothing_and_are_not_expelled(
     seed: int, back: int
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from unittest.mock import MagicMock
 
 import pytest
+from seeds import seeds
 from simulation.chain import voting
 from simulation.swarm import Node, Swarm, identity, toy_manifest
 
@@ -29,7 +30,7 @@ def at(nodes: list[Node], round_: int) -> Callable[[], bool]:
     return lambda: all(node.member.applied_round >= round_ for node in nodes)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_newcomers_go_on_without_the_founder_and_it_follows_them(seed: int) -> None:
     swarm, nodes = start(4, seed)
     swarm.run_until(at(nodes, 5), limit=120)
@@ -49,7 +50,7 @@ def test_newcomers_go_on_without_the_founder_and_it_follows_them(seed: int) -> N
     assert all(FOUNDER in node.member.members for node in everybody)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_a_founder_that_was_away_for_a_moment_is_waited_for(seed: int) -> None:
     """It listens for a lease, and the others learn that it is there."""
     swarm, nodes = start(4, seed)

@@ -529,9 +529,18 @@ def steps_of(name: str, root: Path) -> list[Step]:
     return disk.steps
 
 
+def scenarios_and_errors() -> Iterator[object]:
+    """Yield every scenario with every error. `make test` has a full disk in each, and the other errors
+    in turn; `make soak` has the rest."""
+    others = [error for error in ERRORS if error != "full"]
+    for number, name in enumerate(SCENARIOS):
+        usual = {"full", others[number % len(others)]}
+        for error in ERRORS:
+            yield pytest.param(name, error, marks=() if error in usual else pytest.mark.soak)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(("name", "error"), scenarios_and_errors())
 def test_whichever_step_fails(name: str, error: str, tmp_path: Path, capsys) -> None:
     run, check = SCENARIOS[name]
     steps = steps_of(name, tmp_path / "sound")
