@@ -25,7 +25,7 @@ from e2e.program import wait_for
 from e2e.support import Node, Place, Swarm, check_agreement, wait_for_round
 from namespaces import Town, available
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 LIAR = "liar"
 TRAITOR = "traitor"
@@ -38,7 +38,6 @@ LEASE_SECONDS = 10.0
 RECOVERY_SECONDS = 240.0
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_storm_of_a_minute(tmp_path: Path) -> None:
     # Two overlapping kills, and a freeze. Two of the four are gone for longer than a lease: a
@@ -46,14 +45,12 @@ def test_a_storm_of_a_minute(tmp_path: Path) -> None:
     storm(tmp_path, seed=45, count=4, seconds=60.0, rounds=20, traitor=False)
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(1500)
 def test_two_minutes_with_a_traitor(tmp_path: Path) -> None:
     # Three honest nodes and a member that sends every lie at once; for experiments.
     storm(tmp_path, seed=7, count=3, seconds=120.0, rounds=20, quiet=True)
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(1500)
 def test_a_storm_over_panels(tmp_path: Path) -> None:
     # Each committee has two members, so one that is gone or behind silences its section.
@@ -61,7 +58,6 @@ def test_a_storm_over_panels(tmp_path: Path) -> None:
     storm(tmp_path, seed=45, count=5, seconds=120.0, rounds=80, traitor=False, tables=committees)
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(1500)
 def test_a_storm_of_ten_minutes(tmp_path: Path) -> None:
     driver = storm(tmp_path, seed=1, count=8, seconds=600.0, rounds=100)

@@ -101,7 +101,9 @@ def test_a_small_demo_keeps_its_promises_without_its_founder(tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
 def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: int) -> None:
     out = tmp_path / "out"
     with demo(out, "--nodes", "2", "--rounds", "12") as (process, family):

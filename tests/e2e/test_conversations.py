@@ -63,26 +63,21 @@ def describe(root: Path) -> None:
 
 
 def test_a_swarm_learns_to_answer(tmp_path: Path) -> None:
-    with Swarm(tmp_path, start_members=2, hidden=64, total_rounds=LAST) as swarm:
+    with Swarm(tmp_path, hidden=64, total_rounds=LAST) as swarm:
         describe(tmp_path)
         swarm.create()
         assert swarm.manifest.data.marked
-        founder, second = swarm.node("founder"), swarm.node("second")
+        founder = swarm.node("founder")
         founder.start()
-        second.start()
-        for node in (founder, second):
-            wait_for(lambda node=node: node.program.code is not None, f"the end of {node.name}")
-            assert node.program.code == 0, node.program.stderr
-        assert founder.rounds()[LAST]["fingerprint"] == second.rounds()[LAST]["fingerprint"]
-        both = [r for r, line in second.rounds().items() if len(line["counted"]) == 2]
-        assert len(both) > LAST / 2
+        wait_for(lambda: founder.program.code is not None, "the end of the run")
+        assert founder.program.code == 0, founder.program.stderr
 
-        losses = {line["round"]: line["heldout"] for line in second.history() if "heldout" in line}
+        losses = {line["round"]: line["heldout"] for line in founder.history() if "heldout" in line}
         first, last = losses[min(losses)], losses[max(losses)]
         assert last < first / 4
         assert last < 1.0
 
-        home = ("--data-dir", second.data.root)
+        home = ("--data-dir", founder.data.root)
         asked = ("generate", QUESTION, "--temperature", "0", "--max-tokens", "40", *home)
         generated = swarm.run("generate", *asked)
         assert generated.wait() == 0, generated.stderr

@@ -9,7 +9,8 @@ import pytest
 from distro_node.crypto.identity import peer_from_text
 from e2e.support import Place, Swarm, check_agreement, wait_for_round
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+# `make test` has the same liar in a simulation: tests/simulation/test_leading_liars.py.
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 CENSORING_LEADER = Path(__file__).with_name("censoring_leader.py")
 ROUNDS = 40

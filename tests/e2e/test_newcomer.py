@@ -10,7 +10,9 @@ from distro_node.protocol.wire.blobs import CHUNK_BYTES
 from e2e.program import wait_for
 from e2e.support import Swarm, check_agreement
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+# `make test` has it without processes: tests/content/test_snapshots.py, and on a simulated slow line
+# tests/simulation/test_coming_back.py.
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 SNAPSHOT_INTERVAL = 2
 

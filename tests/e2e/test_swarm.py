@@ -23,7 +23,7 @@ from e2e.support import Node, Swarm, check_agreement, wait_for_round
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 NAMES = ("founder", "second", "third")
-SNAPSHOT_INTERVAL = 5
+SNAPSHOT_INTERVAL = 3
 
 
 @pytest.fixture(scope="module")
@@ -41,45 +41,68 @@ def nodes(swarm: Swarm) -> list[Node]:
     return swarm.start(*NAMES)
 
 
-def test_training_lowers_the_heldout_loss(nodes: list[Node]) -> None:
-    founder = nodes[0]
-    losses = wait_for(
-        lambda: [line["heldout"] for line in founder.history() if "heldout" in line][4:],
-        "five measurements of the held-out loss",
-    )
-    first = next(line["heldout"] for line in founder.history() if "heldout" in line)
-    assert losses[-1] < first - 0.5
-    for node in nodes:
-        bits = node.told().training.own.bits_per_coefficient
-        assert bits is not None and bits < 13  # noqa: PT018
-        assert node.counted()
-    assert any(len(line["counted"]) == 3 for line in founder.rounds().values())
-    check_agreement(nodes)
-
-
-def test_a_killed_member_costs_nobody_else_anything(nodes: list[Node]) -> None:
+def test_a_killed_member_costs_nobody_anything_and_goes_on_as_it_was(
+    swarm: Swarm, nodes: list[Node]
+) -> None:
+    """The bootstrap peer is dead by then, and needed by none of them."""
     founder, second, third = nodes
-    trainer, began, lost = third.trainer(), founder.round, third.peer
-    third.program.kill()
+    for node in nodes:
+        wait_for((node.directory.root / "peers.json").exists, "the peers to be remembered")
+    swarm.bootstrap.kill()
+    wait_for(
+        lambda: not any(node.told().line.bootstrap for node in nodes),
+        "the nodes to notice that the bootstrap peer is dead",
+    )
+    trainer, began, me = second.trainer(), founder.round, second.peer
+    second.program.kill()
     wait_for(lambda: not is_running(trainer), "the trainer of a dead node to end by itself")
-    wait_for(lambda: founder.events("silent", lost, began), "the death to be recorded")
-    last = check_agreement([founder, second])
+    height = len(second.ledger())
+    said = _ballots(swarm, second)
+    blobs = {cid: second.blobs.path(cid).stat().st_mtime_ns for cid in second.blobs.ids()}
+    wait_for(lambda: founder.events("silent", me, began), "the death to be recorded")
+    # Its own snapshots are older then than those that the others keep.
+    wait_for_round([founder, third], height + 3 * SNAPSHOT_INTERVAL)
+    last = check_agreement([founder, third], 0)
     assert founder.rounds()[last]["members"] == 2
     departed = [
         entry.reason
         for round_ in range(began, last)
         for entry in founder.ledger()[round_].record.departed
-        if entry.peer == peer_from_text(lost)
+        if entry.peer == peer_from_text(me)
     ]
     assert departed == ["silent"]
 
+    second.start()
+    wait_for(lambda: second.counted(last), "the restarted node to contribute again")
+    assert second.told().node.peer == me
+    assert not second.told().line.bootstrap
+    check_agreement(nodes)
 
-def test_a_newcomer_is_dealt_work_soon_after_its_admission(swarm: Swarm, nodes: list[Node]) -> None:
+    # Its votes now never contradict its earlier ones.
+    for subject, block in _ballots(swarm, second).items():
+        assert said.get(subject, block) == block
+
+    # It fetched nothing again that it had, and only the updates that it had missed.
+    ledger = second.ledger()
+    earlier = {entry.update for number in range(height) for entry in ledger[number].record.updates}
+    for cid in second.blobs.ids():
+        if cid in blobs:
+            # The node deletes blobs that have become old meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                assert second.blobs.path(cid).stat().st_mtime_ns == blobs[cid]
+        assert cid in blobs or cid not in earlier
+    _check_received(second, second.received(), height)
+
+
+def test_a_newcomer_is_dealt_work_soon_after_its_admission_and_may_leave(
+    swarm: Swarm, nodes: list[Node]
+) -> None:
     founder = nodes[0]
     newcomer = swarm.node("newcomer")
     newcomer.start()
     wait_for(lambda: newcomer.counted(), "the newcomer's first contribution")
-    peer = peer_from_text(newcomer.peer)
+    text = newcomer.peer
+    peer = peer_from_text(text)
     check_agreement([*nodes, newcomer])
     ledger = founder.ledger()
     admitted = [
@@ -98,59 +121,14 @@ def test_a_newcomer_is_dealt_work_soon_after_its_admission(swarm: Swarm, nodes: 
     assert admitted[0] < due <= admitted[0] + 8
     # The swarm does not wait for it: on a slow machine its first update is late.
     assert contributed[0] >= due
+
+    began = founder.round
     newcomer.program.signal(signal.SIGTERM)
+    # A node that only becomes silent is recorded as silent.
+    wait_for(lambda: founder.events("left", text, began), "the leave to be recorded")
     assert newcomer.program.wait() == ExitCode.OK
-
-
-def test_a_swarm_outlives_its_bootstrap_peer(swarm: Swarm, nodes: list[Node]) -> None:
-    founder, second, third = nodes
-    for node in nodes:
-        wait_for((node.directory.root / "peers.json").exists, "the peers to be remembered")
-    swarm.bootstrap.kill()
-    wait_for(
-        lambda: not any(node.told().line.bootstrap for node in nodes),
-        "the nodes to notice that the bootstrap peer is dead",
-    )
-    check_agreement(nodes)
-    peer = second.peer
-    second.program.kill()
-    wait_for(lambda: founder.events("silent", peer), "the death to be recorded")
-    before = founder.round
-    second.start()
-    wait_for(lambda: second.counted(before), "the lost member to contribute again")
-    assert not second.told().line.bootstrap
-    check_agreement([founder, second, third])
-
-
-def test_a_restarted_node_goes_on_as_it_was(swarm: Swarm, nodes: list[Node]) -> None:
-    founder, second, third = nodes
-    me = second.peer
-    wait_for_round(nodes, 2)
-    second.program.kill()
-    height = len(second.ledger())
-    said = _ballots(swarm, second)
-    blobs = {cid: second.blobs.path(cid).stat().st_mtime_ns for cid in second.blobs.ids()}
-    # Its own snapshots are older by now than those that the others keep.
-    wait_for_round([founder, third], height + 3 * SNAPSHOT_INTERVAL)
-    second.start()
-    wait_for(lambda: second.counted(height), "the restarted node to contribute again")
-    assert second.told().node.peer == me
-    check_agreement([founder, second, third])
-
-    # Its votes now never contradict its earlier ones.
-    for subject, block in _ballots(swarm, second).items():
-        assert said.get(subject, block) == block
-
-    # It fetched nothing again that it had, and only the updates that it had missed.
-    ledger = second.ledger()
-    earlier = {entry.update for number in range(height) for entry in ledger[number].record.updates}
-    for cid in second.blobs.ids():
-        if cid in blobs:
-            # The node deletes blobs that have become old meanwhile.
-            with contextlib.suppress(FileNotFoundError):
-                assert second.blobs.path(cid).stat().st_mtime_ns == blobs[cid]
-        assert cid in blobs or cid not in earlier
-    _check_received(second, second.received(), height)
+    assert not newcomer.program.children()
+    assert not founder.events("silent", text, began)
 
 
 def _check_received(node: Node, received: dict[str, float], height: int) -> None:
@@ -181,21 +159,12 @@ def test_a_trainer_that_is_killed_is_started_again(nodes: list[Node]) -> None:
     wait_for(lambda: second.counted(after), "the node to contribute again")
     assert second.trainer() != trainer
     # It was a member throughout.
-    assert not [*founder.events("silent", second.peer, began), *founder.events("left", since=began)]
+    assert not [
+        *founder.events("silent", second.peer, began),
+        *founder.events("left", second.peer, began),
+    ]
     assert not second.events("mismatch")
     check_agreement(nodes)
-
-
-def test_a_polite_leave_is_recorded_at_once(nodes: list[Node]) -> None:
-    founder, second, third = nodes
-    began, lost = founder.round, third.peer
-    third.program.signal(signal.SIGTERM)
-    # A node that only becomes silent is recorded as silent.
-    wait_for(lambda: founder.events("left", lost, began), "the leave to be recorded")
-    assert third.program.wait() == ExitCode.OK
-    assert not third.program.children()
-    assert not founder.events("silent", lost, began)
-    check_agreement([founder, second])
 
 
 def test_a_second_signal_ends_a_node_at_once(nodes: list[Node]) -> None:
@@ -268,6 +237,22 @@ def test_a_swarm_that_all_have_left_resumes(swarm: Swarm, nodes: list[Node]) -> 
         assert [ledger[r].record.id for r in range(len(ledger))] == [
             now[r].record.id for r in range(len(ledger))
         ]
+
+
+def test_training_lowers_the_heldout_loss(nodes: list[Node]) -> None:
+    founder = nodes[0]
+    losses = wait_for(
+        lambda: [line["heldout"] for line in founder.history() if "heldout" in line][4:],
+        "five measurements of the held-out loss",
+    )
+    first = next(line["heldout"] for line in founder.history() if "heldout" in line)
+    assert losses[-1] < first - 0.5
+    for node in nodes:
+        bits = node.told().training.own.bits_per_coefficient
+        assert bits is not None and bits < 13  # noqa: PT018
+        assert node.counted()
+    assert any(len(line["counted"]) == 3 for line in founder.rounds().values())
+    check_agreement(nodes)
 
 
 def _ballots(swarm: Swarm, node: Node) -> dict[tuple[str, int, int], bytes]:

@@ -24,7 +24,7 @@ TUNNEL, LEAST = 1300, 600
 
 @in_namespaces
 @pytest.mark.slow
-@pytest.mark.parametrize("largest", [TUNNEL, LEAST])
+@pytest.mark.parametrize("largest", [pytest.param(TUNNEL, marks=pytest.mark.soak), LEAST])
 def test_peers_send_smaller_packets_where_large_ones_get_lost(tmp_path: Path, largest: int) -> None:
     with Town(["bootstrap", "one", "other"]) as town:
         town.lose_large(largest)
@@ -45,7 +45,7 @@ def test_peers_send_smaller_packets_where_large_ones_get_lost(tmp_path: Path, la
 
 
 @in_namespaces
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.e2e
 def test_a_swarm_is_joined_through_a_tunnel_that_loses_large_packets(tmp_path: Path) -> None:
     """It ended with code 17 and the advice to lower the interface's MTU."""

@@ -169,7 +169,7 @@ async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_ta
     assert not discovery._followed
 
 
-async def test_a_thousand_invented_names_keep_no_member_from_being_found(
+async def test_hundreds_of_invented_names_keep_no_member_from_being_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before: the first 64 names kept all others from being queried."""
@@ -184,7 +184,7 @@ async def test_a_thousand_invented_names_keep_no_member_from_being_found(
     async with open_network(NetworkSettings(), identity(1)) as network, trio.open_nursery() as all_:
         all_.start_soon(LocalDiscovery(network, SWARM, heard.append).run)
         await neighbourhood.up.wait()
-        for number in range(1000):
+        for number in range(200):
             await neighbourhood.tell(f"{tag}-{number}", ServiceStateChange.Added)
         await neighbourhood.tell(f"{tag}-honest", ServiceStateChange.Added)
         await until(lambda: bool(heard))

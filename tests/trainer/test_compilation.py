@@ -179,7 +179,9 @@ def test_a_compiled_session_learns_the_same(
     assert compiled.evaluate(2) == plain.evaluate(2)
 
 
-@pytest.mark.slow
+# A minute of computing. `make test` has that a confined process may run a compiler and load what it
+# made (tests/trainer/test_sandbox.py), and everything else above.
+@pytest.mark.soak
 @needs_a_compiler
 @pytest.mark.usefixtures("cold_trainers")
 async def test_a_confined_trainer_compiles(tmp_path: Path) -> None:

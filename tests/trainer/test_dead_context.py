@@ -63,7 +63,7 @@ class Member:
 @pytest.mark.parametrize(
     ("fault", "code"),
     # The twin: one that ends as Python does waits for what never ends, and is killed in the end.
-    [("dead", 0), ("orderly", -9)],
+    [("dead", 0), pytest.param("orderly", -9, marks=pytest.mark.soak)],
 )
 async def test_a_trainer_whose_device_is_dead_ends_at_once_and_another_is_started(
     fault: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -129,16 +129,18 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
     await until_ended(other.pid)
 
 
-async def test_too_little_memory_is_told_by_all_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "split", [pytest.param(Split.COPIES, marks=pytest.mark.soak), Split.SHARDS]
+)
+async def test_too_little_memory_is_told_by_all_together(tmp_path: Path, split: Split) -> None:
     """With either split, nothing fits into so little."""
     root = tmp_path / "blobs"
     manifest, _ = make_manifest(root)
-    for split in (Split.COPIES, Split.SHARDS):
-        spec = replace(spec_of(root, manifest.encode(), "cpu,cpu"), split=split, memory=1 << 16)
-        with pytest.raises(TrainerFailed, match=r"has 65536 .* free") as caught:
-            async with open_trainer(spec):
-                pass
-        assert caught.value.kind == "model_too_large"
+    spec = replace(spec_of(root, manifest.encode(), "cpu,cpu"), split=split, memory=1 << 16)
+    with pytest.raises(TrainerFailed, match=r"has 65536 .* free") as caught:
+        async with open_trainer(spec):
+            pass
+    assert caught.value.kind == "model_too_large"
 
 
 async def test_a_device_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -60,6 +61,11 @@ tries("replace a blob", lambda: os.replace(blobs / "new", blobs / "newer"))
 tries("read a blob", lambda: (blobs / "newer").read_bytes())
 tries("load a library", lambda: __import__("decimal").Decimal(1))
 tries("run a program", lambda: subprocess.run(["true"], check=True))
+compiler = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", blobs / "made.so"]
+source = b'extern "C" int seven() { return 7; }'
+inside = os.environ | {"TMPDIR": str(blobs)}
+tries("compile", lambda: subprocess.run(compiler, input=source, env=inside, check=True))
+tries("load what it compiled", lambda: ctypes.CDLL(blobs / "made.so").seven())
 tries("a pair of sockets", socket.socketpair)
 tries("write to nowhere", lambda: open("/dev/null", "w").write("x"))
 tries("read randomness", lambda: open("/dev/urandom", "rb").read(8))
@@ -137,6 +143,8 @@ OWN = (
     *("write a blob", "replace a blob", "read a blob", "load a library", "run a program"),
     *("a pair of sockets", "write to nowhere", "read randomness", "limit itself", "map memory"),
     *("name a thread", "fork", "memory without a name", "close a pipe"),
+    # What torch's compiler does.
+    *(("compile", "load what it compiled") if shutil.which("g++") else ()),
 )
 FILES = (
     *("read the key", "list the home", "write to the home", "cut the key", "remove the key"),
