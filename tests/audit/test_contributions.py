@@ -137,3 +137,25 @@ def test_a_copy_goes_another_way() -> None:
     copy.close(round_of(2, BOB), {ALICE, BOB})
     assert accounts.contributions[BOB].updates == 1
     assert copy.contributions[BOB].updates == 2
+
+
+def test_nobody_vouches_for_who_is_alone() -> None:
+    accounts = ReputationTable(ALICE, LEVELS)
+    for round_ in range(EPOCH_ROUNDS):
+        accounts.close(RecordedWork(round_, {ALICE: 4}), {ALICE})
+    assert accounts.contributions[ALICE] == Contribution(EPOCH_ROUNDS, 4 * EPOCH_ROUNDS, 0)
+
+
+def test_who_looks_vouches() -> None:
+    accounts = ReputationTable(ALICE, LEVELS)
+    accounts.close(RecordedWork(1, {BOB: 4}), {ALICE, BOB})
+    accounts.close(RecordedWork(2, {}, (Audit(ALICE, BOB, 1, 4, 9000),)), {ALICE, BOB})
+    assert accounts.contributions[BOB] == Contribution(1, 4, 4)
+
+
+def test_what_is_shared_is_not_copied() -> None:
+    many = Contributions().after({peer(number): 1 for number in range(80)}, {})
+    later = many.after({peer(0): 1}, {})
+    # The shared part of two values is an implementation detail.
+    assert later._settled is many._settled
+    assert later[peer(0)].updates == 2

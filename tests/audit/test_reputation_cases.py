@@ -89,54 +89,6 @@ class _Run:
         return self.accounts.votes.get(peer, 0)
 
 
-def test_work_without_looks_gives_no_votes() -> None:
-    run = _Run()
-    run.to_term()
-    run.to_term()
-    assert set(run.accounts.votes) == {FOUNDER}
-
-
-def test_a_look_vouches_for_what_was_done_until_then() -> None:
-    run = _Run()
-    run.quiet(3)
-    run.close(run.look(FOUNDER, ANN))
-    run.to_term()
-    assert run.votes(ANN) == 4 * 4
-
-
-def test_a_failed_check_takes_what_waits() -> None:
-    run = _Run().settled()
-    run.dispute(ANN, BEN, low=True)
-    assert not run.accounts[BEN].waiting
-
-
-def test_votes_stay_for_a_term() -> None:
-    run = _Run()
-    run.close()
-    run.close(run.look(FOUNDER, ANN))
-    assert set(run.accounts.votes) == {FOUNDER}
-
-
-def test_old_work_gives_no_votes() -> None:
-    run = _Run().settled()
-    del run.shares[ANN]
-    run.quiet(WINDOW)
-    run.close(run.look(FOUNDER, BEN))
-    run.to_term()
-    assert run.votes(ANN) == 0 < run.votes(BEN)
-
-
-def test_three_vouch_for_first_votes() -> None:
-    run = _Run().settled()
-    newcomer = PEERS[5]
-    run.members = [*run.members, newcomer]
-    run.shares[newcomer] = 4
-    run.close()
-    run.close(run.look(FOUNDER, newcomer), run.look(ANN, newcomer))
-    run.to_term()
-    assert run.votes(newcomer) == 0
-
-
 def test_once_is_enough() -> None:
     """The founder vouched for all while it was alone, and no member has since."""
     run = _Run(8)
@@ -146,12 +98,6 @@ def test_once_is_enough() -> None:
     run.to_term()
     run.to_term()
     assert len(run.accounts.votes) == 8
-
-
-def test_a_look_is_fresh() -> None:
-    run = _Run()
-    run.quiet(FRESH + 2)
-    assert not run.accounts.may_record_audit(FOUNDER, ANN, 1, run.round)
 
 
 def test_one_look_a_round() -> None:
@@ -168,20 +114,6 @@ def test_looks_that_are_recorded_are_forgotten() -> None:
     assert len(run.accounts._audited) <= EPOCH_ROUNDS + FRESH
 
 
-def test_who_has_no_votes_looks_at_nobody() -> None:
-    run = _Run()
-    run.close()
-    run.close(run.look(ANN, BEN))
-    assert run.accounts[BEN].audited == 0
-
-
-def test_nobody_looks_at_itself() -> None:
-    run = _Run()
-    run.close()
-    run.close(run.look(FOUNDER, FOUNDER))
-    assert run.accounts[FOUNDER].audited == 0
-
-
 def test_who_is_not_believed_looks_at_nobody() -> None:
     run = _Run().settled()
     account = run.accounts[CAT]
@@ -191,25 +123,6 @@ def test_who_is_not_believed_looks_at_nobody() -> None:
     run.close()
     run.close(run.look(CAT, ANN))
     assert run.accounts[ANN].audited == before
-
-
-def test_time_clears_a_word() -> None:
-    run = _Run().settled()
-    for _ in range(12):
-        run.dispute(CAT, BEN, low=False)
-    accused = run.accounts[CAT].sums.own_audits.accused
-    for _ in range(40):
-        run.to_term()
-    assert accused
-    assert not run.accounts[CAT].sums.own_audits.accused
-
-
-def test_who_is_not_believed_has_no_votes() -> None:
-    run = _Run().settled()
-    for _ in range(12):
-        run.dispute(CAT, BEN, low=False)
-    run.to_term()
-    assert run.votes(CAT) == 0 < run.votes(BEN)
 
 
 def test_a_low_look_accuses_nobody() -> None:
@@ -241,57 +154,6 @@ def test_a_dispute_is_dropped() -> None:
     assert not run.accounts.disputes
 
 
-def test_the_checked_member_does_not_look_again() -> None:
-    run = _Run().settled()
-    first = run.look(ANN, BEN, LOW)
-    run.close(first)
-    run.quiet(LAG)
-    assert run.accounts.pending_reauditors(first) == {FOUNDER, ANN, CAT}
-
-
-def test_where_nobody_else_votes_the_first_looks_again() -> None:
-    run = _Run()
-    run.close()
-    first = run.look(FOUNDER, ANN, LOW)
-    run.close(first)
-    run.quiet(LAG)
-    assert run.accounts.may_reaudit(FOUNDER, first)
-
-
-def test_each_looks_again_once() -> None:
-    run = _Run(6).settled()
-    first = run.look(ANN, BEN, LOW)
-    run.close(first)
-    run.quiet(LAG)
-    for _ in range(5):
-        run.close(again=(Reaudit(CAT, first, True),))
-    assert len(run.accounts.disputes) == 1
-    assert run.accounts[BEN].failed == 0
-
-
-def test_who_fails_without_votes_is_turned_away() -> None:
-    run = _Run()
-    run.close()
-    run.dispute(FOUNDER, ANN, low=True)
-    assert run.accounts[ANN].dismissed
-    assert not run.accounts.counts(ANN)
-
-
-def test_who_has_votes_may_fail_once() -> None:
-    run = _Run().settled()
-    run.dispute(FOUNDER, ANN, low=True)
-    assert run.accounts.counts(ANN)
-    assert not run.accounts[ANN].dismissed
-
-
-def test_who_is_out_has_no_votes_when_it_is_back() -> None:
-    run = _Run().settled()
-    for _ in range(4):
-        run.dispute(FOUNDER, ANN, low=True)
-    assert not run.accounts.counts(ANN)
-    assert run.accounts[ANN].work == 0
-
-
 def test_what_does_not_count_does_not_wait() -> None:
     run = _Run()
     run.close()
@@ -300,27 +162,11 @@ def test_what_does_not_count_does_not_wait() -> None:
     assert not run.accounts[ANN].waiting
 
 
-def test_a_contradicted_look_is_held_against_its_maker() -> None:
-    run = _Run().settled()
-    run.dispute(CAT, BEN, low=False)
-    assert run.accounts[CAT].sums.own_audits.sum > 0
-
-
 def test_who_is_alone_vouches_for_itself() -> None:
     run = _Run(1)
     run.to_term()
     run.to_term()
     assert run.votes(FOUNDER) == 2 * EPOCH_ROUNDS * 4
-
-
-def test_who_is_away_has_no_votes() -> None:
-    run = _Run().settled()
-    run.members = run.members[:3]
-    run.close()
-    away = run.votes(CAT)
-    run.members = PEERS[:4]
-    run.close()
-    assert away == 0 < run.votes(CAT)
 
 
 def test_where_nobody_has_any_all_have_one() -> None:

@@ -10,14 +10,13 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain import fork_choice
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.inputs import Rebased
-from simulation.chain import Chain, compared, identity
+from simulation.chain import Chain, identity
 from simulation.known_chains import (
     carried_on,
     checkpoint,
     forged_chain,
     lower,
     sides,
-    solo_chain,
     split,
     true_chain,
 )
@@ -41,11 +40,6 @@ def test_justified_binds() -> None:
     )
 
 
-def test_rounds_weigh_nothing() -> None:
-    """One member's 30 rounds lose against three members' three."""
-    assert compared(solo_chain(40).ledger, sides(0, 1, 2).ledger, who=3) is not None
-
-
 @cache
 def _five() -> Chain:
     return Chain(5).grow_until(3)
@@ -66,18 +60,6 @@ def _changes(
     )
 
 
-def test_nobody_goes_back_behind_the_floor() -> None:
-    """The member stays although all others have left."""
-    chain = _five().fork().grow_until(FORK + 4)
-    assert chain.ledger.final_round >= FORK
-    other = carried_on(_five(), _five().membership.peers[1:], 5)
-    assert not _changes(chain, other)
-
-
-def test_a_chain_that_goes_on_is_no_fork() -> None:
-    assert not _changes(_five(), _five().fork().grow_until(FORK + 1))
-
-
 def _known(chain: Chain, rounds: int) -> Chain:
     """Return a part of a chain, as a node with a checkpoint of the true chain accepts it."""
     part = chain.fork()
@@ -93,13 +75,6 @@ def test_a_checkpoint_decides() -> None:
     early = _known(true_chain(), 6)
     assert _changes(forged, true, at=0, binding=False)
     assert not _changes(forged, early, at=0, binding=False)
-
-
-def test_a_newcomer_believes_the_many() -> None:
-    """It does so in either order in which it hears of two chains, both with final records."""
-    true, forged = true_chain(), forged_chain()
-    assert _changes(forged, true, at=0, binding=False)
-    assert not _changes(true, forged, at=0, binding=False)
 
 
 def test_a_newcomer_counts_who_went_on() -> None:
@@ -124,21 +99,6 @@ def test_a_newcomer_counts_who_went_on() -> None:
     assert all(right)
 
 
-def test_what_is_final_wins() -> None:
-    """It wins over a justified record, as all but one of that record's followers have come over
-    since."""
-    peers = _five().membership.peers
-    most, lone = carried_on(_five(), peers[:4]), carried_on(_five(), peers[4:], 1)
-    for who in range(5):
-        if identity(who).peer not in lone.membership:
-            lone.grow(admitted=[lone.admission(who)], updates=[lone.update(peers[4])])
-    early = _changes(most, lone)
-    lone.grow_until(lone.round + 3)
-    assert most.ledger.final_round < FORK == most.ledger.justified_round
-    assert not early
-    assert _changes(most, lone)
-
-
 @cache
 def _large_and_small() -> tuple[Chain, Chain]:
     """Return chains of three and two of five members; that of the two has the lower hash."""
@@ -146,21 +106,6 @@ def _large_and_small() -> tuple[Chain, Chain]:
     large = carried_on(_five(), peers[:3])
     small = lower(large, FORK, lambda n: carried_on(_five(), peers[3:], variant=n))
     return large, small
-
-
-def test_the_stranded_go_by_the_hash() -> None:
-    """They do so on both sides, so that they meet: a chain that all others have left counts for
-    nothing."""
-    large, small = _large_and_small()
-    here, there = (side.membership.peers[0] for side in (large, small))
-    assert _changes(large, small, me=there, abandoned=True)
-    assert not _changes(small, large, me=here, abandoned=True)
-
-
-def test_the_stranded_go_where_they_are_known() -> None:
-    """On a chain without their membership they would be alone."""
-    large, small = _large_and_small()
-    assert not _changes(large, small, me=identity(40).peer, abandoned=True)
 
 
 def test_the_finality_set_counts_first() -> None:
@@ -182,18 +127,6 @@ def test_then_all_members_count() -> None:
     few = lower(many, fork_, lambda n: carried_on(chain, peers[:2], variant=n))
     assert _changes(few, many, at=fork_)
     assert not _changes(many, few, at=fork_)
-
-
-def test_who_changed_sides_counts_once() -> None:
-    """One of five signed on both, and was admitted to the second."""
-    peers = _five().membership.peers
-    mover = next(who for who in range(5) if identity(who).peer == peers[4])
-    right = carried_on(_five(), peers[2:4])
-    left = lower(right, FORK, lambda n: carried_on(_five(), [*peers[:2], peers[4]], variant=n))
-    right.grow(admitted=[right.admission(mover)])
-    right.grow_until(right.round + 2)
-    assert _changes(left, right)
-    assert not _changes(right, left)
 
 
 def test_who_signs_goes_on_with_a_chain() -> None:
