@@ -43,7 +43,6 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.telemetry.loop_lag import StallMeter, freeze_permanent_objects
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.answers import SnapshotResult, StepApplied
 from distro_node.node.training.frames import ExpectedUpdate, TrainedUpdate
@@ -133,7 +132,7 @@ class World:
         self.blobs: dict[ContentId, bytes] = {}
         self.served: dict[str, Callable[..., Any]] = {}
         self.swarm_store = SwarmStore(SwarmDir(root / "swarm"), self.chain.manifest)
-        self.telemetry = Telemetry(self.me.peer, Metrics(version=""))
+        self.telemetry = Telemetry(self.me.peer)
         self.to_runner, self._gossip = trio.open_memory_channel[tuple[PeerId, bytes]](1000)
         self.to_trainer, self._made = trio.open_memory_channel[bytes](10)
         self.applied: list[int] = []
@@ -332,7 +331,7 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
         os.fsync = slow
     async with trio.open_nursery() as nursery:
         world.nursery = nursery
-        trio.lowlevel.add_instrument(StallMeter(world.telemetry.metrics.stalls.observe))
+        trio.lowlevel.add_instrument(StallMeter(lambda _: None))
         async with stage("start"):
             nursery.start_soon(runner.run, world.supervisor)
             await until(lambda: runner.member.at_tip)

@@ -21,6 +21,8 @@ from .. import __version__
 from ..crypto.identity import Identity, peer_text
 from ..protocol.wire.introductions import Registry
 from .control.command_socket import serve_control
+from .dashboard.address import open_metrics_address
+from .dashboard.metrics_page import serve_metrics
 from .hosted_observer import HostedObserver, open_hosted_observer
 from .network.circuit_relay import CircuitLimits
 from .network.discovery.introductions import IntroductionService
@@ -30,9 +32,8 @@ from .network.network import Network, NetworkSettings, open_network
 from .session.relay_counter import counted, keep_count
 from .settings import DaemonSettings, RelayLimits
 from .storage.relayed_bytes import RelayedBytes
-from .telemetry.bootstrap_metrics import BootstrapMetrics
+from .telemetry.bootstrap_metrics import BOOTSTRAP_METRICS, BootstrapReading
 from .telemetry.line_status import line_status
-from .telemetry.metrics import serve_page
 from .telemetry.status import BootstrapStatus, encode_status
 from .util.background import keep_running
 
@@ -41,7 +42,6 @@ from .util.background import keep_running
 MAX_CONNECTIONS = 512
 # Per IP address, so that many peers at one address cannot lock out all others.
 MAX_CONNECTIONS_PER_ADDRESS = 128
-_METRICS_SECONDS = 1.0
 _REPLY_TIMEOUT_SECONDS = 0.2
 
 
@@ -106,34 +106,30 @@ async def _serve(
         DialBack(network)
         if settings.relay is not None:
             UpdateRelay(network, settings.relay)
-        metrics = BootstrapMetrics(version=__version__)
         leaving, carried = trio.Event(), RelayedBytes(settings.carried)
-        page = settings.metrics_address and serve_page(metrics.registry, settings.metrics_address)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(keep_running, partial(keep_count, network, carried))
-                if settings.socket is not None:
-                    status = partial(_status, network, carried, registry, observer, time.time())
-                    handlers = {
-                        "status": lambda _: encode_status(status()),
-                        "leave": lambda _: _leave(leaving),
-                        # The page is read-only: nothing can be done through it.
-                        "dashboard": lambda _: {"url": observer and observer.url, "link": None},
-                    }
-                    await nursery.start(serve_control, settings.socket, handlers)
-                if observer is not None:
-                    nursery.start_soon(observer.run, network, registry)
-                ready(network.addresses)
-                while not leaving.is_set():
-                    metrics.update(network, registry)
-                    with trio.move_on_after(_METRICS_SECONDS):
-                        await leaving.wait()
-                # Leaves time to answer the `leave` command first.
-                await trio.sleep(_REPLY_TIMEOUT_SECONDS)
-                nursery.cancel_scope.cancel()
-        finally:
-            if page:
-                page.close()
+        status = partial(bootstrap_status, network, carried, registry, observer, time.time())
+        metrics = settings.metrics_address and open_metrics_address(settings.metrics_address)
+        reading = partial(read_bootstrap, network, status)
+        async with (
+            serve_metrics(metrics, BOOTSTRAP_METRICS, reading),
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(keep_running, partial(keep_count, network, carried))
+            if settings.socket is not None:
+                handlers = {
+                    "status": lambda _: encode_status(status()),
+                    "leave": lambda _: _leave(leaving),
+                    # The page is read-only: nothing can be done through it.
+                    "dashboard": lambda _: {"url": observer and observer.url, "link": None},
+                }
+                await nursery.start(serve_control, settings.socket, handlers)
+            if observer is not None:
+                nursery.start_soon(observer.run, network, registry)
+            ready(network.addresses)
+            await leaving.wait()
+            # Leaves time to answer the `leave` command first.
+            await trio.sleep(_REPLY_TIMEOUT_SECONDS)
+            nursery.cancel_scope.cancel()
 
 
 def _leave(leaving: trio.Event) -> dict[str, Any]:
@@ -141,18 +137,32 @@ def _leave(leaving: trio.Event) -> dict[str, Any]:
     return {"ok": True}
 
 
-def _status(
+def read_bootstrap(network: Network, status: Callable[[], BootstrapStatus]) -> BootstrapReading:
+    """Return what the metrics of a bootstrap peer render."""
+    relay = network.carrier
+    if relay is None:
+        return BootstrapReading(status=status())
+    return BootstrapReading(
+        status=status(), relayed_bytes=relay.relayed_bytes, refused=relay.refused.copy()
+    )
+
+
+def bootstrap_status(
     network: Network,
     carried: RelayedBytes,
     registry: Registry,
     observer: HostedObserver | None,
     started: float,
 ) -> BootstrapStatus:
+    """Return the status of a bootstrap peer that `started` at this time, in seconds since 1970."""
+    relay = network.carrier
     return BootstrapStatus(
         version=__version__,
         peer=peer_text(network.peer),
         started=started,
         swarms=registry.swarms(),
+        reservations=0 if relay is None else relay.reservations(),
+        circuits=0 if relay is None else relay.circuits,
         observes=None if observer is None else observer.swarm,
         dashboard=None if observer is None else observer.url,
         line=line_status(network, carried=counted(network, carried), bootstrap=False),

@@ -25,8 +25,9 @@ from .control.limits import BandwidthLimits
 from .control.supervisor import RunningSession as Supervised
 from .control.supervisor import Supervisor
 from .control.work_hours import WorkSchedule
-from .dashboard.address import link_of, open_address
+from .dashboard.address import link_of, open_address, open_metrics_address
 from .dashboard.listener import serve_dashboard
+from .dashboard.metrics_page import metrics_url, serve_metrics
 from .energy.manager import EnergyManager
 from .errors import ExitCode, UserError
 from .memory_fit import ask
@@ -36,11 +37,13 @@ from .network.errors import BadAddress, PortInUse
 from .network.explain import explain_network
 from .network.ip_families import with_family
 from .network.network import Network, NetworkSettings, open_network
+from .network.traffic import TrafficTotals
 from .session.session import SwarmSession
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir, open_identity
+from .telemetry.counts import STALL_BUCKETS, Durations
 from .telemetry.loop_lag import StallMeter
-from .telemetry.metrics import Metrics
+from .telemetry.metrics import NODE_METRICS, NodeReading
 from .telemetry.status import NodeStatus
 from .telemetry.telemetry import Telemetry
 from .util.background import keep_running
@@ -108,17 +111,18 @@ async def serve_owner(
     data.create()
     with data.lock(), contextlib.ExitStack() as stack:
         identity = open_identity(data, settings.passphrase)
-        metrics = Metrics(version=__version__)
-        metrics.watch_disk(data.root)
-        telemetry = Telemetry(identity.peer, metrics)
-        meter = StallMeter(metrics.stalls.observe)
+        telemetry, traffic = Telemetry(identity.peer), TrafficTotals()
+        stalls = Durations(STALL_BUCKETS)
+        meter = StallMeter(stalls.add)
         trio.lowlevel.add_instrument(meter)
         stack.callback(trio.lowlevel.remove_instrument, meter)
-        page = None
+        metrics = None
         if settings.metrics_address:
-            page = await _bound(settings, partial(metrics.serve, settings.metrics_address))
-        if page is not None:
-            stack.callback(page.close)
+            metrics = await _bound(
+                settings, partial(open_metrics_address, settings.metrics_address)
+            )
+        if metrics is not None:
+            stack.callback(metrics.close)
         limits = BandwidthLimits(settings.max_upload, settings.max_download)
         address = None
         if settings.dashboard is not None:
@@ -138,7 +142,7 @@ async def serve_owner(
                 peer=peer_text(identity.peer),
                 swarm=swarm_text(settings.swarm),
                 started=telemetry.started,
-                metrics=page.url if page is not None else None,
+                metrics=metrics_url(metrics) if metrics is not None else None,
                 dashboard=address.url if address is not None else None,
                 until_round=settings.until_round,
                 observer=observer,
@@ -149,13 +153,24 @@ async def serve_owner(
         )
         files = data.swarm(settings.swarm)
         served = serve_dashboard(address, supervisor, files, settings.swarm, identity.peer, invite)
-        async with supervisor.open(), served, _kept(keeper):
+
+        def reading() -> NodeReading:
+            return NodeReading(
+                status=supervisor.status(),
+                counts=telemetry.counts.snapshot(),
+                traffic=traffic.snapshot(),
+                stalls=stalls.snapshot(),
+                folder=data.root,
+            )
+
+        scraped = serve_metrics(metrics, NODE_METRICS, reading)
+        async with supervisor.open(), served, scraped, _kept(keeper):
 
             async def listening() -> None:
                 await _bound(settings, partial(_check_listening, settings), telemetry.report)
 
             while await supervisor.next_session(listening):
-                async with _network(settings, limits, identity) as network:
+                async with _network(settings, limits, identity, traffic) as network:
                     stay = begin(settings, data, identity, network, telemetry)
                     with supervisor.serving(stay):
                         await stay.run(ticket)
@@ -213,7 +228,7 @@ async def _kept(keeper: EnergyManager) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _network(
-    settings: DaemonSettings, limits: BandwidthLimits, identity: Identity
+    settings: DaemonSettings, limits: BandwidthLimits, identity: Identity, totals: TrafficTotals
 ) -> AsyncIterator[Network]:
     try:
         for address in settings.bootstrap:
@@ -225,7 +240,7 @@ async def _network(
             max_download=limits.download,
             carry=MEMBER_CIRCUITS,
         )
-        async with open_network(network_settings, identity) as network:
+        async with open_network(network_settings, identity, totals) as network:
             yield network
     except (BadAddress, PortInUse) as error:
         raise explain_network(error) from None

@@ -29,7 +29,6 @@ from .observer import ObserverSession, public_link
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.disk_faults import explain_disk
-from .telemetry.metrics import Metrics
 from .telemetry.status import NO_LINE, NodeStatus, ScheduleStatus, SessionStatus, Status
 from .telemetry.telemetry import Telemetry
 from .util.progress import Progress
@@ -67,7 +66,7 @@ class HostedObserver:
         self._identity = identity
         self._address = address
         self._data = DataDir(settings.data_dir)
-        self._telemetry = Telemetry(identity.peer, Metrics(version=__version__))
+        self._telemetry = Telemetry(identity.peer)
         self._observation: ObserverSession | None = None
         self._elsewhere = replace(
             settings,

@@ -26,7 +26,7 @@ from .control.limits import BandwidthLimits
 from .daemon import serve_owner
 from .network.cancel_scopes import open_scope
 from .network.network import Network
-from .session.audit_report import AuditMetricsUpdater, audits_status
+from .session.audit_report import audits_status, count_audits
 from .session.join import fetch_ledger, find_manifest, follow_ledger
 from .session.peering import SwarmPeering
 from .session.seeding import ResultSeeder
@@ -87,7 +87,6 @@ class ObserverSession:
         self._host: ResultSeeder | None = None
         self._seen: _Seen | None = None
         self._looked = trio.current_time()
-        self._checked = AuditMetricsUpdater(telemetry.metrics.audits, None)
 
     async def run(self, ticket: bytes) -> None:
         """Find the swarm and follow it until told to leave. Raises `UserError`."""
@@ -161,9 +160,6 @@ class ObserverSession:
             record, members = ledger[round_].record, ledger.membership(round_)
             at = since + (now - since) * number / len(rounds)
             self._telemetry.watched(record, len(members), at)
-        metrics, network = self._telemetry.metrics, self._network
-        metrics.peers_connected.set(len(network.connected()))
-        metrics.peers_relayed.set(len(network.relayed()))
         # Another thread may extend the ledger while the status is read.
         self._seen = _Seen(
             len(ledger),
@@ -174,7 +170,7 @@ class ObserverSession:
             audits_status(ledger, None),
             ended=ledger.finished,
         )
-        self._checked.update(ledger)
+        count_audits(self._telemetry.counts.audits, ledger, None)
 
     def _swarm_status(self) -> SwarmStatus | None:
         if self._manifest is None:

@@ -13,7 +13,6 @@ from distro_node.node.network.network import Network, open_network
 from distro_node.node.session.session import SwarmSession
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.wire.manifest import Manifest
 from network.support import LOOPBACK, until
@@ -49,7 +48,7 @@ async def founding(
     data.create()
     for blob in blobs:
         BlobStore(data.blobs).put(blob)
-    me, telemetry = identity(0), Telemetry(identity(0).peer, Metrics(version="test"))
+    me, telemetry = identity(0), Telemetry(identity(0).peer)
     workshop = Workshop(me.peer, 0)
     workshop.seconds = 0.1
     settings = quiet_settings(manifest, root, bootstrap=bootstrap)

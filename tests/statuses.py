@@ -151,6 +151,7 @@ TRAINING = Status(
         fingerprint="0123456789abcdef",
         losses=Losses(training=3.4567, heldout=3.5, heldout_round=15),
         tokens=1_234_567,
+        tokens_per_second=3_100.0,
         received_bytes_per_round=6120.0,
         own=OwnWork(
             counted=14,
@@ -164,6 +165,8 @@ TRAINING = Status(
             last_round=17,
             update_bytes=3060.0,
             bits_per_coefficient=10.56,
+            last_update_bytes=3061,
+            tokens_per_second=790.0,
         ),
         trainer=TrainerStatus(
             device="cpu",
@@ -186,6 +189,7 @@ TRAINING = Status(
         sent_bytes=100_000,
         received_bytes=200_000,
         peers=2,
+        peers_relayed=1,
         bootstrap=True,
         addresses=(f"/ip4/192.0.2.1/tcp/4001/p2p/{ME}/p2p-circuit/p2p/{ME}",),
         max_upload=625_000.0,
@@ -226,6 +230,7 @@ EARLY = Status(
         fingerprint=None,
         losses=Losses(training=None, heldout=None, heldout_round=None),
         tokens=0,
+        tokens_per_second=None,
         received_bytes_per_round=None,
         own=OwnWork(
             counted=0,
@@ -239,6 +244,8 @@ EARLY = Status(
             last_round=None,
             update_bytes=None,
             bits_per_coefficient=None,
+            last_update_bytes=None,
+            tokens_per_second=None,
         ),
         trainer=TrainerStatus(
             device=None,

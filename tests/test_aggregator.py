@@ -23,7 +23,6 @@ from distro_node.node.session.sign_vote_exchange import SignVoteExchange
 from distro_node.node.session.update_exchange import UpdateExchange
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.sign_vote_store import PartStore
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.client import TrainedUpdate as Made
 from distro_node.protocol.codec.aggregate import ABSTENTION, decode_aggregate
@@ -65,7 +64,7 @@ class Desk:
         self.parts = PartStore(self.root / "sheets")
         manifest, telemetry = (
             self.world.chain.manifest,
-            Telemetry(self.peer, Metrics(version="test")),
+            Telemetry(self.peer),
         )
         committees = manifest.committees
         assert committees is not None

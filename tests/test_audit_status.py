@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from distro_node.crypto.identity import PeerId, peer_text
-from distro_node.node.session.audit_report import AuditMetricsUpdater, audits_status
-from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.session.audit_report import audits_status, count_audits
+from distro_node.node.telemetry.counts import Increases, NodeCounts
+from distro_node.node.telemetry.metrics import NodeReading
 from distro_node.protocol.audit.reputation import Audit, Reaudit, RecordedWork, ReputationTable
 from distro_node.protocol.wire.manifest import AuditsSpec
+from scraping import UNBORN, sample
 from simulation.chain import Chain
 from simulation.keys import identity
+from statuses import SWARM
 
 FOUNDER, ANN, BEN, LIAR = (identity(number).peer for number in range(4))
 SHARE, GOOD, LOW = 4, 15_000, 500
@@ -53,19 +57,14 @@ def votes_of(chain: Chain) -> Mapping[PeerId, int]:
     return work.votes(chain.round)
 
 
-def read(metrics: Metrics, name: str, **labels: str) -> float:
-    value = metrics.registry.get_sample_value(f"distro_{name}", labels)
-    assert value is not None
-    return value
-
-
 def test_where_work_is_not_checked_there_is_nothing_to_say() -> None:
-    chain, metrics = Chain(2), Metrics(version="1")
+    chain, counts = Chain(2), Increases()
     assert audits_status(chain.ledger, FOUNDER) is None
-    AuditMetricsUpdater(metrics.audits, FOUNDER).update(chain.ledger)
-    assert math.isnan(read(metrics, "votes", scope="own"))
-    assert math.isnan(read(metrics, "members_excluded"))
-    assert read(metrics, "audits_recorded_total", result="passed") == 0
+    count_audits(counts, chain.ledger, FOUNDER)
+    reading = reading_of(chain, counts)
+    assert math.isnan(sample(reading, "votes", scope="own"))
+    assert math.isnan(sample(reading, "members_excluded"))
+    assert sample(reading, "audits_recorded_total", result="passed") == 0
 
 
 def test_the_status_says_how_somebody_stands(chain: Chain) -> None:
@@ -106,39 +105,43 @@ def test_a_newcomer_is_not_vouched_for_and_an_observer_has_no_account(chain: Cha
     assert looking_on.own is None
 
 
-def test_metrics_follow_what_is_recorded_from_the_first_look_on(chain: Chain) -> None:
-    metrics = Metrics(version="1")
+def reading_of(chain: Chain, counts: Increases) -> NodeReading:
+    swarm = replace(SWARM, audits=audits_status(chain.ledger, FOUNDER))
+    return NodeReading(status=replace(UNBORN, swarm=swarm), counts=NodeCounts(audits=counts))
+
+
+def test_metrics_count_what_is_recorded_from_the_first_look_on(chain: Chain) -> None:
+    counts = Increases()
     look(chain, FOUNDER, ANN, 2, GOOD)
-    follower = AuditMetricsUpdater(metrics.audits, FOUNDER)
-    follower.update(chain.ledger)
+    count_audits(counts, chain.ledger, FOUNDER)
     # It happened before this node started.
-    assert read(metrics, "audits_recorded_total", result="passed") == 0
+    assert sample(reading_of(chain, counts), "audits_recorded_total", result="passed") == 0
     look(chain, FOUNDER, BEN, 3, GOOD)
     turn_away(chain)
     for _ in range(2):
-        follower.update(chain.ledger)
-        assert read(metrics, "audits_recorded_total", result="passed") == 1
-        assert read(metrics, "audits_recorded_total", result="low") == 1
-        assert read(metrics, "reaudits_recorded_total") == 1
-        assert read(metrics, "own_audits_recorded_total") == 2
-        assert read(metrics, "disputes_ended_total", ending="failed") == 1
-        assert read(metrics, "disputes_open") == 0
+        count_audits(counts, chain.ledger, FOUNDER)
+        reading = reading_of(chain, counts)
+        assert sample(reading, "audits_recorded_total", result="passed") == 1
+        assert sample(reading, "audits_recorded_total", result="low") == 1
+        assert sample(reading, "reaudits_recorded_total") == 1
+        assert sample(reading, "own_audits_recorded_total") == 2
+        assert sample(reading, "disputes_ended_total", ending="failed") == 1
+        assert sample(reading, "disputes_open") == 0
         votes = votes_of(chain)
-        assert read(metrics, "votes", scope="own") == votes[FOUNDER]
-        assert read(metrics, "votes", scope="swarm") == sum(votes.values())
-        assert read(metrics, "members_with_votes") == len(votes)
-        assert read(metrics, "members_excluded") == 1
+        assert sample(reading, "votes", scope="own") == votes[FOUNDER]
+        assert sample(reading, "votes", scope="swarm") == sum(votes.values())
+        assert sample(reading, "members_with_votes") == len(votes)
+        assert sample(reading, "members_excluded") == 1
 
 
 def test_a_counter_never_falls_when_another_chain_is_followed(chain: Chain) -> None:
-    metrics = Metrics(version="1")
-    follower = AuditMetricsUpdater(metrics.audits, FOUNDER)
-    follower.update(chain.ledger)
+    counts = Increases()
+    count_audits(counts, chain.ledger, FOUNDER)
     look(chain, FOUNDER, ANN, 2, GOOD)
-    follower.update(chain.ledger)
+    count_audits(counts, chain.ledger, FOUNDER)
     other = Chain(4, audits=AuditsSpec())
-    follower.update(other.ledger)
-    assert read(metrics, "audits_recorded_total", result="passed") == 1
+    count_audits(counts, other.ledger, FOUNDER)
+    assert sample(reading_of(other, counts), "audits_recorded_total", result="passed") == 1
     look(other, FOUNDER, BEN, 2, GOOD)
-    follower.update(other.ledger)
-    assert read(metrics, "audits_recorded_total", result="passed") == 2
+    count_audits(counts, other.ledger, FOUNDER)
+    assert sample(reading_of(other, counts), "audits_recorded_total", result="passed") == 2

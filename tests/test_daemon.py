@@ -12,7 +12,6 @@ from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.network import open_network
 from distro_node.node.session.session import SwarmSession
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from founder import founding
 from network.support import LOOPBACK
@@ -51,7 +50,7 @@ async def test_a_round_that_has_passed_is_said(
         manifest = founder.manifest
     settings = replace(quiet_settings(manifest, tmp_path), until_round=1)
     me = identity(0)
-    telemetry = Telemetry(me.peer, Metrics(version="test"))
+    telemetry = Telemetry(me.peer)
     start = Workshop(me.peer, 0).start
     async with open_network(LOOPBACK, me) as network:
         stay = SwarmSession(settings, DataDir(tmp_path), me, network, telemetry, start)

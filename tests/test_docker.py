@@ -20,8 +20,10 @@ from typing import Any
 
 import pytest
 import yaml
-from distro_node.node.telemetry.bootstrap_metrics import BootstrapMetrics
-from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.bootstrap_metrics import BOOTSTRAP_METRICS, BootstrapReading
+from distro_node.node.telemetry.families import registry_of
+from distro_node.node.telemetry.metrics import NODE_METRICS
+from scraping import BOOTSTRAP, NOTHING
 
 DOCKERFILES = ["bootstrap.Dockerfile", "node.Dockerfile"]
 METRIC = re.compile(r"\bdistro_[a-z_]+\b")
@@ -48,8 +50,11 @@ def dashboard(docker: Path) -> dict[str, Any]:
 def series() -> dict[str, dict[str, set[str]]]:
     """Return the values of every label of every series of a node and of a bootstrap peer."""
     found: dict[str, dict[str, set[str]]] = {}
-    for metrics in (Metrics(version="1"), BootstrapMetrics(version="1")):
-        for family in metrics.registry.collect():
+    for registry in (
+        registry_of(NODE_METRICS, lambda: NOTHING),
+        registry_of(BOOTSTRAP_METRICS, lambda: BootstrapReading(status=BOOTSTRAP)),
+    ):
+        for family in registry.collect():
             for sample in family.samples:
                 labels = found.setdefault(sample.name, {})
                 for label, value in sample.labels.items():

@@ -23,7 +23,6 @@ from distro_node.node.session.update_exchange import RECENT_UPDATES
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import SwarmStore
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.audit.reputation import Audit
 from distro_node.protocol.chain.sync import (
@@ -85,7 +84,7 @@ class World:
         self.judged: list[ScoreAudit] = []
         self.again: list[RunReaudit] = []
         self.update_ids: BoundedTable[ContentId, None] = BoundedTable(RECENT_UPDATES)
-        self.telemetry = Telemetry(identity(ME).peer, Metrics(version="test"))
+        self.telemetry = Telemetry(identity(ME).peer)
         self.reloads = self.missed = 0
         self.offered: list[RelayRequest] = []
         self.served: dict[str, Callable[..., Any]] = {}

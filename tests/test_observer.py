@@ -15,7 +15,6 @@ from distro_node.node.network.network import open_network
 from distro_node.node.observer import ObserverSession, public_link, restarts_following
 from distro_node.node.settings import DaemonSettings
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.wire.swarm_id import parse_invite
 from founder import Founder, founding
@@ -29,7 +28,7 @@ from simulation.keys import identity
 async def observing(
     founder: Founder, root: Path, me: Identity
 ) -> AsyncIterator[tuple[ObserverSession, Telemetry]]:
-    data, telemetry = DataDir(root), Telemetry(me.peer, Metrics(version="test"))
+    data, telemetry = DataDir(root), Telemetry(me.peer)
     data.create()
     settings = quiet_settings(founder.manifest, root, bootstrap=(founder.network.addresses[0],))
     async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
@@ -56,8 +55,7 @@ async def test_it_follows_shows_and_takes_no_part(
             assert telemetry.loss is not None
             assert founder.members == 1
             # Otherwise the alert for a node without peers would fire for ever.
-            registry = telemetry.metrics.registry
-            await until(lambda: registry.get_sample_value("distro_peers_connected") == 1)
+            assert observation.status().line.peers == 1
         # It was asked to end, and ended by itself; the founder goes on.
         assert observation.leave_requested
         round_ = founder.telemetry.round or 0

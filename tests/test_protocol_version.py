@@ -21,7 +21,6 @@ from distro_node.node.session.session import SwarmSession
 from distro_node.node.session.version_watch import change_status, check_version
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.status import ChangeStatus
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.chain.ledger import Ledger
@@ -167,7 +166,7 @@ def changing(root: Path, rounds: int, **changes: Any) -> tuple[Chain, DataDir]:
 
 async def taking_part(data: DataDir, manifest: Manifest) -> UserError:
     """Return the error for a node that continues from that disk with this program."""
-    me, telemetry = identity(0), Telemetry(identity(0).peer, Metrics(version="test"))
+    me, telemetry = identity(0), Telemetry(identity(0).peer)
     settings = quiet_settings(manifest, data.root)
     async with open_network(LOOPBACK, me) as network:
         stay = SwarmSession(settings, data, me, network, telemetry, Workshop(me.peer, 0).start)

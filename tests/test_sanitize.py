@@ -14,27 +14,30 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node.cli import status as status_command
 from distro_node.node.cli.failures import explain
 from distro_node.node.cli.main import main
 from distro_node.node.control import command_socket
 from distro_node.node.control.screen import Curves, screen_text
+from distro_node.node.dashboard.address import open_metrics_address
+from distro_node.node.dashboard.metrics_page import serve_metrics
 from distro_node.node.demo.outcome import DemoPromise
 from distro_node.node.demo.view import print_results
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.network.traffic import TrafficTotals
 from distro_node.node.results.export import check_target
 from distro_node.node.telemetry.audit_status import LeftOut
-from distro_node.node.telemetry.families import Family
+from distro_node.node.telemetry.counts import NodeCounts
 from distro_node.node.telemetry.logs import LOG_FILE, LogFormat, configure_logging
-from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.metrics import NODE_METRICS
 from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.status import EventStatus, MemberStatus, encode_status
 from distro_node.node.telemetry.telemetry import Telemetry
@@ -45,11 +48,12 @@ from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import SwarmIdError, parse_invite, swarm_text
 from hypothesis import given
 from hypothesis import strategies as st
+from scraping import NOTHING, sample, series
 from simulation.chain import Chain
 from statuses import CHECKS, LEFT_OUT, SWARM, TRAINING
+from trio.testing import wait_all_tasks_blocked
 
-# Private here: `_pass_on`: a trainer that writes such things would have to be made; `_server`: the error
-# of a request that hangs up in the middle of an answer.
+# Private here: `_pass_on`: a trainer that writes such things would have to be made.
 EVIL = (
     "\x1b[2J\x1b]0;owned\x07\x9b31m\r\n2026-01-01T00:00:00Z INFO    forged\u2028line"
     "\u202egnp.exe\u2066\u200bzero\ufeff\u034f\u3164 e"
@@ -216,48 +220,37 @@ def test_what_the_trainer_and_its_libraries_write(capsys, tmp_path: Path) -> Non
 
 
 def test_metrics_have_no_word_of_a_stranger() -> None:
-    metrics = Metrics(version="1")
-    before = [sample for family in metrics.registry.collect() for sample in family.samples]
-    for family in (*vars(metrics).values(), *vars(metrics.audits).values()):
-        if isinstance(family, Family):
-            for number in range(100):
-                assert family[f'{EVIL}"}} 1\nforged{{x="{number}'] is family["other"]
-    after = [sample for family in metrics.registry.collect() for sample in family.samples]
-    assert len(before) == len(after)
+    before = [(name, labels) for name, labels, _ in series(NOTHING)]
+    words = [f'{EVIL}"}} 1\nforged{{x="{number}' for number in range(100)]
+    traffic, counts = TrafficTotals(), NodeCounts()
+    for word in words:
+        traffic.rejected[word] += 1
+        traffic.sent[word] = traffic.received[word] = 1
+        counts.events[word] += 1
+        counts.audits.update({word: 1})
+    reading = replace(NOTHING, traffic=traffic, counts=counts)
+    assert [(name, labels) for name, labels, _ in series(reading)] == before
+    assert sample(reading, "messages_rejected_total", reason="other") == 100
 
 
-def test_whoever_hangs_up_on_the_metrics_page_writes_nothing_to_our_terminal(capsys) -> None:
-    page = Metrics(version="1").serve(("127.0.0.1", 0))
-    try:
-        port = int(page.url.split(":")[2].split("/")[0])
+async def test_whoever_hangs_up_on_the_metrics_page_writes_nothing_to_our_terminal(capsys) -> None:
+    address = open_metrics_address(("127.0.0.1", 0))
+    port = address.listeners[0].socket.getsockname()[1]
+    async with serve_metrics(address, NODE_METRICS, lambda: NOTHING):
         for _ in range(5):
-            visitor = socket.create_connection(("127.0.0.1", port))
-            visitor.sendall(b"GET /metrics HTTP/1.0\r\n" + b"\x1b[2J: x\r\n" + b"\r\n")
+            visitor = await trio.open_tcp_stream("127.0.0.1", port)
+            await visitor.send_all(b"GET /metrics HTTP/1.0\r\n" + b"\x1b[2J: x\r\n" + b"\r\n")
             # Closed at once, with a reset, before the answer is sent.
             visitor.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            visitor.close()
-        time.sleep(0.3)
-    finally:
-        page.close()
-    assert capsys.readouterr().err == ""
-
-
-def test_a_failing_request_to_the_metrics_page_is_no_traceback(capsys) -> None:
-    page = Metrics(version="1").serve(("127.0.0.1", 0))
-    try:
-        try:
-            raise ConnectionResetError(EVIL)
-        except ConnectionResetError:
-            page._server.handle_error(socket.socket(), ("127.0.0.1", 1))
-    finally:
-        page.close()
+            await trio.aclose_forcefully(visitor)
+        await wait_all_tasks_blocked(0.1)
     assert capsys.readouterr().err == ""
 
 
 def test_the_history_is_json_line_by_line(tmp_path: Path) -> None:
     chain = Chain(3)
     chain.grow()
-    telemetry = Telemetry(chain.ledger.manifest.founder, Metrics(version="1"))
+    telemetry = Telemetry(chain.ledger.manifest.founder)
     telemetry.keep_history(tmp_path / "history.jsonl")
     record = chain.ledger[0].record
     telemetry.applied(record, 3, 9, 0.1, 1.0, attendance=RoundAttendance("counted"))

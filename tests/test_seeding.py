@@ -17,7 +17,6 @@ from distro_node.node.storage.blob_files import DiskFull
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.swarm_store import SwarmStore
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import MAX_SYNC_RESPONSE_BYTES, SYNC_PROTOCOL, SyncRequest
@@ -81,7 +80,7 @@ async def test_what_came_out_is_had_after_the_last_member_has_gone(tmp_path: Pat
     # It is restarted without any other peer, and a newcomer arrives that knows no other.
     me, data = identity(1), DataDir(tmp_path / "late")
     data.create()
-    telemetry = Telemetry(me.peer, Metrics(version="test"))
+    telemetry = Telemetry(me.peer)
     async with (
         introducing(host, serve_result=True, **ENDS) as peer,
         open_network(LOOPBACK, me) as network,

@@ -1,4 +1,4 @@
-"""Access control of the page: who may read it, and who may act through it.
+"""Access control of the page and of the metrics: who may read them, and who may act through the page.
 
 A browser runs pages of strangers and lets them send requests to this machine. There are two attacks, and
 both fail here. *Rebinding*: a stranger's name that suddenly resolves to 127.0.0.1 makes its page
@@ -10,10 +10,24 @@ need the token, which only the owner of the data directory can obtain.
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..util.host_names import host_name, is_own_host
-from .http import Request, Response, text_response
+from .http import Answer, Request, Response, text_response
+
+# Scripts and styles come from this server alone; the page contacts no other server, cannot be framed,
+# and sends no referrer.
+_GUARDING = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
 
 TOKEN_HEADER = "x-distro-token"
 
@@ -62,3 +76,10 @@ class AccessGuard:
         """Whether a request that passed `refusal` has the token."""
         given = request.headers.get(TOKEN_HEADER, "")
         return hmac.compare_digest(given.encode("latin-1"), self.token.encode())
+
+
+async def guarded(guard: AccessGuard, request: Request, answer: Answer) -> Response:
+    """Return the response of `answer` to a request that `guard` lets through, or the refusal; both with
+    the security headers."""
+    response = guard.refusal(request) or await answer(request)
+    return replace(response, headers={**_GUARDING, **response.headers})

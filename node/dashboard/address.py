@@ -1,4 +1,5 @@
-"""The page's address: bound sockets, TLS certificate, and the link that gives its owner control."""
+"""Addresses of the page and of the metrics: bound sockets, TLS certificate, and the link that gives the
+page's owner control."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from typing import Any
 import trio
 
 from ..errors import ExitCode, UserError, address_missing
-from ..settings import DashboardSettings
+from ..settings import DEFAULT_METRICS_ADDRESS, DashboardSettings
 from ..util.host_names import is_loopback
 from .access_control import AccessGuard
 
@@ -49,6 +50,39 @@ def link_of(address: Address | None) -> dict[str, Any]:
     return {"url": address and address.url, "link": address and address.link}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Purpose:
+    """What is served at an address, for error messages."""
+
+    what: str
+    option: str
+    """The option with the address."""
+    example: str
+
+
+_PAGE = Purpose(what="the page", option="--dashboard", example="127.0.0.1:9465")
+_METRICS = Purpose(what="metrics", option="--metrics-addr", example="127.0.0.1:9464")
+
+
+def open_metrics_address(address: tuple[str, int]) -> Address:
+    """Bind the address of the metrics, which anyone who reaches it may read: Prometheus has no token.
+
+    Port 0 takes any free port. If the default address is in use, a free port is taken, too: a second
+    node on this machine was not told where to serve. Raises `UserError`: `PORT_IN_USE` if another
+    program listens there, `ADDRESS_MISSING` if this machine lacks the address, `BAD_ADDRESS` if it is
+    invalid.
+    """
+    host, port = address
+    try:
+        return _address(host, _bind(host, port, _METRICS), tls=None, free_reading=True)
+    except UserError as error:
+        if error.code is not ExitCode.PORT_IN_USE or address != DEFAULT_METRICS_ADDRESS:
+            raise
+    made = _address(host, _bind(host, 0, _METRICS), tls=None, free_reading=True)
+    _log.warning("port %d is taken: the metrics are at %smetrics", port, made.url)
+    return made
+
+
 def open_address(settings: DashboardSettings) -> Address:
     """Bind the page's address; if its port is taken, log that and bind another one.
 
@@ -70,32 +104,45 @@ def open_address(settings: DashboardSettings) -> Address:
             "the page is served without encryption at %s: others on the way can read it", host
         )
     try:
-        found = _bind(host, port)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise _bad(host, port, error) from error
-        try:
-            found = _bind(host, 0)
-        except OSError as second:
-            raise _bad(host, 0, second) from second
+        found = _bind(host, port, _PAGE)
+    except UserError as error:
+        if error.code is not ExitCode.PORT_IN_USE:
+            raise
+        found = _bind(host, 0, _PAGE)
         _log.warning("port %d is taken: the page is served at another one", port)
-    name = f"[{host}]" if ":" in host else host
+    return _address(host, found, tls=tls, free_reading=local or settings.public)
+
+
+def _address(
+    host: str, sockets: list[socket.socket], *, tls: ssl.SSLContext | None, free_reading: bool
+) -> Address:
     scheme = "http" if tls is None else "https"
     return Address(
-        url=f"{scheme}://{name}:{found[0].getsockname()[1]}/",
+        url=f"{scheme}://{_bracketed(host)}:{sockets[0].getsockname()[1]}/",
         guard=AccessGuard(
             host=host,
             token=secrets.token_urlsafe(32),
             secure=tls is not None,
-            free_reading=local or settings.public,
+            free_reading=free_reading,
         ),
-        listeners=[trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in found],
+        listeners=[trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in sockets],
         tls=tls,
     )
 
 
-def _bind(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to every address of the host, all at one port. Raises `OSError`."""
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _bind(host: str, port: int, purpose: Purpose) -> list[socket.socket]:
+    """Return sockets bound to every address of the host, all at one port. Raises `UserError`."""
+    try:
+        return _bound_sockets(host, port)
+    except OSError as error:
+        raise _bad(host, port, purpose, error) from error
+
+
+def _bound_sockets(host: str, port: int) -> list[socket.socket]:
     kinds = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     found: list[socket.socket] = []
     try:
@@ -143,11 +190,18 @@ def _unusable(certificate: Path, key: Path, error: OSError) -> UserError:
     )
 
 
-def _bad(host: str, port: int, error: OSError) -> UserError:
+def _bad(host: str, port: int, purpose: Purpose, error: OSError) -> UserError:
+    problem = f"cannot serve {purpose.what} at {_bracketed(host)}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return UserError(
+            ExitCode.PORT_IN_USE,
+            f"{problem}: the port is in use",
+            f"another node may be running here; choose another port with {purpose.option}, or off",
+        )
     if error.errno == errno.EADDRNOTAVAIL:
-        return address_missing(f"cannot serve the page at {host}:{port}")
+        return address_missing(problem)
     return UserError(
         ExitCode.BAD_ADDRESS,
-        f"cannot serve the page at {host}:{port}: {error.strerror or error}",
-        "give --dashboard an address of this machine, such as 127.0.0.1:9465, or off",
+        f"{problem}: {error.strerror or error}",
+        f"give {purpose.option} an address of this machine, such as {purpose.example}, or off",
     )

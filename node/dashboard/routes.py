@@ -17,7 +17,7 @@ import segno
 import trio
 
 from ..control.command_socket import Handler
-from .access_control import AccessGuard
+from .access_control import AccessGuard, guarded
 from .event_stream import EventStream
 from .http import Request, Response, text_response
 
@@ -35,20 +35,6 @@ _FILES = {
     "/uplot.js": ("uplot.js", _SCRIPT),
     "/uplot.css": ("uplot.css", _STYLE),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
-}
-
-# Scripts and styles come from this server alone; the page contacts no other server, cannot be framed,
-# and sends no referrer.
-_GUARDING = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Cache-Control": "no-store",
 }
 
 _JSON = "application/json"
@@ -80,13 +66,7 @@ class Routes:
 
     async def answer(self, request: Request) -> Response:
         """Return the response to a request, with the security headers."""
-        response = self._guard.refusal(request) or await self._answer(request)
-        return Response(
-            status=response.status,
-            headers={**_GUARDING, **response.headers},
-            body=response.body,
-            stream=response.stream,
-        )
+        return await guarded(self._guard, request, self._answer)
 
     async def _answer(self, request: Request) -> Response:
         if request.path.startswith("/api/act/"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 from collections.abc import Callable
 from threading import Thread
 from typing import Protocol, TypeVar
@@ -18,7 +17,6 @@ import psutil
 import trio
 
 from ..settings import EnergySettings
-from ..telemetry.families import Follower
 from ..telemetry.status import EnergyPart, EnergyStatus, HoldKind
 from ..telemetry.telemetry import Telemetry
 from .arithmetic import JOULES_PER_KWH, Meter, cost, per_token, total
@@ -87,7 +85,6 @@ class EnergyManager:
         self._uuids: tuple[str, ...] = ()
         # One at a time: a hanging driver blocks one thread, not more and more of them.
         self._meters = trio.CapacityLimiter(1)
-        self._measured = Follower(telemetry.metrics.energy)
 
     async def run(self) -> None:
         """Run until cancelled, then restore the GPU's own limit."""
@@ -149,7 +146,6 @@ class EnergyManager:
                 taken = await self._in_thread(self._gpus.read)
                 self._gpu_meter.take(taken, seconds, at_work)
                 await self._limit(at_work)
-            self._update_metrics()
 
     def _computes_on_a_gpu(self) -> bool:
         device = self._telemetry.device
@@ -198,19 +194,6 @@ class EnergyManager:
 
     def _gpu_part(self) -> EnergyPart | None:
         return _part(self._gpu_meter, self._gpus.why) if self._computes_on_a_gpu() else None
-
-    def _update_metrics(self) -> None:
-        metrics, status = self._telemetry.metrics, self.status()
-        parts = {"processor": status.processor, "gpu": status.gpu}
-        for name, part in parts.items():
-            watts = None if part is None else part.watts
-            metrics.power[name].set(_or_nan(watts))
-        self._measured.update(
-            {name: part.joules for name, part in parts.items() if part and part.joules is not None}
-        )
-        metrics.energy_cost.set(_or_nan(status.cost))
-        metrics.joules_per_token.set(_or_nan(status.joules_per_token))
-        metrics.pause_signal.set(_or_nan(status.signal))
 
     # Reasons to pause
 
@@ -295,7 +278,3 @@ def _family() -> frozenset[int]:
     """Return the ids of this process and all its descendants, the trainer included."""
     me = psutil.Process()
     return frozenset([me.pid, *(child.pid for child in me.children(recursive=True))])
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value

@@ -55,7 +55,7 @@ from .scores import OffenceScores
 from .segment_size import SegmentSizes
 from .socket_buffers import UNSENT_BYTES, shorten
 from .tcp_transport import LinkScopes
-from .traffic import Traffic
+from .traffic import Traffic, TrafficTotals
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +86,10 @@ class NetworkSettings:
 
 
 @asynccontextmanager
-async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIterator[Network]:
-    """Listen, and close everything at the end.
+async def open_network(
+    settings: NetworkSettings, identity: Identity, totals: TrafficTotals | None = None
+) -> AsyncIterator[Network]:
+    """Listen, and close everything at the end. Traffic is added to `totals`, if they are given.
 
     Raises `PortInUse` and `BadAddress`. Exceptions of the body are passed on unwrapped.
     """
@@ -108,7 +110,7 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
     vars(swarm)[DOORWAY] = HandshakeLimit(room.handshakes)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        traffic = Traffic(Rate(settings.max_upload), Rate(settings.max_download))
+        traffic = Traffic(Rate(settings.max_upload), Rate(settings.max_download), totals)
         network = Network(host, swarm, identity.peer, nursery, traffic, settings, scopes)
         async with host.run([]), open_gossip(network.gossip):
             nursery.start_soon(liveness.watch, network._muxers, sizes)
@@ -278,7 +280,7 @@ class Network:
     def relayed_bytes(self) -> int:
         """Return the bytes relayed between others since the start: circuits and updates."""
         circuits = self.carrier.relayed_bytes if self.carrier else 0
-        return circuits + self.traffic.sent["relayed"]
+        return circuits + self.traffic.relayed
 
     def wire_bytes(self) -> tuple[int, int]:
         """Return all bytes sent and received, with protocol overhead and without encryption."""

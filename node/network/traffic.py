@@ -5,6 +5,7 @@ Plain numbers in dictionaries whose keys come from fixed sets, so that no peer c
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 
 from .rate_limits import Rate
@@ -17,25 +18,52 @@ the updates that a relay fetches and forwards for others."""
 _MAX_LABELS = 128
 
 
-class Traffic:
-    """Bytes and rejections since the network was opened, and the limits of the line."""
+class TrafficTotals:
+    """Payload bytes and rejections of one network, or of several that are opened one after the other."""
 
-    def __init__(self, upload: Rate | None = None, download: Rate | None = None) -> None:
-        self.upload = upload or Rate()
-        """The limit shared by everything that is sent."""
-        self.download = download or Rate()
+    def __init__(self) -> None:
         self.sent: dict[str, int] = dict.fromkeys(KINDS, 0)
         """Payload bytes sent, by traffic class."""
         self.received: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self.rejected: Counter[str] = Counter()
+        """Gossip messages and requests rejected, by reason."""
+
+    def snapshot(self) -> TrafficTotals:
+        """Return an independent copy."""
+        return copy.deepcopy(self)
+
+
+class Traffic:
+    """Bytes and rejections, and the limits of the line.
+
+    With the `totals` of earlier networks these go on; all other counts begin with the network.
+    """
+
+    def __init__(
+        self,
+        upload: Rate | None = None,
+        download: Rate | None = None,
+        totals: TrafficTotals | None = None,
+    ) -> None:
+        self.upload = upload or Rate()
+        """The limit shared by everything that is sent."""
+        self.download = download or Rate()
+        totals = totals or TrafficTotals()
+        self.sent, self.received, self.rejected = totals.sent, totals.received, totals.rejected
+        """As in `TrafficTotals`."""
+        self._relayed_before = self.sent["relayed"]
         self.wire_sent = 0
         """All bytes written to connections that have ended; `Network.wire_bytes` adds the open ones."""
         self.wire_received = 0
-        self.rejected: Counter[str] = Counter()
-        """Gossip messages and requests rejected, by reason."""
         self.dropped: Counter[str] = Counter()
         """Accepted gossip messages lost to a slow reader, by topic."""
         self.failures: Counter[str] = Counter()
         """Failures of our own handlers, by protocol: bugs."""
+
+    @property
+    def relayed(self) -> int:
+        """Bytes of relayed updates sent since the network was opened."""
+        return self.sent["relayed"] - self._relayed_before
 
     def count_sent(self, kind: str, size: int) -> None:
         """Count `size` payload bytes sent."""

@@ -1,16 +1,16 @@
-"""The state of the audits according to the chain, for the status and for Prometheus."""
+"""The state of the audits according to the chain, for the status and for counts."""
 
 from __future__ import annotations
 
-from prometheus_client import Counter
+from dataclasses import asdict
 
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.audit.reputation import ReputationTable
 from ...protocol.audit.reputation_events import why_no_votes
 from ...protocol.chain.ledger import Ledger
 from ..telemetry.audit_messages import excluded_text
-from ..telemetry.audit_metrics import AuditMetrics
 from ..telemetry.audit_status import AuditsStatus, LeftOut, OwnAudits
+from ..telemetry.counts import Increases
 
 
 def audits_status(ledger: Ledger, me: PeerId | None) -> AuditsStatus | None:
@@ -35,39 +35,14 @@ def audits_status(ledger: Ledger, me: PeerId | None) -> AuditsStatus | None:
     )
 
 
-class AuditMetricsUpdater:
-    """Keeps the audit metrics up to date. Counts from before its first update, so from before this node
-    started, are left out."""
-
-    def __init__(self, metrics: AuditMetrics, me: PeerId | None) -> None:
-        self._metrics = metrics
-        self._me = me
-        self._seen: dict[Counter, int] = {}
-
-    def update(self, ledger: Ledger) -> None:
-        """Bring the metrics up to this chain; leave them unchanged in a swarm without audits."""
-        if ledger.audits is None:
-            return
-        accounts, metrics = ledger.audits.reputation, self._metrics
-        tally = accounts.totals
-        self._rise(metrics.audits["passed"], tally.passed)
-        self._rise(metrics.audits["low"], tally.low)
-        self._rise(metrics.reaudits, tally.reaudits)
-        self._rise(metrics.disputes_ended["failed"], tally.failed)
-        self._rise(metrics.disputes_ended["contradicted"], tally.contradicted)
-        self._rise(metrics.disputes_ended["dropped"], tally.dropped)
-        metrics.disputes_open.set(len(accounts.disputes))
-        metrics.votes["swarm"].set(sum(accounts.votes.values()))
-        metrics.voters.set(len(accounts.votes))
-        metrics.excluded.set(len(_left_out(ledger, accounts)))
-        if self._me is not None:
-            metrics.votes["own"].set(accounts.votes.get(self._me, 0))
-            self._rise(metrics.own_audits, accounts[self._me].audits_made)
-
-    def _rise(self, counter: Counter, total: int) -> None:
-        # The total may fall: after a change of chain, or when an account was dropped.
-        counter.inc(max(0, total - self._seen.get(counter, total)))
-        self._seen[counter] = total
+def count_audits(counts: Increases, ledger: Ledger, me: PeerId | None) -> None:
+    """Count the audits that have come into the chain since the last call; none in a swarm without
+    audits. Call it once when the chain is here, and whenever it has grown."""
+    if ledger.audits is None:
+        return
+    reputation = ledger.audits.reputation
+    own = {} if me is None else {"own": reputation[me].audits_made}
+    counts.update({**asdict(reputation.totals), **own})
 
 
 def _left_out(ledger: Ledger, accounts: ReputationTable) -> list[PeerId]:

@@ -72,6 +72,7 @@ from ..training.reaudit import ReauditWorker
 from ..training.supervisor import TrainerSupervisor
 from .aggregator import aggregator_task
 from .attendance import attendance_of
+from .audit_report import count_audits
 from .progress_report import report_state
 from .sign_vote_exchange import open_sign_votes
 from .sync import Synchronizer
@@ -125,6 +126,7 @@ class Runner:
             # Always, because a restored backup looks like yesterday's disk.
             recall=True,
         )
+        self._count_audits()
         self._signed: SignedLog[bytes] = SignedLog()
         signed = swarm_store.signed()
         for envelope in signed:
@@ -407,9 +409,13 @@ class Runner:
                     # Another peer has a different record, or nothing was decided for a while.
                     _log.info("comparing this node's chain with others', up to round %d", round_)
                     self._spawn(self._settle)
+            case Note("decided"):
+                self._count_audits()
             case Note(kind, round_, peer, text):
-                if kind != "decided":
-                    self.telemetry.event(kind, round_, peer, text)
+                self.telemetry.event(kind, round_, peer, text)
+
+    def _count_audits(self) -> None:
+        count_audits(self.telemetry.counts.audits, self.member.ledger, self.member.me)
 
     @property
     def _trainer_supervisor(self) -> TrainerSupervisor:

@@ -36,9 +36,7 @@ from ..private_data.trainer import PrivateTraining, check_choices, prepare
 from ..settings import DaemonSettings
 from ..storage.data_dir import DataDir
 from ..storage.swarm_store import SwarmStore
-from ..telemetry.families import Follower
 from ..telemetry.messages import WEIGHTS
-from ..telemetry.metrics import Metrics
 from ..telemetry.status import (
     Awaited,
     Connection,
@@ -53,7 +51,7 @@ from ..training.local_policy import LocalPolicy
 from ..training.reaudit import ReauditWorker
 from ..training.supervisor import OpenTrainer, TrainerSupervisor
 from ..util.background import keep_running
-from .audit_report import AuditMetricsUpdater, audits_status
+from .audit_report import audits_status
 from .effect_runner import Runner
 from .join import (
     check_invitation,
@@ -72,7 +70,6 @@ _log = logging.getLogger(__name__)
 # Time that a polite leave waits for the others to record it.
 _LEAVE_SECONDS = 5.0
 _EVALUATE_ROUNDS = 10
-_METRICS_SECONDS = 1.0
 
 
 class SwarmSession:
@@ -170,7 +167,6 @@ class SwarmSession:
 
     def _keep_in_touch(self, nursery: trio.Nursery) -> None:
         """Keep finding peers and being found while the nursery is open."""
-        nursery.start_soon(keep_running, self._update_metrics)
         nursery.start_soon(keep_running, self._relays.run)
         if self._settings.relay is not None:
             UpdateRelay(self._network, self._settings.relay)
@@ -326,7 +322,7 @@ class SwarmSession:
         if not self._leave_requested:
             check_version(runner.ledger())
 
-    # Status and metrics during the session
+    # Status during the session
 
     def _note_request(self, peer: PeerId, blob: ContentId) -> None:
         if self._work is not None and self._work.snapshots.asked(peer, blob):
@@ -353,29 +349,6 @@ class SwarmSession:
             audits=None if member is None else audits_status(member.ledger, member.me),
         )
 
-    async def _update_metrics(self) -> None:
-        metrics, network = self._telemetry.metrics, self._network
-        sent, received = Follower(metrics.sent), Follower(metrics.received)
-        rejected = Follower(metrics.rejected)
-        checked = AuditMetricsUpdater(metrics.audits, self._identity.peer)
-        while True:
-            sent.update(network.traffic.sent)
-            received.update(network.traffic.received)
-            rejected.update(network.traffic.rejected)
-            if (
-                self._work is not None
-                and (final := _final_round(self._work.runner.member)) is not None
-            ):
-                metrics.final_round.set(final)
-            if self._work is not None:
-                _measure_share(metrics, self._work.runner.member)
-                checked.update(self._work.runner.member.ledger)
-            metrics.peers_connected.set(len(network.connected()))
-            metrics.peers_relayed.set(len(network.relayed()))
-            if self._reach.dialable is not None:
-                metrics.reachable.set(self._reach.dialable)
-            await trio.sleep(_METRICS_SECONDS)
-
 
 @dataclass(frozen=True)
 class _Work:
@@ -396,13 +369,6 @@ def _earlier(wanted: int | None, last: int | None) -> int | None:
 def _final_round(member: Member) -> int | None:
     bound = member.ledger.bound
     return None if bound is None else bound.round
-
-
-def _measure_share(metrics: Metrics, member: Member) -> None:
-    shares = member.ledger.assignments.shares(member.round)
-    weight = shares.weights.get(member.me)
-    metrics.share.set(shares.part(member.me) if weight is not None else 0.0)
-    metrics.capacity.set(weight.capacity if weight is not None else 0)
 
 
 def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus, ...]:

@@ -1,14 +1,16 @@
-"""Prometheus metrics of the audits. In a swarm without audits the counters stay at zero, and the gauges
-have no number."""
+"""Prometheus metrics of the audits: rows for the table in `metrics`. In a swarm without audits the
+counters stay at zero, and the gauges have no number."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
-from .families import Maker
+from .audit_status import AuditsStatus
+from .counts import NodeCounts
+from .families import MetricRow, values_of
+from .status import Status
 
 Result = Literal["passed", "low", "other"]
 # As in protocol/audit/counts.py.
@@ -16,56 +18,94 @@ DisputeOutcomeLabel = Literal["failed", "contradicted", "dropped", "other"]
 Voters = Literal["own", "swarm", "other"]
 
 
-class AuditMetrics(Maker):
-    """The audit metrics, in the registry of the node's other metrics."""
+class AuditReading(Protocol):
+    """The part of a node's reading that these metrics need."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        super().__init__(registry)
-        self.audits = self._family(
-            Counter,
-            "audits_recorded_total",
-            "Audits in records: `passed`, or `low` (too low a score).",
-            "result",
-            Result,
-        )
-        self.reaudits = self._single(
-            Counter,
-            "reaudits_recorded_total",
-            "Re-audits in records: audits of work with a low audit before.",
-        )
-        self.own_audits = self._single(
-            Counter,
-            "own_audits_recorded_total",
-            "Audits by this node in records.",
-        )
-        self.disputes_open = self._unknown(
-            "disputes_open",
-            "Open disputes: low audits that other members re-audit; no number: the swarm does "
-            "not audit work.",
-        )
-        self.disputes_ended = self._family(
-            Counter,
-            "disputes_ended_total",
-            "Disputes that ended, by outcome: the work failed the audit, re-audits contradicted "
-            "the first audit, or the dispute was dropped unsettled after its time.",
-            "ending",
-            DisputeOutcomeLabel,
-        )
-        self.votes = self._family(
-            Gauge,
-            "votes",
-            "Votes of this node and of the swarm in the current round, earned by audited work; "
-            "no number: the swarm does not audit work.",
-            "scope",
-            Voters,
-        )
-        for scope in get_args(Voters):
-            self.votes[scope].set(math.nan)
-        self.voters = self._unknown(
-            "members_with_votes", "Members with votes; no number: the swarm does not audit work."
-        )
-        self.excluded = self._unknown(
-            "members_excluded",
-            "Members whose updates do not count because audits of their work failed; no number: "
-            "the swarm does not audit work.",
-        )
+    @property
+    def status(self) -> Status:
+        """The node's status."""
+        ...
+
+    @property
+    def counts(self) -> NodeCounts:
+        """The node's counts."""
+        ...
+
+
+def _recorded(*totals: str) -> Callable[[AuditReading], Mapping[str, float]]:
+    return lambda at: {total: at.counts.audits.sums[total] for total in totals}
+
+
+def _gauge(number: Callable[[AuditsStatus], int]) -> Callable[[AuditReading], int | None]:
+    def read(at: AuditReading) -> int | None:
+        audits = at.status.swarm and at.status.swarm.audits
+        return None if audits is None else number(audits)
+
+    return read
+
+
+def _votes(at: AuditReading) -> Mapping[str, int]:
+    audits = at.status.swarm and at.status.swarm.audits
+    if audits is None:
+        return {}
+    own = {} if audits.own is None else {"own": audits.own.votes}
+    return {**own, "swarm": audits.votes}
+
+
+AUDIT_METRICS: tuple[MetricRow[AuditReading], ...] = (
+    MetricRow(
+        "counter",
+        "audits_recorded_total",
+        "Audits in records: `passed`, or `low` (too low a score).",
+        _recorded("passed", "low"),
+        values_of("result", Result),
+    ),
+    MetricRow(
+        "counter",
+        "reaudits_recorded_total",
+        "Re-audits in records: audits of work with a low audit before.",
+        lambda at: at.counts.audits.sums["reaudits"],
+    ),
+    MetricRow(
+        "counter",
+        "own_audits_recorded_total",
+        "Audits by this node in records.",
+        lambda at: at.counts.audits.sums["own"],
+    ),
+    MetricRow(
+        "gauge",
+        "disputes_open",
+        "Open disputes: low audits that other members re-audit; no number: the swarm does "
+        "not audit work.",
+        _gauge(lambda audits: audits.disputes),
+    ),
+    MetricRow(
+        "counter",
+        "disputes_ended_total",
+        "Disputes that ended, by outcome: the work failed the audit, re-audits contradicted "
+        "the first audit, or the dispute was dropped unsettled after its time.",
+        _recorded("failed", "contradicted", "dropped"),
+        values_of("ending", DisputeOutcomeLabel),
+    ),
+    MetricRow(
+        "gauge",
+        "votes",
+        "Votes of this node and of the swarm in the current round, earned by audited work; "
+        "no number: the swarm does not audit work.",
+        _votes,
+        values_of("scope", Voters, math.nan),
+    ),
+    MetricRow(
+        "gauge",
+        "members_with_votes",
+        "Members with votes; no number: the swarm does not audit work.",
+        _gauge(lambda audits: audits.voters),
+    ),
+    MetricRow(
+        "gauge",
+        "members_excluded",
+        "Members whose updates do not count because audits of their work failed; no number: "
+        "the swarm does not audit work.",
+        _gauge(lambda audits: len(audits.excluded)),
+    ),
+)

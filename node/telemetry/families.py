@@ -1,62 +1,124 @@
-"""Construction of metrics, with label values from fixed sets."""
+"""Metrics as rows of a table: name, type, meaning, label values, and where a reading has the value.
+
+One row is everything that a metric needs. Nothing is copied into a metric beforehand: a scrape takes one
+reading and renders all rows from it. Label values come from the rows' fixed sets, so that no peer can
+create a series; every series exists from the start, so that a rate includes the first event.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-Metric = TypeVar("Metric", Counter, Gauge, Histogram)
+from .counts import Durations
+
+T = TypeVar("T")
+Reading = TypeVar("Reading", contravariant=True)
+
+MetricKind = Literal["counter", "gauge", "histogram", "info"]
 
 
-class Family(Generic[Metric]):
-    """A metric with one label that has few values: `metrics.sent["update"].inc(size)`.
+@dataclass(frozen=True, kw_only=True)
+class MetricLabel:
+    """The label of a metric, and all of its values."""
 
-    A value outside the set counts as `other`, so that peers cannot create series. Every value has its
-    series from the start, so that a rate includes the first event.
+    name: str
+    values: tuple[str, ...] = ()
+    """The last one is `other`, which any further value counts as. Empty for an `info`, whose
+    value is a fact of the program."""
+    missing: float = 0.0
+    """The number of a value of which a reading says nothing."""
+
+
+@dataclass(frozen=True)
+class MetricRow(Generic[Reading]):
+    """A metric, and how to get its value from a reading."""
+
+    kind: MetricKind
+    name: str
+    """Without the prefix `distro_`."""
+    meaning: str
+    read: Callable[[Reading], Any]
+    """Returns a number, None if it is unknown, or `Durations`; with a label, a mapping of its values to
+    these."""
+    label: MetricLabel | None = None
+
+    def family(self, reading: Reading) -> Metric:
+        """Return the metric with its samples."""
+        name, found = f"distro_{self.name}", self.read(reading)
+        if self.kind == "info":
+            return InfoMetricFamily(name, self.meaning, value=found)
+        label = self.label
+        labels = () if label is None else (label.name,)
+        samples = [((), found)] if label is None else _samples(label, found)
+        if self.kind == "histogram":
+            histogram = HistogramMetricFamily(name, self.meaning, labels=labels)
+            for values, durations in samples:
+                histogram.add_metric(values, _buckets(durations), durations.total)
+            return histogram
+        kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+        family = kinds[self.kind](name, self.meaning, labels=labels)
+        for values, number in samples:
+            family.add_metric(values, math.nan if number is None else number)
+        return family
+
+
+def _samples(label: MetricLabel, found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    *known, other = label.values
+    for value in known:
+        yield (value,), found.get(value, label.missing)
+    rest = [number for value, number in found.items() if value not in known]
+    yield (other,), rest[0] if len(rest) == 1 else sum(rest) if rest else label.missing
+
+
+def _buckets(durations: Durations) -> list[tuple[str, float]]:
+    bounds = map(floatToGoString, durations.bounds)
+    return [*zip(bounds, durations.cumulative(), strict=True)]
+
+
+def values_of(name: str, values: Any, missing: float = 0.0) -> MetricLabel:
+    """Return a label with the values of a `Literal`."""
+    return MetricLabel(name=name, values=get_args(values), missing=missing)
+
+
+class TableCollector(Collector, Generic[T]):
+    """Collector that renders rows from one reading, taken when it is asked."""
+
+    def __init__(self, rows: Sequence[MetricRow[T]], read: Callable[[], T]) -> None:
+        self._rows = rows
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: names are checked by tests, and a reading may not be possible yet."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Take a reading and yield all metrics."""
+        reading = self._read()
+        for row in self._rows:
+            yield row.family(reading)
+
+
+def registry_of(rows: Sequence[MetricRow[T]], read: Callable[[], T]) -> CollectorRegistry:
+    """Return a registry with these metrics and the process's statistics.
+
+    It is not the client library's global one, into which libp2p puts counters labelled by peer, an
+    unbounded set.
     """
-
-    def __init__(self, metric: Metric, values: Sequence[str]) -> None:
-        self._children: dict[str, Metric] = {value: metric.labels(value) for value in values}
-
-    def __getitem__(self, value: str) -> Metric:
-        return self._children.get(value, self._children["other"])
-
-
-class Follower:
-    """Brings counters up to totals that are counted elsewhere, such as the network's."""
-
-    def __init__(self, family: Family[Counter]) -> None:
-        self._family = family
-        self._seen: dict[str, float] = {}
-
-    def update(self, totals: Mapping[str, float]) -> None:
-        """Add the increase since the last call. A total that shrank has restarted from zero."""
-        for value, total in totals.items():
-            seen = self._seen.get(value, 0)
-            self._family[value].inc(total - seen if total >= seen else total)
-            self._seen[value] = total
-
-
-class Maker:
-    """Base class that creates a node's metrics in `registry`."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.registry = registry
-
-    def _unknown(self, name: str, text: str) -> Gauge:
-        """Return a gauge that has no number, rather than zero, until it is set."""
-        gauge = self._single(Gauge, name, text)
-        gauge.set(math.nan)
-        return gauge
-
-    def _single(self, kind: type[Metric], name: str, text: str, **options: Any) -> Metric:
-        return kind(f"distro_{name}", text, registry=self.registry, **options)
-
-    def _family(
-        self, kind: type[Metric], name: str, text: str, label: str, values: Any, **options: Any
-    ) -> Family[Metric]:
-        metric = kind(f"distro_{name}", text, [label], registry=self.registry, **options)
-        return Family(metric, get_args(values))
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(TableCollector(rows, read))
+    return registry

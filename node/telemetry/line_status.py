@@ -16,6 +16,7 @@ def line_status(network: Network, *, carried: int, bootstrap: bool) -> LineStatu
         received_bytes=received,
         relayed_bytes=carried,
         peers=len(network.connected()),
+        peers_relayed=len(network.relayed()),
         bootstrap=bootstrap,
         addresses=tuple(network.addresses),
         max_upload=traffic.upload.limit,

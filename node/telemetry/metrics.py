@@ -1,46 +1,29 @@
-"""Prometheus metrics of a node: every metric, its meaning, and the page that serves them.
+"""Prometheus metrics of a node: a table with every metric, its meaning, and its place in a reading.
 
-Label values come from fixed sets, so the number of series does not grow with the swarm, its age or the
-imagination of its peers. `docs/reference.md` lists them in a table.
+A scrape renders one `Status`, as the screen, the page and `distro-node status` do, and the counts that
+a status leaves out. `docs/reference.md` lists the metrics. Label values come from fixed sets, so the
+number of series does not grow with the swarm, its age or the imagination of its peers.
 """
 
 from __future__ import annotations
 
-import errno
-import logging
 import math
-import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from threading import BoundedSemaphore, Thread
-from typing import Any, Literal, get_args
-from wsgiref.simple_server import WSGIServer
+from typing import Literal, get_args
 
 import psutil
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Info,
-    ProcessCollector,
-    disable_created_metrics,
-    start_http_server,
-)
 
-from ..errors import ExitCode, UserError, address_missing
-from ..settings import DEFAULT_METRICS_ADDRESS
-from ..util.host_names import host_name, is_loopback, is_own_host
-from .audit_metrics import AuditMetrics
-from .families import Maker
+from ..network.traffic import TrafficTotals
+from .audit_metrics import AUDIT_METRICS
+from .counts import STALL_BUCKETS, Durations, NodeCounts, RoundPhase
+from .families import MetricLabel, MetricRow, values_of
 from .own_rounds import OwnRound
-from .status import State
-
-_log = logging.getLogger(__name__)
+from .status import EnergyPart, MemberStatus, State, Status
 
 StateLabel = Literal[State, "other"]
-Phase = Literal["compute", "encode", "transfer", "agree", "apply", "other"]
 # As in network/traffic.py.
 Kind = Literal["update", "relayed", "blob", "gossip", "ledger", "other"]
 _RELAYED = "; `relayed`: updates passed on for other members"
@@ -90,365 +73,354 @@ Reason = Literal[
     "other",
 ]
 
-# At the metrics page: a collector or two, and a person.
-_MAX_READERS = 8
-_READER_SECONDS = 5.0
 
-# A small model on a LAN computes in tens of milliseconds, and the manifest's default limit of a collect
-# phase is ten minutes; steps of about three tell a slow phase from a fast one.
-DURATION_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 600.0)
-# From imperceptible to what other peers take for a broken line.
-_STALL_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+@dataclass(frozen=True, kw_only=True)
+class NodeReading:
+    """Everything that a scrape of a node renders, at one time."""
 
-
-def new_registry(version: str) -> CollectorRegistry:
-    """Return a registry with the metrics of every page: program version and process statistics."""
-    # Otherwise every counter gets a second series with the time of its creation.
-    disable_created_metrics()
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    Info("distro_build", "The version of distro-node.", registry=registry).info(
-        {"version": version}
-    )
-    return registry
+    status: Status
+    counts: NodeCounts = field(default_factory=NodeCounts)
+    traffic: TrafficTotals = field(default_factory=TrafficTotals)
+    stalls: Durations = field(default_factory=lambda: Durations(STALL_BUCKETS))
+    folder: Path | None = None
+    """The data directory."""
 
 
-class Metrics(Maker):
-    """The metrics of one node, in a registry of their own.
-
-    libp2p puts counters labelled by peer, an unbounded set, into the client library's global registry,
-    which is therefore not used. All members may be set from any thread.
-    """
-
-    def __init__(self, *, version: str) -> None:
-        super().__init__(new_registry(version))
-        self._state = self._family(
-            Gauge,
-            "state",
-            "1 for the state that the node is in, 0 for the others.",
-            "state",
-            StateLabel,
-        )
-        self.trainer_restarts = self._single(
-            Counter, "trainer_restarts_total", "Restarts of the trainer process."
-        )
-        self.trainer_idle = self._single(
-            Counter,
-            "trainer_idle_seconds_total",
-            "Seconds in which the trainer was idle, or waited for training data.",
-        )
-        self.memory = self._family(
-            Gauge,
-            "memory_bytes",
-            "Memory in use: resident in the node or trainer process, or allocated on the device.",
-            "owner",
-            Owner,
-        )
-        self.memory["node"].set_function(_resident_bytes)
-        self.disk_free = self._single(
-            Gauge, "disk_free_bytes", "Free space on the disk of the data directory."
-        )
-        self.disk_free.set(math.nan)
-        self.stalls = self._single(
-            Histogram,
-            "event_loop_stall_seconds",
-            "Steps of a task that blocked the node process's event loop for more than 10 ms.",
-            buckets=_STALL_BUCKETS,
-        )
-
-        self.round = self._single(Gauge, "round", "Rounds applied since the swarm began.")
-        self.final_round = self._single(
-            Gauge, "final_round", "The last final round: no record up to it can change."
-        )
-        self.members = self._single(Gauge, "members", "Members in the current round.")
-        self.share = self._single(
-            Gauge, "share", "This node's share of the swarm's work, from 0 to 1."
-        )
-        self.capacity = self._single(
-            Gauge,
-            "capacity",
-            "Sequences a day that this node last announced it can train; 0: it has announced none.",
-        )
-        self.training_loss = self._single(
-            Gauge, "training_loss", "Mean training loss of the last round, nats per token."
-        )
-        self.heldout_loss = self._single(
-            Gauge, "heldout_loss", "Loss on the held-out data when last measured, nats per token."
-        )
-        self.task_score = self._family(
-            Gauge,
-            "task_score",
-            "The last result of `distro-node evaluate`: a task's accuracy or other main metric; "
-            "`other` is the mean over custom tasks.",
-            "task",
-            Task,
-        )
-        for task in get_args(Task):
-            self.task_score[task].set(math.nan)
-        self.privacy_epsilon = self._unknown(
-            "privacy_epsilon",
-            "Differential privacy: the ε spent so far for one sequence of this node's private "
-            "data; no number: it trains without it.",
-        )
-        # A number would mean a loss; nothing has been measured yet.
-        self.training_loss.set(math.nan)
-        self.heldout_loss.set(math.nan)
-        self.tokens = self._family(
-            Counter,
-            "tokens_total",
-            "Tokens trained on in the rounds that this node has applied.",
-            "scope",
-            Scope,
-        )
-        self.tokens_per_second = self._family(
-            Gauge, "tokens_per_second", "Tokens per second over the last round.", "scope", Scope
-        )
-        self.model_flops_utilisation = self._single(
-            Gauge,
-            "model_flops_utilisation",
-            "Floating-point operations a second that the model needed for this node's own updates over "
-            "the last rounds, over what a large matrix product reaches on its device, from 0 to 1.",
-        )
-        self.model_flops_utilisation.set(math.nan)
-        self.own_rounds = self._family(
-            Counter,
-            "own_rounds_total",
-            "Rounds by this node's part in them: its update counted, was late, was left out; it had no "
-            "work, or none was needed of it.",
-            "own",
-            Literal[OwnRound, "other"],
-        )
-        self.phase_seconds = self._family(
-            Histogram,
-            "round_phase_seconds",
-            "Duration of the phases of a round.",
-            "phase",
-            Phase,
-            buckets=DURATION_BUCKETS,
-        )
-
-        self.slots_skipped = self._single(
-            Counter, "slots_skipped_total", "Slots of the consensus that ended without a record."
-        )
-        self.updates_late = self._single(
-            Counter,
-            "updates_late_total",
-            "Updates of other members that arrived after their round was decided.",
-        )
-        self.updates_refunded = self._single(
-            Counter,
-            "updates_refunded_total",
-            "Own updates that missed their round and went back into the momentum.",
-        )
-        self.updates_filtered = self._single(
-            Counter,
-            "updates_filtered_total",
-            "Updates left out of the step by the outlier filter, since most others contradict "
-            "them.",
-        )
-        self.fingerprint_mismatches = self._family(
-            Counter,
-            "fingerprint_mismatches_total",
-            "Parameters found to differ from the swarm's: this node's own, or a peer's.",
-            "side",
-            Side,
-        )
-        self.audits = AuditMetrics(self.registry)
-        """Metrics of the audits."""
-        self.members_expelled = self._single(
-            Counter,
-            "members_expelled_total",
-            "Members expelled by a record for contradicting themselves.",
-        )
-        self.resyncs = self._single(
-            Counter, "resyncs_total", "Times this node dropped its state and fetched the swarm's."
-        )
-
-        self.peers_connected = self._single(
-            Gauge, "peers_connected", "Peers with an open connection."
-        )
-        self.peers_relayed = self._single(
-            Gauge, "peers_relayed", "Peers that are connected only through a relay."
-        )
-        self.reachable = self._single(
-            Gauge,
-            "reachable",
-            "1 if others can dial this node, 0 if not; no number: not known yet.",
-        )
-        self.reachable.set(math.nan)
-        self.update_bytes = self._single(
-            Gauge, "update_bytes", "Size of the update that this node sent last."
-        )
-        self.sent = self._family(
-            Counter, "sent_bytes_total", f"Bytes sent to peers{_RELAYED}.", "kind", Kind
-        )
-        self.received = self._family(
-            Counter, "received_bytes_total", f"Bytes received from peers{_RELAYED}.", "kind", Kind
-        )
-        self.power = self._family(
-            Gauge,
-            "power_watts",
-            "Power draw of a part of the computer, including other programs; no number: not known.",
-            "part",
-            Part,
-        )
-        for part in get_args(Part):
-            self.power[part].set(math.nan)
-        self.energy = self._family(
-            Counter,
-            "energy_joules_total",
-            "Energy measured while the node was working; parts that cannot be measured are not "
-            "included.",
-            "part",
-            Part,
-        )
-        self.energy_cost = self._unknown(
-            "energy_cost", "Cost of that energy at `--price`; no number: not known."
-        )
-        self.joules_per_token = self._unknown(
-            "joules_per_token",
-            "That energy, divided by the tokens of this node's counted updates; no number: not "
-            "known.",
-        )
-        self.pause_signal = self._unknown(
-            "pause_signal",
-            "The last value that `--pause-when` received; no number: there is no valid one.",
-        )
-        self.rejected = self._family(
-            Counter,
-            "messages_rejected_total",
-            "Messages and blobs from peers that were rejected as invalid, or (`frozen`) never "
-            "arrived.",
-            "reason",
-            Reason,
-        )
-
-    def set_state(self, state: State) -> None:
-        """Set the state that the node is in, and reset all others."""
-        for known in get_args(StateLabel):
-            self._state[known].set(0)
-        self._state[state].set(1)
-
-    def watch_disk(self, folder: Path) -> None:
-        """Measure the free space of this folder whenever the metrics are read."""
-
-        def free() -> float:
-            try:
-                return shutil.disk_usage(folder).free
-            except OSError:
-                # Unknown, which is not the same as a full disk.
-                return math.nan
-
-        self.disk_free.set_function(free)
-
-    def serve(self, address: tuple[str, int]) -> MetricsPage:
-        """Serve the metrics over HTTP at a host and port, from a thread.
-
-        Port 0 takes any free port. If the default address is in use, a free port is taken, too: a second
-        node on this machine was not told where to serve. Raises `UserError`: `PORT_IN_USE` if another
-        program listens there, `ADDRESS_MISSING` if this machine lacks the address, `BAD_ADDRESS` if it
-        is invalid.
-        """
-        try:
-            return serve_page(self.registry, address)
-        except UserError as error:
-            if error.code is not ExitCode.PORT_IN_USE or address != DEFAULT_METRICS_ADDRESS:
-                raise
-        found = serve_page(self.registry, (address[0], 0))
-        _log.warning("port %d is taken: the metrics are at %s", address[1], found.url)
-        return found
-
-
-@dataclass(frozen=True)
-class MetricsPage:
-    """A metrics page that is being served."""
-
-    url: str
-    _server: WSGIServer
-    _thread: Thread
-
-    def close(self) -> None:
-        """Stop serving and release the port."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-def serve_page(registry: CollectorRegistry, address: tuple[str, int]) -> MetricsPage:
-    """Serve a registry over HTTP, as `Metrics.serve` does."""
-    host, port = address
-    name = f"[{host}]" if ":" in host else host
+def _disk_free(at: NodeReading) -> float | None:
+    if at.folder is None:
+        return None
     try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise UserError(
-                ExitCode.PORT_IN_USE,
-                f"cannot serve metrics at {name}:{port}: the port is in use",
-                "another node may be running here; choose another port with --metrics-addr, or off",
-            ) from error
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise address_missing(f"cannot serve metrics at {name}:{port}") from error
-        raise UserError(
-            ExitCode.BAD_ADDRESS,
-            f"cannot serve metrics at {name}:{port}: {error.strerror or error}",
-            "give --metrics-addr an address of this machine, such as 127.0.0.1:9464",
-        ) from error
-    _limit(server)
-    server.set_app(_answer_own_host(server.get_app(), host))
-    return MetricsPage(
-        url=f"http://{name}:{server.server_port}/metrics", _server=server, _thread=thread
-    )
+        return shutil.disk_usage(at.folder).free
+    except OSError:
+        # Unknown, which is not the same as a full disk.
+        return None
 
 
-def _answer_own_host(page: Any, served: str) -> Any:
-    """Wrap a WSGI application so that it does not answer under a stranger's name (DNS rebinding).
-
-    A name without a dot belongs to the owner's network, such as a container's: no stranger can register
-    it.
-    """
-
-    def answer(environ: dict[str, Any], start_response: Any) -> Any:
-        name = host_name(environ.get("HTTP_HOST", ""))
-        if name is None or not (is_own_host(name, served) or _is_local_name(name, served)):
-            start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
-            return [b"this page answers to its own address alone\n"]
-        return page(environ, start_response)
-
-    return answer
+def _events(*kinds: str) -> Callable[[NodeReading], int]:
+    return lambda at: sum(at.counts.events[kind] for kind in kinds)
 
 
-def _is_local_name(name: str, served: str) -> bool:
-    return not is_loopback(served) and re.fullmatch(r"[a-z_-][a-z0-9_-]*", name) is not None
+def _me(status: Status) -> MemberStatus | None:
+    members = (status.swarm and status.swarm.members) or ()
+    return next((member for member in members if member.me), None)
 
 
-def _limit(server: Any) -> None:
-    """Bound the resources that clients can hold by sending nothing or disconnecting."""
-    readers = BoundedSemaphore(_MAX_READERS)
-    handle, close = server.process_request_thread, server.shutdown_request
-    # The handler sets this timeout on its connection.
-    server.RequestHandlerClass.timeout = _READER_SECONDS
-
-    def begin(request: Any, client: Any) -> None:
-        if readers.acquire(blocking=False):
-            start_thread(request, client)
-        else:
-            close(request)
-
-    def serve(request: Any, client: Any) -> None:
-        try:
-            handle(request, client)
-        finally:
-            readers.release()
-
-    def forget(request: Any, client: Any) -> None:
-        # The server would print a traceback for every client that sends nothing or disconnects early.
-        _log.debug("%s read no metrics", client, exc_info=True)
-
-    start_thread = server.process_request
-    server.process_request, server.process_request_thread = begin, serve
-    server.handle_error = forget
+def _share(at: NodeReading) -> float:
+    me = _me(at.status)
+    return 0.0 if me is None else me.share or 0.0
 
 
-def _resident_bytes() -> float:
-    return psutil.Process().memory_info().rss
+def _capacity(at: NodeReading) -> int:
+    me = _me(at.status)
+    return 0 if me is None else me.capacity or 0
+
+
+def _members(at: NodeReading) -> int:
+    return len((at.status.swarm and at.status.swarm.members) or ())
+
+
+def _memory(at: NodeReading) -> Mapping[str, float]:
+    trainer = at.status.training.trainer
+    return {
+        "node": psutil.Process().memory_info().rss,
+        "trainer": trainer.process_bytes or 0,
+        "device": trainer.device_bytes or 0,
+    }
+
+
+def _mismatches(at: NodeReading) -> Mapping[str, float]:
+    own = at.counts.own_mismatches
+    return {"own": own, "peer": at.counts.events["mismatch"] - own}
+
+
+def _task_scores(at: NodeReading) -> Mapping[str, float]:
+    if at.status.scores is None:
+        return {}
+    known = {task: score.value for task, score in at.status.scores.main().items()}
+    others = [known.pop(task) for task in [*known] if task not in get_args(Task)]
+    return known | ({"other": sum(others) / len(others)} if others else {})
+
+
+def _tokens_per_second(at: NodeReading) -> Mapping[str, float]:
+    training = at.status.training
+    speeds = {"own": training.own.tokens_per_second, "swarm": training.tokens_per_second}
+    return {scope: speed or 0.0 for scope, speed in speeds.items()}
+
+
+def _own_rounds(at: NodeReading) -> Mapping[str, float]:
+    own = at.status.training.own
+    return {each: getattr(own, each) for each in get_args(OwnRound)}
+
+
+def _reachable(at: NodeReading) -> float | None:
+    reach = at.status.reach
+    if reach is None or reach.verdict == "unknown":
+        return None
+    return float(reach.verdict != "unreachable")
+
+
+def _energy_parts(at: NodeReading) -> Mapping[str, EnergyPart]:
+    energy = at.status.energy
+    parts = {"gpu": energy.gpu, "processor": energy.processor}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def _watts(at: NodeReading) -> Mapping[str, float | None]:
+    return {name: part.watts for name, part in _energy_parts(at).items()}
+
+
+def _joules(at: NodeReading) -> Mapping[str, float]:
+    return {name: part.joules or 0.0 for name, part in _energy_parts(at).items()}
+
+
+NODE_METRICS: tuple[MetricRow[NodeReading], ...] = (
+    MetricRow(
+        "info",
+        "build",
+        "The version of distro-node.",
+        lambda at: {"version": at.status.node.version},
+        MetricLabel(name="version"),
+    ),
+    MetricRow(
+        "gauge",
+        "state",
+        "1 for the state that the node is in, 0 for the others.",
+        lambda at: {at.status.state: 1},
+        values_of("state", StateLabel),
+    ),
+    MetricRow(
+        "counter",
+        "trainer_restarts_total",
+        "Restarts of the trainer process.",
+        lambda at: at.status.training.trainer.restarts,
+    ),
+    MetricRow(
+        "counter",
+        "trainer_idle_seconds_total",
+        "Seconds in which the trainer was idle, or waited for training data.",
+        lambda at: at.counts.idle_seconds,
+    ),
+    MetricRow(
+        "gauge",
+        "memory_bytes",
+        "Memory in use: resident in the node or trainer process, or allocated on the device.",
+        _memory,
+        values_of("owner", Owner),
+    ),
+    MetricRow(
+        "gauge",
+        "disk_free_bytes",
+        "Free space on the disk of the data directory.",
+        _disk_free,
+    ),
+    MetricRow(
+        "histogram",
+        "event_loop_stall_seconds",
+        "Steps of a task that blocked the node process's event loop for more than 10 ms.",
+        lambda at: at.stalls,
+    ),
+    MetricRow(
+        "gauge",
+        "round",
+        "Rounds applied since the swarm began.",
+        lambda at: at.status.training.round or 0,
+    ),
+    MetricRow(
+        "gauge",
+        "final_round",
+        "The last final round: no record up to it can change.",
+        lambda at: (at.status.swarm and at.status.swarm.final_round) or 0,
+    ),
+    MetricRow("gauge", "members", "Members in the current round.", _members),
+    MetricRow("gauge", "share", "This node's share of the swarm's work, from 0 to 1.", _share),
+    MetricRow(
+        "gauge",
+        "capacity",
+        "Sequences a day that this node last announced it can train; 0: it has announced none.",
+        _capacity,
+    ),
+    MetricRow(
+        "gauge",
+        "training_loss",
+        "Mean training loss of the last round, nats per token.",
+        lambda at: at.status.training.losses.training,
+    ),
+    MetricRow(
+        "gauge",
+        "heldout_loss",
+        "Loss on the held-out data when last measured, nats per token.",
+        lambda at: at.status.training.losses.heldout,
+    ),
+    MetricRow(
+        "gauge",
+        "task_score",
+        "The last result of `distro-node evaluate`: a task's accuracy or other main metric; "
+        "`other` is the mean over custom tasks.",
+        _task_scores,
+        values_of("task", Task, math.nan),
+    ),
+    MetricRow(
+        "gauge",
+        "privacy_epsilon",
+        "Differential privacy: the ε spent so far for one sequence of this node's private "
+        "data; no number: it trains without it.",
+        lambda at: None if at.status.privacy is None else at.status.privacy.epsilon,
+    ),
+    MetricRow(
+        "counter",
+        "tokens_total",
+        "Tokens trained on in the rounds that this node has applied.",
+        lambda at: {"own": at.status.training.own.tokens, "swarm": at.status.training.tokens},
+        values_of("scope", Scope),
+    ),
+    MetricRow(
+        "gauge",
+        "tokens_per_second",
+        "Tokens per second over the last round.",
+        _tokens_per_second,
+        values_of("scope", Scope),
+    ),
+    MetricRow(
+        "gauge",
+        "model_flops_utilisation",
+        "Floating-point operations a second that the model needed for this node's own updates over "
+        "the last rounds, over what a large matrix product reaches on its device, from 0 to 1.",
+        lambda at: at.status.training.trainer.utilisation,
+    ),
+    MetricRow(
+        "counter",
+        "own_rounds_total",
+        "Rounds by this node's part in them: its update counted, was late, was left out; it had no "
+        "work, or none was needed of it.",
+        _own_rounds,
+        values_of("own", Literal[OwnRound, "other"]),
+    ),
+    MetricRow(
+        "histogram",
+        "round_phase_seconds",
+        "Duration of the phases of a round.",
+        lambda at: at.counts.phases,
+        values_of("phase", RoundPhase),
+    ),
+    MetricRow(
+        "counter",
+        "slots_skipped_total",
+        "Slots of the consensus that ended without a record.",
+        _events("skipped", "incomplete"),
+    ),
+    MetricRow(
+        "counter",
+        "updates_late_total",
+        "Updates of other members that arrived after their round was decided.",
+        _events("late"),
+    ),
+    MetricRow(
+        "counter",
+        "updates_refunded_total",
+        "Own updates that missed their round and went back into the momentum.",
+        _events("refunded"),
+    ),
+    MetricRow(
+        "counter",
+        "updates_filtered_total",
+        "Updates left out of the step by the outlier filter, since most others contradict them.",
+        lambda at: at.counts.updates_filtered,
+    ),
+    MetricRow(
+        "counter",
+        "fingerprint_mismatches_total",
+        "Parameters found to differ from the swarm's: this node's own, or a peer's.",
+        _mismatches,
+        values_of("side", Side),
+    ),
+    *AUDIT_METRICS,
+    MetricRow(
+        "counter",
+        "members_expelled_total",
+        "Members expelled by a record for contradicting themselves.",
+        _events("expelled"),
+    ),
+    MetricRow(
+        "counter",
+        "resyncs_total",
+        "Times this node dropped its state and fetched the swarm's.",
+        _events("resync", "forked"),
+    ),
+    MetricRow(
+        "gauge",
+        "peers_connected",
+        "Peers with an open connection.",
+        lambda at: at.status.line.peers,
+    ),
+    MetricRow(
+        "gauge",
+        "peers_relayed",
+        "Peers that are connected only through a relay.",
+        lambda at: at.status.line.peers_relayed,
+    ),
+    MetricRow(
+        "gauge",
+        "reachable",
+        "1 if others can dial this node, 0 if not; no number: not known yet.",
+        _reachable,
+    ),
+    MetricRow(
+        "gauge",
+        "update_bytes",
+        "Size of the update that this node sent last.",
+        lambda at: at.status.training.own.last_update_bytes or 0,
+    ),
+    MetricRow(
+        "counter",
+        "sent_bytes_total",
+        f"Bytes sent to peers{_RELAYED}.",
+        lambda at: at.traffic.sent,
+        values_of("kind", Kind),
+    ),
+    MetricRow(
+        "counter",
+        "received_bytes_total",
+        f"Bytes received from peers{_RELAYED}.",
+        lambda at: at.traffic.received,
+        values_of("kind", Kind),
+    ),
+    MetricRow(
+        "gauge",
+        "power_watts",
+        "Power draw of a part of the computer, including other programs; no number: not known.",
+        _watts,
+        values_of("part", Part, math.nan),
+    ),
+    MetricRow(
+        "counter",
+        "energy_joules_total",
+        "Energy measured while the node was working; parts that cannot be measured are not included.",
+        _joules,
+        values_of("part", Part),
+    ),
+    MetricRow(
+        "gauge",
+        "energy_cost",
+        "Cost of that energy at `--price`; no number: not known.",
+        lambda at: at.status.energy.cost,
+    ),
+    MetricRow(
+        "gauge",
+        "joules_per_token",
+        "That energy, divided by the tokens of this node's counted updates; no number: not known.",
+        lambda at: at.status.energy.joules_per_token,
+    ),
+    MetricRow(
+        "gauge",
+        "pause_signal",
+        "The last value that `--pause-when` received; no number: there is no valid one.",
+        lambda at: at.status.energy.signal,
+    ),
+    MetricRow(
+        "counter",
+        "messages_rejected_total",
+        "Messages and blobs from peers that were rejected as invalid, or (`frozen`) never arrived.",
+        lambda at: at.traffic.rejected,
+        values_of("reason", Reason),
+    ),
+)

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry
+from collections.abc import Sequence
+from typing import Any
 
-from .bootstrap_metrics import BootstrapMetrics
-from .metrics import Metrics
+from .bootstrap_metrics import BOOTSTRAP_METRICS
+from .families import MetricRow
+from .metrics import NODE_METRICS
 
 
 def reference() -> str:
     """Return the tables of `docs/reference.md`: name, type, label values and meaning of every metric."""
     return (
-        _table(Metrics(version="").registry)
+        _table(NODE_METRICS)
         + "\nA bootstrap peer serves metrics only with `--metrics-addr`: these, and `process_…`:\n\n"
-        + _table(BootstrapMetrics(version="").registry)
+        + _table(BOOTSTRAP_METRICS)
     )
 
 
-def _table(registry: CollectorRegistry) -> str:
+def _table(rows: Sequence[MetricRow[Any]]) -> str:
     lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
-    for family in registry.collect():
-        if not family.name.startswith("distro_"):
-            continue
-        name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
-        values: dict[str, list[str]] = {}
-        for sample in family.samples:
-            for label, value in sample.labels.items():
-                if label != "le" and value not in values.setdefault(label, []):
-                    values[label].append(value)
-        labels = "; ".join(
-            f"`{label}`" if family.type == "info" else f"`{label}`: {', '.join(of)}"
-            for label, of in values.items()
-        )
-        # Prometheus' text format, which the page uses, has no info type and calls it a gauge.
-        shown = "gauge" if family.type == "info" else family.type
-        lines.append(f"| `{name}` | {shown} | {labels} | {family.documentation} |")
+    for row in rows:
+        # Prometheus' text format has no info type and calls it a gauge.
+        info = row.kind == "info"
+        name, kind = (f"{row.name}_info", "gauge") if info else (row.name, row.kind)
+        label = "" if row.label is None else f"`{row.label.name}`"
+        if row.label is not None and row.label.values:
+            label += f": {', '.join(row.label.values)}"
+        lines.append(f"| `distro_{name}` | {kind} | {label} | {row.meaning} |")
     return "\n".join(lines) + "\n"
 
 

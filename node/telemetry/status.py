@@ -126,6 +126,10 @@ class OwnWork:
     """Mean size of its updates."""
     bits_per_coefficient: float | None
     """Bits on the line per coefficient of an update."""
+    last_update_bytes: int | None
+    """Size of the update that it made last."""
+    tokens_per_second: float | None
+    """Tokens of its update per second of the last round, if it counted; None before two rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +174,8 @@ class TrainingStatus:
     losses: Losses
     tokens: int
     """Tokens trained by the swarm in the rounds since this node's start."""
+    tokens_per_second: float | None
+    """Tokens of the swarm per second of the last round; None before two rounds."""
     received_bytes_per_round: float | None
     """Bytes of other members' updates, on average."""
     own: OwnWork
@@ -269,6 +275,8 @@ class LineStatus:
     """Bytes relayed between others since the node's first start, by its own count."""
     peers: int
     """Number of connected peers."""
+    peers_relayed: int
+    """Number of those that are connected only through a relay."""
     bootstrap: bool
     """Whether a bootstrap peer is among them."""
     addresses: tuple[str, ...]
@@ -284,6 +292,7 @@ NO_LINE = LineStatus(
     received_bytes=0,
     relayed_bytes=0,
     peers=0,
+    peers_relayed=0,
     bootstrap=False,
     addresses=(),
     max_upload=None,
@@ -440,6 +449,10 @@ class BootstrapStatus:
     """Seconds since 1970."""
     swarms: int
     """Number of swarms whose peers it introduces now."""
+    reservations: int
+    """Number of peers with a reservation, which others can dial through it."""
+    circuits: int
+    """Number of open connections between peers through it."""
     observes: str | None
     """The swarm-id of the swarm that it observes."""
     dashboard: str | None

@@ -1,7 +1,7 @@
-"""The telemetry of a node: status, events, history, metrics.
+"""The telemetry of a node: what happens to it is reported here once.
 
-Everything that happens is reported to the telemetry once; from there it goes to the screen, to
-`distro-node status`, to Prometheus and to `history.jsonl`. Nothing here influences the protocol.
+It keeps what the status shows, counts what metrics count, and writes events to the log and rounds to
+`history.jsonl`. Nothing here influences the protocol.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.util.bounded_dict import BoundedTable
 from ...protocol.wire.messages import Record
 from ..util.progress import Progress
+from .counts import NodeCounts
 from .history import last_rounds, last_scores, write
 from .messages import event_sentence
-from .metrics import Metrics, Task
 from .own_rounds import OWN_ROUNDS, OwnRound, OwnRoundCounts, RoundAttendance
 from .privacy import PrivacyStatus
 from .speed import RecentRounds
@@ -79,8 +79,6 @@ class _Totals:
     update_bytes: list[int] = field(default_factory=lambda: [0, 0])
     bits: list[int] = field(default_factory=lambda: [0, 0])
     received: list[int] = field(default_factory=lambda: [0, 0])
-    idle: float = 0.0
-    """Seconds in which the trainer was idle."""
     trained_tokens: int = 0
     """Tokens of own updates, whether they counted or not."""
     trained_sequences: int = 0
@@ -89,9 +87,10 @@ class _Totals:
 class Telemetry:
     """The record of one node in one swarm."""
 
-    def __init__(self, me: PeerId, metrics: Metrics) -> None:
+    def __init__(self, me: PeerId) -> None:
         self.me = me
-        self.metrics = metrics
+        self.counts = NodeCounts()
+        """What has happened since the start of the program."""
         self.started = time.time()
         self.state: State = "starting"
         self.progress: Progress | None = None
@@ -102,7 +101,6 @@ class Telemetry:
         self.heldout: tuple[int, float] | None = None
         self.scores: TaskScores | None = None
         self.privacy: PrivacyStatus | None = None
-        self.trainer_restarts = 0
         self.device: str | None = None
         self.gpus: tuple[str, ...] = ()  # the UUIDs of this machine's cards
         self.memory_use: str | None = None
@@ -123,6 +121,9 @@ class Telemetry:
         # The first round of this node's time in the swarm, since the program started.
         self._since: int | None = None
         self._last_applied: float | None = None
+        # Tokens per second of the last round: of the swarm, and of this node.
+        self._pace: tuple[float | None, float | None] = (None, None)
+        self._last_update_bytes: int | None = None
         self._learned: float | None = None
 
     def keep_history(self, path: Path) -> None:
@@ -146,7 +147,6 @@ class Telemetry:
         if state != self.state:
             _log.info("state: %s", state)
         self.state = state
-        self.metrics.set_state(state)
 
     def report(self, progress: Progress) -> None:
         """Set the progress of something that takes long."""
@@ -160,28 +160,16 @@ class Telemetry:
             _log.info("%s%s", progress.what, of)
 
     def event(self, kind: str, round: int, peer: PeerId | None = None, text: str = "") -> None:
-        """Record an event for display, and count it in the metrics."""
+        """Record an event for display, and count it."""
         kind = "joined" if kind == "admitted" else kind
         name = peer_text(peer) if peer else None
         sentence = event_sentence(kind, round, name, peer == self.me, text)
         _log.info("round %d: %s", round, sentence)
         event = EventStatus(time=time.time(), round=round, kind=kind, peer=name, text=sentence)
         self._events.append(event)
-        if kind == "late":
-            self.metrics.updates_late.inc()
-        elif kind == "refunded":
-            self.metrics.updates_refunded.inc()
-        elif kind in ("skipped", "incomplete"):
-            self.metrics.slots_skipped.inc()
-        elif kind == "expelled":
-            self.metrics.members_expelled.inc()
-        elif kind == "mismatch":
-            self.metrics.fingerprint_mismatches["own" if peer == self.me else "peer"].inc()
-        elif kind in ("resync", "forked"):
-            self.metrics.resyncs.inc()
-        elif kind == "trainer":
-            self.trainer_restarts += 1
-            self.metrics.trainer_restarts.inc()
+        self.counts.events[kind] += 1
+        if kind == "mismatch" and peer == self.me:
+            self.counts.own_mismatches += 1
 
     def round_times(self, round: int) -> RoundTimes:
         """Return the times of a round, for the caller to fill in."""
@@ -192,12 +180,11 @@ class Telemetry:
         self.own[round] = update
         self._totals.trained_tokens += update.tokens
         self._totals.trained_sequences += update.sequences
-        self.metrics.update_bytes.set(update.size)
+        self._last_update_bytes = update.size
 
     def idle(self, seconds: float) -> None:
         """Add seconds in which the trainer was idle, or waited for its data."""
-        self._totals.idle += seconds
-        self.metrics.trainer_idle.inc(seconds)
+        self.counts.idle_seconds += seconds
 
     def received(self, round: int, size: int) -> None:
         """Note that an update of `size` bytes for `round` arrived over the network."""
@@ -206,7 +193,6 @@ class Telemetry:
     def evaluated(self, round: int, loss: float) -> None:
         """Record the held-out loss of the parameters after `round`."""
         self.heldout = (round, loss)
-        self.metrics.heldout_loss.set(loss)
         # A model that diverged has none; Python's spelling of it would be invalid JSON.
         known = loss if math.isfinite(loss) else None
         self._write({"round": round, "time": time.time(), "heldout": known})
@@ -218,20 +204,10 @@ class Telemetry:
     def told(self, privacy: PrivacyStatus) -> None:
         """Record how much this node's updates have revealed of its own data so far."""
         self.privacy = privacy
-        self.metrics.privacy_epsilon.set(privacy.epsilon)
 
     def scored(self, scores: TaskScores) -> None:
         """Record scores of this swarm's model, measured by `distro-node evaluate`."""
         self.scores = scores
-        known = set(get_args(Task))
-        others = []
-        for task, score in scores.main().items():
-            if task in known:
-                self.metrics.task_score[task].set(score.value)
-            else:
-                others.append(score.value)
-        if others:
-            self.metrics.task_score["other"].set(sum(others) / len(others))
 
     def loaded(self, round: int, fingerprint: int) -> None:
         """Note that the parameters after `round` are loaded; -1 are the initial ones."""
@@ -272,10 +248,10 @@ class Telemetry:
             what = _updates_text(number, members)
             _log.info("round %d: %s%s; %s", round_, loss, what, OWN_ROUNDS[attendance.own])
             self._count(round_, attendance.own, own, tokens, received, number)
-            self._count_metrics(attendance.own, own, tokens, now)
+            self._note_pace(attendance.own, own, tokens, now)
         for phase, length in phases.items():
             if length is not None:
-                self.metrics.phase_seconds[phase].observe(max(0.0, length))
+                self.counts.phases[phase].add(max(0.0, length))
         own_work = {
             "update_bytes": own.size if own else None,
             "bits_per_coefficient": 8 * own.size / own.coefficients if own else None,
@@ -313,7 +289,7 @@ class Telemetry:
         _log.info("round %d: %s%s", record.round, _updates_text(number, members), said)
         self._reach(now)
         self._count(record.round, None, None, tokens, size, number)
-        self._count_metrics(None, None, tokens, now)
+        self._note_pace(None, None, tokens, now)
         self._write_round(record, members, record.fingerprint, loss=loss, received=size, seconds={})
 
     # Queries
@@ -334,6 +310,7 @@ class Telemetry:
         heldout_round, heldout = self.heldout or (None, None)
         process, device = self.memory or (None, None)
         speed = self.recent.speed
+        pace, own_pace = self._pace
         return TrainingStatus(
             round=self.round,
             phase=self._phase(),
@@ -341,6 +318,7 @@ class Telemetry:
             fingerprint=f"{self.fingerprint:016x}" if self.fingerprint is not None else None,
             losses=Losses(training=self.loss, heldout=heldout, heldout_round=heldout_round),
             tokens=totals.tokens,
+            tokens_per_second=pace,
             received_bytes_per_round=_mean(totals.received),
             own=OwnWork(
                 **asdict(totals.rounds),
@@ -349,12 +327,14 @@ class Telemetry:
                 last_round=totals.last_round,
                 update_bytes=_mean(totals.update_bytes),
                 bits_per_coefficient=_mean(totals.bits),
+                last_update_bytes=self._last_update_bytes,
+                tokens_per_second=own_pace,
             ),
             trainer=TrainerStatus(
                 device=self.device,
                 memory_use=self.memory_use,
                 sandbox=self.sandbox,
-                restarts=self.trainer_restarts,
+                restarts=self.counts.events["trainer"],
                 idle=speed.idle,
                 tokens_per_second=speed.tokens,
                 flops_per_second=speed.flops,
@@ -373,7 +353,6 @@ class Telemetry:
         if not tokens:
             return None
         self.loss = sum(entry.loss * entry.tokens for entry in record.updates) / tokens
-        self.metrics.training_loss.set(self.loss)
         return self.loss
 
     def _phase(self) -> Phase:
@@ -390,10 +369,7 @@ class Telemetry:
         """Note the end of a round; return the seconds of it in which the trainer was idle."""
         totals = self._totals
         tokens, sequences = totals.trained_tokens, totals.trained_sequences
-        waited = self.recent.add(now, totals.idle, tokens, sequences)
-        used = self.recent.speed.utilisation
-        self.metrics.model_flops_utilisation.set(math.nan if used is None else used)
-        return waited
+        return self.recent.add(now, self.counts.idle_seconds, tokens, sequences)
 
     def _phases(self, round: int, apply_seconds: float) -> dict[str, float | None]:
         times = self.times.pop(round, RoundTimes())
@@ -430,19 +406,14 @@ class Telemetry:
             if totals.first_round is None:
                 totals.first_round = round
 
-    def _count_metrics(
+    def _note_pace(
         self, became: OwnRound | None, own: OwnUpdate | None, tokens: int, now: float
     ) -> None:
-        metrics = self.metrics
-        metrics.tokens["swarm"].inc(tokens)
         own_tokens = own.tokens if own is not None and became == "counted" else 0
-        metrics.tokens["own"].inc(own_tokens)
         if self._last_applied is not None and now > self._last_applied:
-            metrics.tokens_per_second["swarm"].set(tokens / (now - self._last_applied))
-            metrics.tokens_per_second["own"].set(own_tokens / (now - self._last_applied))
+            seconds = now - self._last_applied
+            self._pace = tokens / seconds, own_tokens / seconds
         self._last_applied = now
-        if became is not None:
-            metrics.own_rounds[became].inc()
 
     def _write_round(
         self,
@@ -455,9 +426,7 @@ class Telemetry:
         seconds: Mapping[str, float | None],
         **own_work: object,
     ) -> None:
-        """Write a round's line of the history, and set the metrics of the swarm's progress."""
-        self.metrics.round.set(record.round)
-        self.metrics.members.set(members)
+        """Write a round's line of the history."""
         self._write(
             {
                 "round": record.round,

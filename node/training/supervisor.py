@@ -437,7 +437,7 @@ class TrainerSupervisor:
             record.round, counted.bodies, rate, job.own_counted, counted.counts
         )
         self._applied = record.round
-        self._telemetry.metrics.updates_filtered.inc(applied.left_out)
+        self._telemetry.counts.updates_filtered += applied.left_out
         snapshot = None
         if job.snapshot_due:
             snapshot = await self._take_snapshot(trainer, record.round)
@@ -466,8 +466,6 @@ class TrainerSupervisor:
         memory = await trainer.memory()
         process, device = memory["process_bytes"], memory["device_bytes"]
         self._telemetry.memory = process, device or None
-        self._telemetry.metrics.memory["trainer"].set(process)
-        self._telemetry.metrics.memory["device"].set(device)
 
     def _put(self, job: _Job) -> None:
         self._jobs.append(job)

@@ -7,6 +7,8 @@ import re
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(\d{1,5}))?")
 
+_LOCAL_NAME = re.compile(r"[a-z_-][a-z0-9_-]*")
+
 
 def host_name(text: str) -> str | None:
     """Return the name or address in a `Host` header, in lower case, without brackets and port."""
@@ -28,8 +30,12 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_host(name: str, served: str) -> bool:
-    """Whether the name or address in a `Host` header means the page that is served at `served`."""
+    """Whether the name or address in a `Host` header means what is served at `served`."""
     if name in (served.lower(), "localhost"):
+        return True
+    # A name without a dot belongs to the owner's network, such as a container's: no stranger can
+    # register it.
+    if not is_loopback(served) and _LOCAL_NAME.fullmatch(name):
         return True
     # DNS rebinding needs a name: an address cannot be made to resolve to another one.
     try:

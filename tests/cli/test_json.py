@@ -21,7 +21,6 @@ from distro_node.node.control.work_hours import WorkSchedule
 from distro_node.node.results.export import Exported
 from distro_node.node.results.verify import Verified
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from simulation.chain import Chain
 from statuses import TRAINING
@@ -74,7 +73,7 @@ async def test_what_a_node_answers(tmp_path: Path) -> None:
     supervisor = Supervisor(
         socket=tmp_path / "socket",
         shifts=WorkSchedule(None),
-        telemetry=Telemetry(b"p" * 32, Metrics(version="0")),  # type: ignore[arg-type]  # any 32 bytes
+        telemetry=Telemetry(b"p" * 32),  # type: ignore[arg-type]  # any 32 bytes
         node=TRAINING.node,
         screen=False,
         link=lambda: {"url": "http://127.0.0.1:1/", "link": "http://127.0.0.1:1/#secret"},

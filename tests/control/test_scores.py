@@ -13,18 +13,18 @@ from distro_node.node.control.command_socket import ask
 from distro_node.node.control.supervisor import Supervisor
 from distro_node.node.control.work_hours import WorkSchedule
 from distro_node.node.errors import UserError
-from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.metrics import NodeReading
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.wire.structure import to_plain
+from scraping import sample
 from statuses import SCORES, TRAINING
 
 
 async def test_a_running_node_hears_of_its_own_swarms_scores(tmp_path: Path) -> None:
-    metrics = Metrics(version="0")
     supervisor = Supervisor(
         socket=tmp_path / "socket",
         shifts=WorkSchedule(None),
-        telemetry=Telemetry(PeerId(bytes(32)), metrics),
+        telemetry=Telemetry(PeerId(bytes(32))),
         node=TRAINING.node,
         screen=False,
     )
@@ -42,5 +42,5 @@ async def test_a_running_node_hears_of_its_own_swarms_scores(tmp_path: Path) -> 
         assert supervisor.status().scores is None
         assert await tell(to_plain(SCORES, named=True)) == {"ok": True}
         assert supervisor.status().scores == SCORES
-    served = metrics.registry.get_sample_value("distro_task_score", {"task": "arc_easy"})
-    assert served == 0.26
+    reading = NodeReading(status=supervisor.status())
+    assert sample(reading, "task_score", task="arc_easy") == 0.26

@@ -20,7 +20,6 @@ from distro_node.node.control.terminal import redraws, size_text, sparkline
 from distro_node.node.demo.view import View
 from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.telemetry.messages import state_sentence
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.status import (
     EnergyPart,
     EventStatus,
@@ -293,7 +292,7 @@ def test_what_takes_long_is_logged_now_and_then(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    telemetry = Telemetry(identity(0).peer, Metrics(version="test"))
+    telemetry = Telemetry(identity(0).peer)
     with caplog.at_level(logging.INFO):
         for done in range(41):
             telemetry.report(Progress(what="the state of round 9", done=done, total=40))

@@ -14,7 +14,6 @@ from distro_node.node.control.limits import BandwidthLimits
 from distro_node.node.control.supervisor import Supervisor
 from distro_node.node.control.work_hours import WorkSchedule
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.status import NO_LINE, ScheduleStatus, SessionStatus
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.util.schedule import parse_hours
@@ -157,7 +156,7 @@ class FakeStay:
 
 
 async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) -> None:
-    telemetry = Telemetry(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
+    telemetry = Telemetry(b"p" * 32)  # type: ignore[arg-type]  # any 32 bytes
     shifts = WorkSchedule(None)
     supervisor = Supervisor(
         socket=tmp_path / "socket",
@@ -207,7 +206,7 @@ async def test_a_stay_begins_once_everything_is_ready(
     supervisor = Supervisor(
         socket=tmp_path / "socket",
         shifts=shifts,
-        telemetry=Telemetry(b"p" * 32, Metrics(version="0")),  # type: ignore[arg-type]  # any 32 bytes
+        telemetry=Telemetry(b"p" * 32),  # type: ignore[arg-type]  # any 32 bytes
         node=TRAINING.node,
         screen=False,
     )
@@ -249,7 +248,7 @@ async def test_a_signal_is_a_goodbye_whenever_it_comes(
     tmp_path: Path, number: signal.Signals, early: bool
 ) -> None:
     """Before the node is in the swarm, too; otherwise the others would wait for a new member."""
-    telemetry = Telemetry(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
+    telemetry = Telemetry(b"p" * 32)  # type: ignore[arg-type]  # any 32 bytes
     supervisor = Supervisor(
         socket=tmp_path / "socket",
         shifts=WorkSchedule(None),
@@ -273,7 +272,7 @@ async def test_a_signal_is_a_goodbye_whenever_it_comes(
 async def test_other_hours_and_limits_hold_at_once_and_for_the_stays_after(
     tmp_path: Path, nursery: trio.Nursery
 ) -> None:
-    telemetry = Telemetry(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
+    telemetry = Telemetry(b"p" * 32)  # type: ignore[arg-type]  # any 32 bytes
     shifts = WorkSchedule(None, lambda: MIDNIGHT)
     limits = BandwidthLimits(upload=1e6)
     supervisor = Supervisor(

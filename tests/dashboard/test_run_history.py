@@ -11,7 +11,6 @@ from dashboard.support import served
 from distro_node.crypto.identity import peer_text
 from distro_node.node.dashboard import run_history as module
 from distro_node.node.dashboard.run_history import RunHistory
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.telemetry import Telemetry
 from simulation.chain import Chain
@@ -236,7 +235,7 @@ def test_samples_are_bounded_and_of_one_chain(chain: Chain, files: tuple[Path, P
 def test_the_history_that_a_node_writes_is_the_one_that_is_read(
     chain: Chain, files: tuple[Path, Path]
 ) -> None:
-    telemetry = Telemetry(identity(0).peer, Metrics(version="1"))
+    telemetry = Telemetry(identity(0).peer)
     telemetry.keep_history(files[1])
     times = telemetry.round_times(7)
     times.compute, times.trained, times.collected, times.decided = 0.5, 1.0, 3.0, 3.5

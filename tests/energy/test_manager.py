@@ -28,10 +28,10 @@ from distro_node.node.energy.user_activity import (
     terminals_idle,
 )
 from distro_node.node.settings import EnergySettings, PauseWhen
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.status import NO_ENERGY
 from distro_node.node.telemetry.telemetry import Telemetry
 from energy.test_meters import UUID, Driver
+from scraping import UNBORN, sample, told_by
 from trio.testing import MockClock
 
 # Private here: `_family`: the processes of a trainer; `_in_thread`: a driver that hangs; `_totals`,
@@ -87,7 +87,7 @@ class Rig:
         self.driver, self.people, self.watts = Driver(), Idle(), Watts(50.0)
         self.driver.compute = [OURS]
         self.shifts = WorkSchedule(None)
-        self.telemetry = Telemetry(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
+        self.telemetry = Telemetry(b"p" * 32)  # type: ignore[arg-type]  # any 32 bytes
         self.telemetry.device = device
         self.telemetry.gpus = (UUID,) if device and device.startswith("cuda") else ()
         self.telemetry.enter("training")
@@ -102,9 +102,8 @@ class Rig:
         )
 
     def metric(self, name: str, **labels: str) -> float:
-        value = self.telemetry.metrics.registry.get_sample_value(name, labels)
-        assert value is not None
-        return value
+        status = replace(UNBORN, energy=self.keeper.status())
+        return sample(told_by(self.telemetry, status), name.removeprefix("distro_"), **labels)
 
 
 @pytest.fixture(autouse=True)

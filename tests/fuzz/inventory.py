@@ -47,7 +47,7 @@ def doors(*by: str) -> set[str]:
             continue
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-            if name not in (by or _SERVING) or not call.args or _is_of_telemetry(call):
+            if name not in (by or _SERVING) or not call.args:
                 continue
             found.add(_protocol(module, call.args[0]) if name != "subscribe" else "gossip")
     return found
@@ -59,11 +59,6 @@ def _protocol(module: str, argument: ast.expr) -> str:
         if isinstance(value, str):
             return value
     return f"{module}:{ast.unparse(argument)}"
-
-
-def _is_of_telemetry(call: ast.Call) -> bool:
-    # The metrics page is not a protocol of the network: its own tests connect to it.
-    return isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "metrics"
 
 
 def _takes_input(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -6,13 +6,17 @@ import random
 import socket
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
 from distro_node.crypto.identity import peer_text
+from distro_node.node.bootstrap import bootstrap_status, read_bootstrap
 from distro_node.node.network import network as network_module
 from distro_node.node.network.network import open_network
-from distro_node.node.telemetry.bootstrap_metrics import BootstrapMetrics
+from distro_node.node.storage.relayed_bytes import RelayedBytes
+from distro_node.node.telemetry.bootstrap_metrics import BOOTSTRAP_METRICS
+from distro_node.node.telemetry.families import registry_of
 from distro_node.protocol.wire.introductions import Registry
 from network.homes import Bootstrap, home
 from network.support import LOOPBACK, identity, networks, relayed_pair, until
@@ -76,14 +80,14 @@ async def test_a_crowd_behind_one_address_leaves_room_for_others(
 
 
 async def test_a_bootstrap_peer_tells_how_busy_it_is() -> None:
-    metrics = BootstrapMetrics(version="1")
     async with relayed_pair() as (relay, *_):
         assert relay.carrier is not None
         relay.carrier.refused["reservations"] += 2
         carried = relay.carrier.relayed_bytes
-        for _ in range(2):
-            metrics.update(relay, Registry())
-        page = generate_latest(metrics.registry).decode()
+        carried_before = RelayedBytes(None)
+        status = partial(bootstrap_status, relay, carried_before, Registry(), None, 0.0)
+        registry = registry_of(BOOTSTRAP_METRICS, partial(read_bootstrap, relay, status))
+        page = generate_latest(registry).decode()
         assert carried > 0
         for line in (
             "distro_bootstrap_peers_connected 2.0",
@@ -92,5 +96,5 @@ async def test_a_bootstrap_peer_tells_how_busy_it_is() -> None:
             'distro_bootstrap_refused_total{reason="reservations"} 2.0',
         ):
             assert line in page
-        # Updated twice, counted once; nothing can have arrived in between.
-        assert metrics.registry.get_sample_value("distro_bootstrap_relayed_bytes_total") == carried
+        # Nothing can have arrived in between.
+        assert registry.get_sample_value("distro_bootstrap_relayed_bytes_total") == carried

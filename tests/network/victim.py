@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from distro_node.node.dashboard.address import open_metrics_address
+from distro_node.node.dashboard.metrics_page import serve_metrics
 from distro_node.node.network.circuit_relay import CircuitLimits
 from distro_node.node.network.network import NetworkSettings, open_network
 from distro_node.node.session.session import SwarmSession
@@ -23,11 +25,12 @@ from distro_node.node.settings import DaemonSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.swarm_store import SwarmStore
-from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.metrics import NODE_METRICS
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.manifest import Manifest
 from network.support import ECHO, LOOPBACK, echo, until
+from scraping import NOTHING
 from simulation.chain import Chain
 from simulation.keys import identity
 from simulation.whole.trainer import Workshop, toy_swarm
@@ -115,17 +118,19 @@ async def serve(root: Path, wire: Any) -> None:
     me = identity(0)
     workshop = Workshop(me.peer, 0)
     workshop.seconds = 0.1
-    metrics = Metrics(version="victim")
-    telemetry = Telemetry(me.peer, metrics)
+    telemetry, address = Telemetry(me.peer), open_metrics_address(("127.0.0.1", 0))
     network_settings = NetworkSettings(listen=LOOPBACK.listen, carry=CircuitLimits())
-    async with open_network(network_settings, me) as network, trio.open_nursery() as nursery:
+    async with (
+        open_network(network_settings, me) as network,
+        serve_metrics(address, NODE_METRICS, lambda: NOTHING),
+        trio.open_nursery() as nursery,
+    ):
         network.serve(ECHO, echo, max_request=1 << 16, max_concurrent=64)
-        page = metrics.serve(("127.0.0.1", 0))
         stay = SwarmSession(settings, data, me, network, telemetry, workshop.start)
         nursery.start_soon(stay.run, b"")
         # A round of its own is over: everything is there, and works.
         await until(lambda: (telemetry.status().round or 0) > len(chain.ledger))
-        port = int(page.url.rpartition(":")[2].partition("/")[0])
+        port = address.listeners[0].socket.getsockname()[1]
         wire.send(Target(network.addresses[0], port, manifest.swarm))
         while True:
             await trio.to_thread.run_sync(

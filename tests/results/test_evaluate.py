@@ -18,7 +18,6 @@ from distro_node.node.results import evaluation_worker
 from distro_node.node.results.evaluate import GPT4ALL, MAX_TASKS, asks_by_template, chosen_tasks
 from distro_node.node.results.evaluation_worker import failure, scores
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.task_scores import TaskScore, TaskScores, read_scores
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer.models.export import export
@@ -27,6 +26,7 @@ from distro_node.node.training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from distro_node.protocol.wire.structure import to_plain
 from distro_node.protocol.wire.swarm_id import swarm_text
 from results.support import Made, make_swarm
+from scraping import sample, told_by
 from statuses import SCORES
 from trainer.test_chat import CHATML
 from trainer.test_task_results import END, talking
@@ -105,7 +105,7 @@ def test_a_task_of_ones_own_needs_no_internet_and_is_bound_to_the_record(
     assert [line["round"] for line in lines] == [4]
     assert read_scores(lines[0]["scores"]) == told
     # The next node that is started shows them.
-    telemetry = Telemetry(PeerId(bytes(32)), Metrics(version="1"))
+    telemetry = Telemetry(PeerId(bytes(32)))
     telemetry.keep_history(finished.history)
     assert telemetry.scores == told
 
@@ -301,18 +301,16 @@ def test_one_number_a_task_is_compared_and_served() -> None:
         "mine": 0.2,
         "yours": 0.4,
     }
-    metrics = Metrics(version="1")
-    Telemetry(PeerId(bytes(32)), metrics).scored(measured)
+    telemetry = Telemetry(PeerId(bytes(32)))
+    telemetry.scored(measured)
 
-    def served(task: str) -> float | None:
-        return metrics.registry.get_sample_value("distro_task_score", {"task": task})
+    def served(task: str) -> float:
+        return sample(told_by(telemetry), "task_score", task=task)
 
     assert served("winogrande") == 0.5
     assert served("piqa") == 0.7
     assert served("other") == pytest.approx(0.3)
-    nothing = served("hellaswag")
-    assert nothing is not None
-    assert math.isnan(nothing)
+    assert math.isnan(served("hellaswag"))
 
 
 @pytest.mark.parametrize(
@@ -332,6 +330,6 @@ def test_a_history_with_other_lines(tmp_path: Path) -> None:
     path.write_text(
         "\n".join([json.dumps(good), '{"scores": 5}', '{"round": 4, "heldout": 1.0}', "{"])
     )
-    telemetry = Telemetry(PeerId(bytes(32)), Metrics(version="1"))
+    telemetry = Telemetry(PeerId(bytes(32)))
     telemetry.keep_history(path)
     assert telemetry.scores == SCORES

@@ -47,7 +47,6 @@ from distro_node.node.storage.sign_vote_store import PartStore
 from distro_node.node.storage.spill_file import SpillFile
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.telemetry import logs
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.plots import plot_losses
 from distro_node.node.telemetry.telemetry import Telemetry
@@ -340,7 +339,7 @@ def history(root: Path) -> None:
     path = root / "history.jsonl"
     before = path.read_bytes() if path.exists() else b""
     write_past(path, before + b'{"round": 7, "tor')
-    telemetry = Telemetry(CHAIN.manifest.founder, Metrics(version="1"))
+    telemetry = Telemetry(CHAIN.manifest.founder)
     telemetry.keep_history(path)
     for round_ in range(3):
         telemetry.applied(

@@ -25,7 +25,6 @@ from distro_node.node.storage.data_dir import DataDir, SwarmDir
 from distro_node.node.storage.final_file import read_final, write_final
 from distro_node.node.storage.monotonic_counter import MonotonicCounter
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.own_rounds import RoundAttendance
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer.optimizer.momentum import load_momentum, save_momentum
@@ -215,7 +214,7 @@ def a_record(number: int) -> PeerRecord:
 
 def test_the_history(directory: SwarmDir) -> None:
     """A convenience: an invalid line is skipped, and plots lack a point."""
-    telemetry = Telemetry(CHAIN.manifest.founder, Metrics(version="1"))
+    telemetry = Telemetry(CHAIN.manifest.founder)
     telemetry.keep_history(directory.history)
     for round_ in range(ROUNDS):
         telemetry.applied(
@@ -227,7 +226,7 @@ def test_the_history(directory: SwarmDir) -> None:
             attendance=RoundAttendance("counted"),
         )
     for _ in flips(directory.history, "history"):
-        again = Telemetry(CHAIN.manifest.founder, Metrics(version="1"))
+        again = Telemetry(CHAIN.manifest.founder)
         again.keep_history(directory.history)
         for round_ in range(ROUNDS):
             again.applied(
@@ -246,7 +245,7 @@ def test_the_history(directory: SwarmDir) -> None:
 )
 def test_a_history_with_numbers_that_are_none(directory: SwarmDir, line: bytes) -> None:
     directory.history.write_bytes(line + b"\n")
-    Telemetry(CHAIN.manifest.founder, Metrics(version="1")).keep_history(directory.history)
+    Telemetry(CHAIN.manifest.founder).keep_history(directory.history)
 
 
 def test_what_is_final(tmp_path: Path) -> None:

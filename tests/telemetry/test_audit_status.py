@@ -12,7 +12,6 @@ from distro_node.node.telemetry.audit_messages import is_trouble, own_audits_tex
 from distro_node.node.telemetry.audit_status import LeftOut
 from distro_node.node.telemetry.health import verdict
 from distro_node.node.telemetry.messages import event_sentence
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.status import Status
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.audit import counts, reputation_events
@@ -152,10 +151,8 @@ def test_every_change_is_a_whole_sentence() -> None:
 
 
 def test_an_event_says_what_became_of_somebody() -> None:
-    telemetry = Telemetry(identity(0).peer, Metrics(version="1"))
+    telemetry = Telemetry(identity(0).peer)
     telemetry.event("votes_lost", 31, identity(0).peer, "contradicted")
     (event,) = telemetry.events
     assert event.kind == "votes_lost"
-    assert event.text == (
-        "this node has no votes any more: others contradict what it says of their work"
-    )
+    assert event.text == ("this node has no votes any more: re-audits contradict its audits")

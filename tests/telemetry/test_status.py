@@ -61,6 +61,8 @@ def test_a_bootstrap_peer_is_told_from_a_node() -> None:
         peer=B,
         started=1.0,
         swarms=2,
+        reservations=3,
+        circuits=1,
         observes=None,
         dashboard=None,
         line=TRAINING.line,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from distro_node.node.session.attendance import attendance_of
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import OwnUpdate, Telemetry
+from scraping import sample, told_by
 from simulation.chain import Chain
 from simulation.swarm import identity
 
@@ -18,7 +18,7 @@ ME = identity(0).peer
 
 
 def new_telemetry(history: Path) -> Telemetry:
-    telemetry = Telemetry(ME, Metrics(version="test"))
+    telemetry = Telemetry(ME)
     telemetry.keep_history(history)
     return telemetry
 
@@ -131,8 +131,9 @@ def test_the_speed_is_over_all_the_time_of_the_last_rounds(history: Path, chain:
     assert trainer.tokens_per_second == 500.0
     assert trainer.flops_per_second == 12_000.0
     assert trainer.utilisation == 0.5
-    registry = telemetry.metrics.registry
-    assert registry.get_sample_value("distro_model_flops_utilisation") == 0.5
+    assert sample(told_by(telemetry), "model_flops_utilisation") == 0.5
+    assert sample(told_by(telemetry), "update_bytes") == 100
+    assert sample(told_by(telemetry), "tokens_per_second", scope="swarm") == 1000
 
     telemetry.recent.reached_flops = None
     assert telemetry.status().trainer.utilisation is None

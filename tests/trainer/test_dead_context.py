@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import trio
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.client import TrainerSpec
 from distro_node.node.training.supervisor import TrainerSupervisor
@@ -28,7 +27,7 @@ class Member:
 
     def __init__(self, root: Path) -> None:
         self.manifest, self.initial = make_manifest(root / "blobs")
-        self.telemetry = Telemetry(identity(0).peer, Metrics(version="test"))
+        self.telemetry = Telemetry(identity(0).peer)
         self.applied_rounds: list[int] = []
         self.done = trio.Event()
         snapshots: Any = self

@@ -15,7 +15,6 @@ import trio
 from distro_node.crypto.hashing import content_id
 from distro_node.node.errors import ExitCode, UserError, leaves
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.answers import Judgement
 from distro_node.node.training.client import (
@@ -179,7 +178,7 @@ class FakeSupervisor:
         self.here = True
         """Whether the data of audited samples is here."""
         self.looks_fail = False
-        self.telemetry = Telemetry(identity(0).peer, Metrics(version="test"))
+        self.telemetry = Telemetry(identity(0).peer)
         self.trained_on: dict[int, int] = {}
         self.trained_samples: list[object] = []
         self.stopped = False
@@ -526,10 +525,7 @@ async def test_waiting_is_counted(
         await loaded.wait()
         await trio.sleep(7.0)
         shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 1))
-    registry = shop.telemetry.metrics.registry
-    assert registry.get_sample_value("distro_trainer_idle_seconds_total") == pytest.approx(
-        7.0, abs=0.1
-    )
+    assert shop.telemetry.counts.idle_seconds == pytest.approx(7.0, abs=0.1)
 
 
 async def test_data_that_the_disk_has_lost_is_waited_for_and_the_trainer_lives(
@@ -556,7 +552,7 @@ async def test_data_that_the_disk_has_lost_is_waited_for_and_the_trainer_lives(
             await trio.sleep(0.1)
         shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 1))
     assert asked >= 13
-    assert shop.telemetry.trainer_restarts == 0
+    assert shop.telemetry.counts.events["trainer"] == 0
 
 
 async def test_a_measured_loss_is_never_of_a_round_behind_the_runs_last(

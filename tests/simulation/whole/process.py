@@ -19,7 +19,6 @@ from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.session.session import SwarmSession
 from distro_node.node.settings import DaemonSettings
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.member.effects import Note
 from simulation.keys import identity
@@ -172,7 +171,7 @@ class Machine:
             screen=False,
             evaluate_every=10,
         )
-        telemetry = Telemetry(self.peer, Metrics(version="simulated"))
+        telemetry = Telemetry(self.peer)
         world: Any = network
         self.stay = SwarmSession(
             settings, data, self.identity, world, telemetry, self.workshop.start
