@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from distro_node.node.trainer.audit_score import changes, look
+from distro_node.node.trainer.audit_score import changes, score_update
 from distro_node.protocol.codec.update import DecodedUpdate
 from federation import DELTA, SEQUENCE, Federation, Results, Text, Way, texts
 from training import windows
@@ -89,7 +89,7 @@ def score(
     share, optimizer = made.way.sequences, made.optimizers[ATTACKER]
     found = changes([gradient], usual, share, made.layout, made.spec, optimizer)
     seen = [table for (table,) in found]
-    return look(update, seen).score
+    return score_update(update, seen).score
 
 
 def auc(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:

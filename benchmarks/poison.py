@@ -42,7 +42,7 @@ import torch
 from defaults import OPTIMIZERS
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.trainer.audit_score import changes, look
+from distro_node.node.trainer.audit_score import changes, score_update
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.protocol.audit.disputes import REAUDIT_ROUNDS
@@ -361,7 +361,7 @@ class Poisoning:
         worker = self._workers[reauditor]
         with torch.no_grad():
             seen = changes([dealt], own, share, self._layout, self._spec, worker)
-            return look(past.updates[peer], (table for (table,) in seen)).thousandths
+            return score_update(past.updates[peer], (table for (table,) in seen)).thousandths
 
     def _named(self, number: int, updates: dict[PeerId, Update]) -> Collection[PeerId]:
         """Return the members whose update the round's record names."""

@@ -64,7 +64,7 @@ def changes(
         yield found
 
 
-def look(update: DecodedUpdate, seen: Iterable[torch.Tensor]) -> SignSums:
+def score_update(update: DecodedUpdate, seen: Iterable[torch.Tensor]) -> SignSums:
     """Return how well an update agrees with what an assigned sequence changes."""
     return compared(update, at_positions(update, seen))
 

@@ -187,7 +187,7 @@ class TrainingSession:
 
         Without samples, or if none has a target, the update comes from the momentum alone, and the
         loss is 0 over 0 tokens. A gradient that is not finite is left out, since it would stay in
-        the momentum for ever. With `looks`, a call of `look` may follow before the parameters
+        the momentum for ever. With `audits`, a call of `audit` may follow before the parameters
         change.
         """
         self._need_parameters()
@@ -208,7 +208,7 @@ class TrainingSession:
         self._clear_gradients()
         return made
 
-    def look(self, round_number: int, dealt: AssignedSample) -> bool:
+    def audit(self, round_number: int, dealt: AssignedSample) -> bool:
         """Compute a sample that was assigned to another member in the round just trained, and keep
         the changes it makes for `judge`. Return False if there is nothing to compare it with:
         `train` computed nothing, or was called without `looks`, or the parameters have changed."""

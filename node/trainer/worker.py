@@ -242,7 +242,7 @@ class Worker:
 
     def _look(self, round_number: int, sample: int, share: int) -> float | None:
         started = time.perf_counter()
-        looked = self._opened.look(round_number, AssignedSample(sample, share))
+        looked = self._opened.audit(round_number, AssignedSample(sample, share))
         return time.perf_counter() - started if looked else None
 
     def _judge(self, round_number: int, body: bytes) -> dict[str, Any] | None:

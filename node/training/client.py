@@ -168,14 +168,14 @@ class TrainerClient:
         """Compute a gradient over these samples, and take the round's update from the momentum.
 
         Without samples the update comes from the momentum alone, with the loss 0 over 0 tokens. The
-        update stays pending until `apply` settles the round. With `looks`, a call of `look` may
+        update stays pending until `apply` settles the round. With `audits`, a call of `audit` may
         follow.
         """
         return TrainedUpdate(
             **await self._call("train", round_number=round, samples=list(samples), audits=audits)
         )
 
-    async def look(self, round: int, sample: int, share: int) -> float | None:
+    async def audit(self, round: int, sample: int, share: int) -> float | None:
         """Compute, for `judge`, the gradient of a sample that was assigned to another member in the
         round just trained; `share` is the number of samples assigned to that member. Return the
         seconds it took; None if there was nothing to compare it with, or too little memory."""

@@ -180,7 +180,7 @@ class ReauditWorker:
         began, usable, done = len(hears.ledger()), False, False
         async with trio.open_nursery() as nursery:
 
-            async def look() -> None:
+            async def reaudit() -> None:
                 nonlocal usable, done
                 scores, usable = await self._reaudit_or_log(replayed, effect, hears.ledger())
                 done = True
@@ -189,7 +189,7 @@ class ReauditWorker:
                     hears.looked(ReauditDone(effect.first, scores))
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(look)
+            nursery.start_soon(reaudit)
             with trio.move_on_after(_LONGEST_SECONDS):
                 while _is_open(effect.first, hears.ledger()):  # noqa: ASYNC110 - ends by itself
                     await trio.sleep(_WATCH_SECONDS)

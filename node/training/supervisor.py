@@ -330,7 +330,7 @@ class TrainerSupervisor:
         if not audit_data.has((sample,)):
             return
         try:
-            seconds = await trainer.look(effect.round, sample, effect.audit_share)
+            seconds = await trainer.audit(effect.round, sample, effect.audit_share)
         except TrainerFailed as failure:
             _log.info("no audit in round %d: %s", effect.round, failure)
             return

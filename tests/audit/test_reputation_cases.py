@@ -25,7 +25,7 @@ from distro_node.protocol.audit.verdict import (
     ScoreBaseline,
 )
 
-# Private here: `_states`, `_looked`: what is kept is counted.
+# Private here: `_states`, `_audited`: what is kept is counted.
 
 GOOD, LOW = 15_000, 500
 PEERS = [PeerId(content_id(b"member %d" % number)) for number in range(12)]

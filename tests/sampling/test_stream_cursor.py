@@ -16,7 +16,7 @@ from seeds import seeds
 from simulation.chain import Chain
 from simulation.swarm import identity
 
-# Private here: `_deals`: which objects are kept is not visible otherwise.
+# Private here: `_cursors`: which objects are kept is not visible otherwise.
 
 EVERYBODY = [identity(index).peer for index in range(40)]
 

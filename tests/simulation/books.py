@@ -32,7 +32,7 @@ from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.messages import Record, RecordId
 from simulation.scores import Scores
 
-# Private here: `_states`, `_looked`: every field of an account is compared.
+# Private here: `_states`, `_audited`: every field of an account is compared.
 
 IDLE_ROUNDS = FRESH + OPEN
 """An audit is recorded within `FRESH` rounds of the audited one and settled within `OPEN` more. A member

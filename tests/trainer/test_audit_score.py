@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from distro_node.node.trainer.audit_score import at_positions, changes, coefficients, look
+from distro_node.node.trainer.audit_score import at_positions, changes, coefficients, score_update
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
 from distro_node.protocol.audit.sequential_test import PassTest
@@ -82,9 +82,9 @@ def test_what_is_missing_or_not_finite_says_nothing() -> None:
     assert found[-1].any()
     own = random_gradients(2)
     seen = alone(changes([gradients], own, 3, LAYOUT, spec, auditor))
-    assert look(update, seen).squares > 0
+    assert score_update(update, seen).squares > 0
     nothing = alone(changes([[None] * 4], [None] * 4, 3, LAYOUT, spec, auditor))
-    assert look(update, nothing).score == 0
+    assert score_update(update, nothing).score == 0
     # Two at once give the same results as each alone.
     both = list(changes([random_gradients(3), gradients], own, 3, LAYOUT, spec, auditor))
     for one, (_, other) in zip(seen, both, strict=True):
@@ -192,7 +192,7 @@ def test_honest_work_is_told_from_other_work() -> None:
             ]
             for name, update in said.items():
                 for seen in sights:
-                    scores.setdefault(name, []).append(look(update, seen).score)
+                    scores.setdefault(name, []).append(score_update(update, seen).score)
         apply_step(swarm.parameters, swarm.layout, updates, 2e-3, 0.0)
     bound = passing(baseline_score([[round(1000 * score) for score in scores["honest"]]]))
     test = PassTest(

@@ -87,12 +87,12 @@ async def test_a_whole_life(tmp_path: Path) -> None:
             nursery.start_soon(trainer.evaluate, 10)
             for update in (stored, ContentId(bytes(32))):
                 nursery.start_soon(trainer.expect, ExpectedUpdate(1, update))
-        assert twin.look(1, AssignedSample(sample=7, share=4))
-        seconds = await trainer.look(1, 7, 4)
+        assert twin.audit(1, AssignedSample(sample=7, share=4))
+        seconds = await trainer.audit(1, 7, 4)
         assert seconds is not None
         assert seconds > 0
         # The result is given only once.
-        assert await trainer.look(1, 7, 4) is None
+        assert await trainer.audit(1, 7, 4) is None
         again = await trainer.run_reaudit(1, other, [5, 6], [9], 1)
         judged = await trainer.judge(1, other)
         assert judged == twin.judge(1, other)

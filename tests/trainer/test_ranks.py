@@ -109,7 +109,7 @@ def test_ranks_look_as_one(tmp_path: Path, size: int) -> None:
         body = alone.train(round_, range(5), audits=True).body
         found, *_ = together.call("train", round_, range(5), audits=True)
         assert same_signs(alone, found.body, body) > 0.99
-        assert alone.look(round_, look)
+        assert alone.audit(round_, look)
         assert together.call("audit", round_, look) == [True] * size
         expected = alone.judge(round_, body)
         found, *others = together.call("judge", round_, body)

@@ -481,9 +481,9 @@ def test_a_look_changes_nothing_and_tells_honest_work(
         made = auditor.train(round_number, own, audits=True)
         assert made.body == other.train(round_number, own, audits=True).body
         assert made.body == twin.train(round_number, own).body
-        assert auditor.look(round_number, look)
-        assert other.look(round_number, look)
-        assert not twin.look(round_number, look)
+        assert auditor.audit(round_number, look)
+        assert other.audit(round_number, look)
+        assert not twin.audit(round_number, look)
         bodies = {
             "honest": honest.train(round_number, range(dealt, dealt + 3)).body,
             # It has the same assignment, and trains on the samples it has at hand.
@@ -534,7 +534,7 @@ def test_who_computes_beginnings_alone_agrees_with_them_better_than_with_the_who
         others = []
         for auditor, name in zip(checkers, ("honest", "half"), strict=True):
             others.append(auditor.train(round_number, own, audits=True).body)
-            assert auditor.look(round_number, AssignedSample(sample=dealt, share=3))
+            assert auditor.audit(round_number, AssignedSample(sample=dealt, share=3))
             found = auditor.judge(round_number, bodies[name])
             assert found is not None
             assert found.beginning is not None
@@ -551,7 +551,7 @@ def test_looks_of_the_two_latest_rounds_are_kept(tmp_path: Path) -> None:
     body = session.train(1, [1, 2], audits=True).body
     for round_ in (2, 3, 4):
         session.train(round_, [round_], audits=True)
-        assert session.look(round_, AssignedSample(sample=9, share=2))
+        assert session.audit(round_, AssignedSample(sample=9, share=2))
     assert session.judge(2, body) is None
     assert session.judge(3, body) is not None
     with pytest.raises(TrainerFailed, match="does not decode"):
@@ -566,21 +566,21 @@ def test_there_is_no_look_without_something_to_hold_it_against(
     session = make_session(tmp_path)
     body = session.train(1, [], audits=True).body
     look = AssignedSample(sample=5, share=3)
-    assert not session.look(1, look)
+    assert not session.audit(1, look)
     # Without an audit; of another round; on other parameters; without memory.
     session.train(2, [1])
-    assert not session.look(2, look)
+    assert not session.audit(2, look)
     session.train(3, [1], audits=True)
-    assert not session.look(2, look)
+    assert not session.audit(2, look)
     session.train(4, [1], audits=True)
     session.apply(4, [body], RATE, False)
-    assert not session.look(4, look)
+    assert not session.audit(4, look)
     checked = dataclasses.replace(session.manifest, audits=AuditsSpec())
     wanted = Workload.of(checked).audit_bytes
     for number, free in ((5, wanted - 1), (6, wanted)):
         monkeypatch.setattr(session_module, "free_bytes", lambda device, free=free: free)
         session.train(number, [1], audits=True)
-        assert session.look(number, look) == (free == wanted)
+        assert session.audit(number, look) == (free == wanted)
 
 
 def test_who_has_no_second_moment_learns_one_to_look_again(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class FakeTrainer:
         self._shop.trained_samples.append(samples)
         return TrainedUpdate(b"", 0.0, 0, 1, 0.0, 0.0)
 
-    async def look(self, round_: int, sample: int, share: int) -> float | None:
+    async def audit(self, round_: int, sample: int, share: int) -> float | None:
         if self._shop.looks_fail:
             raise TrainerFailed("missing_data", "a chunk is damaged")
         self._shop.did.append(f"look {round_}: {sample} of {share}")

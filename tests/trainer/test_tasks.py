@@ -201,7 +201,7 @@ def test_a_sample_in_which_one_thing_is_learned_has_no_beginning(tmp_path: Path)
     assert session.gradient(1, [0])[1] == 1
     assert session.gradient(1, [0], beginning=True) == (0.0, 0)
     session.train(1, [1], audits=True)
-    assert session.look(1, AssignedSample(sample=0, share=2))
+    assert session.audit(1, AssignedSample(sample=0, share=2))
     found = session.judge(1, opened((manifest, chunks), tmp_path).train(1, [0]).body)
     assert found is not None
     assert found.beginning is None
@@ -368,7 +368,7 @@ def test_a_look_needs_no_beginnings(tmp_path: Path, package: Path) -> None:
     session = opened((manifest, chunks), tmp_path)
     assert not isinstance(session.task, HasBeginnings)
     body = session.train(1, [1], audits=True).body
-    assert session.look(1, AssignedSample(sample=0, share=2))
+    assert session.audit(1, AssignedSample(sample=0, share=2))
     found = session.judge(1, body)
     assert found is not None
     assert found.beginning is None

@@ -245,7 +245,7 @@ class Toy:
         await self._take(self._seconds_for(samples))
         return self._trained(round, samples)
 
-    async def look(self, round: int, sample: int, share: int) -> float | None:
+    async def audit(self, round: int, sample: int, share: int) -> float | None:
         seconds = self._seconds_for((sample,) * LOOK_SEQUENCES)
         await self._take(seconds)
         self._looked = {old: seen for old, seen in self._looked.items() if old == round - 1}
