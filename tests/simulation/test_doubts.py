@@ -51,5 +51,6 @@ def test_who_went_on_alone_is_followed_in_the_end(monkeypatch: pytest.MonkeyPatc
     swarm.network.mend()
     swarm.heals()
     target = nodes[0].member.round
-    swarm.run_until(lambda: all(node.member.round >= target for node in nodes), 300)
+    # It takes 255 to 500 seconds, by who is drawn to lead: by the name of the swarm.
+    swarm.run_until(lambda: all(node.member.round >= target for node in nodes), 600)
     assert len({node.member.ledger.parent(target) for node in nodes}) == 1
