@@ -41,7 +41,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 
 # Files that take minutes, the longest first: the run waits for any that starts last.
-_LONG = ("e2e/test_swarm.py", "demo/test_demo_run.py", "e2e/test_mistakes.py", "e2e/test_kills.py")
+_LONG = (
+    *("e2e/test_swarm.py", "demo/test_demo_run.py", "e2e/test_dashboard.py"),
+    *("e2e/test_checked_work.py", "e2e/test_mistakes.py", "e2e/test_kills.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,9 @@ import pytest
 from e2e.program import wait_for
 from e2e.support import Swarm, check_agreement
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+# `make test` has each part of it: tests/energy/test_manager.py, tests/energy/test_pause_poller.py and
+# tests/cli/test_energy_options.py; and a pause of a real node in `test_swarm`.
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 
 def test_a_dear_hour_is_left_to_others(tmp_path: Path) -> None:
