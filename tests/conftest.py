@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -64,10 +66,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(3000))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _preloaded_trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with preloaded(tmp_path_factory.mktemp("preloaded")):
-        yield
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the process that trainers are copied from; parallel workers share the controller's."""
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        started = ExitStack()
+        folder = started.enter_context(TemporaryDirectory(prefix="preloaded-"))
+        started.enter_context(preloaded(Path(folder)))
+        config.add_cleanup(started.close)
 
 
 @pytest.fixture
