@@ -62,7 +62,7 @@ sequences = {sequences}
 overlap = {overlap}
 start_members = {start_members}
 snapshot_interval = {snapshot_interval}
-min_seconds = 0.5
+min_seconds = {min_seconds}
 collect_min_seconds = 5.0
 slot_min_seconds = 2.0
 lease_min_seconds = {lease_seconds}
@@ -262,6 +262,7 @@ class Swarm:
         top_k: int = 8,
         sequences: int = 12,
         overlap: bool = False,
+        min_seconds: float = 0.5,
         total_rounds: int = 100_000,
         tables: str = "",
         places: Mapping[str, Place] | None = None,
@@ -286,6 +287,7 @@ class Swarm:
                 top_k=top_k,
                 sequences=sequences,
                 overlap=str(overlap).lower(),
+                min_seconds=min_seconds,
                 total_rounds=total_rounds,
             )
             + tables

@@ -26,7 +26,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
-    with Swarm(tmp_path_factory.mktemp("mistakes"), snapshot_interval=3) as swarm:
+    # Its founder is alone for most of the time, and would use a core.
+    root = tmp_path_factory.mktemp("mistakes")
+    with Swarm(root, snapshot_interval=3, min_seconds=1.5) as swarm:
         swarm.create()
         yield swarm
 
