@@ -71,23 +71,6 @@ def nodes(swarm: Swarm) -> list[Node]:
     return found
 
 
-def test_they_learn_together_what_each_has_alone(swarm: Swarm, nodes: list[Node]) -> None:
-    founder = nodes[0]
-    assert swarm.manifest.data.private is not None
-    assert swarm.manifest.data.shards == ()
-    losses = wait_for(
-        lambda: [line["heldout"] for line in founder.history() if "heldout" in line][5:],
-        "six measurements of the held-out loss",
-    )
-    first = next(line["heldout"] for line in founder.history() if "heldout" in line)
-    assert losses[-1] < first - 0.5
-    assert all(node.counted() for node in nodes)
-    # Members with entirely different texts contradict each other: none is left out for it.
-    for node in nodes:
-        assert re.search(r"^distro_updates_filtered_total 0", node.metrics(), re.MULTILINE)
-    check_agreement(nodes)
-
-
 def test_nothing_of_it_is_in_what_is_served(nodes: list[Node]) -> None:
     for node in nodes:
         own = PrivateFolder(node.directory.private)
@@ -156,4 +139,21 @@ def test_a_node_with_a_budget_says_what_is_spent_and_may_not_go_below(
         *("--device", "cpu", "--listen", "/ip4/127.0.0.1/tcp/0", "--epsilon", "0.0001"),
     )
     assert lower.wait() == ExitCode.PRIVACY
+    check_agreement(nodes)
+
+
+def test_they_learn_together_what_each_has_alone(swarm: Swarm, nodes: list[Node]) -> None:
+    founder = nodes[0]
+    assert swarm.manifest.data.private is not None
+    assert swarm.manifest.data.shards == ()
+    losses = wait_for(
+        lambda: [line["heldout"] for line in founder.history() if "heldout" in line][5:],
+        "six measurements of the held-out loss",
+    )
+    first = next(line["heldout"] for line in founder.history() if "heldout" in line)
+    assert losses[-1] < first - 0.5
+    assert all(node.counted() for node in nodes)
+    # Members with entirely different texts contradict each other: none is left out for it.
+    for node in nodes:
+        assert re.search(r"^distro_updates_filtered_total 0", node.metrics(), re.MULTILINE)
     check_agreement(nodes)
