@@ -40,11 +40,11 @@ def test_what_most_of_all_votes_say_is_so() -> None:
     assert outcome(all_, told(False, False), CHECKED) == "contradicted"
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(1, 6))))
-def test_the_order_is_of_no_account(order: tuple[int, ...]) -> None:
+def test_the_order_is_of_no_account() -> None:
     low = {1: True, 2: False, 3: True, 4: True, 5: False}
-    said = {PEERS[number]: low[number] for number in order}
-    assert outcome(called(1, 1, 1, 2, 2, 1), said, CHECKED) == "failed"
+    for order in itertools.permutations(low):
+        said = {PEERS[number]: low[number] for number in order}
+        assert outcome(called(1, 1, 1, 2, 2, 1), said, CHECKED) == "failed", order
 
 
 def test_the_checked_member_says_nothing_alone_whatever_its_votes() -> None:

@@ -38,11 +38,11 @@ PARAMETERS = 1000
 # The plan
 
 
-@pytest.mark.parametrize("rounds", [*range(MIN_ROUNDS, 100), 1000])
-def test_events_have_rounds_between_them(rounds: int) -> None:
-    plan = DemoPlan(nodes=4, rounds=rounds, victim=4)
-    points = [0, plan.kill_round, plan.join_round, plan.bootstrap_round, rounds]
-    assert points == sorted(set(points))
+def test_events_have_rounds_between_them() -> None:
+    for rounds in (*range(MIN_ROUNDS, 100), 1000):
+        plan = DemoPlan(nodes=4, rounds=rounds, victim=4)
+        points = [0, plan.kill_round, plan.join_round, plan.bootstrap_round, rounds]
+        assert points == sorted(set(points))
 
 
 @pytest.mark.parametrize("rounds", [MIN_ROUNDS, 12, 60, 1000])

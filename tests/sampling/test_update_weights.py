@@ -65,13 +65,13 @@ def test_what_is_said_follows_the_shares_alone() -> None:
             assert one < other or first >= second
 
 
-@pytest.mark.parametrize("members", range(4, 100))
-def test_fewer_than_a_third_who_claim_everything_say_less_than_the_others(members: int) -> None:
+def test_fewer_than_a_third_who_claim_everything_say_less_than_the_others() -> None:
     """This is the reason for `MOST`: with weight 3, two of seven members would outweigh the others."""
-    liars = (members - 1) // 3
-    shares = {PeerId(n.to_bytes(32, "big")): 10**6 if n < liars else 1 for n in range(members)}
-    counts = [*by_share(shares).values()]
-    assert sum(counts[:liars]) == 2 * liars < sum(counts[liars:]) == members - liars
+    for members in range(4, 100):
+        liars = (members - 1) // 3
+        shares = {PeerId(n.to_bytes(32, "big")): 10**6 if n < liars else 1 for n in range(members)}
+        counts = [*by_share(shares).values()]
+        assert sum(counts[:liars]) == 2 * liars < sum(counts[liars:]) == members - liars
 
 
 def chain_of(say: UpdateWeightRule, rounds: int = 40) -> Chain:
