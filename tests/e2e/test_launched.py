@@ -58,7 +58,13 @@ def is_first(process: psutil.Process) -> bool:
     return "--requests" in " ".join(process.cmdline())
 
 
-def test_a_cluster_is_one_member(tmp_path: Path) -> None:
+# The death of another rank than the node's own: tests/trainer/test_processes.py.
+@pytest.mark.parametrize(
+    "deaths",
+    [(True,), pytest.param((True, False), marks=pytest.mark.soak)],
+    ids=["the node's own", "each"],
+)
+def test_a_cluster_is_one_member(tmp_path: Path, deaths: tuple[bool, ...]) -> None:
     prefix = launcher(free_port())
     places: dict[str, Place] = {name: Place(prefix) for name in ("cluster", "second-machine")}
     with Swarm(tmp_path / "swarm", start_members=2, places=places) as swarm:
@@ -73,13 +79,13 @@ def test_a_cluster_is_one_member(tmp_path: Path) -> None:
 
         # If any of the trainer's processes dies, it restarts together with the others; the node stays.
         node = cluster.told().node
-        for of_the_node in (True, False):
+        for of_the_node in deaths:
             (rank,) = [each for each in ranks(launchers) if is_first(each) == of_the_node]
             rank.kill()
             killed = founder.round
             wait_for(lambda k=killed: cluster.counted(k + 2), "the cluster to contribute again")
         assert cluster.told().node.started == node.started
-        assert len(cluster.events("trainer")) == 2
+        assert len(cluster.events("trainer")) == len(deaths)
         check_agreement([founder, cluster])
         assert not founder.events("mismatch")
 

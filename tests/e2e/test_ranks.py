@@ -10,9 +10,11 @@ import pytest
 from e2e.program import wait_for
 from e2e.support import Swarm, check_agreement, wait_for_round
 
+# `make test` has a node of two devices in `test_launched`, and the death of a rank in
+# tests/trainer/test_processes.py.
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.skipif(sys.platform != "linux", reason="several devices in one node need Linux"),
 ]
 

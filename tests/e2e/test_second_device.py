@@ -15,9 +15,11 @@ from e2e.support import Node, Place, Swarm, check_agreement, wait_for_round
 from trainer.faulty_trainer import FAULTS
 from trainer.test_vulkan import vulkan_is_here
 
+# `make test` has it without nodes: tests/trainer/test_vulkan.py, and tests/test_effect_runner.py for
+# parameters that differ three times in a row.
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.skipif(not vulkan_is_here(), reason="needs torchvulkan and a Vulkan driver"),
 ]
 
@@ -42,8 +44,6 @@ def started(swarm: Swarm, name: str) -> Node:
     return node
 
 
-# Without nodes: tests/trainer/test_vulkan.py, and tests/test_effect_runner.py for the three in a row.
-@pytest.mark.soak
 def test_a_device_that_rounds_twice_as_once_never_takes_part(swarm: Swarm) -> None:
     fused = started(swarm, "fused")
     fused.program.refused_with(
@@ -64,7 +64,6 @@ def test_a_node_on_vulkan_and_one_on_the_cpu_agree_in_every_round(swarm: Swarm) 
     assert not on_cpu.events("mismatch")
 
 
-@pytest.mark.soak
 def test_a_device_that_errs_later_is_told_and_ends_its_node(swarm: Swarm) -> None:
     founder, worn = swarm.node("founder"), swarm.node("worn")
     worn.start("--device", "vulkan:0").refused_with(
