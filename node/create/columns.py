@@ -15,15 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..storage.data_dir import size_text
 from ..util.first_line import first_line
 from .formats import BadFile, needs
-from .rows import BadRow, RepeatedKeys, Rows
+from .parquet_pages import largest_pages
+from .rows import MAX_ROW_BYTES, BadRow, RepeatedKeys, Rows, too_long
+from .working_memory import memory_shortage
 
 DEFAULT_COLUMN = "text"
 
 # Rows may be books: a batch in memory has about this many bytes, and at most this many rows.
 _BYTES_AT_ONCE = 4 << 20
 _ROWS_AT_ONCE = 64
+# Rows that are only numbers of entries of a dictionary, which each batch has whole.
+_CODED_ROWS_AT_ONCE = 1 << 16
+# Memory for a page, for what the library notes of it and for the values taken from it; and for a
+# dictionary that becomes a column's.
+_TIMES_A_PAGE = 3
+_TIMES_A_DICTIONARY = 4
 _SHOWN_COLUMNS = 12
 
 
@@ -148,20 +157,32 @@ class ParquetFile:
             # Without reading ahead: whole row groups would be in memory.
             self._file = pyarrow.parquet.ParquetFile(self._mapped.source, pre_buffer=False)
             schema = self._file.schema_arrow
-            self.count = self._file.metadata.num_rows
-            self._at_once = _rows_at_once(self._file.metadata)
+            metadata = self._file.metadata
+            self.count = metadata.num_rows
         except (self._arrow.ArrowException, OSError, ValueError) as error:
             raise _broken("Parquet", error) from None
         columns.require(schema.names)
         _check_types(self._arrow, schema, columns)
+        self._names = columns.there(schema.names)
+        kinds = [schema.field(name).type for name in self._names]
+        coded = [self._arrow.types.is_dictionary(kind) for kind in kinds]
+        self._at_once = _CODED_ROWS_AT_ONCE if all(coded) else _rows_at_once(metadata)
+        pages = self._mapped.largest_pages(metadata, self._names)
+        times = _TIMES_A_DICTIONARY if any(coded) else _TIMES_A_PAGE
+        if (shortage := memory_shortage(pages * times)) is not None:
+            raise BadFile(
+                f"has pages of {size_text(pages)}; a page must be unpacked whole, and that {shortage}",
+                "write it again with smaller pages, such as by pyarrow.parquet.write_table with "
+                "use_dictionary=False and write_batch_size=16",
+            )
 
     def rows(self) -> Rows:
         """Yield numbered rows, from 1 on."""
-        names = self._columns.there(self._file.schema_arrow.names)
+        names = self._names
         try:
             batches = self._file.iter_batches(self._at_once, columns=names, use_threads=False)
             yield from self._mapped.intact(
-                _numbered(self._mapped.released(batches), names, self._columns.nested)
+                _numbered(self._mapped.released(batches), names, self._columns)
             )
         except (self._arrow.ArrowException, OSError) as error:
             raise _broken("Parquet", error) from None
@@ -175,23 +196,31 @@ class ArrowFile:
         self._columns = columns
         try:
             self._mapped = _MappedFile(self._arrow, path)
-            source = self._mapped.source
-            try:
-                self._reader = self._arrow.ipc.open_stream(source)
-            except self._arrow.ArrowInvalid:
-                source.seek(0)
-                self._reader = self._arrow.ipc.open_file(source)
+            schema = self._open().schema
         except (self._arrow.ArrowException, OSError, ValueError) as error:
             raise _broken("Arrow", error) from None
-        columns.require(self._reader.schema.names)
-        _check_types(self._arrow, self._reader.schema, columns)
+        columns.require(schema.names)
+        _check_types(self._arrow, schema, columns)
+        # Packed columns that are not read need not be unpacked.
+        self._names = columns.there(schema.names)
+        self._reader = self._open([schema.names.index(name) for name in self._names])
+
+    def _open(self, fields: list[int] | None = None) -> Any:
+        """Return the library's reader of these fields, or of all."""
+        source, ipc = self._mapped.source, self._arrow.ipc
+        options = ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+        source.seek(0)
+        try:
+            return ipc.open_stream(source, options=options)
+        except self._arrow.ArrowInvalid:
+            source.seek(0)
+            return ipc.open_file(source, options=options)
 
     def rows(self) -> Rows:
         """Yield numbered rows, from 1 on."""
-        names = self._columns.there(self._reader.schema.names)
         try:
-            pieces = self._mapped.released(self._pieces(names))
-            yield from self._mapped.intact(_numbered(pieces, names, self._columns.nested))
+            pieces = self._mapped.released(self._pieces(self._names))
+            yield from self._mapped.intact(_numbered(pieces, self._names, self._columns))
         except (self._arrow.ArrowException, OSError) as error:
             raise _broken("Arrow", error) from None
 
@@ -217,6 +246,10 @@ class _MappedFile:
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.source = arrow.BufferReader(arrow.py_buffer(self._map))
+
+    def largest_pages(self, metadata: Any, names: list[str]) -> int:
+        """Return the size of the largest pages of these columns, as of a Parquet file."""
+        return largest_pages(self._map, metadata, names)
 
     def intact(self, rows: Rows) -> Rows:
         """Yield the rows as long as the file keeps its length. Raises `BadFile` if it does not: the
@@ -281,14 +314,31 @@ def hub_rows(address: str, split: str | None, columns: Columns, config: str | No
         ) from None
 
 
-def _numbered(batches: Iterator[Any], names: list[str], nested: bool) -> Rows:
+def _numbered(batches: Iterator[Any], names: list[str], columns: Columns) -> Rows:
     number = 0
     for batch in batches:
+        # Images have a limit of their own.
+        large = not columns.images and batch.nbytes > MAX_ROW_BYTES
         # Cell by cell: converted to Python, text takes several times as many bytes.
-        for cells in zip(*(batch.column(name) for name in names), strict=True):
+        for index, cells in enumerate(zip(*(batch.column(name) for name in names), strict=True)):
             number += 1
+            if large and _row_bytes(batch, index) > MAX_ROW_BYTES:
+                yield number, too_long()
+                continue
             row = {name: cell.as_py() for name, cell in zip(names, cells, strict=True)}
-            yield number, _filled_alone(row) if nested else row
+            yield number, _filled_alone(row) if columns.nested else row
+
+
+def _row_bytes(batch: Any, index: int) -> int:
+    """Return how many bytes a row has; of a dictionary's entries the one that it names."""
+    size = 0
+    for column in batch.columns:
+        if hasattr(column, "dictionary"):
+            entry = column.indices[index].as_py()
+            size += 0 if entry is None else column.dictionary.slice(entry, 1).nbytes
+        else:
+            size += column.slice(index, 1).nbytes
+    return size
 
 
 def _filled_alone(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal
 
 from ..errors import ExitCode, UserError
+from .working_memory import memory_shortage, unpacking_limit
 
 Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "tokens", "image"]
 
@@ -54,7 +55,10 @@ _COMPRESSED = frozenset({*_MAGIC, ".parquet"})
 # `zstd --long=31`, used for dumps of forums, needs a window of 2 GB.
 _ZSTD_WINDOW = 1 << 31
 # Few bytes at a time: they may decompress to a thousand times as many, all held at once.
-_ZSTD_READ = 1 << 12
+_ZSTD_READ = 1 << 10
+# The longest header of a frame, which says how large the window is.
+_ZSTD_HEADER = 18
+_SMALLER_WINDOW = "unpack it first, or pack it again with a smaller window"
 # The control characters that texts contain: backspace, tab, line and page ends, escape.
 _TEXT_BYTES = frozenset({7, 8, 9, 10, 11, 12, 13, 27, *range(32, 127), *range(128, 256)})
 _SNIFFED_BYTES = 1 << 13
@@ -176,10 +180,27 @@ def _unpacked(raw: BinaryIO, kind: str | None) -> BinaryIO:
     elif kind == ".bz2":
         unpacked = bz2.BZ2File(raw)
     elif kind == ".xz":
+        _check_dictionary(raw)
         unpacked = lzma.LZMAFile(raw)  # noqa: SIM115  # closed with `raw`
     elif kind == ".zst":
         unpacked = io.BufferedReader(_Zstandard(raw), 1 << 18)
     return unpacked
+
+
+def _check_dictionary(raw: BinaryIO) -> None:
+    """Raise `BadFile` for an .xz file whose dictionary does not fit into memory."""
+    start = raw.read(_SNIFFED_BYTES)
+    raw.seek(0)
+    limit = unpacking_limit()
+    try:
+        lzma.LZMADecompressor(memlimit=limit).decompress(start, max_length=1)
+    except lzma.LZMAError as error:
+        # Of all errors, it alone says so, and not in an attribute.
+        if "Memory" in str(error):
+            raise BadFile(
+                f"needs more memory to unpack than the {limit / 1e6:.0f} MB that are free",
+                _SMALLER_WINDOW,
+            ) from None
 
 
 def _encoding(start: bytes) -> tuple[str | None, int]:
@@ -297,6 +318,9 @@ class _Zstandard(io.RawIOBase):
         parts = []
         while data:
             if self._frame is None:
+                if len(data) < _ZSTD_HEADER:
+                    data += self._raw.read(_ZSTD_HEADER - len(data))
+                self._check_window(data)
                 unpacker = self._library.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
                 self._frame = unpacker.decompressobj()
             try:
@@ -308,3 +332,13 @@ class _Zstandard(io.RawIOBase):
             data = self._frame.unused_data
             self._frame = None
         return b"".join(parts)
+
+    def _check_window(self, frame: bytes) -> None:
+        """Raise `BadFile` for a frame whose window does not fit into memory."""
+        try:
+            window = self._library.get_frame_parameters(frame).window_size
+        except self._library.ZstdError:
+            # Damaged, or none that has a window.
+            return
+        if (shortage := memory_shortage(window)) is not None:
+            raise BadFile(f"is packed with a window that {shortage}", _SMALLER_WINDOW)

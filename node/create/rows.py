@@ -18,9 +18,11 @@ from .formats import BadFile, TextStream
 
 # A whole book is a few megabytes. In memory a row's text takes up to four times its bytes, and
 # exists more than once while it is parsed.
-MAX_ROW_BYTES = 16 << 20
+MAX_ROW_BYTES = 8 << 20
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 2 << 20
+# What `surrogateescape` makes of bytes that are not UTF-8.
+_UNDECODED = re.compile("[\udc80-\udcff]")
 _BETWEEN = re.compile("[ \\t\\r\\n,\ufeff]*")
 
 
@@ -29,6 +31,11 @@ class BadRow:
     """The reason why a row cannot be used."""
 
     problem: str
+
+
+def too_long() -> BadRow:
+    """Return the reason for a row above `MAX_ROW_BYTES`."""
+    return BadRow(f"is longer than {MAX_ROW_BYTES >> 20} MB")
 
 
 class RepeatedKeys(dict[str, Any]):
@@ -45,7 +52,7 @@ def json_lines(stream: TextStream) -> Rows:
     """Yield the object in each line; empty lines are skipped."""
     for number, line in _lines(stream):
         if line is None:
-            yield number, BadRow(f"is longer than {MAX_ROW_BYTES >> 20} MB")
+            yield number, too_long()
         elif line.strip():
             row = _object(line)
             # In parts of a file lines may end with carriage returns alone, which JSON allows between
@@ -65,8 +72,8 @@ def json_values(stream: TextStream) -> Rows:
     text, data, line, ended = "", b"", 1, False
     opened = closed = False
     while not ended:
-        # An incomplete row is parsed again from its start, so the amount read grows each time.
-        read = stream.read(max(_READ_BYTES, len(text)))
+        # An incomplete row is parsed again from its start.
+        read = stream.read(_READ_BYTES)
         ended = not read
         # An incomplete character waits for its remaining bytes.
         more, data = _decoded(data + read, line)
@@ -86,8 +93,13 @@ def json_values(stream: TextStream) -> Rows:
             try:
                 value, end = decoder.raw_decode(text, at)
             except (ValueError, RecursionError) as error:
-                if len(text) - at > MAX_ROW_BYTES or _hopeless(error, len(text)):
+                if _hopeless(error, len(text)):
                     raise BadFile(f"line {line}: the JSON is broken here") from None
+                if len(text) - at > MAX_ROW_BYTES:
+                    raise BadFile(
+                        f"line {line}: a row is longer than {MAX_ROW_BYTES >> 20} MB, or the JSON is "
+                        "broken here"
+                    ) from None
                 break
             # A value that ends at the end of the text may continue in what is unread: 12 of 123.
             if end == len(text) and not (isinstance(value, dict) or ended):
@@ -260,4 +272,4 @@ def _table_fault(error: csv.Error) -> str:
 
 
 def _undecoded(cell: str) -> bool:
-    return not cell.isascii() and any("\udc80" <= character <= "\udcff" for character in cell)
+    return not cell.isascii() and _UNDECODED.search(cell) is not None

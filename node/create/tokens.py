@@ -25,7 +25,7 @@ TokenBytes = Literal[1, 2, 4]
 
 # Text that the library processes at once: its notes on each token, and on each byte while it splits
 # words, take some 30 to 60 times as much memory.
-_ENCODED_BYTES = 1 << 18
+_ENCODED_BYTES = 1 << 17
 
 # The end-of-document token of well-known tokenizers, for one that does not state it.
 _END_TOKENS = (

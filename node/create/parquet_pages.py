@@ -1,0 +1,132 @@
+"""The size of a Parquet file's pages, by their headers.
+
+A page is what the format compresses at once, so it is unpacked whole. The library does not give the
+headers, which are structures of Thrift's compact protocol before each page:
+https://github.com/apache/parquet-format (`PageHeader`).
+"""
+
+from __future__ import annotations
+
+from mmap import mmap
+from typing import Any
+
+_UNPACKED, _PACKED = 2, 3
+# Types of Thrift's compact protocol.
+_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = (
+    *(0, 1, 2, 3, 7, 8),
+    *(9, 10, 11, 12),
+)
+_INTEGERS = frozenset({4, 5, 6})
+_DEEPEST = 8
+
+
+def largest_pages(file: mmap, metadata: Any, names: list[str]) -> int:
+    """Return how many bytes the largest pages of these columns have together, unpacked.
+
+    `metadata` is the library's, of the `file`. A header that cannot be read ends its column chunk:
+    the library reports the damage when it reads it.
+    """
+    data = memoryview(file)
+    largest = dict.fromkeys(names, 0)
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            path = chunk.path_in_schema
+            ours = [each for each in names if f"{path}.".startswith(f"{each}.")]
+            name = max(ours, key=len, default=None)
+            # No page has more than its chunk, so few headers are read.
+            if name is not None and chunk.total_uncompressed_size > largest[name]:
+                largest[name] = max(largest[name], _largest_page(data, chunk))
+    return sum(largest.values())
+
+
+def _largest_page(data: memoryview, chunk: Any) -> int:
+    at, largest = chunk.data_page_offset, 0
+    if chunk.dictionary_page_offset is not None:
+        at = min(at, chunk.dictionary_page_offset)
+    end = min(at + chunk.total_compressed_size, len(data))
+    while 0 < at < end:
+        header = _Header(data[at:end])
+        try:
+            sizes = header.integers()
+        except (IndexError, ValueError):
+            break
+        largest = max(largest, sizes.get(_UNPACKED, 0))
+        packed = sizes.get(_PACKED, -1)
+        if packed < 0:
+            break
+        at += header.length + packed
+    return largest
+
+
+class _Header:
+    """Reader of one structure at the beginning of some bytes."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self.length = 0
+        """Bytes read so far."""
+
+    def integers(self, depth: int = 0) -> dict[int, int]:
+        """Return the structure's integers by their field. Raises `IndexError` and `ValueError`."""
+        if depth > _DEEPEST:
+            raise ValueError
+        found: dict[int, int] = {}
+        field = 0
+        while (first := self._byte()) & 0x0F != _STOP:
+            delta, kind = first >> 4, first & 0x0F
+            field = field + delta if delta else self._signed()
+            if kind in _INTEGERS:
+                found[field] = self._signed()
+            elif kind not in (_TRUE, _FALSE):
+                self._skip(kind, depth)
+        return found
+
+    def _skip(self, kind: int, depth: int) -> None:
+        if kind in _INTEGERS:
+            self._unsigned()
+        elif kind in (_TRUE, _FALSE, _BYTE):
+            # In lists, a boolean has a byte of its own.
+            self._byte()
+        elif kind == _DOUBLE:
+            self._pass(8)
+        elif kind == _BINARY:
+            self._pass(self._unsigned())
+        elif kind == _STRUCT:
+            self.integers(depth + 1)
+        elif kind in (_LIST, _SET):
+            first = self._byte()
+            count = self._unsigned() if first >> 4 == 0x0F else first >> 4
+            for _ in range(count):
+                self._skip(first & 0x0F, depth + 1)
+        elif kind == _MAP:
+            count = self._unsigned()
+            kinds = self._byte() if count else 0
+            for _ in range(count):
+                self._skip(kinds >> 4, depth + 1)
+                self._skip(kinds & 0x0F, depth + 1)
+        else:
+            raise ValueError
+
+    def _byte(self) -> int:
+        self.length += 1
+        return self._data[self.length - 1]
+
+    def _pass(self, count: int) -> None:
+        self.length += count
+        if self.length > len(self._data):
+            raise IndexError
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+            if shift > 63:
+                raise ValueError
+
+    def _signed(self) -> int:
+        value = self._unsigned()
+        return (value >> 1) ^ -(value & 1)
