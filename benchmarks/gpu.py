@@ -60,10 +60,10 @@ from distro_node.protocol.wire.manifest import (
     ScheduleSpec,
     Step,
 )
-from local_nodes import LocalNodes, timing_manifest, wait_for_round
 
-# The exact step's cases and small manifests are the tests' own.
+# The exact step's cases, small manifests and nodes are the tests' own.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from e2e.support import Swarm, check_agreement
 from trainer.exactness import SHAPES, layout_of, random_parameters, random_updates
 from trainer.support import make_manifest, store_byte_tokenizer, store_shard
 
@@ -429,22 +429,16 @@ def round_parts(report: Report) -> None:
 
 def swarm(report: Report) -> None:
     """Run two real nodes on loopback, one on the CPU and one on the device."""
-    config = {**TINY.config, "vocab_size": 256}
-    manifest = timing_manifest(
-        "two devices", config, sequence=TINY.sequence, sequences=8, members=2, max_share=0.5
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        nodes = LocalNodes(Path(folder) / "swarm", manifest, 2, ("cpu", str(report.device)))
-        with nodes.running() as programs:
-            wait_for_round(nodes.history(0), 12, programs)
-            wait_for_round(nodes.history(1), 12, programs)
-            here, there = (nodes.history(number) for number in (0, 1))
-            for history in (here, there):
-                history.update()
-        common = [r for r, facts in here.rounds.items() if "fingerprint" in facts]
-        both = [r for r in common if "fingerprint" in there.rounds.get(r, {})]
-        equal = sum(here.rounds[r]["fingerprint"] == there.rounds[r]["fingerprint"] for r in both)
-        report.add("swarm", rounds=len(both), equal=equal)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Swarm(Path(folder) / "swarm", start_members=2, hidden=TINY.hidden) as both,
+    ):
+        both.create()
+        nodes = [both.node(name) for name in ("founder", "other")]
+        for node, device in zip(nodes, ("cpu", str(report.device)), strict=True):
+            node.start("--device", device)
+        # Fails where a fingerprint differs.
+        report.add("swarm", equal_until_round=check_agreement(nodes, 12))
 
 
 def end_of_memory(report: Report) -> None:

@@ -38,7 +38,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from defaults import OPTIMIZERS
 from distro_node.crypto.hashing import content_id
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.optimizer.blocks import float_basis
@@ -56,6 +55,7 @@ from distro_node.protocol.codec.update import (
     update_layout,
 )
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, Step
+from learners.program import OPTIMIZERS
 from llamas import SIZES, llama
 
 RATE = 2.0**-10

@@ -19,16 +19,16 @@ from .rates import default_rate
 
 MUON_MINIMUM = 1_936
 """The least number of coefficients of an update with which audits recognise honest work with `muon`
-or a smoothed gradient: that of the smallest model in which they did, by `benchmarks/checks.py`.
-Scores grow with the root of the number. With 312 and both, two audits of three of honest work
-failed."""
+or a smoothed gradient: that of the smallest model in which they did (2026-11-26-checks.json in
+benchmarks/results). Scores grow with the root of the number. With 312 and both, two audits of three
+of honest work failed."""
 
 
 SPOKEN = 64
 """Number of coefficients per block that committees aggregate in a step: an aggregate crosses each
 line once, and not once from every member, so that a large number costs little
-(`benchmarks/panels.py`). A large model has as many as one committee can aggregate while members are
-few."""
+(2026-11-26-growth.json in benchmarks/results). A large model has as many as one committee can
+aggregate while members are few."""
 
 _COMMITTEE_MOMENTUM = (
     "with [committees] the committees keep the momentum, and it decays by 1/32 a step: leave it out"

@@ -280,7 +280,7 @@ class FoundersFile(ManifestFile):
 
     said: frozenset[str]
     """The keys given in its tables `[optimizer]` and `[schedule]`, such as `schedule.peak`: the
-    others follow from the rest of the file and the model (usual.py)."""
+    others follow from the rest of the file and the model (`defaults.py`)."""
 
 
 def read_manifest_file(path: Path) -> FoundersFile:

@@ -11,9 +11,9 @@ import math
 
 from ...protocol.wire.manifest import ScheduleSpec, Step
 
-# By the kind of step: number of parameters, and the best peak rate among those tried. For sign steps
-# convergence.py found them, for scaled steps frontier.py, growth.py and ladder.py: the best is
-# between 4e-3 and 8e-3 for both sizes, and nearer to 4e-3 in longer runs (docs/research.md).
+# By the kind of step: number of parameters, and the best peak rate among those tried
+# (2026-11-22-convergence.json, 2026-11-27-rates-default.json). With scaled steps the best is between
+# 4e-3 and 8e-3 for both sizes, and nearer to 4e-3 in longer runs (docs/research.md).
 _FOUND: dict[Step, tuple[tuple[int, float], ...]] = {
     "sign": ((139_584, 8e-3), (918_656, 6e-3), (1_204_615_168, 4e-4)),
     "scaled": ((139_584, 5e-3), (918_656, 5e-3), (1_204_615_168, 4e-4)),

@@ -28,7 +28,7 @@ LARGEST_MICRO_BATCH = 32
 
 CPU_TOKENS = 1024
 """Tokens at once on a CPU: with more, a layer's activations no longer stay in its caches
-(`benchmarks/throughput.py` sweeps it)."""
+(benchmarks/results/2026-11-24-throughput.json)."""
 
 # What an allocator reserves beyond what it hands out: at most 7.5 % in measurements. The arithmetic
 # itself is within 5 % of the measured values.

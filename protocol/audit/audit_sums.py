@@ -29,8 +29,8 @@ WORD = PassTest(
     idle_fails=Fraction(1, 2),
 )
 """Test of a member's own audits: how often re-audits contradict them. A sequence with little to learn
-gives a low score for honest work, so this happens to honest members, too (`benchmarks/checks.py`: in one
-of forty audits at most)."""
+gives a low score for honest work, so this happens to honest members, too (in one of
+forty audits at most: benchmarks/results/2026-11-26-checks.json)."""
 
 _LEAST_SCATTER = 160
 """Lower bound of the deviation of halves, in thousandths of the usual score: that of shares of one
@@ -41,7 +41,7 @@ def level_test(deviation: int) -> LevelTest:
     """Return the test that finds members computing only a part: how high their scores are.
 
     `deviation` is the standard deviation of honest scores, in thousandths of the usual score, measured
-    for each model (`benchmarks/checks.py`).
+    for each model.
 
     A passing score is not re-audited, so byzantine auditors can report a bare pass, half of the usual
     score, for anyone. Scores below seven tenths therefore count as seven tenths. Byzantine members that
@@ -64,8 +64,8 @@ def halves_test(deviation: int) -> LevelTest:
     shows in their updates compared with the whole (`verdict.Halves`).
 
     `deviation` is that of scores: halves scatter by four fifths of it, and hardly less where scores are
-    close together (`benchmarks/checks.py`). `least` trades what byzantine auditors can claim against how
-    soon a missing half is found (`tests/audit/test_audit_sums.py`).
+    close together (benchmarks/results/2026-11-26-checks.json). `least` trades what byzantine auditors
+    can claim against how soon a missing half is found (`tests/audit/test_audit_sums.py`).
     """
     scatter = max(_LEAST_SCATTER, 4 * deviation // 5)
     return replace(level_test(deviation), low=600, least=650, deviation=scatter)

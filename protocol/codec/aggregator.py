@@ -19,7 +19,7 @@ from .sign_vote import decode_part
 CountedPart = tuple[bytes, int]
 """Part of a sign vote for a section, which decodes, and its update weight."""
 
-# Bytes per element: of the momentum, and of a second one and the sums (benchmarks/speaking.py).
+# Bytes per element: of the momentum, and of a second one and the sums (2026-11-27-speaking.json).
 _HELD_BYTES = 4
 _AGGREGATING_BYTES = 8
 

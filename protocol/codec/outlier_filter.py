@@ -10,10 +10,10 @@ result.
 Each update counts once for or against each other, whatever it contains, however late it was made, and
 whatever its update weight: a large share can be had by a claim, and must not silence others. So fewer
 than half of the members cannot exclude a member that no other one contradicts, though they see all
-other updates first. They can if others happen to contradict it as well; `benchmarks/outlier_filter.py`
-measures how often. The filter does not detect an update that agrees with the others on shared
-coefficients and is false elsewhere, or is false in so few coefficients that it contradicts no other
-update.
+other updates first. They can if others happen to contradict it as well; how often is in
+benchmarks/results/2026-11-22-audit.json. The filter does not detect an update that agrees with the
+others on shared coefficients and is false elsewhere, or is false in so few coefficients that it
+contradicts no other update.
 """
 
 from __future__ import annotations

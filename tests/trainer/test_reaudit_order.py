@@ -3,29 +3,112 @@ members settle some."""
 
 from __future__ import annotations
 
-import importlib
-import json
-from collections.abc import Iterable
-from pathlib import Path
+import random
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.training.reaudit_order import next_reaudit
+from distro_node.protocol.audit.audit_sums import level_test
 from distro_node.protocol.audit.disputes import LAG, OPEN, REAUDIT_ROUNDS, Jury
-from distro_node.protocol.audit.reputation import Audit, Reaudit
+from distro_node.protocol.audit.reputation import (
+    EPOCH_ROUNDS,
+    Audit,
+    Reaudit,
+    RecordedWork,
+    ReputationTable,
+)
+
+GOOD, LOW, SHARE = 15_000, 500, 4
+Choose = Callable[[Iterable[Audit], ReputationTable, PeerId, int, int], Audit | None]
+
+
+class AuditedSwarm:
+    """Members with votes, and what their rounds' records say; the last one is a cheat."""
+
+    def __init__(self, members: int, seed: int = 0) -> None:
+        self.seed = seed
+        self.peers = [PeerId(content_id(b"member %d" % number)) for number in range(members)]
+        founder, *others = self.peers
+        self.cheat = self.peers[-1]
+        self.accounts = ReputationTable(founder, level_test(250))
+        self.round = 0
+        self.close()
+        for peer in others:
+            self.close([self.look(founder, peer, GOOD)])
+        step = 0
+        while set(self.accounts.votes) != set(self.peers) or self.round % EPOCH_ROUNDS:
+            # All members audit each other in turn; audits by members without votes do not count.
+            step = step % len(others) + 1
+            pairs = zip(self.peers, self.peers[step:] + self.peers[:step], strict=True)
+            self.close([self.look(auditor, peer, GOOD) for auditor, peer in pairs])
+
+    def look(self, auditor: PeerId, peer: PeerId, score: int) -> Audit:
+        """Return an audit of the last round."""
+        return Audit(auditor, peer, self.round - 1, SHARE, score)
+
+    def close(self, looks: Iterable[Audit] = (), again: Iterable[Reaudit] = ()) -> None:
+        """Close the round with its record."""
+        shares = dict.fromkeys(self.peers, SHARE) if self.round else {}
+        lot = content_id(b"%d of %d" % (self.round, self.seed))
+        facts = RecordedWork(self.round, shares, tuple(looks), tuple(again), lot)
+        self.accounts.close(facts, self.peers)
+        self.round += 1
+
+    def called(self) -> list[tuple[Audit, PeerId]]:
+        """Return the disputes to which members are called since the last record, and those members."""
+        return [
+            (first, peer)
+            for first, dispute in self.accounts.disputes.items()
+            if dispute.since + LAG == self.round - 1
+            for peer in sorted(self.accounts.pending_reauditors(first))
+        ]
+
+
+def newest(
+    waiting: Iterable[Audit], accounts: ReputationTable, me: PeerId, _now: int, _takes: int
+) -> Audit | None:
+    """Return the latest of the disputes that wait for `me`: the obvious order."""
+    own = [first for first in waiting if accounts.may_reaudit(me, first)]
+    return own[-1] if own else None
+
+
+def rounds_until_left_out(choose: Choose, takes: int, *, most: int = 400) -> int | None:
+    """Return the number of rounds until the cheat is out of the step, where two others score it low in
+    every round and a re-audit takes `takes` rounds, one more or less; None if more than `most`."""
+    swarm, chance = AuditedSwarm(6), random.Random(0)
+    honest = swarm.peers[:-1]
+    busy: dict[PeerId, tuple[int, Audit]] = {}
+    waiting: dict[PeerId, list[Audit]] = {peer: [] for peer in honest}
+    began = swarm.round
+    while swarm.accounts.counts(swarm.cheat):
+        if swarm.round - began == most:
+            return None
+        again = []
+        for peer in honest:
+            until, first = busy.get(peer, (0, None))
+            if swarm.round < until:
+                continue
+            busy.pop(peer, None)
+            if first is not None:
+                again.append(Reaudit(peer, first, low=True))
+            chosen = choose(waiting[peer], swarm.accounts, peer, swarm.round, takes)
+            if chosen is not None:
+                waiting[peer].remove(chosen)
+                busy[peer] = swarm.round + chance.randint(max(1, takes - 1), takes + 1), chosen
+        looks = [swarm.look(auditor, swarm.cheat, LOW) for auditor in chance.sample(honest, 2)]
+        swarm.close(looks, again)
+        for first, peer in swarm.called():
+            waiting[peer].append(first)
+    return swarm.round - began
 
 
 @pytest.fixture
-def benchmark(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(checkout / "benchmarks")
-    return importlib.import_module("slow_looks")
-
-
-@pytest.fixture
-def swarm(benchmark: Any) -> Any:
+def swarm() -> AuditedSwarm:
     """Return six members with votes, the last of them byzantine."""
-    return benchmark.CheckedSwarm(6)
+    return AuditedSwarm(6)
 
 
 def dispute(swarm: Any, *checkers: PeerId) -> list[Audit]:
@@ -51,10 +134,10 @@ def test_all_choose_the_same_in_whatever_order_they_hear_of_it(swarm: Any) -> No
     assert chosen(swarm, looks, founder) == first
 
 
-def test_scores_have_no_say_in_it(benchmark: Any) -> None:
+def test_scores_have_no_say_in_it() -> None:
     # Otherwise a liar would make its own audits come first.
     def preferred(*scores: int) -> PeerId:
-        swarm = benchmark.CheckedSwarm(6)
+        swarm = AuditedSwarm(6)
         founder, *checkers = swarm.peers[:3]
         pairs = zip(checkers, scores, strict=True)
         looks = [swarm.look(auditor, swarm.cheat, score) for auditor, score in pairs]
@@ -118,26 +201,13 @@ def test_only_who_may_look_again_does(swarm: Any) -> None:
 
 
 @pytest.mark.parametrize("takes", [1, 4, 7])
-def test_slow_members_who_choose_alike_find_a_cheat(benchmark: Any, takes: int) -> None:
-    assert benchmark.rounds_until_left_out(next_reaudit, takes, most=6 * REAUDIT_ROUNDS) is not None
+def test_slow_members_who_choose_alike_find_a_cheat(takes: int) -> None:
+    assert rounds_until_left_out(next_reaudit, takes, most=6 * REAUDIT_ROUNDS) is not None
 
 
-def test_those_who_choose_what_is_the_newest_to_them_do_not(benchmark: Any) -> None:
+def test_those_who_choose_what_is_the_newest_to_them_do_not() -> None:
     """Or far later: by chance several of them audit the same one now and then."""
-    found = benchmark.rounds_until_left_out(benchmark.newest, 7)
-    alike = benchmark.rounds_until_left_out(next_reaudit, 7, most=6 * REAUDIT_ROUNDS)
+    found = rounds_until_left_out(newest, 7)
+    alike = rounds_until_left_out(next_reaudit, 7, most=6 * REAUDIT_ROUNDS)
+    assert alike is not None
     assert found is None or found > alike
-
-
-def test_what_the_benchmark_writes(
-    benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(benchmark, "SIZES", (6,))
-    monkeypatch.setattr(benchmark, "TAKES", (2, 14))
-    written = tmp_path / "looks.json"
-    benchmark.main(["--swarms", "2", "--rounds", "60", "--json", str(written)])
-    found = json.loads(written.read_text(encoding="utf-8"))
-    quick, slow = found["cases"]
-    assert (quick["members"], quick["takes"]) == (6, 2)
-    assert 3 <= quick["the same"]["median"] <= quick["the newest"]["median"]
-    assert slow["the newest"] == {"median": None, "never": 2}

@@ -37,7 +37,8 @@ from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 # Private here: `_shadow`: what a copy of the parameters takes.
 
 RATE = 2.0**-8
-# In models as small as these an update needs many coefficients for audits to recognise it (usual.py).
+# In models as small as these an update needs many coefficients for audits to recognise it
+# (`MUON_MINIMUM` in node/create/defaults.py).
 WITH_MUON = OptimizerSpec(
     preconditioner="muon", smoothing=0.7, momentum=0.97, step="scaled", top_k=128
 )
