@@ -5,7 +5,7 @@
 A swarm of twenty honest members, one of them the founder, and a thousand identities of an adversary
 that computes a tenth of all sequences. The program's own rules decide (`protocol/audit/`): who
 audits whom, what follows from a low score, who has which votes. Scores are drawn as measured
-(`benchmarks/checks.py`): from normal distributions, with the correlations of the sequences of one
+(2026-11-26-checks.json in `results/`): from normal distributions, with the correlations of the sequences of one
 update and of two members' audits of one sequence. Nothing is trained here, and no message is lost.
 
 For each attack: the adversary's fraction of all votes, at most and at last, and what it would be
@@ -37,7 +37,7 @@ from distro_node.protocol.sampling.update_weights import by_share
 HONEST, SHARE, CROWD = 20, 16, 1000
 EVERY = 5
 """Rounds between two audits by one member: 3 % of its compute with 16 sequences per round
-(`benchmarks/checks.py`, 0.9M: an audit takes as long as 2.3 sequences)."""
+(2026-11-26-checks.json, 0.9M: an audit takes as long as 2.3 sequences)."""
 SETTLED = 200
 """Rounds after which votes are evaluated: at first the founder alone has votes."""
 ONE_SEQUENCE, ONE_LOOK = 0.16, 0.71

@@ -30,21 +30,6 @@ def test_a_crowd_that_does_nothing_has_no_votes(benchmark: Any) -> None:
     assert found["found"] > 100
 
 
-def test_with_more_looks_fewer_honest_newcomers_fail(benchmark: Any, tmp_path: Path) -> None:
-    usual, written = importlib.import_module("usual"), tmp_path / "usual.json"
-    rule = usual.verdict.SAID
-    usual.main(["--swarms", "2000", "--json", str(written)])
-    assert rule == usual.verdict.SAID
-    cases = json.loads(written.read_text(encoding="utf-8"))["cases"]
-    failures = {
-        (case["votes"], case["deviation"], case["looks"]): case["failures_a_look"] for case in cases
-    }
-    for votes in usual.VOTES:
-        for deviation in usual.DEVIATIONS:
-            assert failures[votes, deviation, rule] < failures[votes, deviation, 1] / 20
-            assert failures[votes, deviation, rule] < 1e-5
-
-
 def test_where_the_door_is_free_a_crowd_keeps_the_honest_out(benchmark: Any) -> None:
     assert (
         benchmark.attack("all do nothing, and the door is free", 300, 3)[
