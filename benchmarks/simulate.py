@@ -22,6 +22,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from simulation.floor import floor_table
 from simulation.mutations import table
 from simulation.scale import FIBRE, GoodCase, pace_table, run_good_case
 from simulation.scenario import Failure, run_seed, shrink
-from soaks import summarise_soak
+from soaks import show_failure, soak, summarise_soak
 
 SCALE = (4, 16, 64, 256, 1000)
 # How a soak divides its seeds: families that have found most get most.
@@ -48,7 +49,6 @@ _SOAK: tuple[tuple[Family, int], ...] = (
     ("committees", 6),
     ("none", 2),
 )
-_CHUNK = sum(share for _, share in _SOAK)
 # The figures that are summed over a soak's lines.
 _COUNTS = (
     "seeds",
@@ -131,49 +131,12 @@ def run_seeds(
     return failures
 
 
-def show_failure(failure: Failure) -> None:
-    """Shrink a failure and print what a person needs."""
-    smallest = shrink(failure)
-    scenario = smallest.scenario
-    print(f"\nVIOLATION of {smallest.invariant!r} with seed {scenario.seed}: {smallest.text}")
-    print(f"  repeat it: {smallest.command}")
-    print(f"  {scenario.members} members, fault model {scenario.model}; it needs no more than:")
-    for index, lies in scenario.liars:
-        print(f"    node {index} lies: {', '.join(lies) or 'not at all'}")
-    for action in scenario.schedule.actions:
-        print(f"    {action}")
-    print("  what happened:")
-    for line in smallest.trace:
-        print(f"    {line}")
-
-
-def soak(path: Path, seeds: range, commit: str) -> int:
-    """Run all families, a chunk at a time, appending to `path`; resume at its end."""
-    done = set()
-    if path.exists():
-        for line in path.read_text().splitlines():
-            entry = json.loads(line)
-            if entry["commit"] == commit:
-                done.add(entry["first"])
-    worst = 0
-    for first in range(seeds.start, seeds.stop, _CHUNK):
-        if first in done:
-            continue
-        tally = Tally()
-        failures = []
-        start = first
-        for family, share in _SOAK:
-            failures += run_seeds(range(start, start + share), family, None, None, tally)
-            start += share
-        line = {"first": first, "commit": commit, **tally.summary()}
-        line["failures"] = [f"{f.command}: {f.text}" for f in failures]
-        with path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        worst += tally.violations
-        print(f"{first:6} … {start - 1:6}: {tally.violations} violations", flush=True)
-        for failure in failures:
-            print(f"    {failure.command}\n    {failure.text}", flush=True)
-    return 1 if worst else 0
+def run_chunk(parts: Sequence[tuple[Family, range]]) -> tuple[dict[str, Any], list[Failure]]:
+    """Run a soak's chunk."""
+    tally, failures = Tally(), []
+    for family, seeds in parts:
+        failures += run_seeds(seeds, family, None, None, tally)
+    return tally.summary(), failures
 
 
 def print_scale(cases: list[GoodCase]) -> None:
@@ -234,7 +197,7 @@ def main() -> int:
         result = table()
         print("\n".join(result))
     elif options.soak:
-        return soak(options.soak, range(first, last), options.commit)
+        return soak(options.soak, range(first, last), options.commit, _SOAK, run_chunk)
     elif options.summarise:
         result = summarise_soak(options.summarise, _COUNTS)
         print(json.dumps(result, indent=2))
@@ -255,7 +218,7 @@ def main() -> int:
         for key, value in result.items():
             print(f"  {key:34} {value}")
         for failure in failures[:3]:
-            show_failure(failure)
+            show_failure(shrink(failure))
         status = 1 if failures else 0
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")

@@ -22,6 +22,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from simulation.faults import FAMILIES, Family
 from simulation.whole.scenario import Failure, run_seed, shrink
-from soaks import summarise_soak
+from soaks import show_failure, soak, summarise_soak
 
 _HASH_SEED = "0"
 # How a soak divides its seeds.
@@ -45,7 +46,6 @@ _SOAK: tuple[tuple[Family, int], ...] = (
     ("down", 1),
     ("none", 1),
 )
-_CHUNK = sum(share for _, share in _SOAK)
 # The figures that are summed over a soak's lines.
 _COUNTS = (
     "seeds",
@@ -107,40 +107,12 @@ def run_seeds(seeds: range, family: Family, tally: Tally) -> list[Failure]:
     return failures
 
 
-def show_failure(failure: Failure) -> None:
-    """Shrink a failure and print what a person needs."""
-    smallest = shrink(failure)
-    scenario = smallest.scenario
-    print(f"\nVIOLATION of {smallest.invariant!r} with seed {scenario.seed}: {smallest.text}")
-    print(f"  repeat it: {smallest.command}")
-    print(f"  {scenario.members} members, fault model {scenario.model}; it needs no more than:")
-    for index, lies in scenario.liars:
-        print(f"    node {index} lies: {', '.join(lies) or 'not at all'}")
-    for line in [*map(str, scenario.schedule.actions), "what happened:", *smallest.trace]:
-        print(f"    {line}")
-
-
-def soak(path: Path, seeds: range, commit: str) -> int:
-    """Run all families, a chunk at a time, appending to `path`; resume at its end."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {line["first"] for line in lines if line["commit"] == commit}
-    violations = 0
-    for first in range(seeds.start, seeds.stop, _CHUNK):
-        if first in done:
-            continue
-        tally, failures, start = Tally(), [], first
-        for family, share in _SOAK:
-            failures += run_seeds(range(start, start + share), family, tally)
-            start += share
-        line = {"first": first, "commit": commit, **tally.summary()}
-        line["failures"] = [f"{failure.command}: {failure.text}" for failure in failures]
-        with path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        violations += len(failures)
-        print(f"{first:6} … {start - 1:6}: {len(failures)} violations", flush=True)
-        for failure in failures:
-            print(f"    {failure.command}\n    {failure.text}", flush=True)
-    return 1 if violations else 0
+def run_chunk(parts: Sequence[tuple[Family, range]]) -> tuple[dict[str, Any], list[Failure]]:
+    """Run a soak's chunk."""
+    tally, failures = Tally(), []
+    for family, seeds in parts:
+        failures += run_seeds(seeds, family, tally)
+    return tally.summary(), failures
 
 
 def main() -> int:
@@ -159,7 +131,7 @@ def main() -> int:
     logging.disable(logging.WARNING)
     ranges = [range(*map(int, part.split(":"))) for part in options.seeds.split(",")]
     if options.soak:
-        return soak(options.soak, ranges[0], options.commit)
+        return soak(options.soak, ranges[0], options.commit, _SOAK, run_chunk)
     if options.summarise:
         text = json.dumps(summarise_soak(options.summarise, _COUNTS), indent=2)
         print(text)
@@ -179,7 +151,7 @@ def main() -> int:
     for key, value in result.items():
         print(f"  {key:28} {value}")
     for failure in failures[:3]:
-        show_failure(failure)
+        show_failure(shrink(failure))
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
     return 1 if failures else 0

@@ -4,7 +4,8 @@
 
 All members have votes. The program's own rules decide (`protocol/audit/`, `chain/beacon`,
 `chain/leaders`): who leads, the beacon's value, who audits whom, who is called to a dispute, its
-outcome. Scores are drawn as in `votes.py`. Liars act together, know all their secrets, and
+outcome. Scores are drawn as measured (`audit_scores.py`). Liars act together, know all their
+secrets, and
 
 - report low work of the one honest member that they have chosen, whenever they draw it, and good
   work of each other; of other members they report what they see, or nothing;
@@ -34,9 +35,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from audit_scores import EVERY, LEVELS, SHARE, UpdateScores
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.audit_sums import level_test
 from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES, draw_jury
 from distro_node.protocol.audit.lottery import SECRET_BYTES, AuditTarget, draw_audit
 from distro_node.protocol.audit.reputation import (
@@ -53,18 +54,12 @@ from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.sampling.update_weights import by_share
 from distro_node.protocol.wire.membership import Membership, Votes
 
-EVERY, SHARE = 5, 16
 SWARM = b"verdicts"
-WORKED, IDLE = (14.6, 3.0), (1.0, 3.4)
-"""Scores at 0.9M parameters, mean and deviation (`votes.py`)."""
-ONE_SEQUENCE, ONE_LOOK = 0.16, 0.71
-FALLS = 0.385
 NEVER = 0.05
 """The fraction of re-audits that honest members never make."""
 AHEAD = 4
 """Rounds that liars look ahead, of those that they lead in a row."""
 BLIND = 4
-LEVELS = level_test(250)
 
 SIZES = {8: (2, 23), 16: (5, 17), 40: (13, 16)}
 """By number of members: the number of liars and the share of each, just below a third of all votes
@@ -106,7 +101,7 @@ class Swarm:
         self._held: list[Audit] = []
         self._said: list[Audit] = []
         self._again: list[tuple[int, Reaudit]] = []
-        self._updates: dict[tuple[PeerId, int], tuple[bool, float, dict[int, float]]] = {}
+        self._updates: dict[tuple[PeerId, int], UpdateScores] = {}
         away = self.idle if newcomer else frozenset[PeerId]()
         self._away = away
         while self.accounts.votes.keys() != set(names) - away:
@@ -128,7 +123,7 @@ class Swarm:
         shares = {peer: self.shares[peer] for peer in members} if now else {}
         for peer in members:
             works = not (self.attack and peer in self.idle)
-            self._updates[peer, now] = works, self.random.gauss(0, 1), {}
+            self._updates[peer, now] = UpdateScores(works, self.random.gauss(0, 1))
         self._secrets[now] = {p: self.random.randbytes(SECRET_BYTES) for p in self.peers}
         hostile, value = self._lead()
         looks, again = self._of_record(hostile=hostile)
@@ -270,17 +265,7 @@ class Swarm:
         return failed(first.score, scores, self.accounts.bound(first.share))
 
     def _score(self, peer: PeerId, round_: int, sequence: int) -> int:
-        worked, common, sequences = self._updates[peer, round_]
-        mean, deviation = WORKED if worked else IDLE
-        falls = (SHARE / self.shares[peer]) ** FALLS if worked else 1.0
-        normal = self.random.gauss
-        parts = (
-            (ONE_SEQUENCE, common),
-            (ONE_LOOK - ONE_SEQUENCE, sequences.setdefault(sequence, normal(0, 1))),
-            (1 - ONE_LOOK, normal(0, 1)),
-        )
-        drawn = mean + deviation * sum(part**0.5 * value for part, value in parts)
-        return round(1000 * falls * drawn)
+        return self._updates[peer, round_].drawn(self.random, self.shares[peer], sequence)
 
     def _note(self, now: int) -> None:
         for key in [(peer, now - 3 * FRESH) for peer in self.peers]:

@@ -5,8 +5,7 @@
 A swarm of twenty honest members, one of them the founder, and a thousand identities of an adversary
 that computes a tenth of all sequences. The program's own rules decide (`protocol/audit/`): who
 audits whom, what follows from a low score, who has which votes. Scores are drawn as measured
-(2026-11-26-checks.json in `results/`): from normal distributions, with the correlations of the sequences of one
-update and of two members' audits of one sequence. Nothing is trained here, and no message is lost.
+(`audit_scores.py`). Nothing is trained here, and no message is lost.
 
 For each attack: the adversary's fraction of all votes, at most and at last, and what it would be
 with one vote for each member that has some; its fraction of the updates in the step; the number of
@@ -21,34 +20,22 @@ import json
 import random
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from audit_scores import EVERY, LEVELS, SHARE, UpdateScores
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.audit.audit_sums import level_test
 from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES, REAUDIT_ROUNDS
 from distro_node.protocol.audit.lottery import SECRET_BYTES, draw_audit
 from distro_node.protocol.audit.reputation import Audit, Reaudit, RecordedWork, ReputationTable
 from distro_node.protocol.audit.verdict import failed
 from distro_node.protocol.sampling.update_weights import by_share
 
-HONEST, SHARE, CROWD = 20, 16, 1000
-EVERY = 5
-"""Rounds between two audits by one member: 3 % of its compute with 16 sequences per round
-(2026-11-26-checks.json, 0.9M: an audit takes as long as 2.3 sequences)."""
+HONEST, CROWD = 20, 1000
 SETTLED = 200
 """Rounds after which votes are evaluated: at first the founder alone has votes."""
-ONE_SEQUENCE, ONE_LOOK = 0.16, 0.71
-"""Correlations: of the sequences of one update, and of two audits of one sequence."""
-WORKED, IDLE = (14.6, 3.0), (1.0, 3.4)
-"""Scores at 0.9M parameters, mean and deviation: honest ones, and those of training on other data.
-They represent a share of `SHARE` sequences here."""
-FALLS = 0.385
-"""The power of the share with which honest scores fall: at 0.14M they are 10.4 for one sequence, and
-6.1 for four. `audit/verdict` assumes that the usual score falls with the square root."""
-LEVELS = level_test(250)
 
 
 @dataclass
@@ -65,15 +52,6 @@ class Agent:
     hostile: bool = False
     lies: bool = False
     """Whether it reports that honest members do nothing, and that its own kind works."""
-
-
-@dataclass
-class Update:
-    """The random components of one update's scores."""
-
-    worked: bool
-    common: float
-    sequences: dict[int, float] = field(default_factory=dict)
 
 
 class Swarm:
@@ -110,7 +88,7 @@ class Swarm:
         self._waiting = honest[1:]
         self._crowd = crowd
         self._round = 0
-        self._updates: dict[tuple[PeerId, int], Update] = {}
+        self._updates: dict[tuple[PeerId, int], UpdateScores] = {}
 
     def step(self) -> None:
         """Run one round."""
@@ -120,7 +98,7 @@ class Swarm:
         for peer, agent in self.members.items():
             idle = agent.until_credible and peer in accounts.votes
             worked = not idle and self.random.random() < agent.works
-            self._updates[peer, now] = Update(worked, self.random.gauss(0, 1))
+            self._updates[peer, now] = UpdateScores(worked, self.random.gauss(0, 1))
         # The audits of a round's updates are in the next record.
         looks, self._seen = self._seen, self._first_looks(shares)
         again = [look for first in list(accounts.disputes) for look in self._second_looks(first)]
@@ -218,17 +196,8 @@ class Swarm:
         """Return a member's score of one sequence, in thousandths."""
         if reauditor.lies:
             return 15_000 if self.members[peer].hostile else 0
-        update = self._updates[peer, round_]
-        mean, deviation = WORKED if update.worked else IDLE
-        falls = (SHARE / self.members[peer].share) ** FALLS if update.worked else 1.0
-        normal = self.random.gauss
-        parts = (
-            (ONE_SEQUENCE, update.common),
-            (ONE_LOOK - ONE_SEQUENCE, update.sequences.setdefault(sequence, normal(0, 1))),
-            (1 - ONE_LOOK, normal(0, 1)),
-        )
-        drawn = mean + deviation * sum(part**0.5 * value for part, value in parts)
-        return round(1000 * falls * drawn)
+        share = self.members[peer].share
+        return self._updates[peer, round_].drawn(self.random, share, sequence)
 
 
 def places(voters: int) -> int:

@@ -144,7 +144,7 @@ def run_exchange(
     return figures | more
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, relays: int | None) -> None:
+def add_arguments(parser: argparse.ArgumentParser, relays: int | None) -> None:
     """Add the options of an exchange."""
     parser.add_argument(
         "--update-bytes", type=int, default=UPDATE_BYTES, metavar="N", help="of each member"

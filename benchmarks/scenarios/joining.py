@@ -1,12 +1,10 @@
 """The processes of a join: members that serve a state, and a newcomer that fetches it.
 
 They run a node's own network, ledger, blob store and download, without a trainer: the state is
-random bytes that a record certifies. A third kind of process fetches updates, as members do in every
-round. Run by the scenarios `join`, `serving` and `distance`, each in a namespace:
+random bytes that a record certifies. Run by the scenario `join`, each in a namespace:
 
     python joining.py serve FOLDER ADDRESS NUMBER [--lies]
     python joining.py fetch FOLDER ADDRESS MEMBER…
-    python joining.py rounds FOLDER ADDRESS MEMBER
 
 Each prints a line of JSON for each event that the scenario waits for.
 """
@@ -51,10 +49,8 @@ from simulation.chain import Chain
 from simulation.keys import identity
 
 _INTERVAL = 2
-# The numbers of the fetching processes; members count from 0.
-_NEWCOMER, _OTHER = 50, 51
-# The size of an update of 1.2 billion parameters (DESIGN: 2.8 MB), and the number of rounds measured.
-UPDATE_BYTES, UPDATES = 2_800_000, 12
+# The newcomer's number; members count from 0.
+_NEWCOMER = 50
 
 
 def make_state(folder: Path, megabytes: int, members: int) -> None:
@@ -66,8 +62,7 @@ def make_state(folder: Path, megabytes: int, members: int) -> None:
     for start in range(0, size, CHUNK_BYTES):
         chunks.append(store.put(source.randbytes(min(CHUNK_BYTES, size - start))))
     listed = store.put(BlobList("snapshot", size, tuple(chunks)).encode())
-    updates = [store.put(source.randbytes(UPDATE_BYTES)).hex() for _ in range(UPDATES)]
-    named = {"size": size, "blob": listed.hex(), "members": members, "updates": updates}
+    named = {"size": size, "blob": listed.hex(), "members": members}
     (folder / "state.json").write_text(json.dumps(named))
     store.put(_chain(folder).manifest.encode())
 
@@ -85,11 +80,11 @@ def _chain(folder: Path) -> Chain:
 
 
 async def _serve(folder: Path, address: str, number: int, *, lies: bool) -> None:
-    chain, updates = _chain(folder), set(_updates(folder))
+    chain = _chain(folder)
     store = _Liar(folder / "members") if lies else BlobStore(folder / "members")
     settings = NetworkSettings(listen=(f"/ip4/{address}/tcp/0",))
     async with open_network(settings, identity(number)) as network:
-        serve_blobs(network, store, kind_of=lambda cid: "update" if cid in updates else "blob")
+        serve_blobs(network, store)
         serve_chunks(network, store)
         serve_sync(network, chain.manifest, chain.member(number))
         _say(address=network.addresses[0])
@@ -162,33 +157,6 @@ async def _fetch(folder: Path, address: str, members: Sequence[str]) -> None:
         )
 
 
-async def _rounds(folder: Path, address: str, member: str) -> None:
-    """Fetch one update after the other from a member, with pauses of the same length."""
-    store = BlobStore(folder / "other")
-    settings = NetworkSettings(listen=(f"/ip4/{address}/tcp/0",))
-    async with open_network(settings, identity(_OTHER)) as network:
-        peer = await network.connect(member, 30.0)
-        for update in _updates(folder):
-            begun = trio.current_time()
-            await BlobFetcher(network, store).fetch(
-                update,
-                max_bytes=UPDATE_BYTES,
-                providers=lambda: [peer],
-                kind="update",
-                timeout=120,
-            )
-            seconds = trio.current_time() - begun
-            store.remove(update)
-            _say(seconds=seconds)
-            await trio.sleep(seconds)
-        _say(finished=True)
-
-
-def _updates(folder: Path) -> list[ContentId]:
-    named = json.loads((folder / "state.json").read_text())
-    return [ContentId(bytes.fromhex(update)) for update in named["updates"]]
-
-
 def _cpu_seconds() -> float:
     times = psutil.Process().cpu_times()
     return times.user + times.system
@@ -202,19 +170,16 @@ def main() -> None:
     """Run one of the processes."""
     parser = argparse.ArgumentParser(description="A member or a newcomer of the scenario `join`.")
     roles = parser.add_subparsers(dest="role", required=True)
-    serve, fetch, rounds = (roles.add_parser(name) for name in ("serve", "fetch", "rounds"))
-    for role in (serve, fetch, rounds):
+    serve, fetch = (roles.add_parser(name) for name in ("serve", "fetch"))
+    for role in (serve, fetch):
         role.add_argument("folder", type=Path)
         role.add_argument("address")
     serve.add_argument("number", type=int)
     serve.add_argument("--lies", action="store_true")
     fetch.add_argument("members", nargs="+")
-    rounds.add_argument("member")
     options = parser.parse_args()
     if options.role == "serve":
         trio.run(lambda: _serve(options.folder, options.address, options.number, lies=options.lies))
-    elif options.role == "rounds":
-        trio.run(_rounds, options.folder, options.address, options.member)
     else:
         trio.run(_fetch, options.folder, options.address, options.members)
 
