@@ -17,13 +17,10 @@ value as a byte, 20 bits together). Their additions, such as shapes and scales, 
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import platform
 import sysconfig
 import tempfile
-import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import trio
+from command_line import least_cpu_seconds, new_parser, write_json
 from distro_node.node.content.downloads import blob_list_at
 from distro_node.node.create.new_swarm import CreateSettings, create_swarm
 from distro_node.node.storage.blob_store import BlobStore
@@ -46,7 +44,7 @@ from distro_node.protocol.codec.update import (
     encode_update,
     update_layout,
 )
-from llamas import llama
+from llamas import drawn_update, llama
 
 Encoder = Callable[[UpdateLayout, DecodedUpdate], bytes]
 Decoder = Callable[[UpdateLayout, bytes], object]
@@ -108,20 +106,6 @@ def real_updates(k: int, steps: int) -> tuple[UpdateLayout, list[DecodedUpdate]]
             if step > steps // 2:
                 updates.append(decode_update(session.layout, body))
         return session.layout, updates
-
-
-def drawn_update(layout: UpdateLayout) -> DecodedUpdate:
-    """Return an update with uniformly random positions and signs."""
-    generator = np.random.default_rng(0)
-    drawn = DecodedUpdate([], [])
-    for tensor in layout.tensors:
-        places = generator.integers(0, tensor.elements, (tensor.blocks, tensor.top_k))
-        places.sort(axis=1)
-        # A few blocks draw a position twice; these take the first ones instead.
-        places[(np.diff(places, axis=1) == 0).any(axis=1)] = np.arange(tensor.top_k)
-        drawn.positions.append(places.astype(np.int32))
-        drawn.signs.append((1 - 2 * generator.integers(0, 2, places.shape)).astype(np.int8))
-    return drawn
 
 
 # The formats of others, implemented from their descriptions.
@@ -200,25 +184,12 @@ def bits_per_coefficient(
     return 8 * size / (layout.coefficients * len(updates))
 
 
-def best_seconds(act: Callable[[], object], repeats: int = 5) -> float:
-    """Return the least CPU time of a few runs, since other load only adds to it."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        act()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Size and speed of an update, beside others' formats."
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--k", type=int, default=8, help="coefficients of a block of 64 × 64")
     parser.add_argument(
         "--steps", type=int, default=60, help="training steps; updates of the later half count"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     options = parser.parse_args()
     torch.set_num_threads(1)
 
@@ -226,16 +197,17 @@ def main() -> None:
     formats = race(update_layout(llama("1.2B"), 64, options.k))
     print()
     large = {str(k): measure_large(k) for k in (4, 7, 8)}
-    if options.json:
-        result = {
+    write_json(
+        options.json,
+        {
             "k": options.k,
             "steps": options.steps,
             "model": found,
             "formats_1.2b": formats,
             "large_1.2b": large,
             "processor": platform.processor() or platform.machine(),
-        }
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+        },
+    )
 
 
 def measure(k: int, steps: int) -> dict[str, object]:
@@ -262,14 +234,14 @@ def measure(k: int, steps: int) -> dict[str, object]:
 
 def race(layout: UpdateLayout) -> dict[str, dict[str, float]]:
     """Measure seconds and bytes of an update, by format."""
-    update = drawn_update(layout)
+    update = drawn_update(layout, 0)
     print(f"\nCPU seconds for one update of {layout.coefficients:,} coefficients (1.2B parameters)")
     print(f"\n{'format':38} {'encode s':>9} {'decode s':>9} {'MB':>7}")
     figures = {}
     for format_ in FORMATS:
         body = format_.encode(layout, update)
-        encode = best_seconds(lambda f=format_: f.encode(layout, update))
-        decode = best_seconds(lambda f=format_, b=body: f.decode(layout, b))
+        encode = least_cpu_seconds(lambda f=format_: f.encode(layout, update))
+        decode = least_cpu_seconds(lambda f=format_, b=body: f.decode(layout, b))
         print(f"{format_.name:38} {encode:9.3f} {decode:9.3f} {len(body) / 1e6:7.2f}")
         figures[format_.name] = {
             "encode_seconds": encode,
@@ -282,7 +254,7 @@ def race(layout: UpdateLayout) -> dict[str, dict[str, float]]:
 def measure_large(k: int) -> dict[str, float]:
     """Measure our update of a 1.2B model with k coefficients per block."""
     layout = update_layout(llama("1.2B"), 64, k)
-    update = drawn_update(layout)
+    update = drawn_update(layout, 0)
     body = encode_update(layout, update.positions, update.signs)
     tracemalloc.start()
     decode_update(layout, body)
@@ -293,10 +265,10 @@ def measure_large(k: int) -> dict[str, float]:
         "bytes": len(body),
         "bits_per_coefficient": 8 * len(body) / layout.coefficients,
         "uniform_bound": uniform_bound(layout),
-        "encode_seconds": best_seconds(
+        "encode_seconds": least_cpu_seconds(
             lambda: encode_update(layout, update.positions, update.signs)
         ),
-        "decode_seconds": best_seconds(lambda: decode_update(layout, body)),
+        "decode_seconds": least_cpu_seconds(lambda: decode_update(layout, body)),
         "decode_peak_bytes": peak,
     }
     figures["decode_seconds_32_members"] = 31 * figures["decode_seconds"]

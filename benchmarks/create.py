@@ -14,7 +14,6 @@ workers held at once, for a quarter of the text and for all.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -25,6 +24,7 @@ from typing import Any
 
 import tokenizers
 import zstandard
+from command_line import new_parser, write_json
 from create_trials import Clock, Memory, ours, texts, train_tokenizer
 from distro_node.node.create.tokeniser_pool import cores
 from distro_node.node.create.tokens import FileTokenizer
@@ -66,10 +66,9 @@ def library(tokenizer: FileTokenizer, megabytes: float) -> tuple[int, float, flo
 
 def main() -> None:
     """Measure, print, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = new_parser(__doc__)
     parser.add_argument("--megabytes", type=float, default=48)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -110,8 +109,7 @@ def main() -> None:
     ratios = (each["ours"] / each["library"] for each in (wall, processors))
     print("ratio               {:>16.2f}{:>17.2f}".format(*ratios))
     print(f"memory: {small.most / 1e6:.0f} MB for a quarter, {large.most / 1e6:.0f} MB for all")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    write_json(options.json, figures)
 
 
 if __name__ == "__main__":

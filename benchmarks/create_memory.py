@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import zstandard
+from command_line import new_parser, write_json
 from create_trials import Memory, ours, texts, train_tokenizer
 from distro_node.node.create.tokens import FileTokenizer
 
@@ -175,10 +176,9 @@ def measure(kind: str, folder: Path) -> None:
 
 def main() -> None:
     """Write each file, measure it, print, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = new_parser(__doc__)
     parser.add_argument("--megabytes", type=float, default=1000)
     parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -205,7 +205,7 @@ def main() -> None:
         # Other kinds, or the same of other sizes, are measured in other runs.
         there = json.loads(options.json.read_text("utf-8")) if options.json.exists() else {}
         figures = {"workers": WORKERS, "kinds": there.get("kinds", {}) | results}
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        write_json(options.json, figures)
 
 
 if __name__ == "__main__":

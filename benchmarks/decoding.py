@@ -11,13 +11,11 @@ bytes that must be refused.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib
 import json
 import os
 import sys
-import time
 import types
 import typing
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from typing import Annotated, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from command_line import least_cpu_seconds, new_parser, write_json
 from distro_node.crypto.hashing import content_id
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, MAX_BLOB_LIST_BYTES, BlobList
@@ -87,13 +86,8 @@ class Structures:
 
 
 def milliseconds(task: Callable[[], object]) -> float:
-    """Return the CPU time of one run: the least of many, since the machine may have other load."""
-    best = float("inf")
-    for _ in range(_REPEATS):
-        began = time.process_time()
-        task()
-        best = min(best, time.process_time() - began)
-    return round(1e3 * best, 4)
+    """Return the CPU time of one run."""
+    return round(1e3 * least_cpu_seconds(task, _REPEATS), 4)
 
 
 def plain(value: Any) -> Any:
@@ -204,14 +198,12 @@ def measure(members: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, write the results."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = new_parser(__doc__)
     parser.add_argument("--members", type=int, default=32)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     result = measure(options.members)
     print(json.dumps(result, indent=1))
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_json(options.json, result)
 
 
 if __name__ == "__main__":

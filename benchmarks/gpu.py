@@ -18,7 +18,6 @@ it.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import gc
 import json
@@ -28,13 +27,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import trio
+from command_line import new_parser, write_json
 from distro_node.crypto.identity import PeerId
 from distro_node.node.settings import Compile
 from distro_node.node.storage.blob_store import BlobStore
@@ -60,6 +60,7 @@ from distro_node.protocol.wire.manifest import (
     ScheduleSpec,
     Step,
 )
+from llamas import llama_config
 
 # The exact step's cases, small manifests and nodes are the tests' own.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -89,18 +90,9 @@ class Size:
 
     @property
     def config(self) -> dict[str, Any]:
-        heads = max(1, self.hidden // 64)
-        return {
-            "model_type": "llama",
-            "hidden_size": self.hidden,
-            "intermediate_size": self.inner,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": heads,
-            "num_key_value_heads": heads,
-            "vocab_size": self.vocabulary,
-            "max_position_embeddings": self.sequence,
-            "tie_word_embeddings": self.tied,
-        }
+        return llama_config(
+            *(self.hidden, self.inner, self.layers, self.vocabulary, self.sequence), tied=self.tied
+        )
 
 
 TINY = Size("tiny", 64, 128, 2, 512, 128, True)
@@ -481,14 +473,11 @@ PARTS: dict[str, tuple[float, Callable[[Report], None]]] = {
 
 def main() -> None:
     """Run the parts and print their results."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--parts", default=",".join(PARTS), help="which, separated by commas")
     parser.add_argument("--seconds", type=float, default=470.0, help="for all of them")
     parser.add_argument("--tiny", action="store_true", help="models that a CPU computes in moments")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("highest")
     report = Report(choose_device(options.device), options.seconds, tiny=options.tiny)
@@ -504,9 +493,7 @@ def main() -> None:
             where = traceback.format_exc().splitlines()[-6:]
             report.add(name, failed=f"{type(error).__name__}: {error}"[:300], where=where)
         clean(report.device)
-    if options.json is not None:
-        with suppress(TypeError):
-            options.json.write_text(json.dumps(report.parts, indent=1, default=str) + "\n")
+    write_json(options.json, json.loads(json.dumps(report.parts, default=str)))
 
 
 if __name__ == "__main__":

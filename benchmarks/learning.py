@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from command_line import new_parser, write_json
 from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from learners.dense import AdamW, Dense, Muon
@@ -46,7 +47,6 @@ from learners.shared_masks import SharedMasks
 from learners.trial import Setting, Trial, digest, standard_library
 from learners.tuning import TuningTrial, reference, source_code, trained_base
 from learners.way import Method
-from printing import write_json
 
 MUON, ADAMW = "dense Muon", "dense AdamW"
 PEERS = {"above_muon": MUON, "above_adamw": ADAMW}
@@ -161,9 +161,7 @@ STUDIES: dict[str, dict[str, Any]] = {
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options, with the study's where it gives none."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("study", nargs="?", choices=list(STUDIES), default="short", metavar="STUDY")
     parser.add_argument("--list", action="store_true", help="print ways and studies, and end")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), metavar="NAME")
@@ -184,7 +182,6 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, metavar="DIR")
     parser.add_argument("--known", action="store_true")
     parser.add_argument("--predict", nargs="+", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
     parser.set_defaults(**STUDIES[parser.parse_args(arguments).study])
     options = parser.parse_args(arguments)

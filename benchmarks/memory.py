@@ -15,9 +15,7 @@ A second table, by the model alone, is for the 1.2B preset: what each way takes 
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import tempfile
 import tomllib
 import tracemalloc
@@ -27,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import new_parser, write_json
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
@@ -45,6 +44,7 @@ from distro_node.protocol.wire.manifest import (
     ScheduleSpec,
     ShardSpec,
 )
+from llamas import llama_config
 from torch.profiler import ProfilerActivity, profile
 
 # Hidden size, intermediate size, layers, vocabulary.
@@ -54,22 +54,6 @@ SIZES = {
 }
 PRESET = Path(__file__).parent.parent / "node" / "create" / "manifests" / "llama-1.2b.toml"
 CARD = 12 * 1000**3
-
-
-def llama_config(size: str, sequence: int) -> dict[str, Any]:
-    """Return a Llama's configuration with an untied head."""
-    hidden, inner, layers, vocabulary = SIZES[size]
-    return {
-        "model_type": "llama",
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": hidden // 64,
-        "num_key_value_heads": hidden // 64,
-        "vocab_size": vocabulary,
-        "max_position_embeddings": sequence,
-        "tie_word_embeddings": False,
-    }
 
 
 def table_of(config: dict[str, Any]) -> tuple[ParameterSpec, ...]:
@@ -173,7 +157,9 @@ def measure(
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         store = BlobStore(Path(folder))
-        manifest = manifest_of(llama_config(size, sequence), sequence, store, 2 * micro_batch)
+        manifest = manifest_of(
+            llama_config(*SIZES[size], sequence), sequence, store, 2 * micro_batch
+        )
         work = Workload.of(manifest)
         for options in all_options(device.type):
             expected = needs(work, device.type, options, micro_batch, members)
@@ -254,27 +240,27 @@ def parts_of(wanted: Needs) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Memory: the model beside measured peaks.")
+    parser = new_parser(__doc__)
     parser.add_argument("--size", choices=list(SIZES), default="100M")
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--micro-batch", type=int, default=1)
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     device = choose_device(options.device)
     rows = measure(options.size, options.sequence, options.micro_batch, options.members, device)
     preset = preset_on_a_card()
-    if options.json:
-        document = {
+    write_json(
+        options.json,
+        {
             "device": options.device,
             "sequence": options.sequence,
             "micro_batch": options.micro_batch,
             "members": options.members,
             "measured": rows,
             "preset": preset,
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+        },
+    )
 
 
 if __name__ == "__main__":

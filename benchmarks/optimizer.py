@@ -20,31 +20,26 @@ updates decoded on arrival are looked up by their hashes, filtered, and put toge
 It is proportional to updates times coefficients, but for the filter, whose cost is bounded; so
 "1.2B x 32" is extrapolated from a smaller size. `late_decoding_seconds` is what decoding them only
 then would add.
-
-The same run checks that replicas stay identical: a table of fingerprints over orders of updates,
-threads and, where there is a GPU, devices.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from command_line import new_parser, write_json
 from distro_node.crypto.hashing import content_id
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.optimizer.blocks import float_basis
 from distro_node.node.trainer.optimizer.exact_step import apply_step, weighted_signs
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer, Taken
-from distro_node.protocol.codec.basis import exact_in_float32
 from distro_node.protocol.codec.outlier_filter import contradicted
 from distro_node.protocol.codec.update import (
     DecodedUpdate,
@@ -56,7 +51,7 @@ from distro_node.protocol.codec.update import (
 )
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, Step
 from learners.program import OPTIMIZERS
-from llamas import SIZES, llama
+from llamas import SIZES, drawn_update, llama
 
 RATE = 2.0**-10
 DECAY = 0.1
@@ -78,26 +73,6 @@ OURS = {
     "yield": "yield to them",
     "fingerprint": "fingerprint",
 }
-
-# Full blocks, primes, vectors, scalars, more dimensions, blocks that shrink.
-ODD_SHAPES = [(512, 384), (43, 67), (1200, 60), (96,), (7,), (), (2, 3, 40), (61, 1), (5, 64)]
-
-
-def drawn_update(layout: UpdateLayout, generator: np.random.Generator) -> DecodedUpdate:
-    """Return an update that prefers low frequencies, as real ones do."""
-    update = DecodedUpdate([], [])
-    for tensor in layout.tensors:
-        shape = (tensor.blocks, tensor.top_k)
-        rows = (tensor.block_rows * generator.random(shape, dtype=np.float32) ** 2).astype(np.int32)
-        columns = tensor.block_columns * generator.random(shape, dtype=np.float32) ** 2
-        places = rows * tensor.block_columns + columns.astype(np.int32)
-        # Ascending and then moved apart by one each: a set.
-        places = np.sort(places.clip(max=tensor.elements - tensor.top_k), axis=1)
-        update.positions.append(places + np.arange(tensor.top_k, dtype=np.int32))
-        plus = generator.random(shape, dtype=np.float32) < 0.6
-        update.signs.append(np.where(plus, 1, -1).astype(np.int8))
-    return update
-
 
 _Result = TypeVar("_Result")
 
@@ -216,49 +191,6 @@ def drawn_parameters(table: Sequence[ParameterSpec]) -> list[torch.Tensor]:
     return [torch.randn(spec.shape, generator=generator).mul_(0.02) for spec in table]
 
 
-def stepped(
-    table: Sequence[ParameterSpec],
-    layout: UpdateLayout,
-    updates: Sequence[DecodedUpdate],
-    device: torch.device,
-    step: Step,
-    steps: int = 3,
-) -> int:
-    """Return the fingerprint after some steps from the same parameters."""
-    parameters = [parameter.to(device) for parameter in drawn_parameters(table)]
-    for _ in range(steps):
-        apply_step(parameters, layout, updates, RATE, DECAY, step=step)
-    return fingerprint(parameters)
-
-
-def equality_table(device: torch.device, k: int, step: Step) -> list[dict[str, object]]:
-    """Return fingerprints after some steps on odd shapes, computed in every possible way."""
-    cpu = torch.device("cpu")
-    table = [ParameterSpec(name=f"p{i}", shape=shape) for i, shape in enumerate(ODD_SHAPES)]
-    layout = update_layout(table, 64, k)
-    rows: list[dict[str, object]] = []
-    threads = torch.get_num_threads()
-    for members in (1, 4, 32, 1040 // k, 1040 // k + 1, 1024):
-        # With many members some send the same: sums then grow to the limit of the float type.
-        drawn = [drawn_update(layout, np.random.default_rng(n)) for n in range(min(members, 40))]
-        updates = [drawn[member % len(drawn)] for member in range(members)]
-        torch.set_num_threads(1)
-        expected = stepped(table, layout, updates, cpu, step)
-        row: dict[str, object] = {
-            "updates": members,
-            "float": 32 if exact_in_float32(members, k, 64, 64) else 64,
-            "cpu": f"{expected:016x}",
-            "reversed": stepped(table, layout, updates[::-1], cpu, step) == expected,
-        }
-        torch.set_num_threads(2)
-        row["two threads"] = stepped(table, layout, updates, cpu, step) == expected
-        torch.set_num_threads(threads)
-        if device.type != "cpu":
-            row[device.type] = stepped(table, layout, updates, device, step) == expected
-        rows.append(row)
-    return rows
-
-
 def time_local(
     watch: Stopwatch,
     layout: UpdateLayout,
@@ -339,25 +271,12 @@ def time_adamw(
         watch.run("AdamW", adamw.step)
 
 
-def same_as_on_the_cpu(
-    table: Sequence[ParameterSpec],
-    layout: UpdateLayout,
-    updates: Sequence[DecodedUpdate],
-    device: torch.device,
-    step: Step,
-) -> bool:
-    """Whether the device and the CPU, which gets the updates in reverse order, give the same bits."""
-    there = stepped(table, layout, updates, device, step, steps=1)
-    return there == stepped(table, layout, updates[::-1], torch.device("cpu"), step, steps=1)
-
-
 def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Time all ways on one parameter set, and check whether the device's step equals the CPU's."""
     table = llama(options.parameters)
     layout = update_layout(table, 64, options.k)
-    updates = [drawn_update(layout, np.random.default_rng(s)) for s in range(options.updates)]
+    updates = [drawn_update(layout, seed) for seed in range(options.updates)]
     spec = replace(OPTIMIZERS[options.optimizer], top_k=options.k)
-    identical = same_as_on_the_cpu(table, layout, updates, device, spec.step)
 
     parameters = [parameter.to(device) for parameter in drawn_parameters(table)]
     generator = torch.Generator().manual_seed(1)
@@ -407,8 +326,6 @@ def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
         "bandwidth": speed,
         "floor_bytes": floor_bytes,
         "floor": 1000 * floor_bytes * elements / speed,
-        "identical": identical,
-        "equality": equality_table(device, options.k, spec.step),
     }
 
 
@@ -451,22 +368,10 @@ def report(result: dict[str, Any]) -> None:
         print(f"{f'a GPU waits after a record, {size}, s':56} {seconds:10.3f}")
     for size, seconds in result["late_decoding_seconds"].items():
         print(f"{f'  and would for decoding, {size}, s':56} {seconds:10.3f}")
-    other = "in another order of updates" if result["device"] == "cpu" else "to the CPU"
-    print(f"\nidentical {other}: {_yes(result['identical'])}")
-    print("fingerprints of the shared step on odd shapes: one CPU thread, and who has the same")
-    ways = [name for name in result["equality"][0] if name not in ("updates", "float", "cpu")]
-    print(f"{'updates':>8} {'float':>6} {'one thread':>17} " + "".join(f"{w:>14}" for w in ways))
-    for row in result["equality"]:
-        same = "".join(f"{_yes(row[way]):>14}" for way in ways)
-        print(f"{row['updates']:8} {row['float']:6} {row['cpu']:>17} {same}")
-
-
-def _yes(value: object) -> str:
-    return "yes" if value else "NO"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What a round's optimizer work costs.")
+    parser = new_parser(__doc__)
     parser.add_argument("--parameters", choices=list(SIZES), default="10M")
     parser.add_argument("--updates", type=int, default=32)
     parser.add_argument("--k", type=int, default=8, help="coefficients of a block of 64 × 64")
@@ -475,13 +380,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads on the CPU")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--shared", action="store_true", help="only what follows a record")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     result = measure(options, choose_device(options.device))
     report(result)
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    write_json(options.json, result)
 
 
 if __name__ == "__main__":

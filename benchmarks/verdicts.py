@@ -26,16 +26,14 @@ without.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import random
 import statistics
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from audit_scores import EVERY, LEVELS, SHARE, UpdateScores
+from command_line import new_parser, write_json
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES, draw_jury
@@ -353,12 +351,11 @@ def _in_a_row(draw: random.Random, part: float) -> int:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description="Liars against verdicts.")
+    parser = new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--swarms", type=int, default=40, help="for each share of a member alone")
     parser.add_argument("--members", type=int, nargs="*", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     print(f"{'members':>8}{'liars':>7}{'idle':>6}{'honest out':>12}{'idle out after':>16}"
@@ -398,10 +395,9 @@ def main() -> None:
         print(
             f"liars lead {each['part']:.0%}: {each['chance']} is {each['times']:.2f} times as likely"
         )
-    if options.json:
-        written = {"rounds": options.rounds, "every": EVERY, "rows": rows, "shares": shares}
-        written["bias"] = biases
-        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    written = {"rounds": options.rounds, "every": EVERY, "rows": rows, "shares": shares}
+    written["bias"] = biases
+    write_json(options.json, written)
 
 
 if __name__ == "__main__":

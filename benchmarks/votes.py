@@ -15,16 +15,14 @@ members alone.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from audit_scores import EVERY, LEVELS, SHARE, UpdateScores
+from command_line import new_parser, write_json
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit.disputes import LAG, MOST_SEQUENCES, REAUDIT_ROUNDS
@@ -309,12 +307,11 @@ def honest_alone(checks: int, seed: int) -> dict[str, int]:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description="Crowds against votes that cost work.")
+    parser = new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=1000, help=f"above {SETTLED}")
     parser.add_argument("--checks", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     options = parser.parse_args()
     if options.rounds <= SETTLED or options.seeds < 1:
         parser.error(f"at least {SETTLED + 1} rounds, and one seed")
@@ -334,10 +331,9 @@ def main() -> None:
         )
     alone = honest_alone(options.checks, 0)
     print(f"honest members alone: {alone['checks']:,} checks, {alone['accused']} accused")
-    if options.json:
-        figures = {"rounds": options.rounds, "every": EVERY, "honest": HONEST, "crowd": CROWD}
-        figures |= {"attacks": attacks, "honest_alone": alone}
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    figures = {"rounds": options.rounds, "every": EVERY, "honest": HONEST, "crowd": CROWD}
+    figures |= {"attacks": attacks, "honest_alone": alone}
+    write_json(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import torch
 from distro_node.node.trainer.models.model import build_model, ordered_parameters
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.wire.manifest import ParameterSpec, ScheduleSpec
+from llamas import llama_config
 
 HELDOUT_SEQUENCES = 256
 _HELDOUT_PARTS = 8
@@ -69,7 +70,11 @@ class Trial:
         self.setting, self.seed = setting, seed
         self.device = torch.device(setting.device)
         torch.manual_seed(seed)
-        config = _llama(setting)
+        # All sides are multiples of 64, so that blocks are whole as in large models.
+        width = setting.hidden
+        config = llama_config(
+            *(width, 3 * width, setting.layers, 256, setting.length), heads=width // 32
+        )
         self.table = _table(config)
         self.model: Any = build_model(config, self.table, self.device)
         self.parameters: list[torch.nn.Parameter] = ordered_parameters(self.model, self.table)
@@ -146,23 +151,6 @@ def _files(folder: Path) -> Iterator[Path]:
         inside = file.relative_to(folder).parts
         if file.suffix in _SUFFIXES and file.is_file() and "site-packages" not in inside:
             yield file
-
-
-def _llama(setting: Setting) -> dict[str, Any]:
-    """Return the configuration of a Llama whose sides are multiples of 64, so that blocks are whole
-    as in large models."""
-    heads = setting.hidden // 32
-    return {
-        "model_type": "llama",
-        "vocab_size": 256,
-        "hidden_size": setting.hidden,
-        "intermediate_size": 3 * setting.hidden,
-        "num_hidden_layers": setting.layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "max_position_embeddings": setting.length,
-        "tie_word_embeddings": False,
-    }
 
 
 def _table(config: dict[str, Any]) -> Sequence[ParameterSpec]:
