@@ -50,6 +50,7 @@ from distro_node.protocol.codec.update import (
     update_layout,
 )
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, Step
+from learners.local_steps import cut, joined
 from learners.program import OPTIMIZERS
 from llamas import SIZES, drawn_update, llama
 
@@ -139,11 +140,12 @@ class Demo:
         ):
             momentum.mul_(0.999).add_(gradient)
             left, right = self._bases(tensor)
-            blocks = _blocks(momentum, tensor)
+            blocks = cut(momentum.view(tensor.rows, tensor.columns), tensor)
             flat = (left @ blocks @ right.T).reshape(tensor.blocks, tensor.elements)
             places = flat.abs().topk(tensor.top_k, dim=1).indices
             sent = torch.zeros_like(flat).scatter_(1, places, flat.gather(1, places))
-            momentum.sub_(_whole(left.T @ sent.view_as(blocks) @ right, tensor, momentum))
+            own = joined(left.T @ sent.view_as(blocks) @ right, tensor)
+            momentum.sub_(own.view_as(momentum))
 
     @torch.no_grad()
     def apply(self) -> None:
@@ -155,25 +157,12 @@ class Demo:
             sums = torch.zeros((tensor.blocks, tensor.elements), device=parameter.device)
             sums.scatter_reduce_(1, places, values, reduce="mean", include_self=False)
             blocks = sums.view(-1, tensor.block_rows, tensor.block_columns)
-            direction = _whole(left.T @ blocks @ right, tensor, parameter)
+            direction = joined(left.T @ blocks @ right, tensor).view_as(parameter)
             parameter.mul_(1 - RATE * DECAY).sub_(direction.sign_(), alpha=RATE)
 
     def _bases(self, tensor: TensorLayout) -> tuple[torch.Tensor, torch.Tensor]:
         device = self._parameters[0].device
         return float_basis(tensor.block_rows, device), float_basis(tensor.block_columns, device)
-
-
-def _blocks(matrix: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
-    grid = matrix.view(
-        -1, tensor.block_rows, tensor.columns // tensor.block_columns, tensor.block_columns
-    )
-    return grid.transpose(1, 2).reshape(-1, tensor.block_rows, tensor.block_columns)
-
-
-def _whole(blocks: torch.Tensor, tensor: TensorLayout, like: torch.Tensor) -> torch.Tensor:
-    across = tensor.columns // tensor.block_columns
-    grid = blocks.view(-1, across, tensor.block_rows, tensor.block_columns)
-    return grid.transpose(1, 2).reshape(like.shape)
 
 
 def bandwidth(device: torch.device, threads: int) -> float:

@@ -1,7 +1,7 @@
 """What strangers can cost a node: bytes, disk, memory, handles, CPU, and whether honest peers are
 served and rounds continue meanwhile.
 
-    python benchmarks/strangers.py [--only ROW ...] [--seconds 6] [--json FILE] [--again]
+    python benchmarks/strangers.py [--only ROW ...] [--seconds 6] [--json FILE]
 
 A whole node (with a toy trainer) runs in a process of its own and trains alone. Each attack on it
 runs with one hostile peer and with fifty, all of them in one other process, while an honest peer
@@ -10,8 +10,6 @@ connected, for the same time in each row, which also has the number connected. `
 the same without an attack. Last, two nodes that really train do so undisturbed, and then with all
 attacks at once on one of them. Everything runs on loopback, where no line limits the attackers.
 docs/threats.md has the table.
-
-A row that FILE already has, for a window of the same length, is not measured again without `--again`.
 """
 
 # ruff: noqa: E402  (the tests' package is found only after the path is set)
@@ -26,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -292,12 +290,6 @@ def rounds_in(nodes: list[Node], seconds: float) -> float:
     return round(60.0 * (after - before) / took, 1)
 
 
-def is_there(row: dict[str, Any] | None, kind: type[Cost | Rounds], seconds: float) -> bool:
-    """Whether a row of the file has all current fields, for a window of the same length."""
-    names = {field.name for field in fields(kind)}
-    return row is not None and set(row) == names and row["seconds"] == seconds
-
-
 COLUMNS = {
     "attack": "attack",
     "peers": "peers",
@@ -333,27 +325,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of the window of each row")
     parser.add_argument("--peers", type=int, nargs="*", default=[1, CROWD])
     parser.add_argument("--round-seconds", type=float, default=20.0, help="of the row `rounds`")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="what is there is gone on with")
-    parser.add_argument("--again", action="store_true", help="measure rows anew that are there")
+    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     names = options.only or [*ATTACKS, ROUNDS]
     unknown = [name for name in names if name not in {*ATTACKS, ROUNDS}]
     if unknown:
         parser.error(f"no such row: {', '.join(unknown)}; there are {rows}")
     result: dict[str, Any] = {"costs": {}, "rounds": {}}
-    if options.json and options.json.exists():
-        result = json.loads(options.json.read_text())
     result |= {"cores": os.cpu_count(), "load": os.getloadavg()}
     print(line(COLUMNS))
     begun = time.monotonic()
     crew = Crew()
     for name in names:
         for peers in options.peers if name != NOTHING else [1]:
-            kind = Rounds if name == ROUNDS else Cost
             seconds = options.round_seconds if name == ROUNDS else options.seconds
             part = result["rounds"] if name == ROUNDS else result["costs"].setdefault(name, {})
-            if not options.again and is_there(part.get(str(peers)), kind, seconds):
-                continue
             try:
                 if name == ROUNDS:
                     found = measure_rounds(crew, peers, seconds)

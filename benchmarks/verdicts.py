@@ -326,29 +326,6 @@ def alone(share: int, seed: int, *, newcomer: bool, members: int = 20, most: int
     return swarm.round - swarm.began
 
 
-def bias(part: float, chance: float, tries: int = 200_000) -> float:
-    """Return the factor by which the `chance` of an event of one round's beacon rises if liars lead
-    this fraction of all slots and skip slots to their advantage."""
-    draw, happens = random.Random(f"bias {part} {chance}"), 0.0
-    for _ in range(tries):
-        # From the round itself backwards: the number of consecutive slots that liars lead, until
-        # they lead none.
-        found, known = chance, 1
-        while hostile := _in_a_row(draw, part):
-            known *= hostile
-            # One of the values that they know, or they skip it, and the value before decides.
-            found = 1 - (1 - chance) ** known * (1 - found)
-        happens += found
-    return happens / tries / chance
-
-
-def _in_a_row(draw: random.Random, part: float) -> int:
-    count = 0
-    while draw.random() < part:
-        count += 1
-    return count
-
-
 def main() -> None:
     """Run the benchmark."""
     parser = new_parser(__doc__)
@@ -386,17 +363,7 @@ def main() -> None:
             what = "without votes" if newcomer else "with votes"
             print(f"share {share:3} of 16, {what}: out after {middle:.0f} rounds, "
                   f"{middle * counts:.0f} counts, at most {max(took)}", flush=True)  # fmt: skip
-    biases = [
-        {"part": part, "chance": chance, "times": bias(part, chance)}
-        for part in (0.1, 0.2, 1 / 3)
-        for chance in (0.1, 0.004, 0.0001)
-    ]
-    for each in biases:
-        print(
-            f"liars lead {each['part']:.0%}: {each['chance']} is {each['times']:.2f} times as likely"
-        )
     written = {"rounds": options.rounds, "every": EVERY, "rows": rows, "shares": shares}
-    written["bias"] = biases
     write_json(options.json, written)
 
 

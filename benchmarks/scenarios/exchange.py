@@ -1,7 +1,6 @@
 """A round's exchange of updates between members on home lines, each a process in a namespace of its own.
 
-Shared by the scenarios `report`, `no-relay` and `relay-dies`: from the first announcement until the
-last member has the updates of all others.
+From the first announcement until the last member has the updates of all others.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ UPDATE_BYTES = 2_800_000
 UP, DOWN = 10e6, 100e6
 """A home line, in bits per second."""
 CONGESTION = "cubic"
-"""TCP's congestion control, unless overridden: the default of home systems and untuned servers."""
+"""TCP's congestion control: the default of home systems and untuned servers."""
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _MEMBER = Path(__file__).resolve().parent / "exchange_member.py"
@@ -75,7 +74,6 @@ def run_exchange(
     update_bytes: int,
     slower: float,
     limit_seconds: float,
-    congestion: str = CONGESTION,
     midway: Callable[[Sequence[Relay]], None] | None = None,
 ) -> dict[str, Any]:
     """Run one exchange, print its row and return its figures.
@@ -90,7 +88,7 @@ def run_exchange(
     meshed = relays < (1 if midway is None else 2)
     with ExitStack() as stack:
         everybody = [*names, *(f"relay{n}" for n in range(relays))]
-        town = stack.enter_context(Town(everybody, congestion))
+        town = stack.enter_context(Town(everybody, CONGESTION))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_fast_folder())))
         serving = []
         for number in range(relays):
@@ -140,11 +138,11 @@ def run_exchange(
     lines = [late.since(early) for late, early in zip(after, before, strict=True)]
     figures = _figures(members, sizes, told, lines, spent, slower * limit_seconds)
     _show(figures)
-    more = {"relays": relays, "slower": slower, "congestion": congestion, "load_before": load}
+    more = {"relays": relays, "slower": slower, "congestion": CONGESTION, "load_before": load}
     return figures | more
 
 
-def add_arguments(parser: argparse.ArgumentParser, relays: int | None) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of an exchange."""
     parser.add_argument(
         "--update-bytes", type=int, default=UPDATE_BYTES, metavar="N", help="of each member"
@@ -156,14 +154,6 @@ def add_arguments(parser: argparse.ArgumentParser, relays: int | None) -> None:
         metavar="TIMES",
         help="stretch lines and limit, where the machine cannot keep up with all homes at once",
     )
-    parser.add_argument(
-        "--congestion",
-        default=CONGESTION,
-        metavar="NAME",
-        help="TCP's congestion control everywhere (%(default)s; bbr is the other one in use)",
-    )
-    if relays is not None:
-        parser.add_argument("--relays", type=int, default=relays, metavar="N")
 
 
 def _show(figures: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def test_with_a_relay_an_update_goes_up_once(checkout: Path, tmp_path: Path) -> 
 
 
 def test_without_one_everybody_gets_everything(checkout: Path, tmp_path: Path) -> None:
-    figures = measure(checkout, "no-relay", tmp_path)
+    figures = measure(checkout, "report", tmp_path, "--relays", "0")
     size = figures["update_bytes"]
     # Their totals sent and received are equal; how much each one sent is chance.
     assert figures["update_bytes_received_max"] >= (MEMBERS - 1) * size
@@ -48,7 +48,7 @@ def test_without_one_everybody_gets_everything(checkout: Path, tmp_path: Path) -
 def test_a_relay_that_is_killed_midway_keeps_nobody_from_the_rest(
     checkout: Path, tmp_path: Path
 ) -> None:
-    figures = measure(checkout, "relay-dies", tmp_path, "--relays", "1")
+    figures = measure(checkout, "report", tmp_path, "--relay-dies")
     size = figures["update_bytes"]
     assert figures["update_bytes_received_max"] >= (MEMBERS - 1) * size
     assert figures["relay_processor_seconds"] == []
