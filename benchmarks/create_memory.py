@@ -29,7 +29,7 @@ import pyarrow
 import pyarrow.parquet
 import zstandard
 from command_line import new_parser, write_json
-from create import Memory, ours, texts, train_tokenizer
+from create_speed import Memory, ours, texts, train_tokenizer
 from distro_node.node.create.tokens import FileTokenizer
 
 WORKERS = 2

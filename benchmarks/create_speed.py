@@ -1,6 +1,6 @@
 """How fast `create` makes tokens from text, beside the `tokenizers` library alone on the same text.
 
-    python benchmarks/create.py [--megabytes 48] [--json FILE]
+    python benchmarks/create_speed.py [--megabytes 48] [--json FILE]
 
 The text is the standard library's sources, repeated with different first lines, as JSON lines
 compressed with zstd. The tokenizer is a byte-level BPE of 8,192 tokens, trained on them first.
