@@ -41,9 +41,9 @@ from .network.traffic import TrafficTotals
 from .session.session import SwarmSession
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir, open_identity
-from .telemetry.counts import STALL_BUCKETS, Durations
+from .telemetry.counts import STALL_BUCKETS, Durations, NodeReading
 from .telemetry.loop_lag import StallMeter
-from .telemetry.metrics import NODE_METRICS, NodeReading
+from .telemetry.metrics import NODE_METRICS
 from .telemetry.status import NodeStatus
 from .telemetry.telemetry import Telemetry
 from .util.background import keep_running

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from distro_node.node.telemetry.counts import Durations
+from distro_node.node.telemetry.counts import Durations, NodeReading
 from distro_node.node.telemetry.families import registry_of
-from distro_node.node.telemetry.metrics import NODE_METRICS, NodeReading
+from distro_node.node.telemetry.metrics import NODE_METRICS
 from distro_node.node.telemetry.status import NO_LINE, BootstrapStatus, Status
 from distro_node.node.telemetry.telemetry import Telemetry
 from statuses import EARLY

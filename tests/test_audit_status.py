@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.session.audit_report import audits_status, count_audits
-from distro_node.node.telemetry.counts import Increases, NodeCounts
-from distro_node.node.telemetry.metrics import NodeReading
+from distro_node.node.telemetry.counts import Increases, NodeCounts, NodeReading
 from distro_node.protocol.audit.reputation import Audit, Reaudit, RecordedWork, ReputationTable
 from distro_node.protocol.wire.manifest import AuditsSpec
 from scraping import UNBORN, sample

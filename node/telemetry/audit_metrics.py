@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
+from typing import Literal
 
 from .audit_status import AuditsStatus
-from .counts import NodeCounts
+from .counts import NodeReading
 from .families import MetricRow, values_of
-from .status import Status
 
 Result = Literal["passed", "low", "other"]
 # As in protocol/audit/counts.py.
@@ -18,33 +17,19 @@ DisputeOutcomeLabel = Literal["failed", "contradicted", "dropped", "other"]
 Voters = Literal["own", "swarm", "other"]
 
 
-class AuditReading(Protocol):
-    """The part of a node's reading that these metrics need."""
-
-    @property
-    def status(self) -> Status:
-        """The node's status."""
-        ...
-
-    @property
-    def counts(self) -> NodeCounts:
-        """The node's counts."""
-        ...
-
-
-def _recorded(*totals: str) -> Callable[[AuditReading], Mapping[str, float]]:
+def _recorded(*totals: str) -> Callable[[NodeReading], Mapping[str, float]]:
     return lambda at: {total: at.counts.audits.sums[total] for total in totals}
 
 
-def _gauge(number: Callable[[AuditsStatus], int]) -> Callable[[AuditReading], int | None]:
-    def read(at: AuditReading) -> int | None:
+def _gauge(number: Callable[[AuditsStatus], int]) -> Callable[[NodeReading], int | None]:
+    def read(at: NodeReading) -> int | None:
         audits = at.status.swarm and at.status.swarm.audits
         return None if audits is None else number(audits)
 
     return read
 
 
-def _votes(at: AuditReading) -> Mapping[str, int]:
+def _votes(at: NodeReading) -> Mapping[str, int]:
     audits = at.status.swarm and at.status.swarm.audits
     if audits is None:
         return {}
@@ -52,7 +37,7 @@ def _votes(at: AuditReading) -> Mapping[str, int]:
     return {**own, "swarm": audits.votes}
 
 
-AUDIT_METRICS: tuple[MetricRow[AuditReading], ...] = (
+AUDIT_METRICS: tuple[MetricRow[NodeReading], ...] = (
     MetricRow(
         "counter",
         "audits_recorded_total",

@@ -1,6 +1,7 @@
-"""Monotonic counts of a node, at the place where things are counted: plain numbers, read at scrape time.
+"""What a scrape of a node reads: its status, and the monotonic counts that a status leaves out.
 
-They belong to the program's run, so they go on over pauses. Labels come from fixed sets of our own.
+Counts are plain numbers at the place where things are counted. They belong to the program's run, so they
+go on over pauses.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
+
+from ..network.traffic import TrafficTotals
+from .status import Status
 
 RoundPhase = Literal["compute", "encode", "transfer", "agree", "apply", "other"]
 """The phases of a round that are measured."""
@@ -88,3 +93,15 @@ class NodeCounts:
     def snapshot(self) -> NodeCounts:
         """Return an independent copy."""
         return copy.deepcopy(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeReading:
+    """Everything that a scrape of a node renders, at one time."""
+
+    status: Status
+    counts: NodeCounts = field(default_factory=NodeCounts)
+    traffic: TrafficTotals = field(default_factory=TrafficTotals)
+    stalls: Durations = field(default_factory=lambda: Durations(STALL_BUCKETS))
+    folder: Path | None = None
+    """The data directory."""

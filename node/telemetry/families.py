@@ -26,7 +26,6 @@ from prometheus_client.utils import floatToGoString
 from .counts import Durations
 
 T = TypeVar("T")
-Reading = TypeVar("Reading", contravariant=True)
 
 MetricKind = Literal["counter", "gauge", "histogram", "info"]
 
@@ -44,19 +43,19 @@ class MetricLabel:
 
 
 @dataclass(frozen=True)
-class MetricRow(Generic[Reading]):
+class MetricRow(Generic[T]):
     """A metric, and how to get its value from a reading."""
 
     kind: MetricKind
     name: str
     """Without the prefix `distro_`."""
     meaning: str
-    read: Callable[[Reading], Any]
+    read: Callable[[T], Any]
     """Returns a number, None if it is unknown, or `Durations`; with a label, a mapping of its values to
     these."""
     label: MetricLabel | None = None
 
-    def family(self, reading: Reading) -> Metric:
+    def family(self, reading: T) -> Metric:
         """Return the metric with its samples."""
         name, found = f"distro_{self.name}", self.read(reading)
         if self.kind == "info":

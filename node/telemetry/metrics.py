@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, get_args
 
 import psutil
 
-from ..network.traffic import TrafficTotals
 from .audit_metrics import AUDIT_METRICS
-from .counts import STALL_BUCKETS, Durations, NodeCounts, RoundPhase
+from .counts import NodeReading, RoundPhase
 from .families import MetricLabel, MetricRow, values_of
 from .own_rounds import OwnRound
 from .status import EnergyPart, MemberStatus, State, Status
@@ -72,18 +69,6 @@ Reason = Literal[
     "wrong_swarm",
     "other",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeReading:
-    """Everything that a scrape of a node renders, at one time."""
-
-    status: Status
-    counts: NodeCounts = field(default_factory=NodeCounts)
-    traffic: TrafficTotals = field(default_factory=TrafficTotals)
-    stalls: Durations = field(default_factory=lambda: Durations(STALL_BUCKETS))
-    folder: Path | None = None
-    """The data directory."""
 
 
 def _disk_free(at: NodeReading) -> float | None:
@@ -208,10 +193,7 @@ NODE_METRICS: tuple[MetricRow[NodeReading], ...] = (
         values_of("owner", Owner),
     ),
     MetricRow(
-        "gauge",
-        "disk_free_bytes",
-        "Free space on the disk of the data directory.",
-        _disk_free,
+        "gauge", "disk_free_bytes", "Free space on the disk of the data directory.", _disk_free
     ),
     MetricRow(
         "histogram",

@@ -13,7 +13,7 @@ from distro_node.node.control.command_socket import ask
 from distro_node.node.control.supervisor import Supervisor
 from distro_node.node.control.work_hours import WorkSchedule
 from distro_node.node.errors import UserError
-from distro_node.node.telemetry.metrics import NodeReading
+from distro_node.node.telemetry.counts import NodeReading
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.wire.structure import to_plain
 from scraping import sample

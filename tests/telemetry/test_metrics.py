@@ -26,9 +26,9 @@ from distro_node.node.telemetry.bootstrap_metrics import (
     BootstrapReading,
     Refusal,
 )
-from distro_node.node.telemetry.counts import Increases, NodeCounts
+from distro_node.node.telemetry.counts import Increases, NodeCounts, NodeReading
 from distro_node.node.telemetry.families import registry_of
-from distro_node.node.telemetry.metrics import NODE_METRICS, Kind, NodeReading, Reason
+from distro_node.node.telemetry.metrics import NODE_METRICS, Kind, Reason
 from distro_node.node.telemetry.metrics_reference import reference
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
