@@ -539,7 +539,7 @@ def scenarios_and_errors() -> Iterator[object]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "error"), scenarios_and_errors())
+@pytest.mark.parametrize(("name", "error"), [*scenarios_and_errors()])
 def test_whichever_step_fails(name: str, error: str, tmp_path: Path, capsys) -> None:
     run, check = SCENARIOS[name]
     steps = steps_of(name, tmp_path / "sound")
