@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -360,13 +360,17 @@ def page_of_a_run(folder: Path) -> Iterator[str]:
         thread.join()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+SCREENS = ((1440, 4500), (768, 6000), (390, 2800))
+"""Widths, and the greatest height of the page at each, in pixels."""
+
+
+@pytest.mark.parametrize(("scheme", "screens"), [("light", SCREENS), ("dark", SCREENS[-1:])])
 def test_the_page_fits_a_desk_a_tablet_and_a_telephone(
-    chromium: Any, axe: str | None, tmp_path: Path, scheme: str
+    chromium: Any, axe: str | None, tmp_path: Path, scheme: str, screens: Sequence[tuple[int, int]]
 ) -> None:
     """At 1,440 pixels the members' table was cut; at 390 the page was 5,855 pixels long."""
     with page_of_a_run(tmp_path) as link:
-        for width, longest in ((1440, 4500), (768, 6000), (390, 2800)):
+        for width, longest in screens:
             visit = Visit(
                 chromium, link, viewport={"width": width, "height": 900}, color_scheme=scheme
             )
