@@ -36,7 +36,7 @@ import torch
 import trio
 from command_line import new_parser, write_json
 from distro_node.crypto.identity import PeerId
-from distro_node.node.settings import Compile
+from distro_node.node.settings.components import Compile, TrainerSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.device import choose_device, device_kind, narrow_type, synchronize
 from distro_node.node.trainer.models.model import lay_out, model_config, new_model, parameter_table
@@ -275,9 +275,7 @@ def sandbox(report: Report) -> None:
         spec = TrainerSpec(
             manifest=manifest.encode(),
             blobs=folder,
-            device=str(report.device),
-            confined=confined,
-            compile=compile_,
+            settings=TrainerSettings(device=str(report.device), sandbox=confined, compile=compile_),
         )
         async with open_trainer(spec) as trainer:
             opened = time.monotonic() - started

@@ -30,13 +30,16 @@ from .network.exchange.update_relay import UpdateRelay
 from .network.nat.dial_back import DialBack
 from .network.network import Network, NetworkSettings, open_network
 from .session.relay_counter import counted, keep_count
-from .settings import DaemonSettings, RelayLimits
+from .settings.components import LineSettings, RelayLimits
+from .settings.tree import DaemonSettings
 from .storage.relayed_bytes import RelayedBytes
 from .telemetry.bootstrap_metrics import BOOTSTRAP_METRICS, BootstrapReading
 from .telemetry.line_status import line_status
 from .telemetry.status import BootstrapStatus, encode_status
 from .util.background import keep_running
 
+# Fixed ports, so that a link stays valid after a restart; 4001 is libp2p's usual one.
+_DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
 # Members stay connected, so this also limits how many nodes one bootstrap peer serves; each costs some
 # 200 KB.
 MAX_CONNECTIONS = 512
@@ -50,12 +53,9 @@ class BootstrapSettings:
     """Identity, addresses and limits of a bootstrap peer."""
 
     identity: Identity
-    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
-    announce: tuple[str, ...] = ()
+    line: LineSettings = field(default_factory=LineSettings)
+    """Its addresses, and what it sends and receives for all peers together."""
     max_connections: int = MAX_CONNECTIONS
-    max_upload: float | None = None
-    """Bytes per second for all peers together; None: unlimited."""
-    max_download: float | None = None
     metrics_address: tuple[str, int] | None = None
     """Where Prometheus metrics are served; None: nowhere."""
     relay: RelayLimits | None = field(default_factory=RelayLimits)
@@ -90,12 +90,12 @@ async def _serve(
     settings: BootstrapSettings, observer: HostedObserver | None, ready: Callable[[list[str]], None]
 ) -> None:
     network_settings = NetworkSettings(
-        listen=settings.listen,
-        announce=settings.announce,
+        listen=settings.line.listen or _DEFAULT_LISTEN,
+        announce=settings.line.announce,
         max_connections=settings.max_connections,
         max_connections_per_address=MAX_CONNECTIONS_PER_ADDRESS,
-        max_upload=settings.max_upload,
-        max_download=settings.max_download,
+        max_upload=settings.line.max_upload,
+        max_download=settings.line.max_download,
         carry=settings.circuits,
     )
     async with open_network(network_settings, settings.identity) as network:

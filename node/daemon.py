@@ -39,7 +39,8 @@ from .network.ip_families import with_family
 from .network.network import Network, NetworkSettings, open_network
 from .network.traffic import TrafficTotals
 from .session.session import SwarmSession
-from .settings import DaemonSettings
+from .settings.components import TrainerSettings
+from .settings.tree import DaemonSettings
 from .storage.data_dir import DataDir, open_identity
 from .telemetry.counts import STALL_BUCKETS, Durations, NodeReading
 from .telemetry.loop_lag import StallMeter
@@ -80,11 +81,11 @@ class InSwarm(Supervised, Protocol):
 async def run_daemon(settings: DaemonSettings) -> bool:
     """Take part in a swarm until told to leave or until the run is over; return whether it is over.
     Raises `UserError`."""
-    await _check_device(settings)
+    await _check_device(settings.trainer)
     return await serve_owner(settings, SwarmSession)
 
 
-async def _check_device(settings: DaemonSettings) -> None:
+async def _check_device(settings: TrainerSettings) -> None:
     """Raise `UserError` (`NO_DEVICE`) for a device that the owner named and that is not here. It takes
     seconds, and fetching a model first would take minutes."""
     named = {*settings.device.split(",")} - {"auto", "cpu"}
@@ -106,7 +107,7 @@ async def serve_owner(
     the page shows to all visitors. Raises `UserError`.
     """
     finished = False
-    ticket = _decode_ticket(settings.ticket)
+    ticket = _decode_ticket(settings.invite.ticket)
     data = DataDir(settings.data_dir)
     data.create()
     with data.lock(), contextlib.ExitStack() as stack:
@@ -123,13 +124,11 @@ async def serve_owner(
             )
         if metrics is not None:
             stack.callback(metrics.close)
-        limits = BandwidthLimits(settings.max_upload, settings.max_download)
-        address = None
-        if settings.dashboard is not None:
-            address = await _bound(settings, partial(open_address, settings.dashboard))
+        limits = BandwidthLimits(settings.line.max_upload, settings.line.max_download)
+        address = await _bound(settings, partial(open_address, settings.dashboard))
         if address is not None:
             stack.callback(address.close)
-        shifts = WorkSchedule(settings.active)
+        shifts = WorkSchedule(settings.energy.active)
         keeper = EnergyManager(settings.energy, shifts, telemetry, observes=observer)
         supervisor = Supervisor(
             socket=data.socket,
@@ -147,7 +146,7 @@ async def serve_owner(
                 until_round=settings.until_round,
                 observer=observer,
             ),
-            screen=settings.screen,
+            screen=settings.console.draws,
             energy=keeper.status,
             at_once=keeper.put_back,
         )
@@ -195,7 +194,7 @@ async def _bound(
         try:
             return bind()
         except UserError as error:
-            if error.code is not ExitCode.ADDRESS_MISSING or not settings.wait:
+            if error.code is not ExitCode.ADDRESS_MISSING or not settings.peering.wait:
                 raise
             if trio.current_time() - logged >= _LOG_SECONDS:
                 logged = trio.current_time()
@@ -205,7 +204,7 @@ async def _bound(
 
 
 def _listen(settings: DaemonSettings) -> tuple[str, ...]:
-    return settings.listen or NetworkSettings().listen
+    return settings.line.listen or NetworkSettings().listen
 
 
 def _check_listening(settings: DaemonSettings) -> None:
@@ -235,7 +234,7 @@ async def _network(
             parse_dial(address)
         network_settings = NetworkSettings(
             listen=_listen(settings),
-            announce=settings.announce,
+            announce=settings.line.announce,
             max_upload=limits.upload,
             max_download=limits.download,
             carry=MEMBER_CIRCUITS,

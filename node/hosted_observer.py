@@ -26,7 +26,7 @@ from .errors import UserError, leaves
 from .network.addresses import parse_dial
 from .network.network import Network
 from .observer import ObserverSession, public_link
-from .settings import DaemonSettings
+from .settings.tree import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.disk_faults import explain_disk
 from .telemetry.status import NO_LINE, NodeStatus, ScheduleStatus, SessionStatus, Status
@@ -47,7 +47,7 @@ def open_hosted_observer(settings: DaemonSettings, identity: Identity) -> Iterat
     Raises `UserError` (`BAD_ADDRESS`, `ADDRESS_MISSING`).
     """
     with contextlib.ExitStack() as stack:
-        address = open_address(settings.dashboard) if settings.dashboard is not None else None
+        address = open_address(settings.dashboard)
         if address is not None:
             stack.callback(address.close)
         yield HostedObserver(settings, identity, address)

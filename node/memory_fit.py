@@ -19,7 +19,7 @@ from .errors import UserError
 from .network.discovery.introductions import Introducer
 from .network.ephemeral_network import visit
 from .network.exchange.blobs import BlobFetcher
-from .settings import Split
+from .settings.components import Split
 from .storage.blob_store import BlobStore
 from .training.device_probe import Survey, survey
 from .training.error_messages import explain_trainer

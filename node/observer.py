@@ -32,7 +32,7 @@ from .session.peering import SwarmPeering
 from .session.seeding import ResultSeeder
 from .session.sync import compare_chains
 from .session.version_watch import change_status
-from .settings import DaemonSettings
+from .settings.tree import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.swarm_store import SwarmStore
 from .telemetry.audit_status import AuditsStatus
@@ -57,7 +57,9 @@ def public_link(settings: DaemonSettings, manifest: Manifest) -> str | None:
     # A ticket belongs to one guest, who gets it from the founder.
     if manifest.admission.issuer is not None:
         return None
-    return invite_text(Invite(swarm=manifest.swarm, bootstrap=settings.bootstrap, at=settings.at))
+    return invite_text(
+        Invite(swarm=manifest.swarm, bootstrap=settings.bootstrap, at=settings.invite.at)
+    )
 
 
 class ObserverSession:

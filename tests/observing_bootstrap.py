@@ -14,7 +14,7 @@ import trio
 from distro_node.crypto.identity import Identity
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.control.command_socket import ask
-from distro_node.node.settings import DashboardSettings
+from distro_node.node.settings.components import DashboardSettings, LineSettings
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.status import BootstrapStatus, decode_any_status
 from network.support import LOOPBACK, PATIENCE_SECONDS, until
@@ -54,7 +54,7 @@ async def introducing(
     page = DashboardSettings(address=("127.0.0.1", 0), public=True)
     settings = BootstrapSettings(
         identity=BOOTSTRAP,
-        listen=LOOPBACK.listen,
+        line=LineSettings(listen=LOOPBACK.listen),
         socket=root / "socket",
         observe=quiet_settings(
             manifest, root, bootstrap=bootstrap, dashboard=page, serve_result=serve_result

@@ -11,6 +11,7 @@ from distro_node.node import daemon
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.network import open_network
 from distro_node.node.session.session import SwarmSession
+from distro_node.node.settings.components import TrainerSettings
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.telemetry import Telemetry
 from founder import founding
@@ -34,7 +35,9 @@ async def test_a_device_is_looked_for_before_anybody_is_connected_to(
 
     monkeypatch.setattr(daemon, "ask", ask)
     monkeypatch.setattr(daemon, "serve_owner", serve_owner)
-    settings = replace(quiet_settings(Chain(0).manifest, tmp_path / "node"), device=device)
+    settings = quiet_settings(
+        Chain(0).manifest, tmp_path / "node", trainer=TrainerSettings(device=device)
+    )
     if not looks:
         assert await daemon.run_daemon(settings)
         return

@@ -15,7 +15,7 @@ from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.network import open_network
-from distro_node.node.settings import DashboardSettings
+from distro_node.node.settings.components import DashboardSettings, LineSettings
 from distro_node.protocol.chain.sync import MAX_SYNC_REQUEST_BYTES, SYNC_PROTOCOL
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import SwarmId
@@ -127,7 +127,7 @@ async def test_a_page_that_cannot_be_served_is_told_at_the_start(tmp_path: Path)
     page = DashboardSettings(address=("192.0.2.1", 0), public=True, plain=True)
     settings = BootstrapSettings(
         identity=BOOTSTRAP,
-        listen=LOOPBACK.listen,
+        line=LineSettings(listen=LOOPBACK.listen),
         observe=quiet_settings(manifest, tmp_path, dashboard=page),
     )
     with pytest.raises(UserError, match=r"at 192\.0\.2\.1") as caught:

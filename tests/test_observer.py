@@ -13,10 +13,10 @@ from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node.dashboard.run_history import RunHistory
 from distro_node.node.network.network import open_network
 from distro_node.node.observer import ObserverSession, public_link, restarts_following
-from distro_node.node.settings import DaemonSettings
+from distro_node.node.settings.tree import DaemonSettings
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.protocol.wire.swarm_id import parse_invite
+from distro_node.protocol.wire.swarm_id import Invite, parse_invite
 from founder import Founder, founding
 from network.support import LOOPBACK, until
 from network.victim import quiet_settings
@@ -104,7 +104,8 @@ def test_the_link_for_everybody_holds_no_ticket() -> None:
     chain = Chain(0)
     address = "/ip4/127.0.0.1/tcp/4001/p2p/" + peer_text(identity(0).peer)
     settings = DaemonSettings(
-        swarm=chain.manifest.swarm, data_dir=Path(), bootstrap=(address,), ticket="t" * 86
+        invite=Invite(swarm=chain.manifest.swarm, bootstrap=(address,), ticket="t" * 86),
+        data_dir=Path(),
     )
     link = public_link(settings, chain.manifest)
     assert link is not None

@@ -49,7 +49,13 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "protocol": (),
     "node/errors": (),
     "node/util": ("node/errors", "protocol/wire"),
-    "node/settings": ("node/errors", "node/util", "protocol/wire"),
+    # Settings are checked by the rules that they are for.
+    "node/energy/numbers": (),
+    "node/energy/threshold": (),
+    "node/settings": (
+        *("node/errors", "node/util", "protocol/wire"),
+        *("node/energy/numbers", "node/energy/threshold"),
+    ),
     "node/config": ("node/errors",),
     "node/storage": (*_SHARED, "crypto", *_WIRE, "protocol/chain"),
     "node/network": (*_SHARED, "crypto", *_WIRE),
@@ -64,7 +70,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/storage", "node/network", "node/network/discovery", "node/network/exchange"),
     ),
     "node/telemetry": (*_SHARED, "crypto", *_WIRE, "node/network"),
-    "node/energy": (*_SHARED, "node/network", "node/telemetry"),
+    "node/energy": (
+        *(*_SHARED, "node/network", "node/telemetry"),
+        *("node/energy/numbers", "node/energy/threshold"),
+    ),
     "node/control": (*_SHARED, "node/storage", "node/telemetry"),
     "node/dashboard": (
         *(*_SHARED, "crypto", *_WIRE, "protocol/chain"),

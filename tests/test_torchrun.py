@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.settings import parse_launched_device
+from distro_node.node.settings.values import parse_launched_device
 from distro_node.node.training.torchrun import NO_STORE, OVER, RankAssignment, launch_of
 
 SAID = {

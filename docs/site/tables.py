@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from distro_node.node.cli import settings_reference
 from distro_node.node.create import manifest_reference
 from distro_node.node.telemetry import metrics_reference, status_reference
 from distro_node.protocol.member.states import diagrams
@@ -17,6 +18,7 @@ from distro_node.protocol.member.states import diagrams
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/reference.md", "status"): lambda: f"\n{status_reference.reference()}\n",
     ("docs/reference.md", "metrics"): lambda: f"\n{metrics_reference.reference()}\n",
+    ("docs/reference.md", "settings"): lambda: f"\n{settings_reference.reference()}\n\n",
     ("docs/founders-file.md", "keys"): lambda: f"\n{manifest_reference.reference()}\n",
     ("docs/protocol.md", "states"): lambda: diagrams() + "\n",
 }

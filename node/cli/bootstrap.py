@@ -6,85 +6,22 @@ import functools
 import signal
 from collections.abc import Sequence
 from json import dumps
-from typing import Annotated
 
 import typer
 
 from ..errors import ExitCode, UserError
-from ..settings import DaemonSettings, parse_metrics_address, parse_rate
-from ..telemetry.logs import LogFormat, LogLevel, configure_logging
-from .options import (
-    Announce,
-    DashboardCertificate,
-    DashboardKey,
-    DashboardPlain,
-    DataDirectory,
-    Json,
-    Listen,
-    LogFormatOption,
-    LogLevelOption,
-    MaxDownload,
-    MaxUpload,
-    PassphraseFile,
-    RelayMemory,
-    RelayUpdates,
-    ServeResult,
-    dashboard_settings,
-    data_directory,
-    find_passphrase,
-    multiaddrs,
-    parse_target,
-    relay_limits,
-)
+from ..settings.components import ConsoleSettings, PeeringSettings
+from ..settings.tree import BootstrapOptions, ObserverSettings
+from ..storage.data_dir import DataDir
+from ..telemetry.logs import configure_logging
+from .options import Json, find_passphrase
+from .settings_parameters import with_settings
 
-# Fixed ports, so that a link stays valid after a restart; 4001 is libp2p's usual one.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
 
 
-def bootstrap(
-    listen: Listen = None,
-    announce: Announce = None,
-    max_upload: MaxUpload = None,
-    max_download: MaxDownload = None,
-    relay_updates: RelayUpdates = True,
-    relay_memory: RelayMemory = 512,
-    metrics_addr: Annotated[
-        str,
-        typer.Option(
-            "--metrics-addr",
-            metavar="HOST:PORT",
-            help="Where Prometheus finds this peer's metrics; off for none.",
-        ),
-    ] = "off",
-    observe: Annotated[
-        str | None,
-        typer.Option(
-            "--observe",
-            metavar="LINK",
-            help="Follow this swarm and serve its page, as `distro-node observe` does: an invite link "
-            "(in quotes) or a swarm-id.",
-        ),
-    ] = None,
-    serve_result: ServeResult = False,
-    dashboard: Annotated[
-        str,
-        typer.Option(
-            "--dashboard",
-            metavar="HOST:PORT",
-            help="Where the page of the swarm of --observe is served. Whoever reaches it may read it; "
-            "nobody acts through it.",
-        ),
-    ] = "127.0.0.1:9466",
-    dashboard_cert: DashboardCertificate = None,
-    dashboard_key: DashboardKey = None,
-    dashboard_plain: DashboardPlain = False,
-    data_dir: DataDirectory = None,
-    passphrase_file: PassphraseFile = None,
-    json: Json = False,
-    log_format: LogFormatOption = LogFormat.TEXT,
-    log_level: LogLevelOption = LogLevel.INFO,
-) -> None:
+@with_settings
+def bootstrap(chosen: BootstrapOptions, json: Json = False) -> None:
     """Run a peer that introduces others.
 
     A bootstrap peer brings the peers of a swarm together and trains nothing. It also relays their
@@ -101,38 +38,26 @@ def bootstrap(
         distro-node bootstrap --observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:8080 \\
             --dashboard-plain
     """
-    listening = multiaddrs(listen) or _DEFAULT_LISTEN
-    announced = multiaddrs(announce)
-    metrics_address = parse_metrics_address(metrics_addr)
-    upload = parse_rate(max_upload) if max_upload else None
-    download = parse_rate(max_download) if max_download else None
-    data = data_directory(data_dir)
+    data = DataDir(chosen.data_dir)
     watched = None
-    if serve_result and observe is None:
+    if chosen.serve_result and chosen.observe is None:
         raise UserError(
             ExitCode.USAGE,
             "--serve-result needs to know of which swarm",
             "name it with --observe LINK",
         )
-    if observe is not None:
-        invite = parse_target(observe)
-        watched = DaemonSettings(
-            swarm=invite.swarm,
+    if chosen.observe is not None:
+        watched = ObserverSettings(
+            invite=chosen.observe,
             data_dir=data.root,
-            bootstrap=invite.bootstrap,
-            at=invite.at,
             # The members of a swarm connect to its bootstrap peer, whichever of them starts first.
-            wait=True,
-            serve_result=serve_result,
-            upnp=False,
-            mdns=False,
+            peering=PeeringSettings(wait=True, mdns=False),
+            serve_result=chosen.serve_result,
             metrics_address=None,
-            dashboard=dashboard_settings(
-                dashboard, dashboard_cert, dashboard_key, dashboard_plain, public=True
-            ),
-            screen=False,
+            dashboard=chosen.dashboard,
+            console=ConsoleSettings(screen=False),
         )
-    passphrase = find_passphrase(data, passphrase_file)
+    passphrase = find_passphrase(data, chosen.passphrase_file)
     # libp2p is imported only now, so that --help is fast.
     import trio
 
@@ -161,16 +86,14 @@ def bootstrap(
 
     data.create()
     with data.lock():
-        configure_logging(form=log_format, level=log_level, folder=data.logs)
+        log = chosen.console
+        configure_logging(form=log.log_format, level=log.log_level, folder=data.logs)
         identity = open_identity(data, passphrase)
         settings = BootstrapSettings(
             identity=identity,
-            listen=listening,
-            announce=announced,
-            max_upload=upload,
-            max_download=download,
-            metrics_address=metrics_address,
-            relay=relay_limits(relay_updates, relay_memory),
+            line=chosen.line,
+            metrics_address=chosen.metrics_address,
+            relay=chosen.relay.limits,
             carried=data.carried,
             socket=data.socket,
             observe=watched,

@@ -13,6 +13,7 @@ from ...protocol.wire.manifest import Manifest, SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import Invite
 from ..doctor.findings import fit, ordered
 from ..errors import ExitCode
+from ..settings.values import parse_multiaddr, parse_target
 from ..storage.data_dir import DataDir
 from ..util.sanitize import harmless
 from .options import (
@@ -22,8 +23,6 @@ from .options import (
     Listen,
     bootstrap_addresses,
     data_directory,
-    multiaddrs,
-    parse_target,
 )
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def doctor(
     """
     invite = None if target is None else parse_target(target)
     introducers = bootstrap_addresses(bootstrap)
-    listening = multiaddrs(listen)
+    listening = tuple(map(parse_multiaddr, listen or ()))
     data = data_directory(data_dir)
     from ..doctor.computer import examine_computer
 

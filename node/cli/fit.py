@@ -14,21 +14,12 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import Invite
 from ..errors import ExitCode, UserError
-from ..settings import Split, parse_devices, parse_size
+from ..settings.tree import FitSettings
+from ..settings.values import parse_target
 from ..storage.data_dir import DataDir
 from ..util.sanitize import harmless
-from .options import (
-    Bootstrap,
-    DataDirectory,
-    Json,
-    Memory,
-    MicroBatch,
-    SplitOption,
-    data_directory,
-    introducers,
-    parameters_text,
-    parse_target,
-)
+from .options import Json, parameters_text
+from .settings_parameters import with_settings
 
 if TYPE_CHECKING:
     from ..memory_fit import MemoryFit
@@ -36,6 +27,7 @@ if TYPE_CHECKING:
 _NAME_WIDTH, _SIZE_WIDTH = 36, 14
 
 
+@with_settings
 def fit(
     target: Annotated[
         str,
@@ -44,20 +36,7 @@ def fit(
             help="An invite link (in quotes), a swarm-id, a manifest, or a founder's file (.toml).",
         ),
     ],
-    bootstrap: Bootstrap = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device",
-            metavar="DEVICE",
-            help="What would train: auto, cpu, cuda, cuda:1 or mps; cuda:0,cuda:1 or all are several "
-            "as one member.",
-        ),
-    ] = "auto",
-    split: SplitOption = Split.AUTO,
-    memory: Memory = None,
-    micro_batch: MicroBatch = None,
-    data_dir: DataDirectory = None,
+    settings: FitSettings,
     json: Json = False,
 ) -> None:
     """See what this machine needs to train a swarm's model, part by part.
@@ -75,8 +54,7 @@ def fit(
 
     from ..memory_fit import Workload, ask, fit_workload
 
-    name = parse_devices(device)
-    limit = parse_size(memory) if memory else None
+    name, limit, micro_batch = settings.device, settings.memory, settings.micro_batch
     path = Path(target).expanduser()
 
     async def examine() -> MemoryFit:
@@ -98,14 +76,14 @@ def fit(
                 audited=file.audits is not None,
                 with_committees=file.committees is not None,
             )
-            return fit_workload(file.name, work, there, limit, micro_batch, split)
+            return fit_workload(file.name, work, there, limit, micro_batch, settings.split)
         if path.is_file():
             manifest = _read(path)
         else:
-            manifest = await _find(target, bootstrap, data_directory(data_dir))
+            manifest = await _find(target, settings)
         there = await ask(name)
         work = Workload.of(manifest)
-        return fit_workload(manifest.name, work, there, limit, micro_batch, split)
+        return fit_workload(manifest.name, work, there, limit, micro_batch, settings.split)
 
     found = trio.run(examine)
     if json:
@@ -186,14 +164,14 @@ def _read(path: Path) -> Manifest:
     )
 
 
-async def _find(target: str, bootstrap: list[str] | None, data: DataDir) -> Manifest:
+async def _find(target: str, settings: FitSettings) -> Manifest:
     """Return the manifest of a swarm, from this disk or else from its members. Raises `UserError`."""
-    invite = parse_target(target)
+    invite, data = parse_target(target), DataDir(settings.data_dir)
     try:
         return decode_manifest(data.swarm(invite.swarm).manifest.read_bytes(), invite.swarm)
     except (OSError, ProtocolError):
         pass
     from ..memory_fit import fetch_manifest
 
-    known = introducers(invite, bootstrap)
+    known = tuple(dict.fromkeys((*invite.bootstrap, *settings.bootstrap)))
     return await fetch_manifest(Invite(swarm=invite.swarm, bootstrap=known))

@@ -16,6 +16,7 @@ from ...protocol.wire.manifest import Manifest, OtherVersion, decode_manifest
 from ...protocol.wire.messages import TICKET_KIND
 from ...protocol.wire.swarm_id import Invite, invite_text
 from ..errors import ExitCode, UserError
+from ..settings.values import parse_target
 from ..storage.data_dir import DataDir, open_identity
 from ..storage.final_file import read_final
 from ..util.protocol_version import explain_version
@@ -27,7 +28,6 @@ from .options import (
     data_directory,
     find_passphrase,
     introducers,
-    parse_target,
 )
 
 

@@ -7,29 +7,8 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-FIRST = "Options that people use first"
-OPTION_GROUPS: dict[str, tuple[str, ...]] = {
-    FIRST: (
-        *("bootstrap", "device", "memory", "max_upload", "max_download", "active", "polite"),
-        *("dashboard", "screen", "data_dir"),
-    ),
-    "Device and memory": ("split", "threads", "micro_batch", "compile", "sandbox"),
-    "Line and disk": (
-        *("listen", "announce", "wait", "upnp", "mdns", "max_disk", "mirror"),
-        *("relay_updates", "relay_memory"),
-    ),
-    "Hours and energy": (
-        *("price", "currency", "power_limit", "pause_when", "pause_field", "pause_above"),
-        *("resume_below", "pause_below", "resume_above", "pause_every"),
-    ),
-    "Page and metrics": (
-        *("dashboard_cert", "dashboard_key", "dashboard_plain", "metrics_addr"),
-        *("evaluate_every", "sample_prompt"),
-    ),
-    "Privacy": ("data", "epsilon", "delta", "clip", "passphrase_file"),
-    "Expert": ("stateless", "until_round", "serve_result", "log_format", "log_level"),
-}
-"""The options by their Python names; a command lists those that it has."""
+from ..settings.setting import Group
+
 OTHERS = "Other options"
 
 # A shorter list is read faster without headings.
@@ -40,14 +19,10 @@ def grouped(options: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     """Return the headings of a command's options, each with its options in their own order."""
     if len(options) <= _FEW:
         return [("Options", list(options))]
-    groups = []
-    rest = list(options)
-    for heading, names in OPTION_GROUPS.items():
-        found = [each for each in options if each.name in names]
-        rest = [each for each in rest if each not in found]
-        if found:
-            groups.append((heading, found))
-    return [*groups, (OTHERS, rest)] if rest else groups
+    found: dict[str, list[Any]] = {heading: [] for heading in (*Group, OTHERS)}
+    for each in options:
+        found[each.rich_help_panel or OTHERS].append(each)
+    return [(heading, listed) for heading, listed in found.items() if listed]
 
 
 class GroupedCommand(TyperCommand):

@@ -2,167 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from ...crypto import keystore
 from ...protocol.wire.manifest import SwarmId
-from ...protocol.wire.swarm_id import (
-    Invite,
-    SwarmIdError,
-    check_bootstrap,
-    check_multiaddr,
-    parse_invite,
-    swarm_text,
-)
+from ...protocol.wire.swarm_id import Invite, swarm_text
 from ..errors import ExitCode, UserError
-from ..settings import (
-    DaemonSettings,
-    DashboardSettings,
-    RelayLimits,
-    Split,
-    StateSelector,
-    parse_dashboard_address,
-)
-from ..storage.data_dir import DataDir, default_data_dir
-from ..telemetry.logs import LogFormat, LogLevel, configure_logging
+from ..settings.components import ConsoleSettings, LineSettings, PeeringSettings
+from ..settings.tree import PASSPHRASE_VARIABLE, DaemonSettings, StateSelector
+from ..settings.values import absolute_path, default_data_dir, parse_bootstrap, parse_target
+from ..storage.data_dir import DataDir
+from ..telemetry.logs import configure_logging
+from .settings_parameters import option_of
 
-PASSPHRASE_VARIABLE = "DISTRO_NODE_PASSPHRASE"
+T = TypeVar("T", bound=DaemonSettings)
 
 # A longer first line means that the file is wrong.
 _MAX_PASSPHRASE_BYTES = 4096
 
-DataDirectory = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        metavar="DIRECTORY",
-        readable=False,  # not checked here: the reader names the file, and has its own exit code for it
-        help="Where this node keeps its identity and its swarms. "
-        "[default: the system's place for your programs' data]",
-    ),
-]
+DataDirectory = Annotated[Path | None, option_of(DaemonSettings, "data_dir")]
+PassphraseFile = Annotated[Path | None, option_of(DaemonSettings, "passphrase_file")]
+Bootstrap = Annotated[list[str] | None, option_of(PeeringSettings, "bootstrap")]
+Listen = Annotated[list[str] | None, option_of(LineSettings, "listen")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-PassphraseFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--passphrase-file",
-        metavar="FILE",
-        readable=False,
-        help="A file whose first line is the passphrase of this node's key. "
-        f"The variable {PASSPHRASE_VARIABLE} may hold it instead.",
-    ),
-]
-Bootstrap = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--bootstrap",
-        metavar="MULTIADDR",
-        help="A peer that introduces others, such as "
-        "/dns4/example.org/tcp/4001/p2p/12D3KooW…; may be repeated.",
-    ),
-]
-Listen = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--listen",
-        metavar="MULTIADDR",
-        help="Where to listen, such as /ip4/0.0.0.0/tcp/4001; may be repeated.",
-    ),
-]
-Announce = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--announce",
-        metavar="MULTIADDR",
-        help="Under which address others reach this node, where it cannot know that itself "
-        "(a forwarded port, a DNS name); may be repeated.",
-    ),
-]
-MaxUpload = Annotated[
-    str | None,
-    typer.Option(
-        "--max-upload",
-        metavar="RATE",
-        help="The most that is sent, such as 5Mbit or 600kB (a second). [default: no limit]",
-    ),
-]
-MaxDownload = Annotated[
-    str | None,
-    typer.Option(
-        "--max-download",
-        metavar="RATE",
-        help="The most that is received, such as 50Mbit or 6MB (a second). [default: no limit]",
-    ),
-]
-RelayUpdates = Annotated[
-    bool,
-    typer.Option(
-        "--relay-updates/--no-relay-updates",
-        help="Fetch each member's update once and serve it to all others: worth it on a line that "
-        "sends ten times as fast as a home line, or faster.",
-    ),
-]
-RelayMemory = Annotated[
-    int,
-    typer.Option(
-        "--relay-memory",
-        metavar="MB",
-        min=16,
-        max=1 << 20,
-        help="The most memory for relayed updates; one swarm gets half of it.",
-    ),
-]
-MaxDisk = Annotated[
-    str | None,
-    typer.Option(
-        "--max-disk",
-        metavar="SIZE",
-        help="The most that model and training data may take on the disk, such as 20GB. "
-        "[default: no limit]",
-    ),
-]
-MicroBatch = Annotated[
-    int | None,
-    typer.Option(
-        "--micro-batch",
-        metavar="N",
-        min=1,
-        max=65536,
-        help="Sequences computed at once. [default: what fits the device]",
-    ),
-]
-SplitOption = Annotated[
-    Split,
-    typer.Option(
-        "--split",
-        help="With several devices: each has a copy of the model (copies), or a part of it (shards); "
-        "auto takes copies if they fit.",
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        help="The most memory that training may take on the device, such as 8GB: momentum is kept in "
-        "fewer bits or in main memory, and activations are computed twice, as far as needed. "
-        "[default: what is free]",
-    ),
-]
-Mirror = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--mirror",
-        metavar="URL|FOLDER",
-        help="Where to look for training data before asking peers; may be repeated.",
-    ),
-]
 RoundState = Annotated[
     int | None,
     typer.Option(
@@ -187,106 +56,16 @@ SwarmOption = Annotated[
         help="The swarm-id, or a link to the swarm. [default: the only one that this node knows]",
     ),
 ]
-LogFormatOption = Annotated[
-    LogFormat, typer.Option("--log-format", help="How log lines are written.")
-]
-LogLevelOption = Annotated[
-    LogLevel, typer.Option("--log-level", help="From which level on lines are logged.")
-]
-Wait = Annotated[
-    bool,
-    typer.Option(
-        "--wait/--no-wait",
-        help="Go on looking, rather than end, while nobody who knows the swarm can be reached.",
-    ),
-]
-ServeResult = Annotated[
-    bool,
-    typer.Option(
-        "--serve-result/--no-serve-result",
-        help="Keep what comes out (the newest snapshot of the parameters, and what evaluating it "
-        "takes), and give it to whoever asks, also when no member is left. It needs disk for three "
-        "snapshots.",
-    ),
-]
-Mdns = Annotated[
-    bool,
-    typer.Option(
-        "--mdns/--no-mdns",
-        help="Look for members in the local network, and be found by them.",
-    ),
-]
-DashboardCertificate = Annotated[
-    Path | None,
-    typer.Option(
-        "--dashboard-cert",
-        metavar="FILE",
-        readable=False,
-        help="A certificate (PEM), to serve the page over TLS: needed at an address that others "
-        "reach.",
-    ),
-]
-DashboardKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--dashboard-key",
-        metavar="FILE",
-        readable=False,
-        help="The certificate's key (PEM).",
-    ),
-]
-Screen = Annotated[
-    bool,
-    typer.Option("--screen/--no-screen", help="Show a live screen, or print log lines instead."),
-]
-DashboardPlain = Annotated[
-    bool,
-    typer.Option(
-        "--dashboard-plain/--no-dashboard-plain",
-        help="Serve the page without TLS at an address that others reach, all the same.",
-    ),
-]
 
 
 def data_directory(given: Path | None) -> DataDir:
     """Return the given data directory, or the system's default."""
-    return DataDir((given or default_data_dir()).expanduser().absolute())
+    return DataDir(default_data_dir() if given is None else absolute_path(given))
 
 
 def bootstrap_addresses(given: Sequence[str] | None) -> tuple[str, ...]:
     """Check `--bootstrap`. Raises `UserError` (`BAD_ADDRESS`)."""
-    try:
-        return tuple(check_bootstrap(address) for address in given or ())
-    except SwarmIdError as error:
-        raise _bad_address(error) from None
-
-
-def relay_limits(relay: bool, memory: int) -> RelayLimits | None:
-    """Return the limits that `--relay-updates` and `--relay-memory` set; None: do not relay."""
-    return RelayLimits(max_bytes=memory << 20) if relay else None
-
-
-def multiaddrs(given: Sequence[str] | None) -> tuple[str, ...]:
-    """Check `--listen` or `--announce`. Raises `UserError` (`BAD_ADDRESS`)."""
-    try:
-        return tuple(check_multiaddr(address) for address in given or ())
-    except SwarmIdError as error:
-        raise _bad_address(error) from None
-
-
-def parse_target(text: str) -> Invite:
-    """Read a swarm-id or link. Raises `UserError` (`BAD_SWARM_ID`, `BAD_ADDRESS`)."""
-    try:
-        return parse_invite(text)
-    except SwarmIdError as error:
-        if error.fault == "bootstrap":
-            raise _bad_address(error) from None
-        raise UserError(
-            ExitCode.BAD_SWARM_ID,
-            str(error),
-            "copy the swarm-id or the link once more, whole, and put a link between quotes: "
-            "'distro:swarm-…?bootstrap=…'",
-        ) from None
+    return tuple(map(parse_bootstrap, given or ()))
 
 
 def which(round_: int | None, best: bool) -> StateSelector:
@@ -376,15 +155,6 @@ def _bad_passphrase_file(file: Path, problem: str) -> UserError:
     )
 
 
-def _bad_address(error: SwarmIdError) -> UserError:
-    return UserError(
-        ExitCode.BAD_ADDRESS,
-        str(error),
-        "an address looks like /ip4/192.0.2.1/tcp/4001, that of a bootstrap peer ends in "
-        "/p2p/12D3KooW…",
-    )
-
-
 def introducers(invite: Invite, named: Sequence[str] | None) -> tuple[str, ...]:
     """Return the bootstrap peers of a link and of the command line, without duplicates, in the order
     given."""
@@ -397,21 +167,13 @@ def parameters_text(trained: int, frozen: int) -> str:
     return f"{trained:,} parameters{beside}"
 
 
-def dashboard_settings(
-    address: str, certificate: Path | None, key: Path | None, plain: bool, *, public: bool = False
-) -> DashboardSettings | None:
-    """Return where and how the page is served; None for `off`. Raises `UserError` (`BAD_ADDRESS`)."""
-    parsed = parse_dashboard_address(address)
-    if parsed is None:
-        return None
-    return DashboardSettings(
-        address=parsed, certificate=certificate, key=key, plain=plain, public=public
-    )
+def with_passphrase(settings: T) -> T:
+    """Return the settings of a node with the passphrase of its key. Raises `UserError` (`KEYSTORE`)."""
+    found = find_passphrase(DataDir(settings.data_dir), settings.passphrase_file)
+    return dataclasses.replace(settings, passphrase=found)
 
 
-def prepare_to_run(
-    settings: DaemonSettings, data: DataDir, form: LogFormat, level: LogLevel
-) -> None:
+def prepare_to_run(console: ConsoleSettings, data: DataDir) -> None:
     """Configure logging and memory of a long-running program: log to its directory, and show the
     screen if enabled."""
     from rich.console import Console
@@ -420,6 +182,8 @@ def prepare_to_run(
     from ..telemetry.loop_lag import freeze_permanent_objects
 
     # Where no screen can be drawn, log lines say the same.
-    drawn = settings.screen and redraws(Console(stderr=True))
-    configure_logging(form=form, level=level, folder=data.logs, screen=drawn)
+    drawn = console.draws and redraws(Console(stderr=True))
+    configure_logging(
+        form=console.log_format, level=console.log_level, folder=data.logs, screen=drawn
+    )
     freeze_permanent_objects()

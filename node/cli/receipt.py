@@ -21,12 +21,12 @@ from .options import (
     data_directory,
     find_passphrase,
     only_swarm,
-    parse_target,
 )
 
 if TYPE_CHECKING:
     from ..results.receipts import ReceiptFacts
-    from ..storage.data_dir import DataDir
+    from ..settings.values import parse_target
+from ..storage.data_dir import DataDir
 
 _Swarm = Annotated[
     str | None,

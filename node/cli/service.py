@@ -15,7 +15,8 @@ import typer
 from ..errors import ExitCode, UserError
 from ..service.manager import ServiceManager, this_manager
 from ..service.units import Service, arguments_problem
-from .options import Json, parse_target
+from ..settings.values import parse_target
+from .options import Json
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _COMMANDS = ("join", "bootstrap")

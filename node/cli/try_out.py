@@ -12,7 +12,8 @@ import typer
 
 from ...protocol.wire.structure import to_plain
 from ..errors import ExitCode, UserError
-from ..settings import parse_device
+from ..settings.components import TrainerSettings
+from ..settings.values import parse_device
 from ..util.sanitize import UNREADABLE, harmless, harmless_piece
 from .options import (
     BestState,
@@ -24,9 +25,10 @@ from .options import (
     only_swarm,
     which,
 )
+from .settings_parameters import option_of
 
 _Device = Annotated[
-    str, typer.Option("--device", metavar="DEVICE", help="What to compute on, as with `join`.")
+    str, option_of(TrainerSettings, "device", help="What to compute on, as with `join`.")
 ]
 _Seed = Annotated[
     int,
@@ -81,9 +83,7 @@ def generate(
         ),
     ] = 0.8,
     seed: _Seed = 0,
-    threads: Annotated[
-        int, typer.Option("--threads", metavar="N", min=1, max=4096, help="CPU threads to use.")
-    ] = 1,
+    threads: Annotated[int, option_of(TrainerSettings, "threads", help="CPU threads to use.")] = 1,
     device: _Device = "cpu",
     data_dir: DataDirectory = None,
 ) -> None:
@@ -214,11 +214,9 @@ def evaluate(
     seed: _Seed = 0,
     threads: Annotated[
         int | None,
-        typer.Option(
-            "--threads",
-            metavar="N",
-            min=1,
-            max=4096,
+        option_of(
+            TrainerSettings,
+            "threads",
             help="CPU threads to use. [default: as many as there are cores]",
         ),
     ] = None,

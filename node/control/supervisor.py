@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import trio
 
 from ..errors import ExitCode, UserError
-from ..settings import parse_rate
+from ..settings.values import parse_rate
 from ..telemetry.status import (
     NO_ENERGY,
     NO_LINE,

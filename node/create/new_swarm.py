@@ -30,6 +30,7 @@ from ...protocol.wire.manifest import (
     SourceSpec,
     decode_manifest,
 )
+from ..settings.components import TrainerSettings
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir, open_identity
@@ -175,7 +176,7 @@ async def _measure(
     """Measure how many seconds a sequence, and the rest of a round, take on this machine."""
     what = "measuring a round"
     progress(what, 0, 1)
-    spec = TrainerSpec(manifest.encode(), store.root, device=device)
+    spec = TrainerSpec(manifest.encode(), store.root, TrainerSettings(device=device))
     async with open_trainer(spec) as trainer:
         await trainer.load(decode_any_blob_list(initial.blob_list).chunks)
         samples = range(manifest.data.samples)

@@ -16,7 +16,8 @@ from typing import Any
 import trio
 
 from ..errors import ExitCode, UserError, address_missing
-from ..settings import DEFAULT_METRICS_ADDRESS, DashboardSettings
+from ..settings.components import DashboardSettings
+from ..settings.values import DEFAULT_METRICS_ADDRESS
 from ..util.host_names import is_loopback
 from .access_control import AccessGuard
 
@@ -83,12 +84,14 @@ def open_metrics_address(address: tuple[str, int]) -> Address:
     return made
 
 
-def open_address(settings: DashboardSettings) -> Address:
-    """Bind the page's address; if its port is taken, log that and bind another one.
+def open_address(settings: DashboardSettings) -> Address | None:
+    """Bind the page's address, if it has one; if its port is taken, log that and bind another one.
 
     Raises `UserError`: `ADDRESS_MISSING` for an address that this machine does not have, `BAD_ADDRESS`
     for one that others can reach without `plain` or a certificate, and for an unusable certificate.
     """
+    if settings.address is None:
+        return None
     host, port = settings.address
     tls = _context(settings)
     local = is_loopback(host)

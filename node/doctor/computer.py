@@ -28,7 +28,7 @@ from ..memory_fit import Survey, Workload, fit_workload
 from ..network.connection_limits import MAX_HANDSHAKES
 from ..network.descriptors import RESERVED, raise_limit, room_under
 from ..network.network import NetworkSettings
-from ..settings import DEFAULT_METRICS_ADDRESS
+from ..settings.values import DEFAULT_METRICS_ADDRESS
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
 from ..training.graphics_cards import card_maker, missing_device_node
 from .findings import Finding, Subject, good

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 import psutil
 import trio
 
-from ..settings import EnergySettings
+from ..settings.components import EnergySettings
 from ..telemetry.status import EnergyPart, EnergyStatus, HoldKind
 from ..telemetry.telemetry import Telemetry
 from .arithmetic import JOULES_PER_KWH, Meter, cost, per_token, total
@@ -79,7 +79,9 @@ class EnergyManager:
         self._processor = processor or Processor()
         self._people = people or UserActivity()
         self._gpu_meter, self._processor_meter = Meter(), Meter()
-        self._asker = PausePoller(settings.pause_when) if settings.pause_when is not None else None
+        self._asker = (
+            PausePoller(settings.pause_when) if settings.pause_when.ask is not None else None
+        )
         self._limited: float | None = None
         self._limit_tried = False
         self._uuids: tuple[str, ...] = ()
@@ -198,7 +200,6 @@ class EnergyManager:
     # Reasons to pause
 
     async def _ask(self, asker: PausePoller) -> None:
-        assert self._settings.pause_when is not None
         while True:
             if await asker.look():
                 self._shifts.hold("signal", asker.sentence)

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import trio
 
 from ..network.web import AddressScope, Web, WebError
-from ..settings import PauseWhen
+from ..settings.components import PauseWhen
 from .commands import CommandFailed, CommandResult, ask_command
-from .numbers import MAX_BYTES, NotANumber, check_path, number_in_json, number_in_text
-from .threshold import KEEP_SECONDS, PauseDecision, Threshold, threshold_of
+from .numbers import MAX_BYTES, NotANumber, number_in_json, number_in_text
+from .threshold import KEEP_SECONDS, PauseDecision, Threshold
 
 _log = logging.getLogger(__name__)
 
@@ -42,25 +42,26 @@ class PausePoller:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._settings = settings
+        self._source = settings.ask or ""
         self._seconds = reply_timeout_seconds
         self._now = now
-        self._steps = check_path(settings.field) if settings.field is not None else ()
+        self._steps = settings.steps
         self._web = Web(AddressScope.AS_NAMED) if settings.is_url else None
-        self._gate = PauseDecision(threshold_of(settings) or _HALF)
+        self._gate = PauseDecision(settings.threshold or _HALF)
         self._failing = False
 
     @property
     def value(self) -> float | None:
         """The last number, while it is valid; None if there is none."""
-        return self._gate.value if self._settings.pause is not None else None
+        return self._gate.value if self._settings.threshold is not None else None
 
     @property
     def sentence(self) -> str:
         """The decision, for people."""
-        if self._settings.pause is None:
+        if self._settings.threshold is None:
             return "the command of --pause-when requests a pause"
         # A URL may hold a key, and a command a password: show only the host.
-        host = urlsplit(self._settings.ask).hostname if self._settings.is_url else None
+        host = urlsplit(self._source).hostname if self._settings.is_url else None
         return self._gate.sentence + (f" ({host})" if host else "")
 
     async def look(self) -> bool:
@@ -90,15 +91,15 @@ class PausePoller:
         try:
             with trio.move_on_after(self._seconds):
                 if self._web is not None:
-                    body = await self._web.get(self._settings.ask, MAX_BYTES)
+                    body = await self._web.get(self._source, MAX_BYTES)
                     return self._number(body)
-                return self._answered(await ask_command(self._settings.ask, self._seconds))
+                return self._answered(await ask_command(self._source, self._seconds))
         except (WebError, CommandFailed, NotANumber) as error:
             raise NoReply(str(error)[:512]) from None
         raise NoReply(f"it took longer than {self._seconds:g} s")
 
     def _answered(self, answer: CommandResult) -> float:
-        if self._settings.pause is None:
+        if self._settings.threshold is None:
             if answer.code not in (_PAUSE, _WORK):
                 raise NotANumber(f"the command ended with exit code {answer.code}, not 0 or 1")
             return 1.0 if answer.code == _PAUSE else 0.0

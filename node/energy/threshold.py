@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..settings import PauseWhen
-
 KEEP_SECONDS = 3600.0
 """How long the last value is valid while there is no answer: half an hour is a tariff's usual step, and
 a router takes a minute to restart. Then the node works: its owner has lent the computer."""
@@ -82,11 +80,3 @@ class PauseDecision:
         if self.value is None:
             return "no value is known"
         return self._threshold.explain(self.value, self.paused)
-
-
-def threshold_of(settings: PauseWhen) -> Threshold | None:
-    """Return the bounds; None if the exit code decides. Raises `ValueError` for inconsistent ones."""
-    if settings.pause is None:
-        return None
-    resume = settings.pause if settings.resume is None else settings.resume
-    return Threshold(pause=settings.pause, resume=resume, high=settings.high)

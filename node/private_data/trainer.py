@@ -13,7 +13,8 @@ import trio
 
 from ...protocol.wire.manifest import Manifest
 from ..errors import ExitCode, UserError
-from ..settings import DaemonSettings, PrivacySettings, names_several
+from ..settings.components import PrivacySettings, TrainerSettings
+from ..settings.values import names_several
 from ..storage.data_dir import SwarmDir
 from ..telemetry.privacy import PrivacyStatus
 from ..training.client import TrainerClient, TrainerDied, TrainerFailed, trainer_process
@@ -30,32 +31,32 @@ _MOST_DELTA = 1e-5
 _PRIVACY_REMEDY = "docs/private-data.md explains --epsilon and --delta"
 
 
-def check_choices(settings: DaemonSettings, manifest: Manifest) -> None:
+def check_choices(privacy: PrivacySettings, trainer: TrainerSettings, manifest: Manifest) -> None:
     """Check that the owner's data and privacy settings fit the swarm, before anything is fetched for it.
 
     Raises `UserError`: `USAGE`, `DATA_MISSING`, `PRIVACY`, `TRAINER`.
     """
-    spec, privacy = manifest.data.private, settings.privacy
+    spec = manifest.data.private
     if spec is None:
-        if settings.private_data or privacy is not None:
-            option = "--data" if settings.private_data else "--epsilon"
+        if privacy.data or privacy.epsilon is not None:
+            option = "--data" if privacy.data else "--epsilon"
             raise UserError(
                 ExitCode.USAGE,
                 f"the data of the swarm {manifest.name!r} is shared, but {option} is for private data",
                 f"leave {option} out: the training data comes with the swarm",
             )
         return
-    if not settings.private_data:
+    if not privacy.data:
         raise UserError(
             ExitCode.DATA_MISSING,
             f"in the swarm {manifest.name!r} each member trains on data of its own, and none is given",
             "name your files or folders with --data; they never leave this computer",
         )
     for limit, given, option in (
-        (spec.max_epsilon, privacy and privacy.epsilon, "--epsilon"),
-        (spec.max_delta, privacy and privacy.delta, "--delta"),
+        (spec.max_epsilon, privacy.epsilon, "--epsilon"),
+        (spec.max_delta, privacy.delta, "--delta"),
     ):
-        if limit is None or (given is None and option == "--delta" and privacy is not None):
+        if limit is None or (given is None and option == "--delta" and privacy.epsilon is not None):
             continue
         if given is None or given > limit:
             raise UserError(
@@ -63,9 +64,9 @@ def check_choices(settings: DaemonSettings, manifest: Manifest) -> None:
                 f"the swarm {manifest.name!r} requires {option} {limit:g} or less of every member",
                 _PRIVACY_REMEDY,
             )
-    if privacy is None:
+    if privacy.epsilon is None:
         return
-    if names_several(settings.device) or settings.launched:
+    if names_several(trainer.device) or trainer.launched:
         raise UserError(
             ExitCode.USAGE,
             "--epsilon does not support several devices yet: gradients are clipped one by one",
@@ -111,7 +112,8 @@ class PrivateTraining:
 
 
 async def prepare(
-    settings: DaemonSettings,
+    privacy: PrivacySettings,
+    settings: TrainerSettings,
     manifest: Manifest,
     directory: SwarmDir,
     blobs: Path,
@@ -128,7 +130,7 @@ async def prepare(
     """
     folder = PrivateFolder(directory.private)
     own = await read_files(
-        directory.manifest, blobs, settings.private_data, folder, report, confined=settings.sandbox
+        directory.manifest, blobs, privacy.data, folder, report, confined=settings.sandbox
     )
     say(own.words(names=False))
     if own.skipped or own.left_out:
@@ -142,8 +144,8 @@ async def prepare(
             "give more with --data",
         )
     store = folder.blobs(own.name)
-    ways = LocalPolicy(blobs=str(store.root), shards=own.shards, stateless=settings.stateless)
-    budget = await _open_budget(settings, manifest, folder, own, members, round_)
+    ways = LocalPolicy(blobs=str(store.root), shards=own.shards)
+    budget = await _open_budget(privacy, settings, manifest, folder, own, members, round_)
     if budget is not None:
         account = budget.account
         clipping = Clipping(norm=account.clip, noise=account.noise, sequences=account.sequences)
@@ -153,15 +155,16 @@ async def prepare(
 
 
 async def _open_budget(
-    settings: DaemonSettings,
+    privacy: PrivacySettings,
+    settings: TrainerSettings,
     manifest: Manifest,
     folder: PrivateFolder,
     own: PrivateIndex,
     members: int,
     round_: int,
 ) -> Budget | None:
-    account, privacy = read_account(folder.budget), settings.privacy
-    if privacy is None:
+    account, epsilon = read_account(folder.budget), privacy.epsilon
+    if epsilon is None:
         if account is not None and account.spent:
             raise UserError(
                 ExitCode.PRIVACY,
@@ -180,9 +183,15 @@ async def _open_budget(
     try:
         # Without a model this process needs only seconds for the account.
         async with trainer_process(settings.threads, (), confined=settings.sandbox) as trainer:
-            if account is None or not account.fits(privacy.epsilon, delta, privacy.clip, samples):
+            if account is None or not account.fits(epsilon, delta, privacy.clip, samples):
                 account = await _plan(
-                    trainer, manifest, privacy, delta, samples, members, round_, account
+                    trainer,
+                    manifest,
+                    (epsilon, delta, privacy.clip),
+                    samples,
+                    members,
+                    round_,
+                    account,
                 )
                 write_state(folder.budget, account)
             spent = await _epsilon(trainer, account.table, account.delta)
@@ -191,7 +200,7 @@ async def _open_budget(
             raise explain_trainer(error) from error
         raise UserError(
             ExitCode.PRIVACY,
-            f"ε = {privacy.epsilon:g} at δ = {delta:.2g} leaves no room for {samples} sequences "
+            f"ε = {epsilon:g} at δ = {delta:.2g} leaves no room for {samples} sequences "
             "in this run after what was spent before",
             "allow more with --epsilon, or give more data",
         ) from None
@@ -203,29 +212,32 @@ async def _open_budget(
 async def _plan(
     trainer: TrainerClient,
     manifest: Manifest,
-    privacy: PrivacySettings,
-    delta: float,
+    bounds: tuple[float, float, float],
     samples: int,
     members: int,
     round_: int,
     before: PrivacyAccount | None,
 ) -> PrivacyAccount:
-    """Return an account whose noise lets the budget last to the end of the run, at an equal share."""
+    """Return an account whose noise lets the budget last to the end of the run, at an equal share.
+
+    `bounds`: ε, δ and the norm to which a gradient is clipped.
+    """
+    epsilon, delta, clip = bounds
     rounds = max(1, manifest.schedule.total_rounds + 1 - max(1, round_))
     sequences = -(-manifest.rounds.sequences // max(manifest.rounds.start_members, members))
     table = [] if before is None else before.table
     noise = await trainer.privacy(
         "noise",
         spent=table,
-        epsilon=privacy.epsilon,
+        epsilon=epsilon,
         delta=delta,
         rate=min(1.0, sequences / samples),
         rounds=rounds,
     )
     return PrivacyAccount(
-        epsilon=privacy.epsilon,
+        epsilon=epsilon,
         delta=delta,
-        clip=privacy.clip,
+        clip=clip,
         noise=noise,
         sequences=sequences,
         samples=samples,

@@ -23,7 +23,7 @@ from ...protocol.wire.structure import to_plain
 from ...protocol.wire.swarm_id import swarm_text
 from ..control.command_socket import ask
 from ..errors import ExitCode, UserError
-from ..settings import NEWEST, StateSelector
+from ..settings.tree import NEWEST, StateSelector
 from ..storage.data_dir import DataDir
 from ..telemetry.task_scores import TaskScores, read_scores
 from ..training.task_names import DIFFUSION, MASKED_LM, SFT

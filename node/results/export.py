@@ -17,7 +17,7 @@ import trio
 
 from ...protocol.wire.manifest import SwarmId
 from ..errors import ExitCode, UserError
-from ..settings import NEWEST, StateSelector
+from ..settings.tree import NEWEST, StateSelector
 from ..storage.atomic_write import sync
 from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable

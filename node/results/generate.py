@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...protocol.wire.manifest import SwarmId
 from ..errors import ExitCode, UserError
-from ..settings import NEWEST, StateSelector
+from ..settings.tree import NEWEST, StateSelector
 from ..storage.data_dir import DataDir
 from ..training.client import TrainerFailed
 from ..training.task_names import DIFFUSION, MASKED_LM

@@ -20,7 +20,8 @@ from ...protocol.wire.messages import RecordId
 from ...protocol.wire.structure import StructureError
 from ..content.downloads import blob_list_at
 from ..errors import ExitCode, UserError
-from ..settings import StateSelector
+from ..settings.components import TrainerSettings
+from ..settings.tree import StateSelector
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir, SwarmDir
 from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
@@ -119,8 +120,7 @@ async def made_again(
     spec = TrainerSpec(
         manifest=known.manifest.encode(),
         blobs=known.store.root,
-        device=device,
-        threads=threads,
+        settings=TrainerSettings(device=device, threads=threads),
         writable=tuple(writable),
         readable=tuple(readable),
         nice=_NICE,

@@ -18,6 +18,7 @@ from ...crypto.hashing import content_id
 from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
+from ..settings.components import TrainerSettings
 from ..storage.data_dir import DataDir
 from ..training.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..training.error_messages import explain_trainer
@@ -73,7 +74,7 @@ async def verify_model(settings: VerifySettings) -> Verified:
     spec = TrainerSpec(
         manifest=known.manifest.encode(),
         blobs=known.store.root,
-        device="cpu",
+        settings=TrainerSettings(device="cpu"),
         readable=(directory,),
     )
     try:

@@ -38,7 +38,7 @@ from ..network.discovery.introductions import Introducer
 from ..network.exchange.blobs import BlobFetcher
 from ..network.exchange.chunks import ChunkFetcher, Fetcher
 from ..network.network import Network
-from ..settings import DaemonSettings
+from ..settings.tree import DaemonSettings
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import SwarmDir
@@ -83,7 +83,7 @@ async def find_manifest(means: JoinContext, *, takes_part: bool = True) -> Manif
     if data is None:
         report = means.telemetry.report
         search = ManifestSearch(means.connected, means.introducer, means.fetcher, report)
-        data = await search.manifest(swarm, wait=means.settings.wait)
+        data = await search.manifest(swarm, wait=means.settings.peering.wait)
     # A manifest with 20,000 tensors takes a third of a second.
     manifest = await trio.to_thread.run_sync(read_manifest, data, swarm)
     await trio.to_thread.run_sync(write_atomically, means.directory.manifest, data)
@@ -127,7 +127,7 @@ async def fetch_ledger(means: JoinContext, manifest: Manifest, swarm_store: Swar
     The ledger must contain the record that the link names and the one that this node knew to be final
     before: without them the node waits, even if it is the founder.
     """
-    linked = means.settings.at
+    linked = means.settings.invite.at
     known = await trio.to_thread.run_sync(swarm_store.final)
     ledger = await trio.to_thread.run_sync(_load_ledger, swarm_store, known, linked)
     if len(ledger):
@@ -225,7 +225,7 @@ def _waiting_for(checkpoint: Checkpoint | None) -> Progress:
 
 async def fetch_data(means: JoinContext, manifest: Manifest) -> Prefetch:
     """Fetch the training data that every member needs; the rest is fetched during training."""
-    mirrors = Mirrors(means.settings.mirrors, manifest.data.mirrors)
+    mirrors = Mirrors(means.settings.disk.mirrors, manifest.data.mirrors)
     fetcher = MirroredFetcher(means.fetcher, means.store, mirrors)
     scarce = None
     if not manifest.data.mirrors:
@@ -237,7 +237,7 @@ async def fetch_data(means: JoinContext, manifest: Manifest) -> Prefetch:
         downloads=means.downloads(fetcher),
         fetcher=fetcher,
         providers=means.connected,
-        budget=data_budget(means.settings.max_disk, manifest),
+        budget=data_budget(means.settings.disk.max_disk, manifest),
         scarce=scarce,
     )
     await prefetch.begin()
@@ -252,7 +252,7 @@ async def fetch_base(means: JoinContext, manifest: Manifest) -> None:
     adapter = manifest.adapter
     if adapter is None:
         return
-    mirrors = Mirrors(means.settings.mirrors, manifest.data.mirrors)
+    mirrors = Mirrors(means.settings.disk.mirrors, manifest.data.mirrors)
     downloads = means.downloads(MirroredFetcher(means.fetcher, means.store, mirrors))
     try:
         size = 4 * adapter.base_elements

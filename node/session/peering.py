@@ -19,7 +19,7 @@ from ..network.discovery.mdns import LocalDiscovery
 from ..network.exchange.blobs import BlobFetcher
 from ..network.exchange.relays import Relays
 from ..network.network import Network
-from ..settings import DaemonSettings
+from ..settings.tree import DaemonSettings
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
 from ..storage.monotonic_counter import MonotonicCounter
@@ -58,7 +58,7 @@ class SwarmPeering:
         directory = data.swarm(settings.swarm)
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         # A node that listens on loopback has no local network to search.
-        self._discovers = settings.mdns and bool(network.listening_ports)
+        self._discovers = settings.peering.mdns and bool(network.listening_ports)
         self._settings = settings
         self._network = network
         self._shared = registry is not None

@@ -6,6 +6,7 @@ time.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterable
@@ -33,7 +34,7 @@ from ..network.exchange.update_relay import UpdateRelay
 from ..network.nat.reach import Reach
 from ..network.network import Network
 from ..private_data.trainer import PrivateTraining, check_choices, prepare
-from ..settings import DaemonSettings
+from ..settings.tree import DaemonSettings
 from ..storage.data_dir import DataDir
 from ..storage.swarm_store import SwarmStore
 from ..telemetry.messages import WEIGHTS
@@ -97,7 +98,7 @@ class SwarmSession:
         self._relays = Relays(network)
         self._contact = SwarmPeering(settings, data, identity, network, telemetry, self._relays)
         self._means = self._contact.means
-        self._reach = Reach(network, self._contact.introducer, upnp=settings.upnp)
+        self._reach = Reach(network, self._contact.introducer, upnp=settings.reach.upnp)
         self._leave_requested = False
         self._joining = open_scope()
         # What is known of the swarm by now; the status may be requested at any time.
@@ -168,8 +169,9 @@ class SwarmSession:
     def _keep_in_touch(self, nursery: trio.Nursery) -> None:
         """Keep finding peers and being found while the nursery is open."""
         nursery.start_soon(keep_running, self._relays.run)
-        if self._settings.relay is not None:
-            UpdateRelay(self._network, self._settings.relay)
+        limits = self._settings.relay.limits
+        if limits is not None:
+            UpdateRelay(self._network, limits)
         self._contact.keep(nursery)
         nursery.start_soon(self._reach.run)
 
@@ -178,7 +180,7 @@ class SwarmSession:
         means, telemetry = self._means, self._telemetry
         telemetry.enter("connecting")
         manifest = self._manifest = await find_manifest(means)
-        check_choices(self._settings, manifest)
+        check_choices(self._settings.privacy, self._settings.trainer, manifest)
         swarm_store = SwarmStore(means.directory, manifest)
         await trio.to_thread.run_sync(telemetry.keep_history, swarm_store.history)
         update_ids: BoundedTable[ContentId, None] = BoundedTable(RECENT_UPDATES)
@@ -223,7 +225,7 @@ class SwarmSession:
             downloads=means.downloads(means.fetcher),
             ledger=runner.ledger,
             # A node with a disk limit has no space for others' snapshots.
-            holds=self._settings.max_disk is None,
+            holds=self._settings.disk.max_disk is None,
         )
         spec = self._spec(manifest, own)
         trainer = self._trainer(manifest, spec, snapshots, prefetch, own)
@@ -246,7 +248,8 @@ class SwarmSession:
             return None
         means, telemetry = self._means, self._telemetry
         return await prepare(
-            self._settings,
+            self._settings.privacy,
+            self._settings.trainer,
             manifest,
             means.directory,
             self._data.blobs,
@@ -262,17 +265,12 @@ class SwarmSession:
         return TrainerSpec(
             manifest=manifest.encode(),
             blobs=self._data.blobs,
-            device=settings.device,
-            threads=settings.threads,
-            micro_batch=settings.micro_batch,
-            memory=settings.memory,
-            compile=settings.compile,
-            split=settings.split,
-            launched=settings.launched,
+            settings=settings.trainer,
             writable=(means.directory.momentum.parent,),
             caches=means.directory.caches,
-            confined=settings.sandbox,
-            ways=LocalPolicy(stateless=settings.stateless) if own is None else own.ways,
+            ways=dataclasses.replace(
+                LocalPolicy() if own is None else own.ways, stateless=settings.stateless
+            ),
         )
 
     def _trainer(
@@ -291,8 +289,8 @@ class SwarmSession:
             snapshots=snapshots,
             momentum=means.directory.momentum,
             telemetry=self._telemetry,
-            evaluate_every=settings.evaluate_every or _EVALUATE_ROUNDS,
-            sample_prompt=settings.sample_prompt,
+            evaluate_every=settings.evaluation.evaluate_every or _EVALUATE_ROUNDS,
+            sample_prompt=settings.evaluation.sample_prompt,
             last_round=_earlier(settings.until_round, manifest.last_round),
             data_ready=prefetch.ready,
             audit_data=prefetch,

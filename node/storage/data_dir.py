@@ -16,24 +16,18 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import platformdirs
-
 from ...crypto import keystore
 from ...crypto.identity import Identity
 from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text, swarm_text
 from ..errors import ExitCode, UserError
+from ..settings.values import default_data_dir
 from ..util.system_errors import FULL
 from .atomic_write import sync
 from .disk_faults import disk_full
 
 # Enough for records, logs and a few updates; commands request further space explicitly.
 MINIMUM_FREE_BYTES = 64 << 20
-
-
-def default_data_dir() -> Path:
-    """Return the operating system's default place for a program's data of this user."""
-    return Path(platformdirs.user_data_dir("distro-node", appauthor=False))
 
 
 class SwarmDir:

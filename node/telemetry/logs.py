@@ -12,10 +12,10 @@ import logging.handlers
 import os
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from ..settings.components import LogFormat, LogLevel
 from ..util.sanitize import MOST_CHARACTERS, harmless
 
 # Two files of 5 MB: days of a node at level INFO, and never more than 10 MB.
@@ -29,22 +29,6 @@ LOG_FILE = "distro-node.log"
 _QUIET_BELOW = {"libp2p": logging.CRITICAL, "multiaddr": logging.ERROR, "zeroconf": logging.ERROR}
 
 _LOUD_VARIABLE = "DISTRO_NODE_DEBUG"
-
-
-class LogFormat(StrEnum):
-    """The format of a log line."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    """The lowest level that is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 def configure_logging(

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..settings import Split
 from ..training.frames import EXPECT, ExpectedUpdate, FrameDecoder, FrameError, encode_frame
 from ..training.sandbox import confine
 
@@ -46,7 +45,6 @@ def main() -> None:
         "--launched", action="store_true", help="the ranks were started by torchrun"
     )
     parser.add_argument("--patience", type=float, help="seconds that ranks wait for each other")
-    parser.add_argument("--split", type=Split, choices=[*Split], default=Split.AUTO)
     arguments = parser.parse_args()
     os.nice(arguments.nice)
     # Ctrl-C in a terminal reaches every process of the group; only the parent decides what it means.
@@ -112,9 +110,7 @@ def _new_worker(
             from .ranks.launch import launch_here
 
             launch = launch_here()
-        new = functools.partial(
-            RankWorker, answers.last_lines, several.patience, several.split, launch, expected
-        )
+        new = functools.partial(RankWorker, answers.last_lines, several.patience, launch, expected)
     gc.freeze()
     gc.enable()
     return new()

@@ -25,7 +25,7 @@ from ...protocol.codec.update import decode_update, manifest_layout
 from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
-from ..settings import Compile
+from ..settings.components import Compile
 from ..storage.blob_store import BlobStore
 from ..training.answers import Judgement
 from ..training.errors import TrainerFailed

@@ -21,7 +21,9 @@ from ...protocol.wire.encoding import decode
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
 from ...protocol.wire.structure import from_plain, to_plain
-from ..settings import Compile, names_several
+from ..settings.components import TrainerSettings
+from ..settings.setting import from_plain_settings
+from ..settings.values import names_several
 from ..storage.blob_store import BlobStore
 from ..training.errors import FailureKind, TrainerFailed
 from ..training.frames import ExpectedUpdate
@@ -56,12 +58,13 @@ class Opening:
 
     manifest: bytes
     blobs: str
-    device: str
-    threads: int | None
-    micro_batch: int | None
-    memory: int | None
-    compile: str
+    settings: dict[str, Any]
     ways: dict[str, Any]
+
+    @property
+    def chosen(self) -> TrainerSettings:
+        """The owner's settings."""
+        return from_plain_settings(TrainerSettings, self.settings)
 
 
 class Worker:
@@ -130,9 +133,10 @@ class Worker:
 
     def _open(self, **asked: Any) -> dict[str, Any]:
         opening = Opening(**asked)
-        self._prepare(opening.threads)
-        chosen = choose_device(opening.device)
-        unused = card_maker() if opening.device == "auto" and chosen.type == "cpu" else None
+        settings = opening.chosen
+        self._prepare(settings.threads)
+        chosen = choose_device(settings.device)
+        unused = card_maker() if settings.device == "auto" and chosen.type == "cpu" else None
         if unused is not None:
             _log.warning(
                 "training on the CPU, although this computer has a graphics card of %s: PyTorch "
@@ -150,7 +154,7 @@ class Worker:
             "device": _device_text(chosen),
             "gpus": _gpu_uuids(chosen),
             "memory": self._session.memory,
-            "compiled": self._session.compile_layers(Compile(opening.compile)),
+            "compiled": self._session.compile_layers(settings.compile),
             "sandbox": list(self.sandbox),
             "sequence_flops": sequence_flops(manifest),
             "reached_flops": reached_flops(chosen),
@@ -160,8 +164,9 @@ class Worker:
         self, manifest: Manifest, store: BlobStore, device: torch.device, opening: Opening
     ) -> TrainingSession:
         ways = from_plain(LocalPolicy, opening.ways, named=True)
+        settings = opening.chosen
         return TrainingSession(
-            manifest, store, device, opening.micro_batch, opening.memory, ways=ways
+            manifest, store, device, settings.micro_batch, settings.memory, ways=ways
         )
 
     def _failed(self, error: Exception, method: str) -> tuple[FailureKind, str]:

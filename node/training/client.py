@@ -24,7 +24,8 @@ import trio
 from ...crypto.hashing import ContentId
 from ...protocol.audit.sign_score import SignSums
 from ...protocol.wire.structure import to_plain
-from ..settings import names_several
+from ..settings.setting import to_plain_settings
+from ..settings.values import names_several
 from ..util.sanitize import MOST_CHARACTERS
 from .answers import ExportedParameters, Judgement, SnapshotResult, StepApplied
 from .environment import drop_if_large, environment
@@ -79,16 +80,17 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
 
     Errors: `TrainerFailed` (`no_device`, `model_too_large`, `bad_model`, …), `TrainerDied`.
     """
+    settings = spec.settings
     kept = () if spec.caches is None else (spec.caches,)
     if spec.caches is not None:
         await trio.to_thread.run_sync(drop_if_large, spec.caches)
     writable = (spec.blobs, *spec.writable, *kept)
     own = () if spec.ways.blobs is None else (Path(spec.ways.blobs),)
     async with trainer_process(
-        spec.threads,
+        settings.threads,
         writable,
         (*spec.readable, *own),
-        confined=spec.confined,
+        confined=settings.sandbox,
         nice=spec.nice,
         several=_several(spec),
         caches=spec.caches,
@@ -97,11 +99,7 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
             "open",
             manifest=spec.manifest,
             blobs=str(spec.blobs),
-            device=spec.device,
-            threads=spec.threads,
-            micro_batch=spec.micro_batch,
-            memory=spec.memory,
-            compile=spec.compile.value,
+            settings=to_plain_settings(settings),
             ways=to_plain(spec.ways, named=True),
         )
         client.device, client.gpus = answer["device"], tuple(answer["gpus"])
@@ -114,10 +112,11 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
 
 
 def _several(spec: TrainerSpec) -> tuple[str, ...]:
-    if not spec.launched and not names_several(spec.device):
+    settings = spec.settings
+    if not settings.launched and not names_several(settings.device):
         return ()
-    launched = ("--launched",) if spec.launched else ()
-    return ("--several", *launched, f"--patience={spec.patience}", f"--split={spec.split}")
+    launched = ("--launched",) if settings.launched else ()
+    return ("--several", *launched, f"--patience={spec.patience}")
 
 
 class TrainerClient:

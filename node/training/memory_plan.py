@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..settings import Split
+from ..settings.components import Split
 from .architectures import makes_images
 from .errors import TrainerFailed
 from .memory_model import (

@@ -28,6 +28,7 @@ from ...protocol.member.effects import RunReaudit
 from ...protocol.member.inputs import ReauditDone
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import MAX_AUDITS, AuditScore
+from ..settings.components import TrainerSettings
 from ..storage.blob_files import DiskFull
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import LocalSnapshot
@@ -243,13 +244,15 @@ class ReauditWorker:
         return TrainerSpec(
             manifest=spec.manifest,
             blobs=spec.blobs,
-            # The GPU, and the memory that it may still need, belong to the training trainer.
-            device="cpu",
-            threads=spec.threads,
-            micro_batch=1,
-            memory=free_main_memory() // 2,
+            settings=TrainerSettings(
+                # The GPU, and the memory that it may still need, belong to the training trainer.
+                device="cpu",
+                threads=spec.settings.threads,
+                micro_batch=1,
+                memory=free_main_memory() // 2,
+                sandbox=spec.settings.sandbox,
+            ),
             readable=(self._momentum.parent,),
-            confined=spec.confined,
             nice=_NICE,
         )
 

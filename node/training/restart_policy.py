@@ -71,7 +71,8 @@ class RestartPolicy:
         self.spec = self._wanted
         if isinstance(failure, TrainerDied) and failure.micro_batch:
             _log.warning("out of memory: the micro-batch is now %d", failure.micro_batch)
-            self.spec = replace(self._wanted, micro_batch=failure.micro_batch)
+            smaller = replace(self._wanted.settings, micro_batch=failure.micro_batch)
+            self.spec = replace(self._wanted, settings=smaller)
         reason = self._try_again(failure) if shortage is None else self._try_for_memory(shortage)
         self._worked, self._job = False, None
         return reason

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..errors import ExitCode, UserError
-from ..settings import Split
 
 _WAYS = (
     "start it as docs/guides/cluster.md describes, with --rdzv-backend c10d, or without torchrun: "
@@ -73,13 +72,13 @@ def launch_of(environment: Mapping[str, str]) -> RankAssignment | None:
     return found
 
 
-def become_rank(data: Path, split: Split, *, confined: bool) -> NoReturn:
+def become_rank(data: Path, *, confined: bool) -> NoReturn:
     """Turn this process into one of the trainer's ranks. It ends when the node does.
 
     `data` is the node's data directory, which all machines share.
     """
     folders = [(data / name).resolve() for name in ("blobs", "swarms")]
-    words = [f"--split={split}", *(f"--writable={folder}" for folder in folders)]
+    words = [f"--writable={folder}" for folder in folders]
     if not confined:
         words.append("--unconfined")
     os.execv(_PROGRAM[0], [*_PROGRAM, *words])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..settings import Compile, Split
+from ..settings.components import TrainerSettings
 from .local_policy import DEFAULT_POLICY, LocalPolicy
 
 PATIENCE_SECONDS = 600.0
@@ -20,12 +20,9 @@ class TrainerSpec:
     manifest: bytes
     """Its canonical encoding, already checked against the swarm-id."""
     blobs: Path
-    device: str = "auto"
-    threads: int | None = None
-    micro_batch: int | None = None
-    """Sequences at once; by default as many as fit. Halved when memory runs out."""
-    memory: int | None = None
-    """Bytes that may be taken on the device; by default what is free."""
+    settings: TrainerSettings = field(default_factory=TrainerSettings)
+    """The owner's settings, which go over the pipe as they are. `micro_batch` is halved when memory runs
+    out."""
     writable: tuple[Path, ...] = ()
     """Folders that it writes to besides `blobs`; created if missing."""
     readable: tuple[Path, ...] = ()
@@ -33,15 +30,8 @@ class TrainerSpec:
     caches: Path | None = None
     """Folder for files that compilers and drivers create and reuse at the next start; None: nothing
     is kept."""
-    confined: bool = True
-    """Whether it gives up the network and all other files, where the system supports that."""
     patience: float = PATIENCE_SECONDS
     """With several devices, how many seconds their processes wait for each other."""
-    compile: Compile = Compile.AUTO
-    """Whether the model is compiled on trial at the start."""
-    split: Split = Split.AUTO
-    launched: bool = False
-    """Whether torch's launcher has started this process and others, each for one device (`launched`)."""
     nice: int = 0
     """Its scheduling priority, as a `nice` value."""
     ways: LocalPolicy = DEFAULT_POLICY

@@ -28,7 +28,17 @@ from distro_node.node.cli.main import COMMANDS, _settings, app
 from distro_node.node.config import command_options
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.results.export import Exported, ExportSettings
-from distro_node.node.settings import DaemonSettings, DashboardSettings, RelayLimits, StateSelector
+from distro_node.node.settings.components import (
+    ConsoleSettings,
+    EnergySettings,
+    EvaluationSettings,
+    LineSettings,
+    PeeringSettings,
+    RelayLimits,
+    RelaySettings,
+    TrainerSettings,
+)
+from distro_node.node.settings.tree import DaemonSettings, HostedDashboardSettings, StateSelector
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.util.schedule import parse_hours
 from distro_node.protocol.wire.manifest import SwarmId
@@ -134,14 +144,12 @@ def test_without_a_command_there_is_help(command) -> None:
 
 def test_options_are_named_as_their_settings() -> None:
     # The names in the configuration file and the environment are derived from the function's.
+    group: Any = get_command(app)
     for command_name, function in COMMANDS.items():
-        code = sys.modules[function.__module__].__file__
-        assert code is not None
-        # Options shared by several commands, or numerous ones, are in modules of their own.
-        shared = [Path(code).parent / name for name in ("options.py", "energy.py", "own_data.py")]
-        source = "".join(path.read_text() for path in [Path(code), *shared])
+        spelled = {each.name: each.opts for each in group.commands[command_name].params}
         for option in command_options(function):
-            assert f'"--{option.replace("_", "-")}' in source, (command_name, option)
+            name = f"--{option.replace('_', '-')}"
+            assert any(word.startswith(name) for word in spelled[option]), (command_name, option)
 
 
 def test_a_misspelled_option_is_a_usage_error(command) -> None:
@@ -328,33 +336,35 @@ def test_join_passes_on_what_it_was_told(command, daemon, home: Path, tmp_path: 
     assert (result.code, result.err) == (0, "")
     assert daemon == [
         DaemonSettings(
-            swarm=SWARM,
+            invite=Invite(swarm=SWARM, bootstrap=(ADDRESS,), ticket="t1"),
             data_dir=home / "d",
-            bootstrap=(ADDRESS, OTHER),
-            ticket="t1",
-            listen=("/ip4/0.0.0.0/tcp/1",),
-            announce=("/dns4/me.example/tcp/2",),
-            max_upload=250_000.0,
-            max_download=1_500_000.0,
-            active=parse_hours("22:00-7:00"),
-            relay=RelayLimits(),
-            device="cuda:1",
+            peering=PeeringSettings(bootstrap=(OTHER, ADDRESS)),
+            line=LineSettings(
+                listen=("/ip4/0.0.0.0/tcp/1",),
+                announce=("/dns4/me.example/tcp/2",),
+                max_upload=250_000.0,
+                max_download=1_500_000.0,
+            ),
+            energy=EnergySettings(active=parse_hours("22:00-7:00")),
+            relay=RelaySettings(updates=True),
+            trainer=TrainerSettings(device="cuda:1", threads=3, micro_batch=2),
             metrics_address=("::1", 80),
-            threads=3,
-            micro_batch=2,
-            evaluate_every=5,
+            evaluation=EvaluationSettings(evaluate_every=5),
+            passphrase_file=secret,
             passphrase="open sesame",
-            screen=False,
+            console=ConsoleSettings(screen=False),
             until_round=9,
         )
     ]
+    assert daemon[0].bootstrap == (ADDRESS, OTHER)
+    assert daemon[0].relay.limits == RelayLimits()
     assert "sesame" not in repr(daemon)
 
 
 def test_join_needs_nothing_but_the_swarm(command, daemon, home: Path) -> None:
     assert command("join", f" {TEXT.upper()}").code == 0
     (settings,) = daemon
-    assert settings == DaemonSettings(swarm=SWARM, data_dir=settings.data_dir)
+    assert settings == DaemonSettings(invite=Invite(swarm=SWARM), data_dir=settings.data_dir)
     assert settings.data_dir.is_relative_to(home)
     assert settings.data_dir.stat().st_mode & 0o777 == 0o700
 
@@ -419,7 +429,7 @@ def test_passphrase_files_are_checked(command, daemon, tmp_path: Path) -> None:
 def test_json_lines_are_not_mixed_with_a_screen(command, daemon) -> None:
     assert command("join", TEXT, "--log-format", "json").code == 0
     assert command("join", TEXT).code == 0
-    assert [settings.screen for settings in daemon] == [False, True]
+    assert [settings.console.draws for settings in daemon] == [False, True]
 
 
 def test_log_lines_go_where_no_screen_is_drawn(command, monkeypatch, home: Path) -> None:
@@ -564,16 +574,16 @@ def test_a_bootstrap_peer_keeps_its_identity(command, introducer, home: Path) ->
     )
     (address,) = json.loads(second.out)["addresses"]
     assert address in first.out
-    assert introducer[0].listen == ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
-    assert introducer[1].listen == ("/ip4/1.2.3.4/tcp/5",)
+    assert introducer[0].line.listen == ()
+    assert introducer[1].line.listen == ("/ip4/1.2.3.4/tcp/5",)
     assert introducer[0].identity.peer == introducer[1].identity.peer
-    assert introducer[0].max_upload is introducer[0].max_download is None
+    assert introducer[0].line.max_upload is introducer[0].line.max_download is None
 
 
 def test_a_bootstrap_peer_keeps_to_its_share_of_the_line(command, introducer, home: Path) -> None:
     limits = ("--max-upload", "80Mbit", "--max-download", "2MB")
     assert command("bootstrap", "--data-dir", home / "b", *limits).code == 0
-    assert (introducer[0].max_upload, introducer[0].max_download) == (10e6, 2e6)
+    assert (introducer[0].line.max_upload, introducer[0].line.max_download) == (10e6, 2e6)
     wrong = command("bootstrap", "--data-dir", home / "b", "--max-upload", "fast")
     wrong.refused_with(ExitCode.USAGE)
 
@@ -587,8 +597,8 @@ def test_a_bootstrap_peer_follows_the_swarm_of_a_link(command, introducer, home:
     assert command("bootstrap", "--data-dir", place, "--observe", link, *page).code == 0
     watched = introducer[1].observe
     assert (watched.swarm, watched.bootstrap) == (SWARM, (ADDRESS,))
-    assert (watched.data_dir, watched.wait) == (place, True)
-    assert watched.dashboard == DashboardSettings(address=("0.0.0.0", 80), plain=True, public=True)
+    assert (watched.data_dir, watched.peering.wait) == (place, True)
+    assert watched.dashboard == HostedDashboardSettings(address=("0.0.0.0", 80), plain=True)
     wrong = command("bootstrap", "--data-dir", place, "--observe", "distro:swarm-")
     wrong.refused_with(ExitCode.BAD_SWARM_ID)
     nowhere = command("bootstrap", "--data-dir", place, "--observe", link, "--dashboard", "here")

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from distro_node.node.cli.main import COMMANDS
 from distro_node.node.cli.man_pages import main, pages
-from distro_node.node.cli.option_groups import FIRST, OPTION_GROUPS, OTHERS
+from distro_node.node.cli.option_groups import OTHERS
 from distro_node.node.config import command_options
+from distro_node.node.settings.setting import Group, all_settings
+from distro_node.node.settings.tree import DaemonSettings
 
 
 def test_the_pages_are_what_the_commands_say(checkout: Path) -> None:
@@ -93,13 +95,16 @@ def test_shells_complete(home: Path, words: str, offered: set[str], shell: str) 
 def test_the_help_of_many_options_is_in_groups(command) -> None:
     shown = command("join", "--help").out
     headings = [line.removesuffix(":") for line in shown.splitlines() if re.match(r"\w.*:$", line)]
-    assert headings == ["Arguments", *OPTION_GROUPS, OTHERS]
-    assert len(OPTION_GROUPS[FIRST]) == 10
+    assert headings == ["Arguments", *Group, OTHERS]
+    first = [each for each in all_settings(DaemonSettings) if each.declared.group is Group.FIRST]
+    assert len(first) == 10
     assert "Options:" in command("export", "--help").out
 
 
 def test_every_option_of_join_is_in_one_group() -> None:
-    grouped_names = [name for names in OPTION_GROUPS.values() for name in names]
-    assert len(grouped_names) == len({*grouped_names})
-    assert {*grouped_names} == {*command_options(COMMANDS["join"])}
+    options = [each for each in all_settings(DaemonSettings) if not each.declared.argument]
+    assert all(each.declared.group for each in options)
+    names = [each.parameter for each in options]
+    assert len(names) == len({*names})
+    assert {*names} == {*command_options(COMMANDS["join"])}
     assert ".SS Hours and energy" in pages()["distro-node-join.1"]

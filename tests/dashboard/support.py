@@ -15,7 +15,7 @@ from distro_node.node.dashboard.event_stream import EventStream
 from distro_node.node.dashboard.http import Bounds, HttpServer
 from distro_node.node.dashboard.routes import Routes
 from distro_node.node.dashboard.run_history import RunHistory
-from distro_node.node.settings import DashboardSettings
+from distro_node.node.settings.components import DashboardSettings
 from distro_node.node.telemetry.status import Status
 from statuses import TRAINING
 
@@ -119,6 +119,7 @@ async def served(
     invitation: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[Served]:
     address = open_address(settings or DashboardSettings(address=("127.0.0.1", 0)))
+    assert address is not None
     port = address.listeners[0].socket.getsockname()[1]
     feed = EventStream(lambda: page.status, chronicle)
     page = Served(address, feed, port)

@@ -16,7 +16,7 @@ from distro_node.node.dashboard.access_control import AccessGuard
 from distro_node.node.dashboard.address import open_address
 from distro_node.node.dashboard.http import Request
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.settings import DashboardSettings
+from distro_node.node.settings.components import DashboardSettings
 from distro_node.node.util.host_names import host_name, is_loopback
 
 
@@ -270,6 +270,7 @@ async def test_where_the_port_is_taken_another_one_is_and_it_is_said(
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         address = open_address(DashboardSettings(address=("127.0.0.1", port)))
+        assert address is not None
         try:
             assert f":{port}/" not in address.url
             assert f"port {port} is taken" in caplog.text

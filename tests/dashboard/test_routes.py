@@ -14,7 +14,7 @@ import pytest
 import segno
 from dashboard.support import served
 from distro_node.node.dashboard.routes import read_body
-from distro_node.node.settings import DashboardSettings
+from distro_node.node.settings.components import DashboardSettings
 from distro_node.node.telemetry.health import verdict
 from distro_node.node.telemetry.status import NO_LINE, decode_status, encode_status
 from statuses import (

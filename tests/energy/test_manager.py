@@ -27,7 +27,7 @@ from distro_node.node.energy.user_activity import (
     sessions_idle,
     terminals_idle,
 )
-from distro_node.node.settings import EnergySettings, PauseWhen
+from distro_node.node.settings.components import EnergySettings, PauseWhen
 from distro_node.node.telemetry.status import NO_ENERGY
 from distro_node.node.telemetry.telemetry import Telemetry
 from energy.test_meters import UUID, Driver
@@ -242,7 +242,7 @@ async def test_a_number_pauses_and_says_why(
         return paused
 
     monkeypatch.setattr(keeper_module.PausePoller, "look", look)
-    rig = Rig(EnergySettings(pause_when=PauseWhen(ask="x", pause=30.0, resume=25.0, every=300.0)))
+    rig = Rig(EnergySettings(pause_when=PauseWhen(ask="x", above=30.0, resume_below=25.0)))
     nursery.start_soon(rig.keeper.run)
     await trio.sleep(10)
     assert not rig.shifts.at_work

@@ -18,7 +18,7 @@ from distro_node.node.energy.commands import CommandFailed, ask_command
 from distro_node.node.energy.pause_poller import NoReply, PausePoller
 from distro_node.node.energy.threshold import KEEP_SECONDS
 from distro_node.node.network import web as web_client
-from distro_node.node.settings import PauseWhen
+from distro_node.node.settings.components import PauseWhen
 from energy.test_threshold import CARBON, HALF_HOURS, NOW
 from trio.testing import MockClock
 from web_server import Answer, WebServer, Write
@@ -47,7 +47,7 @@ def service() -> Iterator[Service]:
 
 def asker(ask: str, **settings: Any) -> PausePoller:
     seconds = settings.pop("seconds", 30.0)
-    settings = {"pause": 30.0, "resume": 25.0} | settings
+    settings = {"above": 30.0, "resume_below": 25.0} | settings
     return PausePoller(
         PauseWhen(ask=ask, **settings), reply_timeout_seconds=seconds, now=lambda: NOW
     )
@@ -55,7 +55,9 @@ def asker(ask: str, **settings: Any) -> PausePoller:
 
 async def test_the_carbon_of_the_grid(service: Service) -> None:
     service.say("/intensity", CARBON)
-    node = asker(service.url + "/intensity", field="data.0.intensity.actual", pause=200, resume=150)
+    node = asker(
+        service.url + "/intensity", field="data.0.intensity.actual", above=200, resume_below=150
+    )
     assert await node.look()
     assert node.value == 263
     assert node.sentence == "263 is above 200 (127.0.0.1)"
@@ -141,8 +143,8 @@ async def test_a_commands_number_and_its_word() -> None:
     assert await asker("echo 31.5").ask() == 31.5
     assert await asker("echo '{\"a\": [7]}'", field="a.0").ask() == 7
     for code, value in ((0, 1.0), (1, 0.0)):
-        assert await asker(f"exit {code}", pause=None, resume=None).ask() == value
-    node = asker("exit 0", pause=None, resume=None)
+        assert await asker(f"exit {code}", above=None, resume_below=None).ask() == value
+    node = asker("exit 0", above=None, resume_below=None)
     assert await node.look()
     assert node.value is None
     assert node.sentence == "the command of --pause-when requests a pause"
@@ -158,8 +160,8 @@ async def test_a_commands_number_and_its_word() -> None:
         ("cat /dev/zero", {}, "more than"),
         ("printf '\\033[2J\\033]0;mine\\007 5'", {}, "not a number"),
         ("echo 5; exit 3", {}, "ended with exit code 3"),
-        ("exit 2", {"pause": None, "resume": None}, "ended with exit code 2"),
-        ("no-such-command-here", {"pause": None, "resume": None}, "ended with exit code 127"),
+        ("exit 2", {"above": None, "resume_below": None}, "ended with exit code 2"),
+        ("no-such-command-here", {"above": None, "resume_below": None}, "ended with exit code 127"),
         ("true", {}, "not a number"),
         ("kill -9 $$", {}, "ended with"),
     ],
@@ -211,7 +213,7 @@ async def test_silence_keeps_the_last_word_for_a_while_and_is_said_once(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    node = Said(PauseWhen(ask="x", pause=30.0, resume=25.0))
+    node = Said(PauseWhen(ask="x", above=30.0, resume_below=25.0))
     # Never an answer: the node works.
     assert not await node.look()
     node.word = 40.0

@@ -23,6 +23,7 @@ from distro_node.node.network.discovery.mdns import LocalDiscovery
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.nat.reach import Reach
 from distro_node.node.network.network import Network, NetworkSettings, open_network
+from distro_node.node.settings.components import LineSettings
 from distro_node.protocol.wire.manifest import SwarmId
 
 ECHO = "/test/echo/1"
@@ -89,7 +90,7 @@ async def main() -> None:
     if bootstrap:
         await run_home(int(number), listen, bootstrap)
         return
-    settings = BootstrapSettings(identity=identity(int(number)), listen=listen)
+    settings = BootstrapSettings(identity=identity(int(number)), line=LineSettings(listen=listen))
     await run_bootstrap(settings, ready=lambda addresses: say({"addresses": addresses}))
 
 

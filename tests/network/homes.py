@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from distro_node.node.network.circuit_relay import MEMBER_CIRCUITS
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.nat.reach import Reach
 from distro_node.node.network.network import Network, NetworkSettings, open_network
+from distro_node.node.settings.components import LineSettings
 from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity
 
@@ -60,7 +62,7 @@ class Bootstrap:
     def __init__(self, **settings: Any) -> None:
         self._settings: dict[str, Any] = {
             "identity": identity(99),
-            "listen": LOOPBACK.listen,
+            "line": LineSettings(listen=LOOPBACK.listen),
             **settings,
         }
         self.scope = open_scope()
@@ -70,7 +72,8 @@ class Bootstrap:
         """Run until `stop`; the task status gets the addresses."""
 
         def ready(addresses: list[str]) -> None:
-            self._settings["listen"] = (addresses[0].partition("/p2p/")[0],)
+            listen = (addresses[0].partition("/p2p/")[0],)
+            self._settings["line"] = replace(self._settings["line"], listen=listen)
             task_status.started(addresses)
 
         self.scope, self.stopped = open_scope(), trio.Event()

@@ -8,6 +8,7 @@ import trio
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.control.command_socket import ask
+from distro_node.node.settings.components import LineSettings
 from distro_node.node.telemetry.status import BootstrapStatus, decode_any_status
 
 
@@ -16,7 +17,7 @@ async def test_status_and_leave_reach_a_bootstrap_peer(tmp_path: Path) -> None:
     (tmp_path / "carried").write_text("7000\n")
     settings = BootstrapSettings(
         identity=identity,
-        listen=("/ip4/127.0.0.1/tcp/0",),
+        line=LineSettings(listen=("/ip4/127.0.0.1/tcp/0",)),
         carried=tmp_path / "carried",
         socket=socket,
     )

@@ -19,6 +19,7 @@ from distro_node.node.memory_fit import fetch_manifest
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.exchange.blobs import serve_blobs
 from distro_node.node.network.network import open_network
+from distro_node.node.settings.components import LineSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.wire.manifest import Manifest
@@ -43,7 +44,7 @@ def stored_swarm(store: BlobStore) -> Manifest:
 async def test_a_swarm_that_is_there(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
     manifest = stored_swarm(store)
-    settings = BootstrapSettings(identity=identity(99), listen=LOOPBACK.listen)
+    settings = BootstrapSettings(identity=identity(99), line=LineSettings(listen=LOOPBACK.listen))
 
     async def bootstrap(task_status: Any) -> None:
         await run_bootstrap(settings, ready=task_status.started)

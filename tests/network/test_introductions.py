@@ -27,6 +27,7 @@ from distro_node.node.network.discovery.introductions import (
 from distro_node.node.network.errors import BadAddress, RequestError
 from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.network import Network, open_network
+from distro_node.node.settings.components import LineSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.monotonic_counter import MonotonicCounter
 from distro_node.protocol.wire.introductions import (
@@ -80,7 +81,9 @@ class Bootstrap:
         self.stopped = trio.Event()
 
     async def run(self, task_status: Any) -> None:
-        settings = BootstrapSettings(identity=identity(99), listen=LOOPBACK.listen)
+        settings = BootstrapSettings(
+            identity=identity(99), line=LineSettings(listen=LOOPBACK.listen)
+        )
         with self.scope:
             await run_bootstrap(settings, ready=task_status.started)
         self.stopped.set()
@@ -299,11 +302,13 @@ _MEASURE = """
 import sys, trio, psutil
 from distro_node.crypto.identity import Identity
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
+from distro_node.node.settings.components import LineSettings
 
 def ready(addresses):
     print(addresses[0], flush=True)
 
-settings = BootstrapSettings(identity=Identity.from_seed(bytes(32)), listen=(sys.argv[1],))
+line = LineSettings(listen=(sys.argv[1],))
+settings = BootstrapSettings(identity=Identity.from_seed(bytes(32)), line=line)
 async def main():
     async def until_asked():
         await trio.to_thread.run_sync(sys.stdin.readline)

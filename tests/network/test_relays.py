@@ -18,7 +18,7 @@ from distro_node.node.network.exchange.blobs import FOUND, BlobFetcher, serve_bl
 from distro_node.node.network.exchange.relays import PROTOCOL, Relays
 from distro_node.node.network.exchange.update_relay import UpdateRelay, _Relayed
 from distro_node.node.network.network import Network
-from distro_node.node.settings import RelayLimits
+from distro_node.node.settings.components import LineSettings, RelayLimits
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
@@ -148,7 +148,7 @@ async def test_an_offer_to_nobody_is_no_failure(tmp_path: Path) -> None:
 async def test_a_bootstrap_peer_relays_within_its_limit(tmp_path: Path) -> None:
     """A busy machine takes longer, none is faster."""
     limit = 400_000.0
-    relay = Bootstrap(max_upload=limit)
+    relay = Bootstrap(line=LineSettings(listen=("/ip4/127.0.0.1/tcp/0",), max_upload=limit))
     async with networks(2) as opened, trio.open_nursery() as nursery:
         addresses = await nursery.start(relay.run)
         author, member = (Member(each, tmp_path / str(i)) for i, each in enumerate(opened))

@@ -21,7 +21,8 @@ from distro_node.node.dashboard.metrics_page import serve_metrics
 from distro_node.node.network.circuit_relay import CircuitLimits
 from distro_node.node.network.network import NetworkSettings, open_network
 from distro_node.node.session.session import SwarmSession
-from distro_node.node.settings import DaemonSettings
+from distro_node.node.settings.components import ConsoleSettings, PeeringSettings, ReachSettings
+from distro_node.node.settings.tree import DaemonSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.swarm_store import SwarmStore
@@ -29,6 +30,7 @@ from distro_node.node.telemetry.metrics import NODE_METRICS
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.manifest import Manifest
+from distro_node.protocol.wire.swarm_id import Invite
 from network.support import ECHO, LOOPBACK, echo, until
 from scraping import NOTHING
 from simulation.chain import Chain
@@ -82,16 +84,17 @@ def past() -> tuple[Manifest, list[bytes], Chain]:
     return manifest, blobs, chain
 
 
-def quiet_settings(manifest: Manifest, root: Path, **more: Any) -> DaemonSettings:
+def quiet_settings(
+    manifest: Manifest, root: Path, *, bootstrap: tuple[str, ...] = (), **more: Any
+) -> DaemonSettings:
     """Return the settings of a node without a screen and without local discovery."""
     return DaemonSettings(
-        swarm=manifest.swarm,
+        invite=Invite(swarm=manifest.swarm, bootstrap=bootstrap),
         data_dir=root,
-        wait=True,
-        upnp=False,
-        mdns=False,
+        peering=PeeringSettings(wait=True, mdns=False),
+        reach=ReachSettings(upnp=False),
         metrics_address=None,
-        screen=False,
+        console=ConsoleSettings(screen=False),
         **more,
     )
 

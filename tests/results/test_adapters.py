@@ -13,7 +13,7 @@ from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.results.export import ExportSettings, export_swarm
 from distro_node.node.results.generate import GenerateSettings, open_writer
 from distro_node.node.results.verify import Verified, VerifySettings, verify_model
-from distro_node.node.settings import NEWEST, StateSelector
+from distro_node.node.settings.tree import NEWEST, StateSelector
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.initial_parameters import Lora
 from peft import PeftModel

@@ -25,7 +25,7 @@ from distro_node.node.results.generate import GenerateSettings, open_writer
 from distro_node.node.results.model_card import card, contributions, provenance_bytes
 from distro_node.node.results.saved_state import made_again, read_swarm
 from distro_node.node.results.verify import VerifySettings, verify_model
-from distro_node.node.settings import NEWEST, StateSelector
+from distro_node.node.settings.tree import NEWEST, StateSelector
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.protocol.wire.manifest import SourceSpec

@@ -34,7 +34,8 @@ from distro_node.node.network.addresses import circuit_through, parse_dial
 from distro_node.node.network.errors import DialError, RequestError
 from distro_node.node.network.network import Network, open_network
 from distro_node.node.session.session import SwarmSession
-from distro_node.node.settings import DaemonSettings
+from distro_node.node.settings.components import DashboardSettings, LineSettings
+from distro_node.node.settings.tree import DaemonSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, open_identity
 from distro_node.node.telemetry.telemetry import Telemetry
@@ -83,6 +84,9 @@ class Swarm:
     address: str
     bootstrap: Node
     members: list[Node] = field(default_factory=list)
+
+
+NO_PAGE = DashboardSettings(address=None)
 
 
 def introduce(settings: BootstrapSettings) -> None:
@@ -135,18 +139,19 @@ def swarm(tmp_path: Path, small_disk: Path) -> Iterator[Swarm]:
     listen = f"/ip4/127.0.0.1/tcp/{free_port()}"
     address = f"{listen}/p2p/{peer_text(me.peer)}"
     settings = BootstrapSettings(
-        identity=me, listen=(listen,), metrics_address=("127.0.0.1", free_port())
+        identity=me, line=LineSettings(listen=(listen,)), metrics_address=("127.0.0.1", free_port())
     )
     swarm = Swarm(manifest, address, started(introduce, settings))
     try:
         for data in datas:
             theirs = replace(
-                quiet_settings(manifest, data.root, bootstrap=(address,), dashboard=None),
-                listen=LOOPBACK.listen,
+                quiet_settings(manifest, data.root, bootstrap=(address,), dashboard=NO_PAGE),
+                line=LineSettings(listen=LOOPBACK.listen),
                 metrics_address=("127.0.0.1", free_port()),
             )
             if data.root.name == "hidden":
-                theirs = replace(theirs, announce=(f"/ip4/127.0.0.1/tcp/{NOBODYS_PORT}",))
+                line = replace(theirs.line, announce=(f"/ip4/127.0.0.1/tcp/{NOBODYS_PORT}",))
+                theirs = replace(theirs, line=line)
             swarm.members.append(started(take_part, theirs, data))
         yield swarm
     finally:

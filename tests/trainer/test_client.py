@@ -12,6 +12,7 @@ import psutil
 import pytest
 import trio
 from distro_node.crypto.hashing import ContentId
+from distro_node.node.settings.components import TrainerSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.audit_score import AssignedSample
 from distro_node.node.trainer.models.initial_parameters import initialise
@@ -40,8 +41,7 @@ def spec_of(root: Path, manifest: Manifest, device: str = "cpu") -> TrainerSpec:
     return TrainerSpec(
         manifest=manifest.encode(),
         blobs=root,
-        device=device,
-        threads=1,
+        settings=TrainerSettings(device=device, threads=1),
         writable=(root.parent / "out",),
     )
 
@@ -190,7 +190,7 @@ async def test_refusals_at_the_start(tmp_path: Path) -> None:
         async with open_trainer(spec_of(tmp_path, manifest, device="cuda:63")):
             pytest.fail("a device that is not there was opened")
     assert caught.value.kind == "no_device"
-    spec = TrainerSpec(manifest=b"\x80", blobs=tmp_path, device="cpu")
+    spec = TrainerSpec(manifest=b"\x80", blobs=tmp_path, settings=TrainerSettings(device="cpu"))
     with pytest.raises(TrainerFailed) as caught:
         async with open_trainer(spec):
             pytest.fail("a manifest that is none was opened")
@@ -208,13 +208,14 @@ async def test_initial_parameters_are_those_of_the_seed(tmp_path: Path) -> None:
 PARENT = """
 import sys, trio
 from pathlib import Path
+from distro_node.node.settings.components import TrainerSettings
 from distro_node.node.training.client import TrainerSpec, open_trainer
 from distro_node.protocol.wire.blobs import decode_blob_list
 
 async def main():
     root = Path(sys.argv[1])
     spec = TrainerSpec(
-        manifest=(root / "manifest").read_bytes(), blobs=root / "blobs", device="cpu", micro_batch=1
+        (root / "manifest").read_bytes(), root / "blobs", TrainerSettings(device="cpu", micro_batch=1)
     )
     chunks = bytes.fromhex(sys.argv[2])
     async with open_trainer(spec) as trainer:

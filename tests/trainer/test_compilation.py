@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from distro_node.node.settings import Compile
+from distro_node.node.settings.components import Compile
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import session as session_module
 from distro_node.node.trainer.models.compilation import CompileTrial, compile_if_faster
@@ -186,11 +186,13 @@ def test_a_compiled_session_learns_the_same(
 @pytest.mark.usefixtures("cold_trainers")
 async def test_a_confined_trainer_compiles(tmp_path: Path) -> None:
     manifest, _ = make_manifest(tmp_path / "blobs")
-    spec = replace(spec_of(tmp_path / "blobs", manifest), compile=Compile.ON, micro_batch=1)
-    async with open_trainer(spec) as trainer:
+    spec = spec_of(tmp_path / "blobs", manifest)
+    compiled = replace(spec.settings, compile=Compile.ON, micro_batch=1)
+    async with open_trainer(replace(spec, settings=compiled)) as trainer:
         assert trainer.compiled is not None
         # The test does not depend on how fast it is or compiles on this machine, only on the fact
         # that it does.
         assert re.search("sequences a second instead of|takes more than 180 s", trainer.compiled)
-    async with open_trainer(replace(spec, compile=Compile.AUTO)) as trainer:
+    on_a_gpu = replace(compiled, compile=Compile.AUTO)
+    async with open_trainer(replace(spec, settings=on_a_gpu)) as trainer:
         assert trainer.compiled is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from distro_node.node.settings import Compile
+from distro_node.node.settings.components import Compile
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.optimizer import blocks, exact_step

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+from distro_node.node.settings.components import TrainerSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.client import TrainerSpec
@@ -33,7 +34,11 @@ class Member:
         snapshots: Any = self
         self.supervisor = TrainerSupervisor(
             manifest=self.manifest,
-            spec=TrainerSpec(self.manifest.encode(), root / "blobs", device="cpu", threads=1),
+            spec=TrainerSpec(
+                self.manifest.encode(),
+                root / "blobs",
+                TrainerSettings(device="cpu", threads=1),
+            ),
             store=BlobStore(root / "blobs"),
             snapshots=snapshots,
             momentum=root / "momentum",

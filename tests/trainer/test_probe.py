@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.errors import ExitCode
+from distro_node.node.settings.components import TrainerSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.initial_parameters import Lora
 from distro_node.node.trainer.models.probe import make_probe
@@ -214,7 +215,9 @@ async def test_a_founder_computes_it_and_a_trainer_process_refuses(tmp_path: Pat
     made = await initialise_model(SMALL, 0, None, tmp_path, "cpu", describe=lambda _: manifest)
     assert made.probe == make_probe(manifest, BlobStore(tmp_path))
     other = dataclasses.replace(manifest, probe=made.probe, model=SMALL | {"rope_theta": 1e6})
-    spec = TrainerSpec(manifest=other.encode(), blobs=tmp_path, device="cpu")
+    spec = TrainerSpec(
+        manifest=other.encode(), blobs=tmp_path, settings=TrainerSettings(device="cpu")
+    )
     with pytest.raises(TrainerFailed) as caught:
         async with open_trainer(spec):
             pytest.fail("it trains another model")

@@ -9,12 +9,12 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 import pytest
 import torch
-from distro_node.node.settings import Split
+from distro_node.node.settings.components import Split, TrainerSettings
 from distro_node.node.trainer.audit_score import AssignedSample
 from distro_node.node.trainer.ranks import processes
 from distro_node.node.trainer.ranks.part import in_step
@@ -37,11 +37,14 @@ def spec_of(root: Path, manifest: bytes, device: str, patience: float = 120.0) -
     return TrainerSpec(
         manifest=manifest,
         blobs=root,
-        device=device,
-        threads=1,
+        settings=TrainerSettings(device=device, threads=1),
         patience=patience,
         writable=(root.parent / "out",),
     )
+
+
+def with_settings(spec: TrainerSpec, **changes: Any) -> TrainerSpec:
+    return replace(spec, settings=replace(spec.settings, **changes))
 
 
 async def test_a_life_and_a_death(tmp_path: Path) -> None:
@@ -87,7 +90,9 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
     model = {**TINY_LLAMA, "num_hidden_layers": 2}
     manifest, chunks = make_manifest(root, config=model, optimizer=BLOCKS)
     twin = make_session(root, config=model, optimizer=BLOCKS)
-    spec = replace(spec_of(root, manifest.encode(), "cpu,cpu", patience=10.0), split=Split.SHARDS)
+    spec = with_settings(
+        spec_of(root, manifest.encode(), "cpu,cpu", patience=10.0), split=Split.SHARDS
+    )
     async with open_trainer(spec) as trainer:
         (other,) = psutil.Process(trainer.pid).children()
         await trainer.load(chunks)
@@ -136,7 +141,7 @@ async def test_too_little_memory_is_told_by_all_together(tmp_path: Path, split: 
     """With either split, nothing fits into so little."""
     root = tmp_path / "blobs"
     manifest, _ = make_manifest(root)
-    spec = replace(spec_of(root, manifest.encode(), "cpu,cpu"), split=split, memory=1 << 16)
+    spec = with_settings(spec_of(root, manifest.encode(), "cpu,cpu"), split=split, memory=1 << 16)
     with pytest.raises(TrainerFailed, match=r"has 65536 .* free") as caught:
         async with open_trainer(spec):
             pass
@@ -208,7 +213,7 @@ async def test_gpus_are_one_member(tmp_path: Path, split: Split) -> None:
     model = {**TINY_LLAMA, "hidden_size": 64, "num_hidden_layers": 2}
     manifest, chunks = make_manifest(root, config=model, optimizer=BLOCKS)
     twin = make_session(root, config=model, optimizer=BLOCKS)
-    spec = replace(spec_of(root, manifest.encode(), "all"), split=split)
+    spec = with_settings(spec_of(root, manifest.encode(), "all"), split=split)
     async with open_trainer(spec) as trainer:
         await trainer.load(chunks)
         for round_, count in enumerate((8, 1, 0, 5), 1):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from distro_node.node.settings.components import TrainerSettings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.swarm_store import LocalSnapshot
 from distro_node.node.training import reaudit
@@ -63,7 +64,7 @@ class World:
         world: Any = self
         self.looks = ReauditWorker(
             manifest=self.chain.manifest,
-            spec=TrainerSpec(manifest=b"", blobs=tmp_path, device="cuda", micro_batch=8),
+            spec=TrainerSpec(b"", tmp_path, TrainerSettings(device="cuda", micro_batch=8)),
             store=self.store,
             states=world,
             momentum=tmp_path / "state" / "momentum",
@@ -166,9 +167,9 @@ async def test_it_makes_the_parameters_again_and_looks(
     assert world.heard == [ReauditDone(world.first, (AuditScore(30, 9), AuditScore(-1, 4)))]
     (spec,) = world.specs
     # Without disturbing the training trainer.
-    assert (spec.device, spec.micro_batch) == ("cpu", 1)
+    assert (spec.settings.device, spec.settings.micro_batch) == ("cpu", 1)
     assert spec.nice > 0
-    assert spec.memory is not None
+    assert spec.settings.memory is not None
     dealt = world.chain.ledger.share(ROUND, IDLE)
     assert dealt is not None
     assert world.others

@@ -309,7 +309,7 @@ async def test_several_devices_without_memory_go_on_with_smaller_steps(
 ) -> None:
     shop.fitting = [4, 2]
     await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
-    assert [spec.micro_batch for spec in shop.specs] == [None, 4, 2]
+    assert [spec.settings.micro_batch for spec in shop.specs] == [None, 4, 2]
 
 
 async def test_several_devices_without_memory_for_one_sequence_try_again_and_then_say_so(
@@ -323,7 +323,7 @@ async def test_several_devices_without_memory_for_one_sequence_try_again_and_the
     assert error.code is ExitCode.MODEL_TOO_LARGE
     assert "one sequence does not fit: no memory; tried 10 times in a row" in error.problem
     # Each time with the owner's own settings: a new plan is made for the free memory.
-    assert [spec.micro_batch for spec in shop.specs] == [None, 1] + 9 * [None]
+    assert [spec.settings.micro_batch for spec in shop.specs] == [None, 1] + 9 * [None]
 
 
 async def test_memory_that_comes_back_is_waited_for(

@@ -23,7 +23,7 @@ from ....protocol.wire.relay_requests import (
     RelayRequest,
     open_relay_request,
 )
-from ...settings import RelayLimits
+from ...settings.components import RelayLimits
 from ..cancel_scopes import open_scope
 from ..errors import RequestError
 from ..network import Network

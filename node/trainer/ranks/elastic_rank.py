@@ -1,6 +1,6 @@
 """The process of a rank other than the first that torch's elastic launcher has started (`launch`).
 
-    python -m distro_node.node.trainer.ranks.elastic_rank [--split KIND] [--writable FOLDER …]
+    python -m distro_node.node.trainer.ranks.elastic_rank [--writable FOLDER …]
     [--unconfined] python -m distro_node.node.trainer.ranks.elastic_rank --over
 
 It takes part in one generation of the trainer after the other. Each runs in a process of its own,
@@ -21,7 +21,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from ...settings import Split
 from ...telemetry.logs import configure_logging
 from ...training.environment import environment
 from ...training.graphics_cards import make_device_node
@@ -40,7 +39,6 @@ def main() -> None:
     parser.add_argument(
         "--over", action="store_true", help="notify the ranks that the node has ended"
     )
-    parser.add_argument("--split", type=Split, choices=[*Split], default=Split.AUTO)
     parser.add_argument("--writable", type=Path, action="append", default=[], metavar="PATH")
     parser.add_argument("--unconfined", action="store_true", help="do not enter the sandbox")
     parser.add_argument("--after", type=int, default=0, help="the last generation of this rank")

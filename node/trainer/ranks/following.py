@@ -29,8 +29,8 @@ def follow(arguments: argparse.Namespace) -> NoReturn:
         number, store, asked = found
         os.write(arguments.tell, str(number).encode())
         threading.Thread(target=_watch, args=(launch, number), daemon=True).start()
-        worker = RankWorker(_gives_up, arguments.patience, arguments.split, launch)
-        device = local_device(asked["device"], launch)
+        worker = RankWorker(_gives_up, arguments.patience, launch)
+        device = local_device(asked["settings"]["device"], launch)
         worker.follow(store, launch.rank, launch.size, device, asked)
     except RankLost as error:
         _log.info("rank %d starts again: %s", launch.rank, error)

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from ....protocol.codec.update import manifest_layout
 from ....protocol.wire.manifest import Manifest
-from ...settings import Compile, Split
+from ...settings.components import Compile, Split
 from ...storage.blob_store import BlobStore
 from ...training.bands import torn_tensors
 from ...training.local_policy import DEFAULT_POLICY, LocalPolicy

@@ -20,7 +20,6 @@ from torch.distributed.distributed_c10d import Store
 
 from ....protocol.wire.manifest import Manifest
 from ....protocol.wire.structure import from_plain
-from ...settings import Split
 from ...storage.blob_store import BlobStore
 from ...training.errors import FailureKind, TrainerFailed
 from ...training.frames import ExpectedUpdate
@@ -63,7 +62,6 @@ class RankWorker(Worker):
         self,
         end: Callable[[str, int | None], NoReturn],
         patience: float,
-        split: Split,
         launch: RankAssignment | None = None,
         expected: queue.SimpleQueue[ExpectedUpdate] | None = None,
     ) -> None:
@@ -71,7 +69,6 @@ class RankWorker(Worker):
         super().__init__(expected)
         self._end = end
         self._patience = patience
-        self._split = split
         self._launch = launch
         self._ranks: Ranks | None = None
         self._rooms: Sequence[FreeMemory] = ()
@@ -91,7 +88,7 @@ class RankWorker(Worker):
         return super().answer(request)
 
     def _open(self, **asked: Any) -> dict[str, Any]:
-        device = asked["device"]
+        device = asked["settings"]["device"]
         if self._launch is not None:
             size = self._launch.size
             self._others = RankSupervision(self._give_up)
@@ -131,13 +128,14 @@ class RankWorker(Worker):
         self, store: Store, rank: int, size: int, device: str, asked: Mapping[str, Any]
     ) -> dict[str, Any]:
         self._ranks = ranks = meet(store, rank, size, device, self._patience)
-        memory, threads = asked["memory"], asked["threads"]
+        settings = asked["settings"]
+        memory, threads = settings["memory"], settings["threads"]
         here = size if self._launch is None else self._launch.local_size
         # Before any of them allocates memory: CPU ranks share it.
         self._rooms = rooms_of(ranks, memory)
         if ranks.device.type == "cpu" and threads is None:
             threads = max(1, (os.cpu_count() or 1) // here)
-        given = {**asked, "device": device, "threads": threads}
+        given = {**asked, "settings": {**settings, "device": device, "threads": threads}}
         opened = ranks.agreed(lambda: super(RankWorker, self)._open(**given))
         # The first ranks are on the first machine, where the node runs.
         opened["gpus"] = [gpu for gpus in ranks.exchange(opened["gpus"])[:here] for gpu in gpus]
@@ -147,14 +145,15 @@ class RankWorker(Worker):
         self, manifest: Manifest, store: BlobStore, device: torch.device, opening: Opening
     ) -> TrainingSession:
         assert self._ranks is not None
+        settings = opening.chosen
         return RankSession(
             manifest,
             store,
             self._ranks,
             self._rooms,
-            opening.micro_batch,
-            opening.memory,
-            split=self._split,
+            settings.micro_batch,
+            settings.memory,
+            split=settings.split,
             ways=from_plain(LocalPolicy, opening.ways, named=True),
         )
 

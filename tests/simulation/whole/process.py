@@ -17,10 +17,17 @@ from distro_node.crypto.hashing import ContentId, content_text
 from distro_node.node.errors import ExitCode, UserError, leaves
 from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.session.session import SwarmSession
-from distro_node.node.settings import DaemonSettings
+from distro_node.node.settings.components import (
+    ConsoleSettings,
+    EvaluationSettings,
+    PeeringSettings,
+    ReachSettings,
+)
+from distro_node.node.settings.tree import DaemonSettings
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.member.effects import Note
+from distro_node.protocol.wire.swarm_id import Invite
 from simulation.keys import identity
 from simulation.whole import loop
 from simulation.whole.disk import Disk
@@ -156,20 +163,21 @@ class Machine:
         data.create()
         self.swarm.fill(self, data)
         settings = DaemonSettings(
-            swarm=self.swarm.manifest.swarm,
-            data_dir=data.root,
-            bootstrap=tuple(
-                address_of(other, identity(other).peer)
-                for other in self.swarm.bootstrap
-                if other != self.index
+            invite=Invite(
+                swarm=self.swarm.manifest.swarm,
+                bootstrap=tuple(
+                    address_of(other, identity(other).peer)
+                    for other in self.swarm.bootstrap
+                    if other != self.index
+                ),
+                at=self.swarm.checkpoint(self),
             ),
-            at=self.swarm.checkpoint(self),
-            wait=True,
-            upnp=False,
-            mdns=False,
+            data_dir=data.root,
+            peering=PeeringSettings(wait=True, mdns=False),
+            reach=ReachSettings(upnp=False),
             metrics_address=None,
-            screen=False,
-            evaluate_every=10,
+            console=ConsoleSettings(screen=False),
+            evaluation=EvaluationSettings(evaluate_every=10),
         )
         telemetry = Telemetry(self.peer)
         world: Any = network

@@ -1,0 +1,82 @@
+"""Options of commands, derived from the declarations of settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..settings.setting import Setting, all_settings, build, settings_of
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that has the options of its settings in place of the parameter that takes them.
+
+    A parameter takes settings if its type is one of the trees of `settings`; the command is called with
+    the tree that is built from the options. Options that a user does not give have the defaults of the
+    tree's class.
+    """
+    hints = typing.get_type_hints(command, include_extras=True)
+    trees: dict[str, type] = {}
+    parameters: list[inspect.Parameter] = []
+    for each in inspect.signature(command).parameters.values():
+        hint = hints[each.name]
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            trees[each.name] = hint
+            parameters += map(_parameter, all_settings(hint))
+        else:
+            parameters.append(each.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> None:
+        built = {name: build(tree, given) for name, tree in trees.items()}
+        of_trees = {each.parameter for tree in trees.values() for each in all_settings(tree)}
+        others = {name: value for name, value in given.items() if name not in of_trees}
+        command(**built, **others)
+
+    described: Any = with_options
+    described.__signature__ = inspect.Signature(parameters)
+    described.__annotations__ = {each.name: each.annotation for each in parameters}
+    del described.__wrapped__
+    return with_options
+
+
+def option_of(component: type, field: str, *, help: str | None = None) -> Any:
+    """Return the option of one setting, for a command that takes no other of its component's; `help`
+    replaces its own."""
+    return _information(settings_of(component)[field], help)
+
+
+def _parameter(each: Setting) -> inspect.Parameter:
+    kind: Any = list[each.kind] if each.multiple else each.kind
+    default = inspect.Parameter.empty if each.declared.argument else each.declared.default
+    if default is None:
+        kind = kind | None
+    return inspect.Parameter(
+        each.parameter,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, _information(each, None)],
+    )
+
+
+def _information(each: Setting, help: str | None) -> Any:
+    declared = each.declared
+    if declared.argument:
+        return typer.Argument(metavar=declared.metavar, help=help or declared.help)
+    return typer.Option(
+        each.flags,
+        metavar=declared.metavar,
+        min=declared.low,
+        max=declared.high,
+        # A path is checked by the code that reads it: it names the file, and has its own exit code.
+        readable=each.kind is not Path,
+        help=help or declared.help,
+        rich_help_panel=declared.group,
+    )

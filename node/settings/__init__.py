@@ -1,0 +1,1 @@
+"""All that a node takes from its user: `setting` (the mechanism), `values`, `components`, `tree`."""

@@ -1,0 +1,594 @@
+"""The settings of a node, one frozen dataclass a component.
+
+Each setting is declared here and nowhere else; see `setting`. A component is given its own dataclass.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from ..energy.numbers import check_path
+from ..energy.threshold import Threshold
+from ..errors import ExitCode, UserError
+from ..util.schedule import Hours, parse_hours
+from .setting import Group, setting
+from .values import (
+    DEFAULT_DASHBOARD_ADDRESS,
+    address_text,
+    parse_bootstrap,
+    parse_dashboard_address,
+    parse_devices,
+    parse_mirror,
+    parse_multiaddr,
+    parse_private_path,
+    parse_prompt,
+    parse_rate,
+    parse_size,
+    unless_empty,
+)
+
+SHORTEST_POLL_SECONDS = 10.0
+"""Between two questions of `--pause-when`."""
+
+_MAX_CURRENCY = 8
+_MAX_ASK = 2048
+_DEFAULT_CLIP = 1.0
+_MOST_EPSILON, _MOST_CLIP = 1e6, 1e6
+_MEBIBYTE = 1 << 20
+
+
+def _check_finite(option: str, number: float | None) -> None:
+    if number is not None and not math.isfinite(number):
+        raise _usage(f"{option} {number} is not a number", "give a number")
+
+
+def _usage(problem: str, remedy: str) -> UserError:
+    return UserError(ExitCode.USAGE, problem, remedy)
+
+
+class Compile(StrEnum):
+    """Whether the layers of a model are compiled (`torch.compile`)."""
+
+    AUTO = "auto"
+    """On a GPU, if a trial shows that compilation is faster."""
+    ON = "on"
+    """On any device, if a trial shows that."""
+    OFF = "off"
+
+
+class Split(StrEnum):
+    """What each of several devices holds of the parameters."""
+
+    AUTO = "auto"
+    """All parameters, if they fit, or else a shard."""
+    COPIES = "copies"
+    SHARDS = "shards"
+
+
+class LogFormat(StrEnum):
+    """The format of a log line."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """The lowest level that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeeringSettings:
+    """How the peers of a swarm are found."""
+
+    bootstrap: tuple[str, ...] = setting(
+        (),
+        metavar="MULTIADDR",
+        read=parse_bootstrap,
+        group=Group.FIRST,
+        help="A peer that introduces others, such as "
+        "/dns4/example.org/tcp/4001/p2p/12D3KooW…; may be repeated.",
+    )
+    wait: bool = setting(
+        False,
+        group=Group.LINE,
+        help="Go on looking, rather than end, while nobody who knows the swarm can be reached.",
+    )
+    mdns: bool = setting(
+        True,
+        group=Group.LINE,
+        help="Look for members in the local network, and be found by them.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerSettings:
+    """What a trainer computes on, and how. It goes over the pipe to the trainer process as it is."""
+
+    device: str = setting(
+        "auto",
+        metavar="DEVICE",
+        read=parse_devices,
+        group=Group.FIRST,
+        help="What to train on: auto, cpu, cuda, cuda:1 (the second GPU) or mps; cuda:0,cuda:1 or "
+        "all are several as one member.",
+    )
+    split: Split = setting(
+        Split.AUTO,
+        group=Group.DEVICE,
+        help="With several devices: each has a copy of the model (copies), or a part of it (shards); "
+        "auto takes copies if they fit.",
+    )
+    threads: int | None = setting(
+        None,
+        metavar="N",
+        low=1,
+        high=4096,
+        group=Group.DEVICE,
+        help="CPU threads to train with. [default: as many as there are cores]",
+    )
+    micro_batch: int | None = setting(
+        None,
+        metavar="N",
+        low=1,
+        high=65536,
+        group=Group.DEVICE,
+        help="Sequences computed at once. [default: what fits the device]",
+    )
+    memory: int | None = setting(
+        None,
+        metavar="SIZE",
+        read=unless_empty(parse_size),
+        group=Group.FIRST,
+        help="The most memory that training may take on the device, such as 8GB: momentum is kept in "
+        "fewer bits or in main memory, and activations are computed twice, as far as needed. "
+        "[default: what is free]",
+    )
+    compile: Compile = setting(
+        Compile.AUTO,
+        group=Group.DEVICE,
+        help="Compile the model's layers when the trainer starts, which takes a minute or two, if "
+        "they get faster by it; auto tries that on a GPU only.",
+    )
+    sandbox: bool = setting(
+        True,
+        group=Group.DEVICE,
+        help="Keep the trainer process from the network and from files that are not its own.",
+    )
+    launched: bool = False
+    """Whether torch's launcher has started this node, and one process for each of its other devices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySettings:
+    """A member's own data, and how much its updates may reveal of it (local differential privacy).
+
+    Raises `UserError` (`USAGE`) for numbers out of range.
+    """
+
+    data: tuple[Path, ...] = setting(
+        (),
+        metavar="PATH",
+        kind=Path,
+        read=parse_private_path,
+        group=Group.PRIVACY,
+        help="Your own files or folders to train on, in a swarm whose data is private; they never leave "
+        "this computer. May be repeated.",
+    )
+    epsilon: float | None = setting(
+        None,
+        metavar="E",
+        group=Group.PRIVACY,
+        help="With --data: clip gradients and add noise, so that everything that this node sends "
+        "is (E, D)-differentially private for each sequence, and stop before the budget is exceeded.",
+    )
+    delta: float | None = setting(
+        None,
+        metavar="D",
+        group=Group.PRIVACY,
+        help="The D of --epsilon. [default: 0.1 divided by "
+        "the number of your sequences, at most 0.00001]",
+    )
+    clip: float = setting(
+        _DEFAULT_CLIP,
+        metavar="NORM",
+        group=Group.PRIVACY,
+        help="With --epsilon: the largest norm of the gradient of one sequence.",
+    )
+
+    def __post_init__(self) -> None:
+        if self.epsilon is None:
+            if self.delta is not None or self.clip != _DEFAULT_CLIP:
+                raise _usage(
+                    f"{'--delta' if self.delta is not None else '--clip'} has no effect without "
+                    "--epsilon",
+                    "give --epsilon as well, or neither",
+                )
+            return
+        for option, value, most in (
+            ("--epsilon", self.epsilon, _MOST_EPSILON),
+            ("--delta", self.delta, 0.5),
+            ("--clip", self.clip, _MOST_CLIP),
+        ):
+            if value is not None and not (math.isfinite(value) and 0 < value <= most):
+                raise _usage(
+                    f"{option} {value:g} is out of range",
+                    f"give a number above 0, and at most {most:g}",
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """What a member measures of the model."""
+
+    evaluate_every: int | None = setting(
+        None,
+        metavar="ROUNDS",
+        low=1,
+        group=Group.PAGE,
+        help="Rounds between measurements of the loss on held-out text. [default: 10]",
+    )
+    sample_prompt: str | None = setting(
+        None,
+        metavar="TEXT",
+        read=parse_prompt,
+        group=Group.PAGE,
+        help="Let the model go on from this beginning after each of these measurements, and show on "
+        "the page what it writes. [default: it writes nothing]",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineSettings:
+    """The node's own addresses, and its share of the line."""
+
+    max_upload: float | None = setting(
+        None,
+        metavar="RATE",
+        read=unless_empty(parse_rate),
+        group=Group.FIRST,
+        help="The most that is sent, such as 5Mbit or 600kB (a second). [default: no limit]",
+    )
+    max_download: float | None = setting(
+        None,
+        metavar="RATE",
+        read=unless_empty(parse_rate),
+        group=Group.FIRST,
+        help="The most that is received, such as 50Mbit or 6MB (a second). [default: no limit]",
+    )
+    listen: tuple[str, ...] = setting(
+        (),
+        metavar="MULTIADDR",
+        read=parse_multiaddr,
+        group=Group.LINE,
+        help="Where to listen, such as /ip4/0.0.0.0/tcp/4001; may be repeated.",
+    )
+    announce: tuple[str, ...] = setting(
+        (),
+        metavar="MULTIADDR",
+        read=parse_multiaddr,
+        group=Group.LINE,
+        help="Under which address others reach this node, where it cannot know that itself "
+        "(a forwarded port, a DNS name); may be repeated.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskSettings:
+    """How much is stored, and from where it is read first."""
+
+    max_disk: int | None = setting(
+        None,
+        metavar="SIZE",
+        read=unless_empty(parse_size),
+        group=Group.LINE,
+        help="The most that model and training data may take on the disk, such as 20GB. "
+        "[default: no limit]",
+    )
+    mirrors: tuple[str, ...] = setting(
+        (),
+        name="mirror",
+        metavar="URL|FOLDER",
+        read=parse_mirror,
+        group=Group.LINE,
+        help="Where to look for training data before asking peers; may be repeated.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayLimits:
+    """Limits for relaying updates."""
+
+    max_bytes: int = 512 << 20
+    """Bytes of updates in memory, for all swarms together; one swarm gets half of it, which is three
+    rounds of 32 members with 2.8 MB each."""
+    max_streams: int = 2048
+
+    @property
+    def max_bytes_per_swarm(self) -> int:
+        """Bytes of one swarm's updates."""
+        return self.max_bytes // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelaySettings:
+    """Whether this node relays others' updates."""
+
+    updates: bool = setting(
+        False,
+        name="relay-updates",
+        group=Group.LINE,
+        help="Fetch each member's update once and serve it to all others: worth it on a line that "
+        "sends ten times as fast as a home line, or faster.",
+    )
+    memory: int = setting(
+        RelayLimits.max_bytes // _MEBIBYTE,
+        name="relay-memory",
+        metavar="MB",
+        low=16,
+        high=1 << 20,
+        group=Group.LINE,
+        help="The most memory for relayed updates; one swarm gets half of it.",
+    )
+
+    @property
+    def limits(self) -> RelayLimits | None:
+        """The limits for relaying; None: nothing is relayed."""
+        return RelayLimits(max_bytes=self.memory * _MEBIBYTE) if self.updates else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PauseWhen:
+    """A number or a yes/no answer that decides when the node pauses.
+
+    Raises `UserError` (`USAGE`) for settings that do not go together.
+    """
+
+    ask: str | None = setting(
+        None,
+        name="pause-when",
+        metavar="COMMAND|URL",
+        group=Group.ENERGY,
+        help="Pause by a number that this command prints or this URL returns, such as a "
+        "price; without --pause-above or --pause-below, pause while the command exits with 0 "
+        "rather than 1.",
+    )
+    field: str | None = setting(
+        None,
+        name="pause-field",
+        metavar="PATH",
+        group=Group.ENERGY,
+        help="Where in JSON the number is, such as data.0.intensity.actual; `now` instead "
+        "of an element's number selects the element for the current time.",
+    )
+    above: float | None = setting(
+        None,
+        name="pause-above",
+        metavar="NUMBER",
+        group=Group.ENERGY,
+        help="Pause while the number is above this.",
+    )
+    resume_below: float | None = setting(
+        None,
+        metavar="NUMBER",
+        group=Group.ENERGY,
+        help="Resume only once the number is below this. [default: as --pause-above]",
+    )
+    below: float | None = setting(
+        None,
+        name="pause-below",
+        metavar="NUMBER",
+        group=Group.ENERGY,
+        help="Pause while the number is below this, such as the power of a solar roof.",
+    )
+    resume_above: float | None = setting(
+        None,
+        metavar="NUMBER",
+        group=Group.ENERGY,
+        help="Resume only once the number is above this. [default: as --pause-below]",
+    )
+    every: float = setting(
+        300.0,
+        name="pause-every",
+        metavar="SECONDS",
+        low=SHORTEST_POLL_SECONDS,
+        high=86_400.0,
+        group=Group.ENERGY,
+        help="Interval at which --pause-when is queried.",
+    )
+
+    def __post_init__(self) -> None:
+        _check_finite("--pause-every", self.every)
+        bounds = (self.above, self.resume_below, self.below, self.resume_above)
+        given = [bound for bound in bounds if bound is not None]
+        if self.ask is None:
+            if self.field is not None or given:
+                raise _usage("the bounds and --pause-field need --pause-when", "give --pause-when")
+            return
+        if not self.ask.strip() or len(self.ask) > _MAX_ASK or "\0" in self.ask:
+            raise _usage("--pause-when is empty or too long", "give a command, or a URL")
+        pairs = [(self.above, self.resume_below), (self.below, self.resume_above)]
+        used = [pair for pair in pairs if pair != (None, None)]
+        if len(used) > 1 or any(pause is None for pause, _ in used):
+            raise _usage(
+                "the bounds of --pause-when do not go together",
+                "give --pause-above with --resume-below, or --pause-below with --resume-above",
+            )
+        if not used and (self.is_url or self.field is not None):
+            raise _usage(
+                "--pause-when queries a number, but no bound for it is given",
+                "give --pause-above or --pause-below",
+            )
+        try:
+            _ = self.threshold, self.steps
+        except ValueError as error:
+            raise _usage(
+                f"--pause-when: {error}",
+                "bounds are finite, --resume-below is at most --pause-above (and --resume-above at "
+                "least --pause-below), and a field is such as data.0.intensity.actual",
+            ) from None
+
+    @property
+    def is_url(self) -> bool:
+        """Whether `ask` is a URL."""
+        return self.ask is not None and self.ask.startswith(("http://", "https://"))
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps of `field`; none: the answer is the number."""
+        return () if self.field is None else check_path(self.field)
+
+    @property
+    def threshold(self) -> Threshold | None:
+        """The bounds; None if the command's exit code decides, 0 for pause and 1 for work."""
+        high = self.above is not None
+        pause, resume = (self.above, self.resume_below) if high else (self.below, self.resume_above)
+        if pause is None:
+            return None
+        return Threshold(pause=pause, resume=pause if resume is None else resume, high=high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergySettings:
+    """When the node works, and limits on the energy and money that its work costs.
+
+    Raises `UserError` (`USAGE`) for settings that do not go together.
+    """
+
+    active: Hours | None = setting(
+        None,
+        metavar="HOURS",
+        read=unless_empty(parse_hours),
+        group=Group.FIRST,
+        help="When this node works, such as 22:00-07:00, or several times between commas; "
+        "otherwise it pauses. [default: always]",
+    )
+    price: float | None = setting(
+        None,
+        metavar="PRICE",
+        low=0.0,
+        high=1e6,
+        group=Group.ENERGY,
+        help="The price of a kWh.",
+    )
+    currency: str | None = setting(
+        None,
+        metavar="WORD",
+        group=Group.ENERGY,
+        help="The price's currency, such as EUR or ct.",
+    )
+    power_limit: float | None = setting(
+        None,
+        metavar="WATTS",
+        low=1.0,
+        high=10_000.0,
+        group=Group.ENERGY,
+        help="Limit the power of each GPU while this node works, if its driver allows it "
+        "(NVIDIA, mostly as root); the GPU's own limit is restored in pauses and at the end.",
+    )
+    pause_when: PauseWhen = PauseWhen()
+    polite: bool = setting(
+        False,
+        group=Group.FIRST,
+        help="Pause at once when another program uses the GPU or a "
+        "person uses the computer, until both have been idle for a while.",
+    )
+
+    def __post_init__(self) -> None:
+        _check_finite("--price", self.price)
+        _check_finite("--power-limit", self.power_limit)
+        word = self.currency
+        if word is None:
+            return
+        is_word = word.isprintable() and " " not in word and 0 < len(word) <= _MAX_CURRENCY
+        if self.price is None or not is_word:
+            raise _usage(
+                f"--currency {word!r} needs --price"
+                if self.price is None
+                else f"{word!r} is not a currency",
+                f"give --price as well, and a word of at most {_MAX_CURRENCY} characters, such as EUR",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReachSettings:
+    """How a node behind a router gets an address that others can dial."""
+
+    upnp: bool = setting(
+        True,
+        group=Group.LINE,
+        help="Ask the router to open a port if others cannot reach this node.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DashboardSettings:
+    """How a node's page is served."""
+
+    address: tuple[str, int] | None = setting(
+        address_text(DEFAULT_DASHBOARD_ADDRESS),
+        name="dashboard",
+        metavar="HOST:PORT",
+        read=parse_dashboard_address,
+        group=Group.FIRST,
+        help="Where this node's page is served, for your browser; off for nowhere.",
+    )
+    """Host and port; port 0 is any free one."""
+    certificate: Path | None = setting(
+        None,
+        name="dashboard-cert",
+        metavar="FILE",
+        group=Group.PAGE,
+        help="A certificate (PEM), to serve the page over TLS: needed at an address that others "
+        "reach.",
+    )
+    """With the intermediate certificates up to an authority."""
+    key: Path | None = setting(
+        None,
+        name="dashboard-key",
+        metavar="FILE",
+        group=Group.PAGE,
+        help="The certificate's key (PEM).",
+    )
+    """Without a passphrase."""
+    plain: bool = setting(
+        False,
+        name="dashboard-plain",
+        group=Group.PAGE,
+        help="Serve the page without TLS at an address that others reach, all the same.",
+    )
+    public: bool = False
+    """Let anyone who reaches the page read it; otherwise, away from loopback, only the owner may."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings:
+    """What is logged."""
+
+    log_format: LogFormat = setting(
+        LogFormat.TEXT, group=Group.EXPERT, help="How log lines are written."
+    )
+    log_level: LogLevel = setting(
+        LogLevel.INFO, group=Group.EXPERT, help="From which level on lines are logged."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleSettings(LogSettings):
+    """What the terminal shows."""
+
+    screen: bool = setting(
+        True, group=Group.FIRST, help="Show a live screen, or print log lines instead."
+    )
+
+    @property
+    def draws(self) -> bool:
+        """Whether a screen is drawn: lines for people would spoil a stream of JSON."""
+        return self.screen and self.log_format is LogFormat.TEXT

@@ -1,0 +1,238 @@
+"""One setting as a field of a component's dataclass, with all that its users need to know about it.
+
+`setting(…)` declares the field: default, bounds, help, group, names. The command line, the configuration
+file, the environment, the reference table and the manual pages are derived from these declarations
+(`node/cli/settings_parameters.py`); `build` makes a tree of components from the values of its options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_KEY, _FIXED = "setting", "fixed"
+_UNSET: Any = object()
+
+
+class Group(StrEnum):
+    """The headings under which help and documents list the options, in this order."""
+
+    FIRST = "Options that people use first"
+    DEVICE = "Device and memory"
+    LINE = "Line and disk"
+    ENERGY = "Hours and energy"
+    PAGE = "Page and metrics"
+    PRIVACY = "Privacy"
+    EXPERT = "Expert"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """The part of a setting that does not follow from its field's name and type."""
+
+    default: Any
+    """The option's default as its user would write it; None: the field's own default."""
+    help: str
+    group: Group | None
+    name: str | None
+    opposite: str | None
+    metavar: str | None
+    low: float | None
+    high: float | None
+    kind: type | None
+    read: Callable[[Any], Any] | None
+    argument: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A declared setting: `Declaration` and what follows from the field."""
+
+    declared: Declaration
+    field: str
+    name: str
+    """The option's name without its hyphens in front, such as max-upload."""
+    kind: type
+    """The type of the option's value, or of one of them: str, int, float, bool, Path or an Enum."""
+    multiple: bool
+
+    @property
+    def parameter(self) -> str:
+        """Its name in the configuration file and, in capitals, in the environment."""
+        return self.name.replace("-", "_")
+
+    @property
+    def flags(self) -> str:
+        """The option as it is spelled, with its opposite for a switch."""
+        if self.kind is not bool:
+            return f"--{self.name}"
+        return f"--{self.name}/--{self.declared.opposite or f'no-{self.name}'}"
+
+    def value(self, given: Any) -> Any:
+        """Return the field's value for an option's value. Raises `UserError`."""
+        read = self.declared.read
+        if self.multiple:
+            return tuple(given if read is None else map(read, given))
+        return given if read is None else read(given)
+
+
+def setting(
+    default: Any = _UNSET,
+    *,
+    help: str,
+    group: Group | None = None,
+    name: str | None = None,
+    opposite: str | None = None,
+    metavar: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    kind: type | None = None,
+    read: Callable[[Any], Any] | None = None,
+    default_factory: Callable[[], Any] | None = None,
+    argument: bool = False,
+) -> Any:
+    """Declare a field that is a setting.
+
+    `default` is written as a user would write it, and `default_factory` computes one that depends on
+    the machine. `read` turns an option's value (one of several, for a tuple) into the field's, or raises
+    `UserError`; `kind` is the type that it reads, if not a string. `name` is the option's name if it is
+    not the field's, `opposite` the name that switches it off if it is not no-`name`. An `argument` has
+    no option, and no place in the configuration file.
+    """
+    declaration = Declaration(
+        default=None if default in (_UNSET, ()) else default,
+        help=help,
+        group=group,
+        name=name,
+        opposite=opposite,
+        metavar=metavar,
+        low=low,
+        high=high,
+        kind=kind,
+        read=read,
+        argument=argument,
+    )
+    metadata = {_KEY: declaration}
+    if default_factory is not None:
+        return dataclasses.field(default_factory=default_factory, metadata=metadata)
+    if default is _UNSET:
+        return dataclasses.field(metadata=metadata)
+    if default is None or default == ():
+        return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default if read is None else read(default), metadata=metadata)
+
+
+def varied(component: type, name: str, **changes: Any) -> Any:
+    """Declare a component's setting once more for another command, with another default or help."""
+    (found,) = (each for each in dataclasses.fields(component) if each.name == name)
+    declared = dataclasses.replace(found.metadata[_KEY], **changes)
+    metadata = {_KEY: declared}
+    if "default" in changes:
+        default = changes["default"]
+        read = declared.read
+        return dataclasses.field(
+            default=default if read is None or default is None else read(default),
+            metadata=metadata,
+        )
+    if found.default_factory is not dataclasses.MISSING:
+        return dataclasses.field(default_factory=found.default_factory, metadata=metadata)
+    return dataclasses.field(default=found.default, metadata=metadata)
+
+
+def fixed(component: T) -> T:
+    """Declare a component whose settings a command has no options for."""
+    return dataclasses.field(default=component, metadata={_FIXED: True})
+
+
+@functools.cache
+def settings_of(component: type) -> Mapping[str, Setting]:
+    """Return a component's own settings by field, in the order of their declaration."""
+    hints = typing.get_type_hints(component)
+    found = {}
+    for each in dataclasses.fields(component):
+        declared: Declaration | None = each.metadata.get(_KEY)
+        if declared is None:
+            continue
+        kind, multiple = _kind(hints[each.name])
+        found[each.name] = Setting(
+            declared=declared,
+            field=each.name,
+            name=declared.name or each.name.replace("_", "-"),
+            kind=declared.kind or (str if declared.read is not None else kind),
+            multiple=multiple,
+        )
+    return found
+
+
+def all_settings(tree: type) -> Iterator[Setting]:
+    """Yield the settings of a component and of those nested in it, in order."""
+    own, inner = settings_of(tree), _components(tree)
+    for each in dataclasses.fields(tree):
+        if each.name in own:
+            yield own[each.name]
+        elif each.name in inner:
+            yield from all_settings(inner[each.name])
+
+
+def build(tree: type[T], values: Mapping[str, Any]) -> T:
+    """Build a component and those nested in it from the options' values by parameter; None stands for
+    the field's default. Raises `UserError`."""
+    own, inner = settings_of(tree), _components(tree)
+    made: dict[str, Any] = {}
+    for each in dataclasses.fields(typing.cast(Any, tree)):
+        if each.name in own:
+            given = values[own[each.name].parameter]
+            if given is not None:
+                made[each.name] = own[each.name].value(given)
+        elif each.name in inner:
+            made[each.name] = build(inner[each.name], values)
+    return tree(**made)
+
+
+def to_plain_settings(component: Any) -> dict[str, Any]:
+    """Return a component's fields as plain values, for a pipe."""
+    plain = dataclasses.asdict(component)
+    return {name: v.value if isinstance(v, Enum) else v for name, v in plain.items()}
+
+
+def from_plain_settings(component: type[T], plain: Mapping[str, Any]) -> T:
+    """Build a component from `to_plain_settings`, which a process of this node has called."""
+    hints = typing.get_type_hints(component)
+    kinds = {name: kind for name in plain if isinstance(kind := hints[name], type)}
+    return component(
+        **{
+            name: kinds[name](v) if issubclass(kinds.get(name, object), Enum) else v
+            for name, v in plain.items()
+        }
+    )
+
+
+@functools.cache
+def _components(tree: type) -> Mapping[str, type]:
+    """Return the nested components that have settings, by field."""
+    hints = typing.get_type_hints(tree)
+    return {
+        each.name: hints[each.name]
+        for each in dataclasses.fields(tree)
+        if _FIXED not in each.metadata
+        and dataclasses.is_dataclass(hints[each.name])
+        and any(all_settings(hints[each.name]))
+    }
+
+
+def _kind(hint: Any) -> tuple[type, bool]:
+    """Return the type of a field's value, or of one of them, and whether there are several."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
+    if typing.get_origin(hint) is tuple:
+        first, *rest = typing.get_args(hint)
+        return first, rest == [...]
+    return hint, False

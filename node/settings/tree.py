@@ -1,0 +1,238 @@
+"""The settings of whole programs: trees of the components' settings.
+
+A command is given the tree that it reads from its options. Trees that share a setting but differ in its
+default or its help name the original with `varied`; `fixed` keeps a component without options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.swarm_id import Invite
+from .components import (
+    ConsoleSettings,
+    DashboardSettings,
+    DiskSettings,
+    EnergySettings,
+    EvaluationSettings,
+    LineSettings,
+    LogSettings,
+    PeeringSettings,
+    PrivacySettings,
+    ReachSettings,
+    RelaySettings,
+    Split,
+    TrainerSettings,
+)
+from .setting import Group, fixed, setting, varied
+from .values import (
+    DEFAULT_METRICS_ADDRESS,
+    absolute_path,
+    address_text,
+    default_data_dir,
+    parse_metrics_address,
+    parse_target,
+)
+
+PASSPHRASE_VARIABLE = "DISTRO_NODE_PASSPHRASE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonSettings:
+    """All settings of a node in a swarm (`join`)."""
+
+    invite: Invite = setting(
+        name="target",
+        metavar="TARGET",
+        read=parse_target,
+        argument=True,
+        help="An invite link (in quotes) or a swarm-id.",
+    )
+    peering: PeeringSettings = PeeringSettings()
+    trainer: TrainerSettings = TrainerSettings()
+    privacy: PrivacySettings = PrivacySettings()
+    stateless: bool = setting(
+        False,
+        opposite="stateful",
+        group=Group.EXPERT,
+        help="Keep no momentum from one update to the next, for a node that stays for one round.",
+    )
+    evaluation: EvaluationSettings = EvaluationSettings()
+    line: LineSettings = LineSettings()
+    disk: DiskSettings = DiskSettings()
+    relay: RelaySettings = RelaySettings()
+    energy: EnergySettings = EnergySettings()
+    reach: ReachSettings = ReachSettings()
+    metrics_address: tuple[str, int] | None = setting(
+        address_text(DEFAULT_METRICS_ADDRESS),
+        name="metrics-addr",
+        metavar="HOST:PORT",
+        read=parse_metrics_address,
+        group=Group.PAGE,
+        help="Where Prometheus finds this node's metrics; off for none.",
+    )
+    dashboard: DashboardSettings = DashboardSettings()
+    until_round: int | None = setting(
+        None,
+        metavar="ROUND",
+        low=1,
+        group=Group.EXPERT,
+        help="Leave politely after this round.",
+    )
+    serve_result: bool = setting(
+        False,
+        group=Group.EXPERT,
+        help="When the run is over, go on giving what came out to whoever asks for it.",
+    )
+    """A member goes on after the end, and an observer keeps the result (`seeding`)."""
+    data_dir: Path = setting(
+        default_factory=default_data_dir,
+        metavar="DIRECTORY",
+        kind=Path,
+        read=absolute_path,
+        group=Group.FIRST,
+        help="Where this node keeps its identity and its swarms. "
+        "[default: the system's place for your programs' data]",
+    )
+    passphrase_file: Path | None = setting(
+        None,
+        metavar="FILE",
+        group=Group.PRIVACY,
+        help="A file whose first line is the passphrase of this node's key. "
+        f"The variable {PASSPHRASE_VARIABLE} may hold it instead.",
+    )
+    passphrase: str | None = None
+    """The passphrase itself: from the file, the variable or the terminal."""
+    console: ConsoleSettings = ConsoleSettings()
+
+    @property
+    def swarm(self) -> SwarmId:
+        """The swarm-id."""
+        return self.invite.swarm
+
+    @property
+    def bootstrap(self) -> tuple[str, ...]:
+        """The bootstrap peers of the link and of the options, without duplicates, in this order."""
+        return tuple(dict.fromkeys((*self.invite.bootstrap, *self.peering.bootstrap)))
+
+    def __repr__(self) -> str:
+        # A repr ends up in logs; the passphrase must not.
+        return f"{type(self).__name__}(data_dir={str(self.data_dir)!r})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicDashboardSettings(DashboardSettings):
+    """The page of a swarm: anyone who reaches it may read it."""
+
+    address: tuple[str, int] | None = varied(
+        DashboardSettings,
+        "address",
+        default="127.0.0.1:9466",
+        help="Where the swarm's page is served. Whoever reaches it may read it.",
+    )
+    public: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserverSettings(DaemonSettings):
+    """The settings of an observer: those of a node that does not train (`observe`)."""
+
+    trainer: TrainerSettings = fixed(TrainerSettings())
+    privacy: PrivacySettings = fixed(PrivacySettings())
+    stateless: bool = False
+    evaluation: EvaluationSettings = fixed(EvaluationSettings())
+    disk: DiskSettings = fixed(DiskSettings())
+    relay: RelaySettings = fixed(RelaySettings())
+    energy: EnergySettings = fixed(EnergySettings())
+    reach: ReachSettings = fixed(ReachSettings(upnp=False))
+    metrics_address: tuple[str, int] | None = varied(
+        DaemonSettings,
+        "metrics_address",
+        default="off",
+        help="Where Prometheus finds what the swarm does; off for none.",
+    )
+    dashboard: PublicDashboardSettings = PublicDashboardSettings()
+    until_round: int | None = None
+    serve_result: bool = varied(
+        DaemonSettings,
+        "serve_result",
+        help="Keep what comes out (the newest snapshot of the parameters, and what evaluating it "
+        "takes), and give it to whoever asks, also when no member is left. It needs disk for three "
+        "snapshots.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostedDashboardSettings(PublicDashboardSettings):
+    """The page of the swarm that a bootstrap peer observes."""
+
+    address: tuple[str, int] | None = varied(
+        PublicDashboardSettings,
+        "address",
+        help="Where the page of the swarm of --observe is served. Whoever reaches it may read it; "
+        "nobody acts through it.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapRelaySettings(RelaySettings):
+    """What a bootstrap peer relays: its line is fast."""
+
+    updates: bool = varied(RelaySettings, "updates", default=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapOptions:
+    """The settings of a bootstrap peer that its user chooses (`bootstrap`)."""
+
+    line: LineSettings = LineSettings()
+    relay: BootstrapRelaySettings = BootstrapRelaySettings()
+    metrics_address: tuple[str, int] | None = varied(
+        DaemonSettings,
+        "metrics_address",
+        default="off",
+        help="Where Prometheus finds this peer's metrics; off for none.",
+    )
+    observe: Invite | None = setting(
+        None,
+        metavar="LINK",
+        read=parse_target,
+        help="Follow this swarm and serve its page, as `distro-node observe` does: an invite link "
+        "(in quotes) or a swarm-id.",
+    )
+    serve_result: bool = varied(ObserverSettings, "serve_result")
+    dashboard: HostedDashboardSettings = HostedDashboardSettings()
+    data_dir: Path = varied(DaemonSettings, "data_dir")
+    passphrase_file: Path | None = varied(DaemonSettings, "passphrase_file")
+    console: LogSettings = LogSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """What `fit` takes of a node's settings."""
+
+    bootstrap: tuple[str, ...] = varied(PeeringSettings, "bootstrap")
+    device: str = varied(
+        TrainerSettings,
+        "device",
+        help="What would train: auto, cpu, cuda, cuda:1 or mps; cuda:0,cuda:1 or all are several "
+        "as one member.",
+    )
+    split: Split = varied(TrainerSettings, "split")
+    memory: int | None = varied(TrainerSettings, "memory")
+    micro_batch: int | None = varied(TrainerSettings, "micro_batch")
+    data_dir: Path = varied(DaemonSettings, "data_dir")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSelector:
+    """Selects a state: the one after `round`, the `best`, or by default the newest."""
+
+    round: int | None = None
+    best: bool = False
+    """The state with the lowest held-out loss among those available."""
+
+
+NEWEST = StateSelector()

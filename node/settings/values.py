@@ -1,0 +1,274 @@
+"""The values of settings, read from the text of their options and checked."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import platformdirs
+
+from ...protocol.wire.swarm_id import (
+    Invite,
+    SwarmIdError,
+    check_bootstrap,
+    check_multiaddr,
+    parse_invite,
+)
+from ..errors import ExitCode, UserError
+
+T = TypeVar("T")
+
+DEFAULT_METRICS_ADDRESS = ("127.0.0.1", 9464)
+DEFAULT_DASHBOARD_ADDRESS = ("127.0.0.1", 9465)
+
+MIN_RATE = 64_000.0
+"""Bytes per second. The four blobs that may be in transfer at once share it, which gives each twice the
+rate below which peers give up on a blob."""
+
+MAX_PROMPT_CHARACTERS = 1000
+
+_DEVICES = re.compile(r"auto|cpu|mps|(cuda|vulkan)(:\d{1,3})?")
+_IN_A_LIST = re.compile(r"cpu|cuda:\d{1,3}")
+# Each is a process on one machine.
+_MOST_DEVICES = 64
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMG]?)(bit|B)(?:/s)?")
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMGT]?)B")
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+
+
+def unless_empty(read: Callable[[str], T]) -> Callable[[str], T | None]:
+    """Return a reader that takes an empty text for no value: scripts pass variables that are not set."""
+    return lambda text: read(text) if text else None
+
+
+def default_data_dir() -> Path:
+    """Return the operating system's default place for a program's data of this user."""
+    return absolute_path(Path(platformdirs.user_data_dir("distro-node", appauthor=False)))
+
+
+def absolute_path(path: Path) -> Path:
+    """Return a path that does not depend on the working directory."""
+    return path.expanduser().absolute()
+
+
+def parse_target(text: str) -> Invite:
+    """Read a swarm-id or link. Raises `UserError` (`BAD_SWARM_ID`, `BAD_ADDRESS`)."""
+    try:
+        return parse_invite(text)
+    except SwarmIdError as error:
+        if error.fault == "bootstrap":
+            raise _bad_address(error) from None
+        raise UserError(
+            ExitCode.BAD_SWARM_ID,
+            str(error),
+            "copy the swarm-id or the link once more, whole, and put a link between quotes: "
+            "'distro:swarm-…?bootstrap=…'",
+        ) from None
+
+
+def parse_bootstrap(text: str) -> str:
+    """Validate the address of a bootstrap peer. Raises `UserError` (`BAD_ADDRESS`)."""
+    try:
+        return check_bootstrap(text)
+    except SwarmIdError as error:
+        raise _bad_address(error) from None
+
+
+def parse_multiaddr(text: str) -> str:
+    """Validate an address of this node. Raises `UserError` (`BAD_ADDRESS`)."""
+    try:
+        return check_multiaddr(text)
+    except SwarmIdError as error:
+        raise _bad_address(error) from None
+
+
+def _bad_address(error: SwarmIdError) -> UserError:
+    return UserError(
+        ExitCode.BAD_ADDRESS,
+        str(error),
+        "an address looks like /ip4/192.0.2.1/tcp/4001, that of a bootstrap peer ends in "
+        "/p2p/12D3KooW…",
+    )
+
+
+def parse_private_path(path: Path) -> Path:
+    """Check one of the member's own files or folders. Raises `UserError` (`DATA_MISSING`)."""
+    found = absolute_path(path)
+    if not found.exists():
+        raise UserError(
+            ExitCode.DATA_MISSING,
+            f"there is no file or directory {found}",
+            "name your own files or folders with --data",
+        )
+    return found
+
+
+def parse_device(text: str) -> str:
+    """Return a device name that is valid. Raises `UserError` (`NO_DEVICE`) for any other."""
+    if not _DEVICES.fullmatch(text):
+        raise UserError(
+            ExitCode.NO_DEVICE,
+            f"{text!r} is not a device",
+            "use auto, cpu, mps, cuda or cuda:0 (the first GPU), cuda:1, …",
+        )
+    return text
+
+
+def parse_devices(text: str) -> str:
+    """Validate the name of a device, a list of names, or `all`. Raises `UserError` (`NO_DEVICE`)."""
+    names = text.split(",")
+    if text == "all" or len(names) == 1:
+        return text if text == "all" else parse_device(text)
+    problem = None
+    strange = [name for name in names if not _IN_A_LIST.fullmatch(name)]
+    # Normalises cuda:01 to cuda:1.
+    names = [name if name in ("cpu", *strange) else f"cuda:{int(name[5:])}" for name in names]
+    twice = [name for name in names if name != "cpu" and names.count(name) > 1]
+    if strange:
+        problem = f"{strange[0]!r} cannot be in a list of devices"
+    elif twice:
+        problem = f"{twice[0]} is named twice"
+    elif len(set(names)) > 1 and "cpu" in names:
+        problem = "GPUs and CPUs cannot be combined into one member"
+    elif len(names) > _MOST_DEVICES:
+        problem = f"{len(names)} devices are too many"
+    if problem is not None:
+        raise UserError(
+            ExitCode.NO_DEVICE,
+            problem,
+            f"name at most {_MOST_DEVICES} GPUs, each once, as in cuda:0,cuda:1, or all",
+        )
+    return ",".join(names)
+
+
+def parse_launched_device(text: str) -> str:
+    """Validate the device of a node that torch's launcher has started: a kind of device, not specific
+    ones. Raises `UserError` (`NO_DEVICE`)."""
+    if text in ("auto", "cpu", "cuda"):
+        return text
+    raise UserError(
+        ExitCode.NO_DEVICE,
+        f"{text!r} names devices, but torchrun already assigns them",
+        "use --device cuda (or cpu); torchrun sets the number of devices of each machine",
+    )
+
+
+def names_several(device: str) -> bool:
+    """Whether this names a list of devices, possibly of one."""
+    return device == "all" or "," in device
+
+
+def parse_rate(text: str) -> float:
+    """Parse a number of bits or bytes per second, such as 10Mbit; return bytes per second.
+
+    Raises `UserError` (`USAGE`), also for a rate that is too low to follow a swarm.
+    """
+    found = _RATE.fullmatch(text.strip())
+    if found is None:
+        raise UserError(
+            ExitCode.USAGE,
+            f"{text!r} is not a rate",
+            "use a number of bits or bytes a second, such as 10Mbit, 1.25MB or 800kbit",
+        )
+    number, prefix, unit = found.groups()
+    rate = float(number) * _PREFIXES[prefix] / (8 if unit == "bit" else 1)
+    if rate < MIN_RATE:
+        raise UserError(
+            ExitCode.USAGE,
+            f"a limit of {text} is too low to take part",
+            f"give the node at least {MIN_RATE * 8 / 1e3:g}kbit, or stop it",
+        )
+    return rate
+
+
+def parse_size(text: str) -> int:
+    """Parse a number of bytes, such as 20GB. Raises `UserError` (`USAGE`)."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise UserError(
+            ExitCode.USAGE,
+            f"{text!r} is not a size",
+            "use a number of bytes, such as 500MB or 20GB",
+        )
+    number, prefix = found.groups()
+    return int(float(number) * _PREFIXES[prefix])
+
+
+def parse_prompt(text: str) -> str:
+    """Validate the prompt for generated samples. Raises `UserError` (`USAGE`)."""
+    if len(text) > MAX_PROMPT_CHARACTERS:
+        raise UserError(
+            ExitCode.USAGE,
+            f"the text given with --sample-prompt has {len(text)} characters",
+            f"give at most {MAX_PROMPT_CHARACTERS}: one sentence is enough",
+        )
+    return text
+
+
+def parse_mirror(text: str) -> str:
+    """Validate a mirror's URL or path. Raises `UserError` (`BAD_ADDRESS`, `DATA_MISSING`)."""
+    if "://" in text:
+        if not re.fullmatch(r"https?://[!-~]{1,240}", text):
+            raise UserError(
+                ExitCode.BAD_ADDRESS,
+                f"{text!r} is not a mirror's address",
+                "a mirror is a folder, or a URL that begins with https:// or http://",
+            )
+        return text
+    path = Path(text).expanduser().absolute()
+    if not path.is_dir():
+        raise UserError(
+            ExitCode.DATA_MISSING,
+            f"the mirror {path} is not a folder",
+            "give a folder of blobs, such as blobs/ of another data directory",
+        )
+    return str(path)
+
+
+def address_text(address: tuple[str, int]) -> str:
+    """Return an address as `parse_metrics_address` reads it."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_metrics_address(text: str) -> tuple[str, int] | None:
+    """Parse `host:port`, `[ipv6]:port` or `off`. Raises `UserError` (`BAD_ADDRESS`)."""
+    return _parse_address(text, "metrics", DEFAULT_METRICS_ADDRESS[1])
+
+
+def parse_dashboard_address(text: str) -> tuple[str, int] | None:
+    """Parse the address of the page in the same way."""
+    return _parse_address(text, "the page", DEFAULT_DASHBOARD_ADDRESS[1])
+
+
+def _parse_address(text: str, what: str, usual: int) -> tuple[str, int] | None:
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        valid = _is_ip(host, ipaddress.IPv6Address)
+    else:
+        valid = bool(_HOST_NAME.fullmatch(host))
+        if valid and set(host) <= set("0123456789."):
+            # All digits and dots, yet not an address: a typo rather than a name to look up.
+            valid = _is_ip(host, ipaddress.IPv4Address)
+    if not (colon and valid and port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise UserError(
+            ExitCode.BAD_ADDRESS,
+            f"{text!r} is not an address to serve {what} at",
+            f"use host:port, such as 127.0.0.1:{usual} or [::1]:{usual}, or off",
+        )
+    return host, int(port)
+
+
+def _is_ip(text: str, kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address]) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
