@@ -230,7 +230,7 @@ async def _network(
     settings: DaemonSettings, limits: BandwidthLimits, identity: Identity, totals: TrafficTotals
 ) -> AsyncIterator[Network]:
     try:
-        for address in settings.bootstrap:
+        for address in settings.entry.bootstrap:
             parse_dial(address)
         network_settings = NetworkSettings(
             listen=_listen(settings),

@@ -59,7 +59,7 @@ class HostedObserver:
     def __init__(
         self, settings: DaemonSettings, identity: Identity, address: Address | None
     ) -> None:
-        """`settings.bootstrap` may contain the bootstrap peer itself, since its swarm's links name
+        """`settings.entry` may contain the bootstrap peer itself, since its swarm's links name
         it."""
         own = peer_text(identity.peer)
         self._settings = settings
@@ -68,10 +68,9 @@ class HostedObserver:
         self._data = DataDir(settings.data_dir)
         self._telemetry = Telemetry(identity.peer)
         self._observation: ObserverSession | None = None
-        self._elsewhere = replace(
-            settings,
-            bootstrap=tuple(a for a in settings.bootstrap if parse_dial(a)[1] != identity.peer),
-        )
+        known = settings.entry.bootstrap
+        others = tuple(address for address in known if parse_dial(address)[1] != identity.peer)
+        self._elsewhere = replace(settings, invite=replace(settings.invite, bootstrap=others))
         self._node = NodeStatus(
             version=__version__,
             peer=own,
@@ -109,8 +108,9 @@ class HostedObserver:
         the peer records of that bootstrap peer."""
 
         def invite(manifest: Manifest) -> str | None:
-            bootstrap = self._settings.bootstrap or tuple(network.addresses)
-            return public_link(replace(self._settings, bootstrap=bootstrap), manifest)
+            entry = self._settings.entry
+            known = entry.bootstrap or tuple(network.addresses)
+            return public_link(replace(entry, bootstrap=known), manifest)
 
         files, me = self._data.swarm(self._settings.swarm), self._identity.peer
         served = serve_dashboard(self._address, self, files, self._settings.swarm, me, invite)

@@ -9,7 +9,7 @@ neither torch nor the model: the records are enough, some kilobytes a round.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import trio
@@ -48,18 +48,16 @@ _COMPARED_AUDITS = 10
 
 async def run_observer(settings: DaemonSettings) -> None:
     """Follow a swarm until told to leave. Raises `UserError`."""
-    invite = partial(public_link, settings)
+    invite = partial(public_link, settings.entry)
     await serve_owner(settings, ObserverSession, observer=True, invite=invite)
 
 
-def public_link(settings: DaemonSettings, manifest: Manifest) -> str | None:
+def public_link(entry: Invite, manifest: Manifest) -> str | None:
     """Return the link with which any peer can join the swarm; None if it is by invitation only."""
     # A ticket belongs to one guest, who gets it from the founder.
     if manifest.admission.issuer is not None:
         return None
-    return invite_text(
-        Invite(swarm=manifest.swarm, bootstrap=settings.bootstrap, at=settings.invite.at)
-    )
+    return invite_text(replace(entry, ticket=None))
 
 
 class ObserverSession:

@@ -28,6 +28,7 @@ from ...protocol.wire.checkpoint import Checkpoint
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId
 from ...protocol.wire.messages import JoinRequest
+from ...protocol.wire.swarm_id import Invite
 from ..content.downloads import Downloads
 from ..content.manifest_search import ManifestSearch, read_manifest
 from ..content.mirrors import MirroredFetcher, Mirrors
@@ -38,7 +39,7 @@ from ..network.discovery.introductions import Introducer
 from ..network.exchange.blobs import BlobFetcher
 from ..network.exchange.chunks import ChunkFetcher, Fetcher
 from ..network.network import Network
-from ..settings.tree import DaemonSettings
+from ..settings.components import DiskSettings
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import SwarmDir
@@ -58,7 +59,11 @@ _POLL_SECONDS = 0.1
 class JoinContext:
     """The means of a join: the network, the peers to ask, and the stores for their answers."""
 
-    settings: DaemonSettings
+    entry: Invite
+    """The link to the swarm; a record that it names must be in the swarm's chain."""
+    wait: bool
+    """Keep looking for the swarm if no peer can be reached, or none knows it."""
+    disk: DiskSettings
     me: PeerId
     network: Network
     introducer: Introducer
@@ -78,12 +83,12 @@ class JoinContext:
 async def find_manifest(means: JoinContext, *, takes_part: bool = True) -> Manifest:
     """Return the manifest from the disk, or from any peer that has it. Raises `UserError`, also for a
     task that a node taking part does not support."""
-    swarm = means.settings.swarm
+    swarm = means.entry.swarm
     data = await trio.to_thread.run_sync(_manifest_at_hand, means.store, means.directory, swarm)
     if data is None:
         report = means.telemetry.report
         search = ManifestSearch(means.connected, means.introducer, means.fetcher, report)
-        data = await search.manifest(swarm, wait=means.settings.peering.wait)
+        data = await search.manifest(swarm, wait=means.wait)
     # A manifest with 20,000 tensors takes a third of a second.
     manifest = await trio.to_thread.run_sync(read_manifest, data, swarm)
     await trio.to_thread.run_sync(write_atomically, means.directory.manifest, data)
@@ -127,7 +132,7 @@ async def fetch_ledger(means: JoinContext, manifest: Manifest, swarm_store: Swar
     The ledger must contain the record that the link names and the one that this node knew to be final
     before: without them the node waits, even if it is the founder.
     """
-    linked = means.settings.invite.at
+    linked = means.entry.at
     known = await trio.to_thread.run_sync(swarm_store.final)
     ledger = await trio.to_thread.run_sync(_load_ledger, swarm_store, known, linked)
     if len(ledger):
@@ -225,7 +230,7 @@ def _waiting_for(checkpoint: Checkpoint | None) -> Progress:
 
 async def fetch_data(means: JoinContext, manifest: Manifest) -> Prefetch:
     """Fetch the training data that every member needs; the rest is fetched during training."""
-    mirrors = Mirrors(means.settings.disk.mirrors, manifest.data.mirrors)
+    mirrors = Mirrors(means.disk.mirrors, manifest.data.mirrors)
     fetcher = MirroredFetcher(means.fetcher, means.store, mirrors)
     scarce = None
     if not manifest.data.mirrors:
@@ -237,7 +242,7 @@ async def fetch_data(means: JoinContext, manifest: Manifest) -> Prefetch:
         downloads=means.downloads(fetcher),
         fetcher=fetcher,
         providers=means.connected,
-        budget=data_budget(means.settings.disk.max_disk, manifest),
+        budget=data_budget(means.disk.max_disk, manifest),
         scarce=scarce,
     )
     await prefetch.begin()
@@ -252,7 +257,7 @@ async def fetch_base(means: JoinContext, manifest: Manifest) -> None:
     adapter = manifest.adapter
     if adapter is None:
         return
-    mirrors = Mirrors(means.settings.disk.mirrors, manifest.data.mirrors)
+    mirrors = Mirrors(means.disk.mirrors, manifest.data.mirrors)
     downloads = means.downloads(MirroredFetcher(means.fetcher, means.store, mirrors))
     try:
         size = 4 * adapter.base_elements

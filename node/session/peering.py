@@ -59,7 +59,7 @@ class SwarmPeering:
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         # A node that listens on loopback has no local network to search.
         self._discovers = settings.peering.mdns and bool(network.listening_ports)
-        self._settings = settings
+        self._swarm = settings.swarm
         self._network = network
         self._shared = registry is not None
         self.numbering = MonotonicCounter(data.starts, clock=time.time())
@@ -68,7 +68,7 @@ class SwarmPeering:
             network,
             identity,
             settings.swarm,
-            settings.bootstrap,
+            settings.entry.bootstrap,
             known_path=directory.root / "peers.json",
             patience=_LOCAL_SECONDS if self._discovers else 0.0,
             numbering=self.numbering,
@@ -76,7 +76,9 @@ class SwarmPeering:
         )
         store = BlobStore(data.blobs)
         self.means = JoinContext(
-            settings=settings,
+            entry=settings.entry,
+            wait=settings.peering.wait,
+            disk=settings.disk,
             me=identity.peer,
             network=network,
             introducer=self.introducer,
@@ -91,7 +93,7 @@ class SwarmPeering:
         """Keep finding peers and being found while the nursery is open."""
         if self._discovers:
             suggest = self.introducer.suggest
-            local = LocalDiscovery(self._network, self._settings.swarm, suggest)
+            local = LocalDiscovery(self._network, self._swarm, suggest)
             nursery.start_soon(keep_running, local.run)
         nursery.start_soon(keep_running, self.introducer.run)
         nursery.start_soon(keep_running, partial(keep_count, self._network, self._carried))

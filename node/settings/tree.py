@@ -6,7 +6,7 @@ default or its help name the original with `varied`; `fixed` keeps a component w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...protocol.wire.manifest import SwarmId
@@ -113,9 +113,10 @@ class DaemonSettings:
         return self.invite.swarm
 
     @property
-    def bootstrap(self) -> tuple[str, ...]:
-        """The bootstrap peers of the link and of the options, without duplicates, in this order."""
-        return tuple(dict.fromkeys((*self.invite.bootstrap, *self.peering.bootstrap)))
+    def entry(self) -> Invite:
+        """The link, with the bootstrap peers of the options after its own, without duplicates."""
+        known = dict.fromkeys((*self.invite.bootstrap, *self.peering.bootstrap))
+        return replace(self.invite, bootstrap=tuple(known))
 
     def __repr__(self) -> str:
         # A repr ends up in logs; the passphrase must not.

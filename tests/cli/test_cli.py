@@ -356,7 +356,7 @@ def test_join_passes_on_what_it_was_told(command, daemon, home: Path, tmp_path: 
             until_round=9,
         )
     ]
-    assert daemon[0].bootstrap == (ADDRESS, OTHER)
+    assert daemon[0].entry.bootstrap == (ADDRESS, OTHER)
     assert daemon[0].relay.limits == RelayLimits()
     assert "sesame" not in repr(daemon)
 
