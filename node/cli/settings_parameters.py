@@ -55,7 +55,7 @@ def option_of(component: type, field: str, *, help: str | None = None) -> Any:
 
 def _parameter(each: Setting) -> inspect.Parameter:
     kind: Any = list[each.kind] if each.multiple else each.kind
-    default = inspect.Parameter.empty if each.declared.argument else each.declared.default
+    default = inspect.Parameter.empty if each.declared.argument else each.default
     if default is None:
         kind = kind | None
     return inspect.Parameter(

@@ -52,7 +52,7 @@ def _cells(each: Setting) -> tuple[str, str, str]:
 
 
 def _default(each: Setting) -> str:
-    default = each.declared.default
+    default = each.default
     if default is None:
         return ""
     if isinstance(default, bool):

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 _KEY, _FIXED = "setting", "fixed"
 _UNSET: Any = object()
+_NOTHING = (None, ())
 
 
 class Group(StrEnum):
@@ -39,7 +40,8 @@ class Declaration:
     """The part of a setting that does not follow from its field's name and type."""
 
     default: Any
-    """The option's default as its user would write it; None: the field's own default."""
+    """As its user would write it."""
+    default_factory: Callable[[], Any] | None
     help: str
     group: Group | None
     name: str | None
@@ -63,6 +65,12 @@ class Setting:
     kind: type
     """The type of the option's value, or of one of them: str, int, float, bool, Path or an Enum."""
     multiple: bool
+
+    @property
+    def default(self) -> Any:
+        """The default as the user of its option would write it; None: the field's own default."""
+        default = self.declared.default
+        return None if default is _UNSET or default in _NOTHING else default
 
     @property
     def parameter(self) -> str:
@@ -107,44 +115,40 @@ def setting(
     not the field's, `opposite` the name that switches it off if it is not no-`name`. An `argument` has
     no option, and no place in the configuration file.
     """
-    declaration = Declaration(
-        default=None if default in (_UNSET, ()) else default,
-        help=help,
-        group=group,
-        name=name,
-        opposite=opposite,
-        metavar=metavar,
-        low=low,
-        high=high,
-        kind=kind,
-        read=read,
-        argument=argument,
+    return _field(
+        Declaration(
+            default=default,
+            default_factory=default_factory,
+            help=help,
+            group=group,
+            name=name,
+            opposite=opposite,
+            metavar=metavar,
+            low=low,
+            high=high,
+            kind=kind,
+            read=read,
+            argument=argument,
+        )
     )
-    metadata = {_KEY: declaration}
-    if default_factory is not None:
-        return dataclasses.field(default_factory=default_factory, metadata=metadata)
-    if default is _UNSET:
-        return dataclasses.field(metadata=metadata)
-    if default is None or default == ():
-        return dataclasses.field(default=default, metadata=metadata)
-    return dataclasses.field(default=default if read is None else read(default), metadata=metadata)
 
 
 def varied(component: type, name: str, **changes: Any) -> Any:
     """Declare a component's setting once more for another command, with another default or help."""
     (found,) = (each for each in dataclasses.fields(component) if each.name == name)
-    declared = dataclasses.replace(found.metadata[_KEY], **changes)
+    return _field(dataclasses.replace(found.metadata[_KEY], **changes))
+
+
+def _field(declared: Declaration) -> Any:
     metadata = {_KEY: declared}
-    if "default" in changes:
-        default = changes["default"]
-        read = declared.read
-        return dataclasses.field(
-            default=default if read is None or default is None else read(default),
-            metadata=metadata,
-        )
-    if found.default_factory is not dataclasses.MISSING:
-        return dataclasses.field(default_factory=found.default_factory, metadata=metadata)
-    return dataclasses.field(default=found.default, metadata=metadata)
+    if declared.default_factory is not None:
+        return dataclasses.field(default_factory=declared.default_factory, metadata=metadata)
+    if declared.default is _UNSET:
+        return dataclasses.field(metadata=metadata)
+    default = declared.default
+    if declared.read is not None and default not in _NOTHING:
+        default = declared.read(default)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def fixed(component: T) -> T:

@@ -15,7 +15,7 @@ URL = "https://prices.example/now"
 
 def energy(**options: Any) -> EnergySettings:
     """Return the settings for these options of `join`."""
-    usual = {each.parameter: each.declared.default for each in all_settings(EnergySettings)}
+    usual = {each.parameter: each.default for each in all_settings(EnergySettings)}
     return build(EnergySettings, usual | options)
 
 
