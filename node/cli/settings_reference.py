@@ -45,7 +45,8 @@ def _cells(each: Setting) -> tuple[str, str, str]:
     value = each.declared.metavar or ""
     if issubclass(each.kind, Enum):
         value = "|".join(choice.value for choice in each.kind)
-    spelled = " ".join(filter(None, (each.flags.replace("/", ", "), value))).replace("|", "\\|")
+    flags = each.flags.replace("/", "`, `")
+    spelled = " ".join(filter(None, (flags, value))).replace("|", "\\|")
     help = each.declared.help.replace("|", "\\|")
     stated = _DEFAULT.search(help)
     return f"`{spelled}`", stated[1] if stated else _default(each), _DEFAULT.sub("", help)

@@ -596,7 +596,7 @@ def test_a_bootstrap_peer_follows_the_swarm_of_a_link(command, introducer, home:
     page = ("--dashboard", "0.0.0.0:80", "--dashboard-plain")
     assert command("bootstrap", "--data-dir", place, "--observe", link, *page).code == 0
     watched = introducer[1].observe
-    assert (watched.swarm, watched.bootstrap) == (SWARM, (ADDRESS,))
+    assert (watched.swarm, watched.entry.bootstrap) == (SWARM, (ADDRESS,))
     assert (watched.data_dir, watched.peering.wait) == (place, True)
     assert watched.dashboard == HostedDashboardSettings(address=("0.0.0.0", 80), plain=True)
     wrong = command("bootstrap", "--data-dir", place, "--observe", "distro:swarm-")
