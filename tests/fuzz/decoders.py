@@ -95,7 +95,6 @@ _CIRCUIT = (
 OWNERS = {
     "node.settings.values:parse_bootstrap": "the command line; it is `check_bootstrap`",
     "node.settings.values:parse_multiaddr": "the command line; it is `check_multiaddr`",
-    "node.settings.values:parse_private_path": "the command line",
     "node.settings.values:parse_target": "the command line; what it reads is `parse_invite`'s",
     "node.util.schedule:parse_hours": "the command line",
     "node.network.addresses:parse_listen": "the command line",
