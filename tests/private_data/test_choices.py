@@ -108,7 +108,7 @@ def test_a_description_cannot_contradict_itself() -> None:
         replace(toy.data, shards=())
     with pytest.raises(ValueError, match="outlier_filter"):
         replace(toy, data=replace(toy.data, shards=(), private=spec))
-    with pytest.raises(ValueError, match=r"optimizer\.say"):
+    with pytest.raises(ValueError, match=r"optimizer\.update_weight"):
         replace(private(), optimizer=OptimizerSpec(outlier_filter=False, update_weight="share"))
 
 
