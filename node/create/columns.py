@@ -133,7 +133,7 @@ class Columns:
 
     def _no_text(self, name: str, value: Any) -> BadRow:
         shown = "nothing" if value is None else json.dumps(value, default=lambda _: "…")[:40]
-        return BadRow(f"the column {name!r} holds {shown}, not text")
+        return BadRow(f"holds {shown} in the column {name!r}, not text")
 
 
 def missing(name: str, columns: Sequence[str]) -> str:
@@ -366,7 +366,7 @@ def _check_types(arrow: Any, schema: Any, columns: Columns) -> None:
         kind = schema.field(name).type
         if not columns.accepts(arrow, name, kind):
             raise BadFile(
-                f"the column {name!r} holds {str(kind)[:60]}, not {columns.content}",
+                f"holds {str(kind)[:60]} in the column {name!r}, not {columns.content}",
                 columns.remedy,
             )
 

@@ -28,7 +28,7 @@ _BETWEEN = re.compile("[ \\t\\r\\n,\ufeff]*")
 
 @dataclass(frozen=True)
 class BadRow:
-    """The reason why a row cannot be used."""
+    """The reason why a row cannot be used, worded to follow "the row"."""
 
     problem: str
 

@@ -18,7 +18,7 @@ import trio
 from ..errors import ExitCode, UserError, address_missing
 from ..settings.components import DashboardSettings
 from ..settings.values import DEFAULT_METRICS_ADDRESS
-from ..util.host_names import is_loopback
+from ..util.host_names import is_loopback, openable_host
 from .access_control import AccessGuard
 
 _log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def _address(
 ) -> Address:
     scheme = "http" if tls is None else "https"
     return Address(
-        url=f"{scheme}://{_bracketed(host)}:{sockets[0].getsockname()[1]}/",
+        url=f"{scheme}://{_bracketed(openable_host(host))}:{sockets[0].getsockname()[1]}/",
         guard=AccessGuard(
             host=host,
             token=secrets.token_urlsafe(32),

@@ -100,7 +100,7 @@ _EVENTS = {
     "diverged": "{who} is on another chain, which parts from ours before the end of round {detail}: "
     "that is final here, so this node stays on its own",
     "finalized": "others were away for so long that records up to round {round} are final without them",
-    "version": "a quorum of the members speaks version {detail} of the protocol: the swarm changes "
+    "version": "a quorum of the members supports version {detail} of the protocol: the swarm changes "
     "over to it in round {round}",
     "resync": "fetching the swarm's state again: {detail}",
     "finished": "the run is over: this node has what came out",
@@ -245,8 +245,8 @@ def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:
     last = max(awaited, key=lambda each: each.lease_seconds - each.silent_seconds)
     others = f" and {len(awaited) - 1} more" if len(awaited) > 1 else ""
     return (
-        f"waiting for {short(last.peer)}{others}, silent for {last.silent_seconds:.0f} of the "
-        f"{last.lease_seconds:.0f} s after which it counts as gone"
+        f"waiting for {short(last.peer)}{others}, silent for {last.silent_seconds:.0f} s of a lease of "
+        f"{last.lease_seconds:.0f} s, after which it counts as gone"
     )
 
 

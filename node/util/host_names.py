@@ -1,13 +1,20 @@
-"""The `Host` header of an HTTP request: which names belong to this node (against DNS rebinding)."""
+"""Host names of pages: those that a request may name (against DNS rebinding), and one to open."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import socket
+from contextlib import closing
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(\d{1,5}))?")
 
 _LOCAL_NAME = re.compile(r"[a-z_-][a-z0-9_-]*")
+# By IP version: a documentation address, to which only the default route leads, and loopback.
+_PROBES = {
+    4: (socket.AF_INET, "192.0.2.1", "127.0.0.1"),
+    6: (socket.AF_INET6, "2001:db8::1", "::1"),
+}
 
 
 def host_name(text: str) -> str | None:
@@ -27,6 +34,25 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         # A name may resolve to anything.
         return False
+
+
+def openable_host(host: str) -> str:
+    """Return a host to serve at, or an address to open in its place if it stands for all addresses of
+    this machine: the source address of the default route or, without one, loopback."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if not address.is_unspecified:
+        return host
+    family, elsewhere, loopback = _PROBES[address.version]
+    try:
+        with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+            # Connecting a datagram socket chooses a route and sends nothing.
+            probe.connect((elsewhere, 9))
+            return str(probe.getsockname()[0]).partition("%")[0]
+    except OSError:
+        return loopback
 
 
 def is_own_host(name: str, served: str) -> bool:

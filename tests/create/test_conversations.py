@@ -254,7 +254,7 @@ def test_a_bad_row_is_named_or_left_out(
 
 def test_a_column_of_another_type_is_refused(founder: Founder, tmp_path: Path) -> None:
     error = founder.refused(parquet(tmp_path / "a.parquet", {"messages": [1, 2]}))
-    assert "the column 'messages' holds int64, not messages" in error.problem
+    assert "holds int64 in the column 'messages', not messages" in error.problem
     assert "`prompt`" in error.remedy
     error = founder.refused(parquet(tmp_path / "b.parquet", {"text": ["x"]}))
     assert "has no column 'messages' (it has: text)" in error.problem

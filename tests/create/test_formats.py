@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import bz2
 import csv
 import gzip
@@ -284,7 +285,7 @@ def test_a_wrong_column_is_refused_and_the_others_are_named(tmp_path: Path) -> N
         refused(tmp_path / name, "no column 'body' (it has: id, text)", text="body")
     file = parquet(tmp_path / "a.parquet", COLUMNS)
     refused(file, "no column 'body' (it has: text, id)", text="body")
-    refused(file, "'id' holds int64, not text", text="id")
+    refused(file, "holds int64 in the column 'id', not text", text="id")
     refused(parquet(tmp_path / "b.parquet", {"text": [["a"]]}), "'text' holds list")
     (tmp_path / "a.jsonl").write_bytes(jsonl())
     ((line, bad), *_) = read(tmp_path / "a.jsonl", text="body")
@@ -299,9 +300,9 @@ def test_rows_of_mixed_kinds_are_bad_one_by_one(tmp_path: Path) -> None:
     assert [line for line, _ in made] == [1, 3, 4, 5, 6, 7, 8, 9, 10]
     assert isinstance(made[0][1], Document)
     problems = [item.problem for _, item in made if isinstance(item, BadRow)]
-    assert problems[0] == "the column 'text' holds 3, not text"
+    assert problems[0] == "holds 3 in the column 'text', not text"
     assert problems[1] == "holds a list, not an object"
-    assert problems[2] == "the column 'text' holds nothing, not text"
+    assert problems[2] == "holds nothing in the column 'text', not text"
     assert problems[3].startswith("is not JSON (Invalid control character")
     assert problems[4] == "is not UTF-8"
     assert isinstance(made[6][1], Empty)
@@ -716,3 +717,20 @@ def test_arrays_that_are_none(tmp_path: Path) -> None:
     refused(tmp_path / "a.npy", "negative token")
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY")
     refused(tmp_path / "a.npy", "is not a numpy array")
+
+
+def test_what_is_wrong_with_a_row_reads_after_the_row(checkout: Path) -> None:
+    """A message is "line 2: the row", and then the problem."""
+    problems: list[str] = []
+    for folder in ("create", "training"):
+        for path in sorted((checkout / "node" / folder).glob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                match node:
+                    case ast.Call(
+                        ast.Name("BadRow" | "BadConversation"),
+                        [ast.Constant(str(text)) | ast.JoinedStr([ast.Constant(str(text)), *_])],
+                    ):
+                        problems.append(text)
+    assert len(problems) > 15
+    verbs = ("is ", "has ", "holds ", "cannot ", "needs ")
+    assert [text for text in problems if not text.startswith(verbs)] == []

@@ -327,9 +327,9 @@ def test_columns_that_hold_no_images_are_refused(tmp_path: Path) -> None:
     founder = Founder(tmp_path, ANIMALS)
     file = founder.folder / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"image": ["x"], "label": [0]}), file)
-    founder.refused("the column 'image' holds string, not images")
+    founder.refused("holds string in the column 'image', not images")
     pyarrow.parquet.write_table(pyarrow.table({"image": [b"x"], "label": [0.5]}), file)
-    founder.refused("the column 'label' holds double, not images")
+    founder.refused("holds double in the column 'label', not images")
     pyarrow.parquet.write_table(pyarrow.table({"picture": [b"x"], "label": [0]}), file)
     founder.refused("has no column 'image' (it has: picture, label)")
     good = [encoded(picture(number)) for number in range(3)]

@@ -3,10 +3,12 @@ reach."""
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import socket
 import ssl
 import subprocess
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from distro_node.node.dashboard.address import open_address
 from distro_node.node.dashboard.http import Request
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.settings.components import DashboardSettings
-from distro_node.node.util.host_names import host_name, is_loopback
+from distro_node.node.util.host_names import host_name, is_loopback, openable_host
 
 
 def guard(host: str = "127.0.0.1", **changes: bool) -> AccessGuard:
@@ -193,6 +195,24 @@ def test_another_address_needs_tls_or_a_word() -> None:
     assert "--dashboard-cert" in refused.value.remedy
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_page_at_all_addresses_is_named_by_one_that_opens(host: str) -> None:
+    settings = DashboardSettings(address=(host, 0), plain=True)
+    try:
+        address = open_address(settings)
+    except UserError:
+        pytest.skip("this machine does not have this kind of address")
+    try:
+        parts = urllib.parse.urlsplit(address.url)
+        assert parts.hostname is not None
+        assert not ipaddress.ip_address(parts.hostname).is_unspecified
+        socket.create_connection((parts.hostname, parts.port), PATIENCE_SECONDS).close()
+    finally:
+        address.close()
+    assert openable_host("node.example") == "node.example"
+    assert openable_host("192.0.2.7") == "192.0.2.7"
+
+
 async def test_where_others_read_along_it_is_said_and_reading_needs_the_token(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -228,7 +248,7 @@ async def test_over_tls(certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     settings = DashboardSettings(address=("0.0.0.0", 0), certificate=cert, key=key)
     async with served(settings=settings) as page:
-        assert page.address.url.startswith("https://0.0.0.0:")
+        assert page.address.url.startswith("https://")
         context = ssl.create_default_context(cafile=str(cert))
         stream = await trio.open_ssl_over_tcp_stream(
             "localhost", page.port, ssl_context=context, https_compatible=True

@@ -151,7 +151,7 @@ def test_the_device_is_called_what_it_is() -> None:
 
 def test_whom_the_round_waits_for_is_said() -> None:
     assert state_sentence(AWAITING) == (
-        "waiting for CCCCCC, silent for 12 of the 20 s after which it counts as gone"
+        "waiting for CCCCCC, silent for 12 s of a lease of 20 s, after which it counts as gone"
     )
     assert AWAITING.swarm is not None
     (one,) = AWAITING.swarm.awaited

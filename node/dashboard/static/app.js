@@ -163,14 +163,14 @@ function showLearned() {
   const first = book ? book.rows.loss.findIndex((value) => value !== null) : -1;
   fill($("learned"), [
     tile("Round", shown(training.round, count), last === null ? "the run has no end" : `of ${count(last)}${left ? `, about ${seconds(left)} left` : ""}`),
-    tile("Loss", shown(training.losses.training, loss), first >= 0 ? `${loss(book.rows.loss[first])} in round ${count(book.rows.round[first])}` : "nats a token"),
+    tile("Loss", shown(training.losses.training, loss), first >= 0 ? `nats a token, lower is better; ${loss(book.rows.loss[first])} in round ${count(book.rows.round[first])}` : "nats a token, lower is better"),
     // Whoever has no model measures nothing.
     ...(observes() ? [] : [tile("Held-out loss", shown(training.losses.heldout, loss), training.losses.heldout_round === null ? "on text that nobody trains on" : `after round ${count(training.losses.heldout_round)}`)]),
     tile("Tokens", shown(book?.rows.tokens.at(-1), scaled), "by all, since the founding"),
     tile("A round takes", shown(training.round_seconds, seconds), "in the last rounds"),
     tile("Speed", shown(speed(training.round_seconds), (each) => `${scaled(each)} tokens/s`), "of all, in the last rounds"),
-    tile("Final", shown(final, (round) => `round ${count(round)}`), "nobody goes back behind it"),
-    ...(swarm?.served_round == null ? [] : [tile("Served here", `round ${count(swarm.served_round)}`, "its parameters, to whoever asks")]),
+    tile("Final", shown(final, (round) => `round ${count(round)}`), "no record up to it can change"),
+    ...(swarm?.served_round == null ? [] : [tile("Served here", `round ${count(swarm.served_round)}`, "its parameters, to any peer")]),
   ]);
 }
 
@@ -254,7 +254,7 @@ function capacityOf(member) {
 function stateOf(member, account, awaited, status) {
   if (!member) {
     if (status.swarm?.members && account?.left !== null && account) {
-      const ended = { silent: "fell silent", left: "left", expelled: "was expelled", dismissed: "was turned away" }[account.why] ?? "gone";
+      const ended = { silent: "fell silent", left: "left", expelled: "was expelled", dismissed: "was dismissed" }[account.why] ?? "gone";
       return [["left", "silent"].includes(account.why) ? "rest" : "bad", `${ended} in round ${count(account.left)}`];
     }
     return ["unknown", UNKNOWN];
@@ -265,7 +265,7 @@ function stateOf(member, account, awaited, status) {
     if (!account?.recent_of) return ["busy", "new"];
     return account.recent ? ["good", "contributes"] : ["rest", "no counted update lately"];
   }
-  if (awaited) return ["bad", `silent for ${seconds(awaited.silent_seconds)}, gone after ${seconds(awaited.lease_seconds)}`];
+  if (awaited) return ["bad", `silent for ${seconds(awaited.silent_seconds)}; counts as gone after a lease of ${seconds(awaited.lease_seconds)}`];
   if (!member.connected) return ["bad", member.last_message_seconds === null ? "not connected" : `not connected, heard ${seconds(member.last_message_seconds)} ago`];
   return ["good", "connected"];
 }
