@@ -62,7 +62,7 @@ class BootstrapSettings:
     """Limits for relaying members' updates; None: none are relayed."""
     circuits: CircuitLimits = field(default_factory=CircuitLimits)
     """Limits for the circuits that it relays for peers that cannot be dialled."""
-    carried: Path | None = None
+    relayed: Path | None = None
     """File with the count of relayed bytes; None: not stored."""
     socket: Path | None = None
     """Control socket for its owner's `distro-node status` and `leave`; None: none."""
@@ -106,15 +106,15 @@ async def _serve(
         DialBack(network)
         if settings.relay is not None:
             UpdateRelay(network, settings.relay)
-        leaving, carried = trio.Event(), RelayedBytes(settings.carried)
-        status = partial(bootstrap_status, network, carried, registry, observer, time.time())
+        leaving, relayed = trio.Event(), RelayedBytes(settings.relayed)
+        status = partial(bootstrap_status, network, relayed, registry, observer, time.time())
         metrics = settings.metrics_address and open_metrics_address(settings.metrics_address)
         reading = partial(read_bootstrap, network, status)
         async with (
             serve_metrics(metrics, BOOTSTRAP_METRICS, reading),
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(keep_running, partial(keep_count, network, carried))
+            nursery.start_soon(keep_running, partial(keep_count, network, relayed))
             if settings.socket is not None:
                 handlers = {
                     "status": lambda _: encode_status(status()),
@@ -149,7 +149,7 @@ def read_bootstrap(network: Network, status: Callable[[], BootstrapStatus]) -> B
 
 def bootstrap_status(
     network: Network,
-    carried: RelayedBytes,
+    relayed: RelayedBytes,
     registry: Registry,
     observer: HostedObserver | None,
     started: float,
@@ -165,5 +165,5 @@ def bootstrap_status(
         circuits=0 if relay is None else relay.circuits,
         observes=None if observer is None else observer.swarm,
         dashboard=None if observer is None else observer.url,
-        line=line_status(network, carried=counted(network, carried), bootstrap=False),
+        line=line_status(network, relayed=counted(network, relayed), bootstrap=False),
     )

@@ -94,7 +94,7 @@ def bootstrap(chosen: BootstrapOptions, json: Json = False) -> None:
             line=chosen.line,
             metrics_address=chosen.metrics_address,
             relay=chosen.relay.limits,
-            carried=data.carried,
+            relayed=data.relayed,
             socket=data.socket,
             observe=watched,
         )

@@ -126,15 +126,15 @@ def _lines(found: MemoryFit) -> Iterator[str]:
         if found.audit_bytes:
             room = _size(found.audit_bytes)
             yield (
-                "Members of this swarm look at each other's work. This node does so while "
+                "Members of this swarm audit each other's work. This node does so while "
                 f"{room} of main memory are free beside that, and trains all the same with less."
             )
         if found.aggregator_room:
             room = _size(found.aggregator_room)
             yield (
-                "Panels of members speak for the others. While there is one panel, this node speaks if "
-                f"{room} of main memory are free beside that, and with more of them for a part of that; "
-                "it trains all the same with less."
+                "Committees of members aggregate for all. While there is one committee, this node can "
+                f"be in it with {room} of main memory free beside that; while there are more, with a "
+                "part of that. It trains all the same with less."
             )
 
 

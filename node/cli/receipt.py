@@ -100,10 +100,10 @@ def receipt(
             help="The file to write. [default: PEER-round-N.receipt in this directory]",
         ),
     ] = None,
-    carried: Annotated[
+    relayed: Annotated[
         bool,
         typer.Option(
-            "--carried",
+            "--relayed",
             help="Also state how much this node has relayed "
             "between others: signed by it, but not proved.",
         ),
@@ -128,12 +128,12 @@ def receipt(
     data = data_directory(data_dir)
     identifier = only_swarm(swarm, data, _NAMED)
     made, facts = make_receipt(data, identifier, _owner_text(peer, data))
-    if carried:
+    if relayed:
         if facts.peer != _own_peer(data):
             raise UserError(
                 ExitCode.USAGE,
                 "a node can state the relayed bytes only in its own receipt",
-                "leave out --peer or --carried",
+                "leave out --peer or --relayed",
             )
         identity = open_identity(data, find_passphrase(data, passphrase_file), create=False)
         made, facts = claim_relayed(made, data, identity)

@@ -43,6 +43,9 @@ STATE_COLOURS = {
     "left": "cyan",
 }
 
+# Explains the unit where a reader meets it first.
+_LOSS_NOTE = "nats a token, on training text: the model's surprise, so lower is better"
+
 _DENSE_BYTES = 2
 """Bytes per parameter that a dense all-reduce in bfloat16 moves, as the DisTrO report counts it."""
 
@@ -62,10 +65,10 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         yield StatusRow("peer", status.peer, "a bootstrap peer: it introduces others")
         yield StatusRow("swarms", _count(status.swarms), "whose members it introduces now")
         if status.observes is not None:
-            yield StatusRow("follows", status.observes, "and shows it to whoever looks")
+            yield StatusRow("follows", status.observes, "and shows it on its page")
         if status.dashboard is not None:
             yield StatusRow("page", status.dashboard, "of that swarm")
-        yield StatusRow("connections", _count(status.line.peers), "to whomever it is")
+        yield StatusRow("connections", _count(status.line.peers), "to all kinds of peers")
         yield from _line(status.line)
         return
     if status.node.observer:
@@ -96,7 +99,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         )
     yield from _change(status)
     losses = training.losses
-    yield StatusRow("loss", _loss(losses.training), "nats a token, on training text")
+    yield StatusRow("loss", _loss(losses.training), _LOSS_NOTE)
     if losses.heldout_round is not None:
         value = f"{_loss(losses.heldout)} (round {losses.heldout_round})"
         yield StatusRow("held-out loss", value, "the same on unseen text")
@@ -149,7 +152,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[StatusRow]:
         words = reachability_text(reach)
         yield StatusRow("reach", words.meaning, words.remedy)
         ways = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
-        yield StatusRow("connections", ways, "to whomever it is")
+        yield StatusRow("connections", ways, "to all kinds of peers")
     yield from _pages(status, "`distro-node dashboard` opens it")
 
 
@@ -166,7 +169,7 @@ def _observed(status: Status) -> Iterator[StatusRow]:
     yield StatusRow(
         "loss",
         _loss(training.losses.training),
-        "nats a token, on training text",
+        _LOSS_NOTE,
     )
     yield StatusRow("tokens", _count(training.tokens), "by the swarm, since this program looks on")
     if swarm is not None and swarm.audits is not None:
@@ -174,11 +177,9 @@ def _observed(status: Status) -> Iterator[StatusRow]:
     if training.received_bytes_per_round is not None:
         yield StatusRow("updates", size_text(training.received_bytes_per_round), "of all, a round")
     yield from _line(status.line)
-    yield StatusRow("connections", _count(status.line.peers), "to whomever it is")
+    yield StatusRow("connections", _count(status.line.peers), "to all kinds of peers")
     if swarm is not None and swarm.served_round is not None:
-        yield StatusRow(
-            "serves", f"round {swarm.served_round:,}", "its parameters, to whoever asks"
-        )
+        yield StatusRow("serves", f"round {swarm.served_round:,}", "its parameters, to any peer")
     yield from _pages(status, "the page of the swarm")
 
 
@@ -196,7 +197,7 @@ def _rounds_done(status: Status) -> StatusRow:
 def _change(status: Status) -> Iterator[StatusRow]:
     change = None if status.swarm is None else status.swarm.version_change
     if change is not None:
-        note = "this node speaks it" if change.supported else "update this node before that"
+        note = "this node supports it" if change.supported else "update this node before that"
         yield StatusRow("version", f"{change.version} from round {change.round:,} on", note)
 
 
@@ -268,8 +269,8 @@ def _line(line: LineStatus) -> Iterator[StatusRow]:
     total = f"{size_text(line.sent_bytes)} up, {size_text(line.received_bytes)} down"
     yield StatusRow("traffic", total, "all of it, since the start")
     if line.relayed_bytes:
-        carried = size_text(line.relayed_bytes)
-        yield StatusRow("carried", carried, "between others, since the first start; your own count")
+        relayed = size_text(line.relayed_bytes)
+        yield StatusRow("relayed", relayed, "between others, since the first start; your own count")
     for address in line.addresses:
         yield StatusRow("address", address, "where others reach you")
 

@@ -79,8 +79,7 @@ class SourceTable:
     config: _Column | None = None
     """The configuration of a data set, where it has several and none is the default."""
     token_type: TokenType | None = None
-    """The type of the numbers in an array of tokens; by default the type stated in the array or in a
-    file beside it, else `uint16`, or `uint32` for a large vocabulary."""
+    """The type of the numbers in an array of tokens, where it is not stated (docs/data.md)."""
 
     @property
     def holds_conversations(self) -> bool:
@@ -120,9 +119,8 @@ class DataTable(SourceTable):
     """The token after each document; by default the tokenizer's own, and with "" none. With `bytes`
     it may be any text, and by default there is none."""
     document_start: Literal["bos", "none"] | None = None
-    """With `bos` the tokenizer's start token comes before each document, with `none` nothing does: in
-    the data, in `generate` and `evaluate`, and in what the exported tokenizer makes of a text. Default:
-    what the tokenizer does by itself. Conversations start as their chat template writes them."""
+    """With `bos` the tokenizer's start token comes before each document, with `none` nothing does
+    (docs/data.md). Default: what the tokenizer does by itself."""
     attention: Literal["sequence", "document"] | None = None
     """With `document` no token attends beyond the beginning of its document. Default: `document` for
     conversations, else `sequence`."""
@@ -209,20 +207,16 @@ class OptimizerTable(OptimizerSpec):
     """The share of its momentum that a member keeps from round to round. Default: 0.97 with `muon`,
     else 0.95."""
     preconditioner: Preconditioner = "muon"
-    """How a gradient is preconditioned. `rms`: each member divides it by the root of its own second
-    moment. `orthogonal`: in addition every block of a matrix is made nearly orthogonal. `muon`: no
-    division and no second moment, and closer to orthogonal. Default: `orthogonal` where work is
-    checked or data is private, else `muon`. Where work is checked, `muon` and `smoothing` need
+    """How a gradient is preconditioned (docs/optimizer.md). Default: `orthogonal` where work is
+    audited or data is private, else `muon`. Where work is audited, `muon` and `smoothing` need
     updates of 1,936 coefficients or more: a million parameters at k = 8."""
     smoothing: Annotated[float, Range(0.0, 0.9999)] = 0.7
-    """The share of its last smoothed gradient that a member adds to the next gradient, before
-    preconditioning: an average of gradients has less noise. Each member keeps one more number per
-    parameter for it. Default: 0.7 with `muon`, else 0."""
+    """The share of its last smoothed gradient that a member adds to the next gradient, for one more
+    number per parameter. Default: 0.7 with `muon`, else 0."""
     step: Step = "scaled"
-    """How a step uses the sum of all updates, transformed back. `sign`: every parameter moves by the
-    learning rate. `scaled`: those of a matrix move in proportion to the sum, by about the learning
-    rate in the root mean square, and none by more than twice that. Default: `scaled` with `muon`,
-    else `sign`."""
+    """How a step uses the sum of all updates. `sign`: every parameter moves by the learning rate.
+    `scaled`: those of a matrix move in proportion to the sum, by about the learning rate on average
+    and twice that at most. Default: `scaled` with `muon`, else `sign`."""
     update_weight: UpdateWeightRule = "share"
     """How often an update counts in the step. `equal`: each once. `share`: twice if its author had
     at least the mean number of the round's sequences; where all had the same number, once. Default:

@@ -134,7 +134,7 @@ class TokenCache:
             for each in tokens:
                 file.write(each.astype(self.dtype, copy=False).data)
         write_atomically(self._path(number, "index"), sections.astype(SECTION).tobytes())
-        said = {"tally": asdict(read_counts), "position": asdict(position)}
+        said = {"counts": asdict(read_counts), "position": asdict(position)}
         write_atomically(self._path(number, "json"), json.dumps(said).encode())
         self.counts.append((len(sections), read_counts.tokens))
         self.read_counts.add(read_counts)
@@ -161,7 +161,7 @@ class TokenCache:
         """Return a part's counts and position, if it exists and is complete."""
         try:
             said: dict[str, Any] = json.loads(self._path(number, "json").read_bytes())
-            read_counts, position = ReadCounts(**said["tally"]), Position(**said["position"])
+            read_counts, position = ReadCounts(**said["counts"]), Position(**said["position"])
             read_counts.bad_rows = [(str(f), int(p), str(w)) for f, p, w in read_counts.bad_rows]
             read_counts.long_rows = [(str(f), int(p), str(w)) for f, p, w in read_counts.long_rows]
             sizes = [self._path(number, ending).stat().st_size for ending in ("index", "tokens")]

@@ -295,7 +295,7 @@ _READERS = (
 
 
 def guards() -> list[LibraryPatch]:
-    """Return all replacements, one per line of the table in docs/upstream/README.md."""
+    """Return all replacements."""
     return [
         LibraryPatch(
             TrioManager,

@@ -57,7 +57,7 @@ class ContributionTable:
     """Whether the swarm audits its members' work."""
     peers: tuple[ContributionRow, ...]
     claimed_relayed_bytes: int
-    """Bytes that this node has carried between others as a relay, for any swarm, by its own count:
+    """Bytes that this node has relayed between others, for any swarm, by its own count:
     claimed, not proved."""
 
 
@@ -73,7 +73,7 @@ def read_account(data: DataDir, swarm: SwarmId) -> ContributionTable:
         round=len(ledger) - 1,
         audited=ledger.audits is not None,
         peers=tuple(rows),
-        claimed_relayed_bytes=read_relayed(data.carried),
+        claimed_relayed_bytes=read_relayed(data.relayed),
     )
 
 

@@ -63,7 +63,7 @@ class ReceiptFacts:
     """The peers that signed the record's certificate."""
     founder_signed: bool
     claimed_relayed_bytes: int | None
-    """Bytes that the peer claims to have carried between others: claimed, not proved. None: no claim."""
+    """Bytes that the peer claims to have relayed between others: claimed, not proved. None: no claim."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ def claim_relayed(
     receipt: Receipt, data: DataDir, identity: Identity
 ) -> tuple[Receipt, ReceiptFacts]:
     """Return this node's own receipt with its own count of relayed bytes added."""
-    claiming = with_claim(receipt, read_relayed(data.carried), identity.sign)
+    claiming = with_claim(receipt, read_relayed(data.relayed), identity.sign)
     return claiming, _facts(claiming, examine(claiming))
 
 

@@ -63,7 +63,7 @@ class SwarmPeering:
         self._network = network
         self._shared = registry is not None
         self.numbering = MonotonicCounter(data.starts, clock=time.time())
-        self._carried = RelayedBytes(None if self._shared else data.carried)
+        self._relayed = RelayedBytes(None if self._shared else data.relayed)
         self.introducer = Introducer(
             network,
             identity,
@@ -96,7 +96,7 @@ class SwarmPeering:
             local = LocalDiscovery(self._network, self._swarm, suggest)
             nursery.start_soon(keep_running, local.run)
         nursery.start_soon(keep_running, self.introducer.run)
-        nursery.start_soon(keep_running, partial(keep_count, self._network, self._carried))
+        nursery.start_soon(keep_running, partial(keep_count, self._network, self._relayed))
 
     def keep_to(self, limits: BandwidthLimits) -> None:
         """Apply these bandwidth limits from now on."""
@@ -106,8 +106,8 @@ class SwarmPeering:
     def line(self) -> LineStatus:
         """Return the status of the line."""
         introduced = self._shared or self.introducer.bootstrap_connected()
-        carried = counted(self._network, self._carried)
-        line = line_status(self._network, carried=carried, bootstrap=introduced)
+        relayed = counted(self._network, self._relayed)
+        line = line_status(self._network, relayed=relayed, bootstrap=introduced)
         return replace(line, peers=len(self._askable())) if self._shared else line
 
     def _askable(self) -> list[PeerId]:

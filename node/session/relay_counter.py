@@ -10,20 +10,20 @@ from ..storage.relayed_bytes import RelayedBytes
 _KEEP_SECONDS = 60.0
 
 
-def counted(network: Network, carried: RelayedBytes) -> int:
+def counted(network: Network, relayed: RelayedBytes) -> int:
     """Add the bytes relayed since the last call, and return the total over all starts of the node."""
-    carried.note(network.relayed_bytes())
-    return carried.total
+    relayed.note(network.relayed_bytes())
+    return relayed.total
 
 
-async def keep_count(network: Network, carried: RelayedBytes) -> None:
+async def keep_count(network: Network, relayed: RelayedBytes) -> None:
     """Store the count once a minute for ever, and once more at the end."""
     try:
         while True:
             await trio.sleep(_KEEP_SECONDS)
-            counted(network, carried)
-            await trio.to_thread.run_sync(carried.keep)
+            counted(network, relayed)
+            await trio.to_thread.run_sync(relayed.keep)
     finally:
         # The node is ending: blocking its event loop harms nothing any more.
-        counted(network, carried)
-        carried.keep()
+        counted(network, relayed)
+        relayed.keep()

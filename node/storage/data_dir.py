@@ -43,7 +43,7 @@ class SwarmDir:
         self.caches = root / "trainer-caches"
         self.history = root / "history.jsonl"
         self.private = root / "private"
-        self.sign_votes = root / "sheets"
+        self.sign_votes = root / "sign-votes"
 
 
 class DataDir:
@@ -53,7 +53,7 @@ class DataDir:
         self.root = root
         self.identity = root / "identity.key"
         self.starts = root / "starts"
-        self.carried = root / "carried"
+        self.relayed = root / "relayed"
         self.lock_file = root / "daemon.lock"
         self.socket = root / "daemon.sock"
         self.blobs = root / "blobs"

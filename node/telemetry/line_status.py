@@ -6,15 +6,15 @@ from ..network.network import Network
 from .status import LineStatus
 
 
-def line_status(network: Network, *, carried: int, bootstrap: bool) -> LineStatus:
-    """Return the state of the line; `carried`: bytes relayed between others, `bootstrap`: whether a
+def line_status(network: Network, *, relayed: int, bootstrap: bool) -> LineStatus:
+    """Return the state of the line; `relayed`: bytes relayed between others, `bootstrap`: whether a
     bootstrap peer is connected."""
     sent, received = network.wire_bytes()
     traffic = network.traffic
     return LineStatus(
         sent_bytes=sent,
         received_bytes=received,
-        relayed_bytes=carried,
+        relayed_bytes=relayed,
         peers=len(network.connected()),
         peers_relayed=len(network.relayed()),
         bootstrap=bootstrap,

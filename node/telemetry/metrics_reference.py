@@ -11,7 +11,10 @@ from .metrics import NODE_METRICS
 
 
 def reference() -> str:
-    """Return the tables of `docs/reference.md`: name, type, label values and meaning of every metric."""
+    """Return the tables of `docs/reference.md`: name, meaning and label values of every metric.
+
+    A counter's name ends in `_total`, and a histogram is marked; the others are gauges.
+    """
     return (
         _table(NODE_METRICS)
         + "\nA bootstrap peer serves metrics only with `--metrics-addr`: these, and `process_…`:\n\n"
@@ -20,15 +23,16 @@ def reference() -> str:
 
 
 def _table(rows: Sequence[MetricRow[Any]]) -> str:
-    lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    lines = ["| metric | meaning |", "|---|---|"]
     for row in rows:
-        # Prometheus' text format has no info type and calls it a gauge.
-        info = row.kind == "info"
-        name, kind = (f"{row.name}_info", "gauge") if info else (row.name, row.kind)
-        label = "" if row.label is None else f"`{row.label.name}`"
-        if row.label is not None and row.label.values:
-            label += f": {', '.join(row.label.values)}"
-        lines.append(f"| `distro_{name}` | {kind} | {label} | {row.meaning} |")
+        name, parts = f"{row.name}_info" if row.kind == "info" else row.name, [row.meaning]
+        if row.kind == "histogram":
+            parts.append("Histogram.")
+        if row.label is not None:
+            values = row.label.values
+            label = f"`{row.label.name}`"
+            parts.append(f"By {label}: {', '.join(values)}." if values else f"Label {label}.")
+        lines.append(f"| `distro_{name}` | {' '.join(parts)} |")
     return "\n".join(lines) + "\n"
 
 

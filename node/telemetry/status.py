@@ -501,8 +501,8 @@ def _decode(kind: type[T], answer: object) -> T:
     except StructureError as error:
         raise UserError(
             ExitCode.VERSION,
-            f"the node that runs here speaks of itself in other words than this command: {error}",
-            "they are of two versions: start the node anew, or use `distro-node status --json`",
+            f"the running node reports its status in another format than this command reads: {error}",
+            "they are of two versions: start the node again, or use `distro-node status --json`",
         ) from None
 
 

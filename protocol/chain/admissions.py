@@ -26,7 +26,7 @@ def admission_problem(
     if peer in membership.expelled:
         return "the peer was expelled"
     if dismissed(peer, work):
-        return "the peer was turned away: audits found that it had not done its work"
+        return "the peer was dismissed: audits found that it had not done its work"
     if not round - REQUEST_WINDOW <= request.round <= round:
         return "the request is too old, or of a future round"
     if request.round <= membership.gone.get(peer, -1):

@@ -478,9 +478,7 @@ def _check_departure(departure: DepartureEntry, record: Record, ledger: Ledger, 
         if departure.signature or departure.round:
             raise ProtocolError("record", "a departure for silence with a signature or a round")
         if departure.reason == "dismissed" and not dismissed(departure.peer, ledger.audits):
-            raise ProtocolError(
-                "record", "a member is turned away whose work has not failed audits"
-            )
+            raise ProtocolError("record", "a member is dismissed whose work has not failed audits")
         return
     if not ledger.allows_leave(departure.round, departure.peer):
         raise ProtocolError("record", "a leave that is too old, or of a future round")

@@ -1,8 +1,8 @@
 """Assignment of streams to members in a round: a function of state that all members share.
 
-A round takes one sample of each stream (`sampler`, `deal`). Members get streams in proportion to their
-weights, so shares never overlap and no member has to announce one. A member that cannot compute a
-single sequence while the others compute their shares gets one stream, and the time of several rounds
+A round takes one sample of each stream (`sampler`, `stream_cursor`). Members get streams in proportion
+to their weights, so shares never overlap and no member has to announce one. A member that cannot compute
+a single sequence while the others compute their shares gets one stream, and the time of several rounds
 for it; its update is due in the last of them.
 """
 

@@ -95,7 +95,7 @@ class IntroductionResponse:
 
 @dataclass(frozen=True)
 class VersionMessage:
-    """Protocol version that a program speaks.
+    """Protocol version that a program supports.
 
     This format is the same in all versions, so that any two programs understand it.
     """
@@ -155,7 +155,7 @@ def decode_response(data: bytes) -> IntroductionResponse:
 
 
 def decode_version_message(data: bytes) -> VersionMessage:
-    """Decode the version that a peer speaks. Raises `ProtocolError`."""
+    """Decode the version that a peer supports. Raises `ProtocolError`."""
     return decode(VersionMessage, data, max_bytes=MAX_VERSION_BYTES)
 
 

@@ -278,8 +278,7 @@ class ScheduleSpec:
 
     peak: Annotated[float, Range(0.0, 1.0)] = 2e-3
     """The highest learning rate. For a new language model trained as a whole the default is what learned
-    best with `orthogonal` or `muon` in benchmarks of its size: 5e-3 up to a million parameters, 4e-4 at
-    1.2 billion; with `step = "sign"` more in small ones, up to 8e-3."""
+    best in benchmarks of its size (docs/research.md): from 8e-3 down to 4e-4 at 1.2 billion."""
     warmup_rounds: Annotated[int, Range(0, 2**31)] = 10
     """Rounds from zero up to the peak."""
     total_rounds: Annotated[int, Range(1, 2**31)] = 1000
@@ -362,9 +361,8 @@ class RoundSpec:
     """Rounds between the time when a quorum of the members supports a newer protocol version and the
     swarm's change to it: the time for all others to install it."""
     overlap: bool = field(default=False, metadata=ADDITION)
-    """Updates are computed a round ahead, while those of the round before are exchanged and agreed on,
-    and so on parameters one round old, which learn less. It pays where the trainer would otherwise wait
-    for the network for a third of the time or more."""
+    """Updates are computed a round ahead, on parameters one round old, which learn less. It pays where
+    the trainer would otherwise wait for a third of the time or more (docs/optimizer.md)."""
 
     def __post_init__(self) -> None:
         for what in ("collect", "slot"):

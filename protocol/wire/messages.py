@@ -173,7 +173,7 @@ class AdmissionEntry:
 @dataclass(frozen=True)
 class DepartureEntry:
     """Departure inside a record: the member took leave (its signed `Leave` for round `round`), fell
-    silent, or was turned away, since it had not done its work (`audit/reputation`)."""
+    silent, or was dismissed, since it had not done its work (`audit/reputation`)."""
 
     peer: PeerId
     reason: Literal["left", "silent", "dismissed"]

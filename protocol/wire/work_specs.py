@@ -27,12 +27,10 @@ class AuditsSpec:
 @dataclass(frozen=True, kw_only=True)
 class CommitteesSpec:
     """Committees of members aggregate sections of the model (docs/protocol.md). A step then takes two
-    rounds. In the first, an odd one, members train and send signs to the aggregators; in the second the
-    aggregators publish the aggregates, and all members take the step. So `total_rounds` and the other
-    numbers of rounds are twice as large for the same number of steps. Unless `[optimizer]` sets it,
-    `top_k` is 64, or what one committee can send of a large model. `outlier_filter` must be false, its
-    default here, and `momentum` must not be set: committees have their own. Committees do not go with
-    `[audits]`, private data or `overlap`, and `total_rounds` must be even."""
+    rounds, so `total_rounds`, which must be even, and the other numbers of rounds are twice as large
+    for the same number of steps. By default `top_k` is 64, or what one committee can send of a large
+    model. `outlier_filter` must be false, its default here, and `momentum` must not be set. Committees
+    do not go with `[audits]`, private data or `overlap`."""
 
     rotation_steps: Annotated[int, Range(1, 64)] = 8
     """In each step a member sends the sign of one of this many coefficients of a block."""

@@ -102,9 +102,9 @@ def test_what_does_not_fit_is_another_exit_code(command, there, manifest: Path) 
         (
             "audit_bytes",
             replace(Chain(0).manifest, audits=AuditsSpec()),
-            "look at each other's work",
+            "audit each other's work",
         ),
-        ("aggregator_room", Spoken(6).manifest, "Panels of members speak for the others"),
+        ("aggregator_room", Spoken(6).manifest, "Committees of members aggregate for all"),
     ],
 )
 def test_what_else_wants_memory_is_told_where_there_is_any_of_it(

@@ -198,13 +198,13 @@ def test_what_was_carried_is_claimed_and_not_proved(
     command: Command, place: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "f"
-    asked = ("receipt", "--carried", "--output", file, "--data-dir", place)
+    asked = ("receipt", "--relayed", "--output", file, "--data-dir", place)
     command(*asked, "--peer", MEMBER).refused_with(ExitCode.USAGE, "only in its own receipt")
     write_identity(place, 1)
     shown = command(*asked)
     assert shown.code == 0
     assert "0 B between others, by the peer's own count (not proved)" in shown.out
-    (place / "carried").write_text("3400000000\n")
+    (place / "relayed").write_text("3400000000\n")
     assert "3.4 GB between others" in command(*asked).out
     assert "has relayed 3.4 GB between others" in command("contributions", "--data-dir", place).out
     found = command("verify-receipt", file, "--ledger", place)

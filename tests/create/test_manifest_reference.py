@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from distro_node.node.create import manifest_reference
-from distro_node.node.create.manifest_file import DataTable, ManifestFile, read_manifest_file
+from distro_node.node.create.manifest_file import DataTable, ManifestFile
 from distro_node.node.create.manifest_reference import reference, tables
 from distro_node.protocol.wire.structure import Length, Range
 
@@ -31,14 +31,6 @@ def test_every_key_is_there_and_has_a_meaning() -> None:
     }
     nameless = [f"{h} {k.name}" for h, _, table in tables() for k in table if not k.meaning]
     assert nameless == []
-
-
-def test_the_example_that_waits_for_company_is_one(checkout: Path, tmp_path: Path) -> None:
-    page = (checkout / "docs" / "founders-file.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    file = tmp_path / "run.toml"
-    file.write_text(example, encoding="utf-8")
-    assert read_manifest_file(file).rounds.start_members == 3
 
 
 @dataclass(frozen=True, kw_only=True)

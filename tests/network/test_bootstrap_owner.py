@@ -14,11 +14,11 @@ from distro_node.node.telemetry.status import BootstrapStatus, decode_any_status
 
 async def test_status_and_leave_reach_a_bootstrap_peer(tmp_path: Path) -> None:
     identity, socket = Identity.from_seed(bytes(32)), tmp_path / "socket"
-    (tmp_path / "carried").write_text("7000\n")
+    (tmp_path / "relayed").write_text("7000\n")
     settings = BootstrapSettings(
         identity=identity,
         line=LineSettings(listen=("/ip4/127.0.0.1/tcp/0",)),
-        carried=tmp_path / "carried",
+        relayed=tmp_path / "relayed",
         socket=socket,
     )
     up, told = trio.Event(), []

@@ -97,18 +97,14 @@ def test_every_patch_has_its_program() -> None:
     assert sorted(path.stem for path in faults.UPSTREAM.glob("*.patch")) == faults.PATCHED
 
 
-def test_every_guard_is_in_the_table() -> None:
+def test_every_guard_names_a_patch_or_why_it_is_ours() -> None:
     targets = Counter(guard.target for guard in library_patches.guards())
     assert max(targets.values()) == 1
-    rows = ["| replaced | why | upstream |", "|---|---|---|"]
+    assert "`guards` in `node/network/library_patches.py`" in README.read_text()
     for guard in library_patches.guards():
-        fate = guard.upstream
-        if not fate.startswith("ours:"):
-            names = fate.split(", ")
-            assert set(names) <= set(faults.PATCHED)
-            fate = ", ".join(f"[{name}]({name}.patch)" for name in names)
-        rows.append(f"| `{guard.target}` | {guard.why} | {fate} |")
-    assert "\n".join(rows) in README.read_text()
+        assert guard.why
+        if not guard.upstream.startswith("ours: "):
+            assert set(guard.upstream.split(", ")) <= set(faults.PATCHED)
 
 
 def test_every_patch_is_in_the_table() -> None:
@@ -116,7 +112,7 @@ def test_every_patch_is_in_the_table() -> None:
     for name in faults.PATCHED:
         title = ast.get_docstring(ast.parse((faults.UPSTREAM / f"{name}.py").read_text()))
         assert title is not None
-        assert f"| [{name}]({name}.py) | {title.partition(chr(10))[0]} | " in text
+        assert f"| [{name}]({name}.py) | {title.partition(chr(10))[0]} |" in text
 
 
 def test_the_list_of_guards_is_what_is_installed() -> None:

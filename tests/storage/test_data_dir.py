@@ -64,7 +64,7 @@ def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
 def test_paths_are_those_that_were_agreed(data: DataDir) -> None:
     swarm = SwarmId(bytes(32))
     names = {path.name for path in vars(data).values() if path != data.root}
-    files = {"identity.key", "starts", "carried", "daemon.lock", "daemon.sock"}
+    files = {"identity.key", "starts", "relayed", "daemon.lock", "daemon.sock"}
     assert names == files | {"blobs", "swarms", "logs", "create"}
     files = data.swarm(swarm)
     assert files.root == data.root / "swarms" / swarm_text(swarm)
@@ -76,7 +76,7 @@ def test_paths_are_those_that_were_agreed(data: DataDir) -> None:
         "final",
         "momentum",
         "private",
-        "sheets",
+        "sign-votes",
         "history.jsonl",
         "trainer-caches",
     }

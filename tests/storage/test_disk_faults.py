@@ -150,14 +150,14 @@ NEW, OLD = content_id(b"a name"), content_id(b"an old name")
 
 
 def parts_are_sound(root: Path) -> None:
-    store = PartStore(root / "sheets")
+    store = PartStore(root / "sign-votes")
     store.name(NEW, lambda data: data == b"a part")
     assert store.get(NEW) in (b"a part", None)
 
 
 @scenario(parts_are_sound)
 def parts_of_sheets(root: Path) -> None:
-    earlier, store = (PartStore(root / "sheets") for _ in range(2))
+    earlier, store = (PartStore(root / "sign-votes") for _ in range(2))
     earlier.name(OLD, lambda data: True)
     earlier.keep(OLD, b"of a step that is over")
     store.name(NEW, lambda data: data == b"a part")
@@ -313,7 +313,7 @@ def spilled_entries(root: Path) -> None:
 @scenario(nothing_more)
 def what_is_carried(root: Path) -> None:
     """The count goes on in memory."""
-    count = RelayedBytes(root / "carried")
+    count = RelayedBytes(root / "relayed")
     count.note(5)
     count.keep()
     assert count.total >= 5

@@ -9,7 +9,7 @@ from distro_node.node.storage.relayed_bytes import RelayedBytes, read_relayed
 
 
 def test_it_goes_on_where_the_last_start_ended(tmp_path: Path) -> None:
-    path = tmp_path / "carried"
+    path = tmp_path / "relayed"
     first = RelayedBytes(path)
     assert first.total == 0
     first.note(700)
@@ -35,7 +35,7 @@ def test_it_goes_on_where_the_last_start_ended(tmp_path: Path) -> None:
 def test_what_makes_no_sense_begins_anew(
     tmp_path: Path, found: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "carried"
+    path = tmp_path / "relayed"
     path.write_bytes(found)
     count = RelayedBytes(path)
     assert count.total == 0
@@ -48,7 +48,7 @@ def test_what_makes_no_sense_begins_anew(
 def test_a_folder_in_its_place_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "carried"
+    path = tmp_path / "relayed"
     path.mkdir()
     count = RelayedBytes(path)
     count.note(5)

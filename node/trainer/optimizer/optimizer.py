@@ -167,7 +167,7 @@ class LocalOptimizer:
 
     @torch.no_grad()
     def tell(self, rotation_steps: int, step: int) -> list[Signs]:
-        """Return the signs of the coefficients that are due at this step (`codec.sheet`), from what
+        """Return the signs of the coefficients that are due at this step (`codec.sign_vote`), from what
         the last gradient has left in the momentum; nothing is taken out. A zero is sent with one
         sign, and with the other in the next cycle."""
         at_zero = zero_sign(rotation_steps, step)
