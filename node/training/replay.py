@@ -19,7 +19,7 @@ from ..content.downloads import blob_list_at
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import LocalSnapshot, blob_of
 from .client import TrainerClient
-from .step_inputs import counted_bodies
+from .counted_bodies import counted_bodies
 
 
 class NotKept(Exception):

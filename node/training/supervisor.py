@@ -41,7 +41,7 @@ from .client import (
 from .frames import ExpectedUpdate
 from .restart_policy import RestartPolicy
 from .start_report import report_start
-from .step_inputs import counted_bodies
+from .counted_bodies import counted_bodies
 from .task_names import DIFFUSION
 
 _log = logging.getLogger(__name__)

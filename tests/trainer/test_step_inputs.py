@@ -6,7 +6,7 @@ from pathlib import Path
 
 from chain.spoken import Spoken
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.training.step_inputs import StepInputs, counted_bodies
+from distro_node.node.training.counted_bodies import StepInputs, counted_bodies
 from distro_node.protocol.chain.step_inputs import StepBody
 from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate
 from distro_node.protocol.codec.sections import sections
