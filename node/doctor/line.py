@@ -24,7 +24,7 @@ from ...protocol.wire.swarm_id import Invite
 from ..network.discovery.introductions import Introducer, NoBootstrap
 from ..network.ephemeral_network import visit
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
-from ..network.nat.reach import Reach
+from ..network.nat.traversal import Reach
 from ..network.network import Network
 from ..storage.blob_store import BlobStore
 from ..util.protocol_version import explain_version

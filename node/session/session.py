@@ -31,7 +31,7 @@ from ..network.exchange.blobs import serve_blobs
 from ..network.exchange.chunks import serve_chunks
 from ..network.exchange.relays import Relays
 from ..network.exchange.update_relay import UpdateRelay
-from ..network.nat.reach import Reach
+from ..network.nat.traversal import Reach
 from ..network.network import Network
 from ..private_data.trainer import PrivateTraining, check_choices, prepare
 from ..settings.tree import DaemonSettings

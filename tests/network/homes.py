@@ -13,7 +13,7 @@ from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.network.circuit_relay import MEMBER_CIRCUITS
 from distro_node.node.network.discovery.introductions import Introducer
-from distro_node.node.network.nat.reach import Reach
+from distro_node.node.network.nat.traversal import Reach
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.settings.components import LineSettings
 from distro_node.protocol.wire.manifest import SwarmId
