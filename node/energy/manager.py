@@ -21,7 +21,7 @@ from ..telemetry.status import EnergyPart, EnergyStatus, HoldKind
 from ..telemetry.telemetry import Telemetry
 from .arithmetic import JOULES_PER_KWH, Meter, cost, per_token, total
 from .gpu import GpuUse, LimitRefused
-from .gpus import Gpus
+from .gpu_group import GpuGroup
 from .idle_grace import QUIET_SECONDS, IdleGrace
 from .pause_poller import PausePoller
 from .processor import Processor
@@ -67,7 +67,7 @@ class EnergyManager:
         telemetry: Telemetry,
         *,
         observes: bool = False,
-        gpus: Gpus | None = None,
+        gpus: GpuGroup | None = None,
         processor: Processor | None = None,
         people: UserActivity | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class EnergyManager:
         self._shifts = shifts
         self._telemetry = telemetry
         self._observes = observes
-        self._gpus = gpus or Gpus()
+        self._gpus = gpus or GpuGroup()
         self._processor = processor or Processor()
         self._people = people or UserActivity()
         self._gpu_meter, self._processor_meter = Meter(), Meter()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from distro_node.node.energy.arithmetic import joules_between
 from distro_node.node.energy.gpu import Gpu, GpuUse, LimitRefused
-from distro_node.node.energy.gpus import Gpus
+from distro_node.node.energy.gpu_group import GpuGroup
 from energy.test_meters import Driver
 
 FIRST, SECOND = "GPU-1", "GPU-2"
@@ -19,7 +19,7 @@ class Cards:
     def __init__(self) -> None:
         self.drivers = {uuid: Card(uuid) for uuid in (FIRST, SECOND)}
         self.time = 0.0
-        self.gpus = Gpus(self._gpu)
+        self.gpus = GpuGroup(self._gpu)
 
     def _gpu(self) -> Gpu:
         drivers, found = self.drivers, list[Card]()

@@ -18,7 +18,7 @@ from distro_node.node.control.work_hours import WorkSchedule
 from distro_node.node.energy import manager as keeper_module
 from distro_node.node.energy.arithmetic import MeterReading
 from distro_node.node.energy.gpu import Gpu
-from distro_node.node.energy.gpus import Gpus
+from distro_node.node.energy.gpu_group import GpuGroup
 from distro_node.node.energy.idle_grace import QUIET_SECONDS
 from distro_node.node.energy.manager import METER_SECONDS, EnergyManager
 from distro_node.node.energy.user_activity import (
@@ -96,7 +96,7 @@ class Rig:
             settings,
             self.shifts,
             self.telemetry,
-            gpus=Gpus(lambda: Gpu(lambda: self.driver, clock=trio_time)),
+            gpus=GpuGroup(lambda: Gpu(lambda: self.driver, clock=trio_time)),
             processor=processor,
             people=self.people,
         )

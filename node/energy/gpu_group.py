@@ -11,7 +11,7 @@ from .arithmetic import MeterReading
 from .gpu import Gpu, GpuUse, LimitRefused
 
 
-class Gpus:
+class GpuGroup:
     """Cards, found by their UUIDs. `make` creates one without a UUID yet."""
 
     def __init__(self, make: Callable[[], Gpu] = Gpu) -> None:
