@@ -26,7 +26,7 @@ from distro_node.node.storage.sign_vote_store import PartStore
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.training.client import TrainedUpdate as Made
 from distro_node.protocol.codec.aggregate import ABSTENTION, decode_aggregate
-from distro_node.protocol.codec.aggregator import aggregator_bytes
+from distro_node.protocol.codec.aggregator_state import aggregator_bytes
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.sign_vote import encode_part, selected_count, step_of
 from distro_node.protocol.codec.sign_vote_tree import part_name, sign_vote_id, with_proof

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
-from ...protocol.codec.aggregator import Aggregator
+from ...protocol.codec.aggregator_state import Aggregator
 from ...protocol.codec.layout import manifest_layout
 from ...protocol.codec.sections import sections
 from ...protocol.codec.sign_vote import step_of

@@ -17,7 +17,7 @@ from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ...protocol.chain.committees import Place
 from ...protocol.codec.aggregate import ABSTAIN
-from ...protocol.codec.aggregator import Aggregator, aggregator_bytes
+from ...protocol.codec.aggregator_state import Aggregator, aggregator_bytes
 from ...protocol.codec.sections import sections
 from ...protocol.codec.sign_vote import step_of
 from ...protocol.codec.update import manifest_layout

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...protocol.codec.aggregator import aggregator_bytes
+from ...protocol.codec.aggregator_state import aggregator_bytes
 from ...protocol.codec.layout import TensorLayout, UpdateLayout, update_layout
 from ...protocol.wire.manifest import MAX_MEMBERS, Manifest, OptimizerSpec, ParameterSpec, Step
 from ...protocol.wire.structure import StructureError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from distro_node.protocol.codec.aggregate import decode_aggregate
-from distro_node.protocol.codec.aggregator import Aggregator
+from distro_node.protocol.codec.aggregator_state import Aggregator
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.sign_vote import encode_part, selected_count
