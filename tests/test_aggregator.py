@@ -17,8 +17,8 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.network.traffic import Traffic
-from distro_node.node.session import aggregator as panelist_module
-from distro_node.node.session.aggregator import AggregatorTask, aggregator_task
+from distro_node.node.session import aggregator_task as panelist_module
+from distro_node.node.session.aggregator_task import AggregatorTask, aggregator_task
 from distro_node.node.session.sign_vote_exchange import SignVoteExchange
 from distro_node.node.session.update_exchange import UpdateExchange
 from distro_node.node.storage.blob_store import BlobStore

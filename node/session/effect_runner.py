@@ -70,7 +70,7 @@ from ..telemetry.telemetry import Telemetry
 from ..training.client import TrainedUpdate as Made
 from ..training.reaudit import ReauditWorker
 from ..training.supervisor import TrainerSupervisor
-from .aggregator import aggregator_task
+from .aggregator_task import aggregator_task
 from .attendance import attendance_of
 from .audit_report import count_audits
 from .progress_report import report_state

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from distro_node.node import cli
-from distro_node.node.session import aggregator
+from distro_node.node.session import aggregator_task as aggregator
 from distro_node.protocol.codec.aggregate import ABSTAIN, decode_aggregate, encode_aggregate
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.member.effects import MakeAggregate

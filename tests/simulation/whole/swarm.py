@@ -22,7 +22,7 @@ from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.cancel_scopes import open_scope
 from distro_node.node.network.requests import Handler
-from distro_node.node.session.aggregator import AggregatorTask
+from distro_node.node.session.aggregator_task import AggregatorTask
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL, read_answer
