@@ -15,7 +15,7 @@ from functools import partial
 import trio
 
 from ..crypto.identity import Identity, PeerId, peer_text
-from ..protocol.chain.chain_comparison import FetchBackoff
+from ..protocol.chain.fork_search import FetchBackoff
 from ..protocol.chain.ledger import Ledger
 from ..protocol.member.shutdown import CHECK_INTERVAL_SECONDS
 from ..protocol.wire.introductions import Registry

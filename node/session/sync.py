@@ -17,7 +17,7 @@ import trio
 
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId, short_peer
-from ...protocol.chain.chain_comparison import ChainComparison, FetchBackoff, PeerFault
+from ...protocol.chain.fork_search import ChainComparison, FetchBackoff, PeerFault
 from ...protocol.chain.diverged_peers import DivergedPeers
 from ...protocol.chain.initial_sync import InitialSync
 from ...protocol.chain.ledger import Ledger

@@ -22,7 +22,7 @@ from ..wire.errors import ProtocolError
 from ..wire.membership import most_liars
 from ..wire.messages import Decided, RecordId
 from .certificates import check_signatures
-from .chain_comparison import PATIENCE_SECONDS, PeerFault
+from .fork_search import PATIENCE_SECONDS, PeerFault
 from .ledger import Ledger
 from .request_failover import DAWDLE_SECONDS
 from .sync import SyncAnswer, SyncQuery

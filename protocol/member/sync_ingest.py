@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from ...crypto.envelope import Envelope, EnvelopeError
 from ...crypto.identity import PeerId
-from ..chain.chain_comparison import PeerFault
+from ..chain.fork_search import PeerFault
 from ..wire.errors import ProtocolError
 from ..wire.messages import Decided
 from .inputs import EntryReceived, MessageReceived

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import chain_comparison
-from distro_node.protocol.chain.chain_comparison import ChainComparison, FetchBackoff
+from distro_node.protocol.chain import fork_search as chain_comparison
+from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery, decode_request
 from distro_node.protocol.wire.checkpoint import Checkpoint

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain import initial_sync
-from distro_node.protocol.chain.chain_comparison import PeerFault
+from distro_node.protocol.chain.fork_search import PeerFault
 from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery

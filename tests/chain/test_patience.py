@@ -4,7 +4,7 @@ callers would loop without progress."""
 from __future__ import annotations
 
 import pytest
-from distro_node.protocol.chain.chain_comparison import ChainComparison, FetchBackoff
+from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.initial_sync import DAWDLE_SECONDS, InitialSync
 from distro_node.protocol.chain.sync import SyncAnswer, answer_to
 from simulation.chain import Chain

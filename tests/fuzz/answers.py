@@ -26,7 +26,7 @@ from distro_node.node.network.nat.dial_back import ask_dial_back
 from distro_node.node.network.streams import FrameOversized, StreamEnded, read_reply
 from distro_node.node.settings.components import PauseWhen
 from distro_node.node.util.protocol_version import explain_versions
-from distro_node.protocol.chain.chain_comparison import ChainComparison, FetchBackoff
+from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import SyncQuery, answer_to, read_answer

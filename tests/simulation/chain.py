@@ -12,7 +12,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.protocol.audit.lottery import SECRET_BYTES, commitment
 from distro_node.protocol.chain.beacon import REVEALED_AFTER
-from distro_node.protocol.chain.chain_comparison import ChainComparison, FetchBackoff
+from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery, answer_to

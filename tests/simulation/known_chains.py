@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.chain_comparison import ChainComparison, FetchBackoff, PeerFault
+from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff, PeerFault
 from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import SyncQuery

@@ -18,7 +18,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit import reputation
 from distro_node.protocol.chain import (
     certificates,
-    chain_comparison,
+    fork_search as chain_comparison,
     committees,
     consensus,
     finality,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.protocol.chain.chain_comparison import FetchBackoff
+from distro_node.protocol.chain.fork_search import FetchBackoff
 from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.replay_start import choose_state

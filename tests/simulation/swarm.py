@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from distro_node.crypto.envelope import Envelope, EnvelopeError
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.chain_comparison import ChainComparison
+from distro_node.protocol.chain.fork_search import ChainComparison
 from distro_node.protocol.chain.initial_sync import InitialSync
 from distro_node.protocol.chain.request_failover import PeerFailover
 from distro_node.protocol.chain.sync import SyncAnswer, SyncQuery, answer_to
