@@ -41,7 +41,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.device import choose_device, device_kind, narrow_type, synchronize
 from distro_node.node.trainer.models.model import lay_out, model_config, new_model, parameter_table
 from distro_node.node.trainer.optimizer import exact_step
-from distro_node.node.trainer.optimizer.exactness import check_exactness
+from distro_node.node.trainer.optimizer.device_check import check_exactness
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer.mixed_precision import all_finite
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer, Taken

@@ -40,7 +40,7 @@ from .models.read_export import examine
 from .optimizer import dp_accountant
 from .optimizer.background_gradient import BackgroundGradient
 from .optimizer.dp_accountant import Spent
-from .optimizer.exactness import check_exactness
+from .optimizer.device_check import check_exactness
 from .ranks.momentum import load_part, remove_others, save_part
 from .reaudit_worker import run_reaudit
 from .session import TrainingSession

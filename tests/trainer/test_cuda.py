@@ -11,7 +11,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.optimizer import blocks, exact_step
 from distro_node.node.trainer.optimizer.exact_step import apply_step
-from distro_node.node.trainer.optimizer.exactness import check_exactness
+from distro_node.node.trainer.optimizer.device_check import check_exactness
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.wire.manifest import Step
