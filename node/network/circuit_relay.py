@@ -21,7 +21,7 @@ from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_ms
 
 from ...crypto.identity import PeerId
 from .addresses import id_of, peer_of
-from .circuits import (
+from .circuit_client import (
     HOP,
     REPLY_TIMEOUT_SECONDS,
     RESERVATION_SECONDS,

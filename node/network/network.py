@@ -35,7 +35,7 @@ from .addresses import (
 )
 from .cancel_scopes import close_all, close_quietly, shielded
 from .circuit_relay import CircuitLimits, CircuitRelay
-from .circuits import Circuits, is_relayed
+from .circuit_client import Circuits, is_relayed
 from .connection_limits import MAX_HANDSHAKES, HandshakeLimit, choose_to_leave
 from .descriptors import make_room
 from .dial import answers, dial_from, dial_reason, telling_failure

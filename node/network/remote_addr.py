@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...crypto.identity import PeerId
-from .circuits import is_relayed
+from .circuit_client import is_relayed
 from .dial_policy import Scope, scope_of
 from .socket_buffers import ends_here
 

@@ -16,7 +16,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import peer_text
 from distro_node.node.content.mirrors import Mirrors
 from distro_node.node.energy.pause_poller import NoReply, PausePoller
-from distro_node.node.network.circuits import Circuits
+from distro_node.node.network.circuit_client import Circuits
 from distro_node.node.network.dial_policy import AddressSource, Scope
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.discovery.version_query import query_versions

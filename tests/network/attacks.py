@@ -22,7 +22,7 @@ import trio
 from distro_node.crypto.envelope import sign
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
-from distro_node.node.network.circuits import HOP, STOP
+from distro_node.node.network.circuit_client import HOP, STOP
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
 from distro_node.node.network.discovery.version_query import SPEAKING
 from distro_node.node.network.errors import RequestError

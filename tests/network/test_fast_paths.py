@@ -13,7 +13,7 @@ import trio.testing
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import fast_paths
 from distro_node.node.network.cancel_scopes import open_scope
-from distro_node.node.network.circuits import write_patiently
+from distro_node.node.network.circuit_client import write_patiently
 from distro_node.node.network.fast_paths import BufferedNoise, EagerLock
 from distro_node.node.network.flow_control import NotifyingAttribute
 from distro_node.node.network.streams import reset, write_frame

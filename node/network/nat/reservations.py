@@ -15,7 +15,7 @@ import trio
 from ....crypto.identity import PeerId, peer_text, short_peer
 from ....protocol.util.backoff import Backoff
 from ..addresses import circuit_through
-from ..circuits import Reservation
+from ..circuit_client import Reservation
 from ..discovery.introductions import Introducer
 from ..errors import DialError
 from ..events import PeerDown, PeerUp
