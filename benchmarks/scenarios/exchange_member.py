@@ -22,7 +22,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId, peer_text
 from distro_node.node.network.errors import DialError
 from distro_node.node.network.exchange.blobs import BlobFetcher, FetchFailed, serve_blobs
-from distro_node.node.network.exchange.relays import Relays
+from distro_node.node.network.exchange.update_relay_client import Relays
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.protocol.codec.update import encode_update, update_layout

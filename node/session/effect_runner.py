@@ -62,7 +62,7 @@ from ...protocol.wire.messages import Announcement, SnapshotEntry, decode_messag
 from ..errors import ExitCode, UserError
 from ..network.events import PeerUp
 from ..network.exchange.blobs import BlobFetcher
-from ..network.exchange.relays import Relays
+from ..network.exchange.update_relay_client import Relays
 from ..network.network import Network
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import SwarmStore

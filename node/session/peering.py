@@ -17,7 +17,7 @@ from ..control.limits import BandwidthLimits
 from ..network.discovery.introductions import Introducer
 from ..network.discovery.mdns import LocalDiscovery
 from ..network.exchange.blobs import BlobFetcher
-from ..network.exchange.relays import Relays
+from ..network.exchange.update_relay_client import Relays
 from ..network.network import Network
 from ..settings.tree import DaemonSettings
 from ..storage.blob_store import BlobStore

@@ -29,7 +29,7 @@ from ..control.limits import BandwidthLimits
 from ..network.cancel_scopes import open_scope
 from ..network.exchange.blobs import serve_blobs
 from ..network.exchange.chunks import serve_chunks
-from ..network.exchange.relays import Relays
+from ..network.exchange.update_relay_client import Relays
 from ..network.exchange.update_relay import UpdateRelay
 from ..network.nat.traversal import Reach
 from ..network.network import Network

@@ -30,7 +30,7 @@ from ...protocol.wire.messages import decode_message, round_of
 from ...protocol.wire.relay_requests import RelayRequest, open_relay_request, relay_request
 from ..network.cancel_scopes import open_scope
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
-from ..network.exchange.relays import Relays
+from ..network.exchange.update_relay_client import Relays
 from ..network.network import Network
 from ..storage.blob_store import BlobStore
 from ..telemetry.telemetry import Telemetry

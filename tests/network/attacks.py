@@ -29,7 +29,7 @@ from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
 from distro_node.node.network.exchange.chunks import PROTOCOL as CHUNKS
-from distro_node.node.network.exchange.relays import PROTOCOL as RELAY
+from distro_node.node.network.exchange.update_relay_client import PROTOCOL as RELAY
 from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
 from distro_node.node.network.nat.dial_back import encode_ports
 from distro_node.node.network.nat.hole_punching import PROTOCOL as PUNCH

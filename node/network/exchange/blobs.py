@@ -28,8 +28,8 @@ from ..errors import RequestError
 from ..network import Network
 from .attempt import PATIENCE, TransferAttempt, superfluous
 from .quarantine import Quarantine
-from .relays import PROTOCOL as RELAY
-from .relays import Relays
+from .update_relay_client import PROTOCOL as RELAY
+from .update_relay_client import Relays
 from .speeds import ProviderSpeeds
 
 PROTOCOL = "/distro/blob/1"

@@ -31,7 +31,7 @@ from ..socket_buffers import RELAY_UNSENT_BYTES
 from ..streams import FlowBroken
 from .blobs import FOUND
 from .blobs import PROTOCOL as BLOBS
-from .relays import PROTOCOL
+from .update_relay_client import PROTOCOL
 
 _log = logging.getLogger(__name__)
 
