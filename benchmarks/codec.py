@@ -34,7 +34,7 @@ from distro_node.node.content.downloads import blob_list_at
 from distro_node.node.create.new_swarm import CreateSettings, create_swarm
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import (
     DecodedUpdate,

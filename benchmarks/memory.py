@@ -32,7 +32,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.memory.optimizer_state import noise_table
 from distro_node.node.trainer.models.model import model_config, new_model, parameter_table
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.memory_model import Needs, Workload, needs
 from distro_node.node.training.memory_options import MemoryOptions
 from distro_node.node.training.memory_plan import FreeMemory, all_options, choices

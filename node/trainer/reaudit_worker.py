@@ -14,7 +14,7 @@ from ...protocol.codec.update import decode_update
 from ...protocol.wire.errors import ProtocolError
 from ..training.errors import TrainerFailed
 from .audit_score import at_positions, changes, compared
-from .session import TrainingSession
+from .training_session import TrainingSession
 
 
 def run_reaudit(

@@ -43,7 +43,7 @@ from .optimizer.dp_accountant import Spent
 from .optimizer.device_check import check_exactness
 from .ranks.momentum import load_part, remove_others, save_part
 from .reaudit_worker import run_reaudit
-from .session import TrainingSession
+from .training_session import TrainingSession
 from .speed import reached_flops, sequence_flops
 from .tasks.image_sampling import draw_images
 from .tasks.packing import skip_packing_search

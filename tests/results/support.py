@@ -13,7 +13,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.codec.schedule import learning_rate

@@ -51,7 +51,7 @@ def main(fault: str, options: Sequence[str]) -> None:
 
 def break_step(fault: str) -> None:
     """Replace the step of this process by a wrong one."""
-    from distro_node.node.trainer import session
+    from distro_node.node.trainer import training_session as session
     from distro_node.node.trainer.optimizer import device_check as exactness
     from distro_node.node.trainer.optimizer.exact_step import apply_step
 

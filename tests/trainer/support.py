@@ -17,7 +17,7 @@ from distro_node.node.trainer.models.initial_parameters import Lora, initialise
 from distro_node.node.trainer.models.model import model_config, new_model
 from distro_node.node.trainer.optimizer.blocks import Stripe, block_view
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.protocol.codec.basis import orthonormal_basis
 from distro_node.protocol.codec.update import UpdateLayout
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList

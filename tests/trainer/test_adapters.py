@@ -17,7 +17,7 @@ from distro_node.node.trainer.models.model import model_config, new_model
 from distro_node.node.trainer.models.read_export import examine
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer.momentum import load_momentum, save_momentum
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.blobs import BlobList, decode_blob_list
 from distro_node.protocol.wire.encoding import decode

@@ -14,10 +14,10 @@ import pytest
 import torch
 from distro_node.node.settings.components import Compile
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import session as session_module
+from distro_node.node.trainer import training_session as session_module
 from distro_node.node.trainer.models.compilation import CompileTrial, compile_if_faster
 from distro_node.node.trainer.models.model import layers_of
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.client import open_trainer
 from trainer.support import CPU, make_manifest, make_session
 from trainer.test_client import spec_of

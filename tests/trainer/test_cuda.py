@@ -13,7 +13,7 @@ from distro_node.node.trainer.optimizer import blocks, exact_step
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.device_check import check_exactness
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.protocol.wire.manifest import Step
 from trainer.exactness import (
     SHAPES,

@@ -10,7 +10,7 @@ import torch
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.optimizer import dp_accountant
 from distro_node.node.trainer.optimizer.dp_gradient import private_gradient
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.local_policy import Clipping, LocalPolicy
 from trainer.support import CPU, example_text, make_manifest, store_shard

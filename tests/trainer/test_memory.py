@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.architectures import ARCHITECTURES
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.memory_model import KEPT, Workload, needs

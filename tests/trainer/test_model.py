@@ -14,7 +14,7 @@ from distro_node.node.trainer.device import choose_device, free_bytes
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.initial_parameters import initialise
 from distro_node.node.trainer.models.model import build_model, ordered_parameters
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training import main_memory
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.manifest import ParameterSpec

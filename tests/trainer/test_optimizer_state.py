@@ -11,7 +11,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.memory.optimizer_state import Noise, StateTensor, new_state
 from distro_node.node.trainer.optimizer.momentum import load_momentum, save_momentum
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.memory_options import (
     MemoryOptions,
     Precision,

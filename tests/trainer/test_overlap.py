@@ -12,7 +12,7 @@ import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import decode_update
 from distro_node.protocol.wire.manifest import OptimizerSpec

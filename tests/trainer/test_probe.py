@@ -15,7 +15,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.initial_parameters import Lora
 from distro_node.node.trainer.models.probe import make_probe
 from distro_node.node.trainer.models.probe_parameters import ParameterFill
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.client import TrainerSpec, open_trainer
 from distro_node.node.training.error_messages import explain_trainer
 from distro_node.node.training.errors import TrainerFailed

@@ -17,7 +17,7 @@ from distro_node.node.trainer.audit_score import AssignedSample
 from distro_node.node.trainer.models import snapshot
 from distro_node.node.trainer.ranks import part as rank_part
 from distro_node.node.trainer.ranks.momentum import load_part, remove_others, save_part
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.memory_model import Workload, needs
 from distro_node.node.training.memory_options import MemoryOptions, Precision, StateOptions

@@ -13,7 +13,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.probe import make_probe
 from distro_node.node.trainer.models.probe_parameters import ParameterFill
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.tokenizer_settings import TokenizerSettings
 from safetensors.torch import save_file
 from tokenizers.processors import TemplateProcessing

@@ -12,13 +12,13 @@ import pytest
 import torch
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import session as session_module
+from distro_node.node.trainer import training_session as session_module
 from distro_node.node.trainer.audit_score import AssignedSample
 from distro_node.node.trainer.models.initial_parameters import Lora
 from distro_node.node.trainer.optimizer.background_gradient import BackgroundGradient
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.reaudit_worker import run_reaudit
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.trainer.tasks.data import Corpus
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.memory_model import Workload
@@ -270,7 +270,7 @@ def test_a_micro_batch_that_was_halved_grows_back_when_memory_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a game has ended, the trainer must not stay at one sequence at a time."""
-    monkeypatch.setattr("distro_node.node.trainer.session._BEFORE_GROWING", 2)
+    monkeypatch.setattr("distro_node.node.trainer.training_session._BEFORE_GROWING", 2)
     manifest, chunks = make_manifest(tmp_path)
     session = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=8)
     session.load(chunks)

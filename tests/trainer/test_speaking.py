@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.codec.aggregate import Aggregate, Momentum, encode_aggregate, summed
 from distro_node.protocol.codec.schedule import learning_rate

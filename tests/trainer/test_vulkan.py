@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import session
+from distro_node.node.trainer import training_session as session
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.memory import model_shard
 from distro_node.node.trainer.optimizer import device_check as exactness
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.device_check import check_exactness
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
 from trainer.exactness import SHAPES, layout_of, random_parameters, random_updates

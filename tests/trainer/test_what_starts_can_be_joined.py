@@ -14,7 +14,7 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.probe import make_probe
 from distro_node.node.trainer.models.read_export import examine
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.architectures import ARCHITECTURES
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.structure import StructureError

@@ -32,7 +32,7 @@ from ...training.tokenizer_settings import (
     with_default_names,
 )
 from ...util.first_line import first_line
-from ..session import TrainingSession
+from ..training_session import TrainingSession
 from ..tasks.image_tasks import Diffusion
 from .adapters import merged_model, peft_config
 from .denoisers import Denoiser, write_denoiser

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from ...training.frames import TrainedUpdate
-from ..session import TrainingSession
+from ..training_session import TrainingSession
 
 
 class BackgroundGradient:

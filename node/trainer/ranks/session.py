@@ -31,7 +31,7 @@ from ...training.memory_plan import FreeMemory, in_shards
 from ..device import device_kind, free_room, narrow_type
 from ..memory.model_shard import ModelShard
 from ..models.model import build_model, layers_of, model_config, new_model, ordered_parameters
-from ..session import TrainingSession
+from ..training_session import TrainingSession
 from .momentum import MomentumDivision, RankPlace
 from .part import RankPart
 from .ranks import Ranks

@@ -28,7 +28,7 @@ from ...training.memory_plan import FreeMemory
 from ...training.torchrun import RankAssignment
 from ..device import allocated_bytes
 from ..error_report import describe
-from ..session import TrainingSession
+from ..training_session import TrainingSession
 from ..worker import Opening, Worker
 from .launch import Gathering, local_device
 from .momentum import remove_others, save_part

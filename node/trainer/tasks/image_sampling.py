@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from ...training.errors import TrainerFailed
 from ...training.task_names import ImageSettings
 from ..models.denoisers import noise_schedule
-from ..session import TrainingSession
+from ..training_session import TrainingSession
 from .image_tasks import Diffusion
 from .seeded_random import normal
 

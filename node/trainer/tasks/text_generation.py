@@ -15,7 +15,7 @@ from ...training.chat import BadConversation, BadTemplate, ChatTemplate
 from ...training.errors import TrainerFailed
 from ...training.resource_limits import limited
 from ..models.export import cut, open_tokenizer, special_ids, turn_end
-from ..session import TrainingSession
+from ..training_session import TrainingSession
 from .language_tasks import MaskedLM
 
 
