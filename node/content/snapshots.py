@@ -34,7 +34,7 @@ from ...protocol.wire.messages import SnapshotEntry
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from .downloads import Downloads, blob_list_at
-from .retention import Retention
+from .snapshot_holds import Retention
 
 # Number of files renamed in one go, while nothing else of the node runs; each takes a tenth of a
 # millisecond, and the updates of hundreds of rounds may be removed together.

@@ -13,7 +13,7 @@ import trio
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.node.content import snapshots
 from distro_node.node.content.downloads import Downloads
-from distro_node.node.content.retention import Retention
+from distro_node.node.content.snapshot_holds import Retention
 from distro_node.node.content.snapshots import Snapshots
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.storage.blob_store import BlobStore
