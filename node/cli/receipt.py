@@ -24,7 +24,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..results.receipts import ReceiptFacts
+    from ..results.receipt_files import ReceiptFacts
     from ..settings.values import parse_target
 from ..storage.data_dir import DataDir
 
@@ -122,7 +122,7 @@ def receipt(
     \b
         distro-node receipt --output mine.receipt
     """
-    from ..results.receipts import claim_relayed, make_receipt, save_receipt
+    from ..results.receipt_files import claim_relayed, make_receipt, save_receipt
     from ..storage.data_dir import open_identity
 
     data = data_directory(data_dir)
@@ -179,7 +179,7 @@ def verify_receipt(
     \b
         distro-node verify-receipt mine.receipt --ledger ~/.local/share/distro-node
     """
-    from ..results.receipts import verify_receipt as verify
+    from ..results.receipt_files import verify_receipt as verify
 
     found = verify(
         file.absolute(),

@@ -620,7 +620,7 @@ ELSEWHERE = {
     ("node/trainer/models/export.py", "save_file"): "tests/results/test_adapters.py: a full disk",
     **{("node/cli/man_pages.py", n): "`make docs`" for n in ("mkdir", "unlink", "write_text")},
     (
-        "node/results/receipts.py",
+        "node/results/receipt_files.py",
         "write_atomically",
     ): "tests/cli/test_receipt.py: a place where nothing can be written",
     # A unit is written completely or not at all: tests/service, a place that cannot be written.
