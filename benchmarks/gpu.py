@@ -45,8 +45,8 @@ from distro_node.node.trainer.optimizer.device_check import check_exactness
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer.mixed_precision import all_finite
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer, Taken
-from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.trainer.speed import reached_flops, sequence_flops
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.client import open_trainer
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.memory_model import needs

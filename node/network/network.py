@@ -34,8 +34,8 @@ from .addresses import (
     through_relay,
 )
 from .cancel_scopes import close_all, close_quietly, shielded
-from .circuit_relay import CircuitLimits, CircuitRelay
 from .circuit_client import Circuits, is_relayed
+from .circuit_relay import CircuitLimits, CircuitRelay
 from .connection_limits import MAX_HANDSHAKES, HandshakeLimit, choose_to_leave
 from .descriptors import make_room
 from .dial import answers, dial_from, dial_reason, telling_failure

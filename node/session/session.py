@@ -29,8 +29,8 @@ from ..control.limits import BandwidthLimits
 from ..network.cancel_scopes import open_scope
 from ..network.exchange.blobs import serve_blobs
 from ..network.exchange.chunks import serve_chunks
-from ..network.exchange.update_relay_client import Relays
 from ..network.exchange.update_relay import UpdateRelay
+from ..network.exchange.update_relay_client import Relays
 from ..network.nat.traversal import Reach
 from ..network.network import Network
 from ..private_data.trainer import PrivateTraining, check_choices, prepare

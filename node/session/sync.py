@@ -2,7 +2,7 @@
 
 One request serves a member that lost a message, one that fell behind, and a newcomer that has nothing:
 it names a round, and the answer has what the peer knows from there on. The state machines in `protocol/`
-(`request_failover`, `initial_sync`, `chain_comparison`, `vote_recovery`) decide which peers to ask, how
+(`request_failover`, `initial_sync`, `fork_search`, `vote_recovery`) decide which peers to ask, how
 far to trust each, and when to stop; this module sends their requests and applies their timeouts.
 """
 
@@ -17,8 +17,8 @@ import trio
 
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId, short_peer
-from ...protocol.chain.fork_search import ChainComparison, FetchBackoff, PeerFault
 from ...protocol.chain.diverged_peers import DivergedPeers
+from ...protocol.chain.fork_search import ChainComparison, FetchBackoff, PeerFault
 from ...protocol.chain.initial_sync import InitialSync
 from ...protocol.chain.ledger import Ledger
 from ...protocol.chain.request_failover import PeerFailover

@@ -39,15 +39,15 @@ from .models.probe import make_probe
 from .models.read_export import examine
 from .optimizer import dp_accountant
 from .optimizer.background_gradient import BackgroundGradient
-from .optimizer.dp_accountant import Spent
 from .optimizer.device_check import check_exactness
+from .optimizer.dp_accountant import Spent
 from .ranks.momentum import load_part, remove_others, save_part
 from .reaudit_worker import run_reaudit
-from .training_session import TrainingSession
 from .speed import reached_flops, sequence_flops
 from .tasks.image_sampling import draw_images
 from .tasks.packing import skip_packing_search
 from .tasks.text_generation import write_text
+from .training_session import TrainingSession
 
 _log = logging.getLogger(__name__)
 

@@ -38,10 +38,10 @@ from .client import (
     TrainerSpec,
     open_trainer,
 )
+from .counted_bodies import counted_bodies
 from .frames import ExpectedUpdate
 from .restart_policy import RestartPolicy
 from .start_report import report_start
-from .counted_bodies import counted_bodies
 from .task_names import DIFFUSION
 
 _log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from distro_node.crypto.hashing import content_id
-from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.diverged_peers import DivergedPeers
+from distro_node.protocol.chain.fork_search import ChainComparison, FetchBackoff
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.messages import RecordId
 from simulation.chain import Chain, answers

@@ -30,8 +30,8 @@ from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
 from distro_node.node.network.exchange.blobs import serve_blobs, serve_parts
 from distro_node.node.network.exchange.chunks import PROTOCOL as CHUNKS
 from distro_node.node.network.exchange.chunks import serve_chunks
-from distro_node.node.network.exchange.update_relay_client import PROTOCOL as RELAY
 from distro_node.node.network.exchange.update_relay import UpdateRelay
+from distro_node.node.network.exchange.update_relay_client import PROTOCOL as RELAY
 from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
 from distro_node.node.network.nat.dial_back import DialBack, encode_ports
 from distro_node.node.network.nat.hole_punching import NOW, WHERE, Punching, encode_endpoints

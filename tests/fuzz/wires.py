@@ -18,8 +18,8 @@ import trio.testing
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import library_patches
 from distro_node.node.network.addresses import id_of
-from distro_node.node.network.circuit_relay import CircuitLimits, CircuitRelay
 from distro_node.node.network.circuit_client import HOP, STOP, Circuits
+from distro_node.node.network.circuit_relay import CircuitLimits, CircuitRelay
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.network.rate_limits import Rate
 from distro_node.node.network.requests import Requests

@@ -8,8 +8,8 @@ import pytest
 import trio
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.addresses import circuit_through, id_of
-from distro_node.node.network.circuit_relay import MEMBER_CIRCUITS, CircuitLimits
 from distro_node.node.network.circuit_client import HOP, STOP
+from distro_node.node.network.circuit_relay import MEMBER_CIRCUITS, CircuitLimits
 from distro_node.node.network.errors import DialError, RequestError
 from distro_node.node.network.network import Network
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage

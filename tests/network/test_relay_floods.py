@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import trio
 from distro_node.crypto.identity import PeerId
-from distro_node.node.network import circuit_relay, circuit_client as circuits
+from distro_node.node.network import circuit_client as circuits
+from distro_node.node.network import circuit_relay
 from distro_node.node.network.addresses import circuit_through, id_of, peer_of
 from distro_node.node.network.cancel_scopes import open_scope
-from distro_node.node.network.circuit_relay import CircuitLimits, CircuitRelay
 from distro_node.node.network.circuit_client import HOP, STOP
+from distro_node.node.network.circuit_relay import CircuitLimits, CircuitRelay
 from distro_node.node.network.errors import DialError, RequestError
 from distro_node.node.network.network import Network
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage

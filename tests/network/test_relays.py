@@ -15,8 +15,8 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange import blobs
 from distro_node.node.network.exchange.blobs import FOUND, BlobFetcher, serve_blobs
-from distro_node.node.network.exchange.update_relay_client import PROTOCOL, Relays
 from distro_node.node.network.exchange.update_relay import UpdateRelay, _Relayed
+from distro_node.node.network.exchange.update_relay_client import PROTOCOL, Relays
 from distro_node.node.network.network import Network
 from distro_node.node.settings.components import LineSettings, RelayLimits
 from distro_node.node.storage.blob_store import BlobStore

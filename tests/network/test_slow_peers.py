@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 import trio
-from distro_node.node.network import circuit_relay, circuit_client as circuits, host, requests
-from distro_node.node.network.circuit_relay import CircuitLimits
+from distro_node.node.network import circuit_client as circuits
+from distro_node.node.network import circuit_relay, host, requests
 from distro_node.node.network.circuit_client import HOP, STOP
+from distro_node.node.network.circuit_relay import CircuitLimits
 from distro_node.node.network.network import Network, open_network
 from fuzz import inventory
 from libp2p.utils.varint import encode_uvarint

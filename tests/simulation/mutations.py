@@ -18,12 +18,14 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.audit import reputation
 from distro_node.protocol.chain import (
     certificates,
-    fork_search as chain_comparison,
     committees,
     consensus,
     finality,
     fork_choice,
     ledger,
+)
+from distro_node.protocol.chain import (
+    fork_search as chain_comparison,
 )
 from distro_node.protocol.chain.committee_draw import Committee
 from distro_node.protocol.member import (

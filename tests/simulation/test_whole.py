@@ -14,7 +14,8 @@ from distro_node.node.session.update_exchange import UpdateExchange
 from distro_node.node.storage.atomic_write import write_atomically
 from distro_node.node.storage.monotonic_counter import MonotonicCounter
 from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
-from distro_node.protocol.chain import fork_search as chain_comparison, fork_choice
+from distro_node.protocol.chain import fork_choice
+from distro_node.protocol.chain import fork_search as chain_comparison
 from distro_node.protocol.chain.initial_sync import InitialSync
 from simulation.faults import Action, Family, Schedule
 from simulation.idlers import IDLE, UNTRUE

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from distro_node.crypto.hashing import ContentId
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.ranks.ranks import Ranks
 from distro_node.node.trainer.ranks.rank_session import RankSession, rooms_of
+from distro_node.node.trainer.ranks.ranks import Ranks
 from distro_node.node.training.memory_options import MemoryOptions
 from distro_node.protocol.wire.manifest import Manifest
 from trainer.support import CPU

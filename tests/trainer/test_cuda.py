@@ -10,8 +10,8 @@ from distro_node.node.settings.components import Compile
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.optimizer import blocks, exact_step
-from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.device_check import check_exactness
+from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.protocol.wire.manifest import Step

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer import device, training_session as session, worker
+from distro_node.node.trainer import device, worker
+from distro_node.node.trainer import training_session as session
 from distro_node.node.trainer.device import (
     choose_device,
     copies_while_computing,

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from distro_node.node.trainer.optimizer import blocks, exact_step, device_check as exactness
-from distro_node.node.trainer.optimizer.exact_step import apply_step
+from distro_node.node.trainer.optimizer import blocks, exact_step
+from distro_node.node.trainer.optimizer import device_check as exactness
 from distro_node.node.trainer.optimizer.device_check import check_exactness
+from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.training.environment import environment
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.codec.layout import UpdateLayout

@@ -14,8 +14,8 @@ from distro_node.node.create.checkpoint import tokenizer_warning
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.read_export import examine
-from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.trainer.tasks.text_generation import write_text
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.tokenizer_settings import (
     TokenizerSettings,

@@ -17,10 +17,10 @@ from distro_node.node.trainer.models.denoisers import UNET, WEIGHTS_NAME, Denois
 from distro_node.node.trainer.models.export import export
 from distro_node.node.trainer.models.initial_parameters import initialise
 from distro_node.node.trainer.models.read_export import examine
-from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.trainer.tasks.image_sampling import draw_images
 from distro_node.node.trainer.tasks.seeded_random import drawn, normal
 from distro_node.node.trainer.tasks.task_batches import StoredSample
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.task_names import NO_TOKENIZER, ImageSettings
 from distro_node.protocol.wire.manifest import AdapterSpec, Manifest

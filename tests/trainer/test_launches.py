@@ -18,8 +18,8 @@ from distro_node.node.trainer.optimizer import blocks, exact_step
 from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer.optimizer import LocalOptimizer
-from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.trainer.tasks.packing import skip_packing_search
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -11,9 +11,9 @@ import torch
 from distro_node.crypto.hashing import content_id
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.models.model import model_config, new_model
-from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.trainer.tasks.data import Corpus, read_tokens
 from distro_node.node.trainer.tasks.packing import check_attention, document_inputs, starts_after
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.protocol.wire.manifest import DataSpec, ShardSpec
 from trainer.support import CPU, TINY_LLAMA, make_manifest

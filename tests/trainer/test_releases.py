@@ -45,7 +45,7 @@ warnings.simplefilter("ignore")
 import torch, transformers
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.training.errors import TrainerFailed
-from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.protocol.wire.encoding import decode
 from distro_node.protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
 

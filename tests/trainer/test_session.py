@@ -18,8 +18,8 @@ from distro_node.node.trainer.models.initial_parameters import Lora
 from distro_node.node.trainer.optimizer.background_gradient import BackgroundGradient
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.reaudit_worker import run_reaudit
-from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.trainer.tasks.data import Corpus
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.memory_model import Workload
 from distro_node.protocol.codec.schedule import learning_rate

@@ -14,9 +14,9 @@ from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.audit_score import AssignedSample
 from distro_node.node.trainer.models.initial_parameters import initialise
-from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.trainer.tasks.task_batches import Loss, StoredSample
 from distro_node.node.trainer.tasks.tasks import HasBeginnings, open_task
+from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.error_messages import explain_trainer
 from distro_node.node.training.errors import TrainerFailed
 from distro_node.node.training.task_names import entry_point, require_task

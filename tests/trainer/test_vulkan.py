@@ -19,8 +19,8 @@ from distro_node.node.trainer import training_session as session
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.memory import model_shard
 from distro_node.node.trainer.optimizer import device_check as exactness
-from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.device_check import check_exactness
+from distro_node.node.trainer.optimizer.exact_step import apply_step
 from distro_node.node.trainer.optimizer.fingerprint import fingerprint
 from distro_node.node.trainer.training_session import TrainingSession
 from distro_node.node.training.errors import TrainerFailed

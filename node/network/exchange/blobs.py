@@ -28,9 +28,9 @@ from ..errors import RequestError
 from ..network import Network
 from .attempt import PATIENCE, TransferAttempt, superfluous
 from .quarantine import Quarantine
+from .speeds import ProviderSpeeds
 from .update_relay_client import PROTOCOL as RELAY
 from .update_relay_client import Relays
-from .speeds import ProviderSpeeds
 
 PROTOCOL = "/distro/blob/1"
 """Request: a content id. Answer: a zero byte and the blob, or a one byte: not found."""

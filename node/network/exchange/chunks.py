@@ -47,7 +47,7 @@ _FEWEST_UNDER_WAY = 2
 _TIMEOUT_SECONDS = 3600.0
 # How often a peer that lacks chunks (most likely another newcomer) is asked what it has by now …
 _REQUEST_TIMEOUT_SECONDS = 15.0
-# … and one that has them all, which keeps a snapshot while it is requested (`content/retention`).
+# … and one that has them all, which keeps a snapshot while it is requested (`content/snapshot_holds`).
 _RETRY_SECONDS = 60.0
 _PAUSE_SECONDS = 2.0
 

@@ -32,8 +32,8 @@ from ...training.tokenizer_settings import (
     with_default_names,
 )
 from ...util.first_line import first_line
-from ..training_session import TrainingSession
 from ..tasks.image_tasks import Diffusion
+from ..training_session import TrainingSession
 from .adapters import merged_model, peft_config
 from .denoisers import Denoiser, write_denoiser
 from .exported_config import complete_config

@@ -24,8 +24,8 @@ from ...training.task_names import ImageSettings
 from ...training.tokenizer_settings import CHAT_TEMPLATE_NAME
 from ...util.first_line import first_line
 from ..optimizer.fingerprint import fingerprint
-from ..training_session import TrainingSession
 from ..tasks.image_tasks import Diffusion
+from ..training_session import TrainingSession
 from .adapters import merged_model
 from .checkpoint_tensors import weights_files
 from .denoisers import (

@@ -33,8 +33,8 @@ from ..worker import Opening, Worker
 from .launch import Gathering, local_device
 from .momentum import remove_others, save_part
 from .processes import RankProcesses, RankSupervision, devices_of, meet, store_at
-from .ranks import RankLost, RankOutOfMemory, Ranks
 from .rank_session import RankSession, rooms_of
+from .ranks import RankLost, RankOutOfMemory, Ranks
 
 # Requests that need all ranks. The rest is handled by rank 0 alone: it has a whole model.
 _TOGETHER = frozenset(
