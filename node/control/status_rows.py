@@ -44,7 +44,7 @@ STATE_COLOURS = {
 }
 
 # Explains the unit where a reader meets it first.
-_LOSS_NOTE = "nats a token, on training text: the model's surprise, so lower is better"
+_LOSS_NOTE = "nats a token: lower is better"
 
 _DENSE_BYTES = 2
 """Bytes per parameter that a dense all-reduce in bfloat16 moves, as the DisTrO report counts it."""

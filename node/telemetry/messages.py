@@ -245,8 +245,8 @@ def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:
     last = max(awaited, key=lambda each: each.lease_seconds - each.silent_seconds)
     others = f" and {len(awaited) - 1} more" if len(awaited) > 1 else ""
     return (
-        f"waiting for {short(last.peer)}{others}, silent for {last.silent_seconds:.0f} s of a lease of "
-        f"{last.lease_seconds:.0f} s, after which it counts as gone"
+        f"waiting for {short(last.peer)}{others}, silent for {last.silent_seconds:.0f} s, "
+        f"gone after a lease of {last.lease_seconds:.0f} s"
     )
 
 

@@ -155,7 +155,7 @@ def test_a_progress_without_total_is_shown(total: int | None) -> None:
 
 def test_whom_the_swarm_waits_for_is_shown_whole() -> None:
     lines = drawn(AWAITING)
-    assert "waiting for CCCCCC, silent for 12 of the 20 s" in lines[1]
+    assert "waiting for CCCCCC, silent for 12 s, gone after a lease of 20 s" in lines[1]
 
 
 @pytest.mark.parametrize("height", [2, 5, 12, 24, 100])

@@ -151,13 +151,14 @@ def test_the_device_is_called_what_it_is() -> None:
 
 def test_whom_the_round_waits_for_is_said() -> None:
     assert state_sentence(AWAITING) == (
-        "waiting for CCCCCC, silent for 12 s of a lease of 20 s, after which it counts as gone"
+        "waiting for CCCCCC, silent for 12 s, gone after a lease of 20 s"
     )
     assert AWAITING.swarm is not None
     (one,) = AWAITING.swarm.awaited
     both = (one, replace(one, peer=B, silent_seconds=5.0))
-    assert "waiting for BBBBBB and 1 more, silent for 5 of the 20 s" in state_sentence(
-        replace(AWAITING, swarm=replace(AWAITING.swarm, awaited=both))
+    assert (
+        "waiting for BBBBBB and 1 more, silent for 5 s, gone after a lease of 20 s"
+        in state_sentence(replace(AWAITING, swarm=replace(AWAITING.swarm, awaited=both)))
     )
 
 
