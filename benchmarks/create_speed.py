@@ -8,8 +8,7 @@ compressed with zstd. The tokenizer is a byte-level BPE of 8,192 tokens, trained
 worker processes, hashing, writing parts, mixing, storing chunks. *Library* is only
 `encode_batch_fast` of the same texts in memory, with its own threads on all cores. Both run
 alternately, `--runs` times, and the medians count. Beside the wall-clock time there is the CPU time,
-which is more reliable on a machine with other load. Memory is the most that this process and its
-workers held at once, for a quarter of the text and for all.
+which is more reliable on a machine with other load.
 """
 
 from __future__ import annotations
@@ -178,13 +177,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         tokenizer = train_tokenizer(folder / "tokenizer.json")
-        file, quarter = folder / "text.jsonl.zst", folder / "quarter.jsonl.zst"
+        file = folder / "text.jsonl.zst"
         write(file, options.megabytes)
-        write(quarter, options.megabytes / 4)
-        with Memory() as small:
-            ours(folder, quarter, tokenizer)
-        with Memory() as large:
-            ours(folder, file, tokenizer)
         runs: dict[str, list[tuple[int, float, float]]] = {"ours": [], "library": []}
         for _ in range(options.runs):
             runs["ours"].append(ours(folder, file, tokenizer))
@@ -204,7 +198,6 @@ def main() -> None:
         "tokens_per_second": wall,
         "tokens_per_processor_second": processors,
         "runs": runs,
-        "memory_bytes": {"quarter": small.most, "whole": large.most},
     }
     machine = f"{cores()} cores, load {figures['load']}"
     print(f"{options.megabytes:g} MB, {figures['tokens']:,} tokens, {machine}")
@@ -213,7 +206,6 @@ def main() -> None:
         print(f"{name:<20}{wall[name]:>16,.0f}{processors[name]:>17,.0f}")
     ratios = (each["ours"] / each["library"] for each in (wall, processors))
     print("ratio               {:>16.2f}{:>17.2f}".format(*ratios))
-    print(f"memory: {small.most / 1e6:.0f} MB for a quarter, {large.most / 1e6:.0f} MB for all")
     write_json(options.json, figures)
 
 

@@ -1,14 +1,13 @@
 """The memory model's prediction for training, beside measured peaks.
 
-    python benchmarks/memory.py [--size 100M] [--sequence 128] [--micro-batch 1] [--members 4]
-        [--device cpu] [--json FILE]
+    python benchmarks/memory.py [--size 100M] [--sequence 128] [--micro-batch 1] [--json FILE]
 
 For each way to store state and activations a session with the program's own model, optimizer and
 step trains one round of two micro-batches, and applies its update as if --members members had sent
 one. On the CPU the peak is counted: torch's profiler reports every block that its allocator gives or
 takes back, including kernels' work memory, so it is the same in every run; numpy's memory for
-decoded updates is counted by tracemalloc, and added for the time in which they exist. On a GPU it is
-the allocator's figure (not run on a GPU so far).
+decoded updates is counted by tracemalloc, and added for the time in which they exist. `gpu.py` has
+peaks on a GPU.
 
 A second table, by the model alone, is for the 1.2B preset: what each way takes on a GPU of 12 GB.
 """
@@ -29,7 +28,6 @@ from command_line import new_parser, write_json
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.memory.optimizer_state import noise_table
 from distro_node.node.trainer.models.model import model_config, new_model, parameter_table
 from distro_node.node.trainer.training_session import TrainingSession
@@ -110,15 +108,6 @@ def peak_on_cpu(act: Callable[[], None], then: Callable[[], None]) -> int:
     return most
 
 
-def peak_on_gpu(act: Callable[[], None], then: Callable[[], None]) -> int:
-    """Return the same on the device, as the allocator counts it."""
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    act()
-    then()
-    return torch.cuda.max_memory_allocated() - before
-
-
 class Round:
     """A session from its beginning to the end of its first round."""
 
@@ -168,8 +157,7 @@ def measure(
             gc.collect()
             # Cached per process: each way must allocate its own.
             noise_table.cache_clear()
-            peak = peak_on_cpu if device.type == "cpu" else peak_on_gpu
-            measured = peak(once.compute, once.apply)
+            measured = peak_on_cpu(once.compute, once.apply)
             rows.append(
                 {
                     **described(options),
@@ -245,15 +233,15 @@ def main() -> None:
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--micro-batch", type=int, default=1)
     parser.add_argument("--members", type=int, default=4)
-    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    device = choose_device(options.device)
-    rows = measure(options.size, options.sequence, options.micro_batch, options.members, device)
+    rows = measure(
+        options.size, options.sequence, options.micro_batch, options.members, torch.device("cpu")
+    )
     preset = preset_on_a_card()
     write_json(
         options.json,
         {
-            "device": options.device,
+            "device": "cpu",
             "sequence": options.sequence,
             "micro_batch": options.micro_batch,
             "members": options.members,

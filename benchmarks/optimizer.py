@@ -18,8 +18,7 @@ With --shared only what follows a record is timed, and only parameters and updat
 `critical_path_seconds` is the time of one core between a record and the step, in which a GPU waits:
 updates decoded on arrival are looked up by their hashes, filtered, and put together for the device.
 It is proportional to updates times coefficients, but for the filter, whose cost is bounded; so
-"1.2B x 32" is extrapolated from a smaller size. `late_decoding_seconds` is what decoding them only
-then would add.
+"1.2B x 32" is extrapolated from a smaller size.
 """
 
 from __future__ import annotations
@@ -293,10 +292,6 @@ def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
             f"{options.parameters} x {options.updates}": (waiting + ms["audit"]) / 1000,
             "1.2B x 32": (waiting * growth + ms["audit"]) / 1000,
         },
-        "late_decoding_seconds": {
-            f"{options.parameters} x {options.updates}": ms["decode"] / 1000,
-            "1.2B x 32": ms["decode"] * growth / 1000,
-        },
         "parameters": elements,
         "coefficients": layout.coefficients,
         "updates": options.updates,
@@ -355,8 +350,6 @@ def report(result: dict[str, Any]) -> None:
         print(f"{name:56} {figure:10.2f}")
     for size, seconds in result["critical_path_seconds"].items():
         print(f"{f'a GPU waits after a record, {size}, s':56} {seconds:10.3f}")
-    for size, seconds in result["late_decoding_seconds"].items():
-        print(f"{f'  and would for decoding, {size}, s':56} {seconds:10.3f}")
 
 
 def main() -> None:

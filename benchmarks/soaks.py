@@ -6,27 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from simulation.faults import Family
 
-
-class Failed(Protocol):
-    """A failure, as a soak's file has it."""
-
-    @property
-    def command(self) -> str:
-        """The command that repeats it."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """The violated invariant in words."""
-        ...
-
-
-Chunk = Callable[[Sequence[tuple[Family, range]]], tuple[dict[str, Any], Sequence[Failed]]]
-"""Runs seeds of several families; returns their figures and the failures."""
+Chunk = Callable[[Sequence[tuple[Family, range]]], tuple[dict[str, Any], Sequence[Any]]]
+"""Runs seeds of several families; returns their figures and the failures, of either simulator."""
 
 
 def soak(

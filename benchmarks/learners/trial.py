@@ -42,11 +42,6 @@ class Setting:
     micro_batch: int = 256
     """Sequences of one forward pass."""
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of a member in a round."""
-        return self.sequences * self.length
-
     def rate(self, peak: float, number: int) -> float:
         """Return a round's learning rate: a warm-up, a plateau, and a linear decay over the second
         half."""
