@@ -36,6 +36,7 @@ _ENDINGS: dict[str, Format] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
     ".arrow": "arrow",
+    ".feather": "arrow",
     ".bin": "tokens",
     ".npy": "tokens",
     ".ds": "tokens",

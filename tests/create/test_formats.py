@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.feather
 import pyarrow.parquet
 import pytest
 import zstandard
@@ -155,6 +156,14 @@ COLUMNS = {"text": TEXTS, "id": [row["id"] for row in ROWS]}
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
 def test_parquet(tmp_path: Path, compression: str) -> None:
     assert texts(parquet(tmp_path / "a.parquet", COLUMNS, compression=compression)) == TEXTS
+
+
+def test_feather_is_arrow_and_its_first_version_is_not(tmp_path: Path) -> None:
+    table = pyarrow.table(COLUMNS)
+    pyarrow.feather.write_feather(table, str(tmp_path / "a.feather"))
+    assert texts(tmp_path) == TEXTS
+    (tmp_path / "a.feather").write_bytes(b"FEA1" + bytes(100) + b"FEA1")
+    refused(tmp_path / "a.feather", "is not a valid Arrow file")
 
 
 def test_parquet_in_groups_with_a_dictionary(tmp_path: Path) -> None:
