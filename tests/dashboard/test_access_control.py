@@ -196,7 +196,7 @@ def test_another_address_needs_tls_or_a_word() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_a_page_at_all_addresses_is_named_by_one_that_opens(host: str) -> None:
+async def test_a_page_at_all_addresses_is_named_by_one_that_opens(host: str) -> None:
     settings = DashboardSettings(address=(host, 0), plain=True)
     try:
         address = open_address(settings)
