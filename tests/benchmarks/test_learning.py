@@ -17,6 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+# Private here: `_masks`: which coefficients a round chooses.
+
 ROUNDS, INTERRUPTED = 6, 3
 RATE = 2.0**-8
 SMALL = (
