@@ -36,6 +36,7 @@ from distro_node.node.session.sync import catch_up, serve_sync
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import SwarmStore, blob_of
+from distro_node.node.util.progress import Progress
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.wire.manifest import (
@@ -128,10 +129,10 @@ async def _fetch(folder: Path, address: str, members: Sequence[str]) -> None:
         )
         peak = resting
 
-        def report(what: str, done: int, total: int) -> None:
+        def report(progress: Progress) -> None:
             nonlocal peak
             peak = max(peak, psutil.Process().memory_info().rss)
-            _say(done=done, total=total, seconds=time.monotonic() - begun)
+            _say(done=progress.done, total=progress.total, seconds=time.monotonic() - begun)
 
         chunks = ChunkFetcher(network, store, fetcher)
         swarm_store = SwarmStore(SwarmDir(folder / "newcomer-swarm"), manifest)

@@ -13,6 +13,8 @@ from ...crypto import keystore
 from ...crypto.identity import PeerId, peer_from_text, peer_text
 from ..control.terminal import size_text
 from ..errors import ExitCode, UserError
+from ..settings.values import parse_target
+from ..storage.data_dir import DataDir
 from ..util.sanitize import harmless
 from .options import (
     DataDirectory,
@@ -25,8 +27,6 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..results.receipt_files import ReceiptFacts
-    from ..settings.values import parse_target
-from ..storage.data_dir import DataDir
 
 _Swarm = Annotated[
     str | None,

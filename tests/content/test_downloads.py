@@ -48,7 +48,7 @@ def test_nobody_is_asked_every_other_second_for_ever(tmp_path: Path) -> None:
             fetcher,
             None,  # type: ignore[arg-type]  # nothing here is in chunks
             providers,
-            lambda what, *_: told.append(what),
+            lambda progress: told.append(progress.what),
         )
         began = trio.current_time()
         async with trio.open_nursery() as nursery:

@@ -202,6 +202,7 @@ async def test_a_page_at_all_addresses_is_named_by_one_that_opens(host: str) -> 
         address = open_address(settings)
     except UserError:
         pytest.skip("this machine does not have this kind of address")
+    assert address is not None
     try:
         parts = urllib.parse.urlsplit(address.url)
         assert parts.hostname is not None

@@ -53,7 +53,7 @@ class Member:
             self.blobs.root,
             paths or (self.files,),
             self.folder,
-            lambda what, done, total: self.said.append(what),
+            lambda progress: self.said.append(progress.what),
         )
 
     def tokens(self, own: PrivateIndex) -> bytes:

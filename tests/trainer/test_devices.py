@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from distro_node.node.settings.components import Compile, TrainerSettings
+from distro_node.node.settings.setting import to_plain_settings
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import device, worker
 from distro_node.node.trainer import training_session as session
@@ -202,11 +204,7 @@ def test_a_card_that_is_left_unused_is_warned_of(
     opening = Opening(
         manifest=manifest.encode(),
         blobs=str(tmp_path),
-        device=wanted,
-        threads=None,
-        micro_batch=None,
-        memory=None,
-        compile="off",
+        settings=to_plain_settings(TrainerSettings(device=wanted, compile=Compile.OFF)),
         ways=to_plain(DEFAULT_POLICY, named=True),
     )
     answer = worker.Worker().answer({"id": 0, "method": "open", "arguments": asdict(opening)})
