@@ -18,7 +18,7 @@ a crowd that does no work: where three members do nearly everything, a cap of a 
 the votes to any member that has done anything at all. The share of work that one member can have is
 capped where work is assigned (`max_share`).
 
-A member whose audit fails before it has any votes is turned away, which frees its place for one that
+A member whose audit fails before it has any votes is dismissed, which frees its place for one that
 works. It may come back once the chain has forgotten it, `WINDOW` rounds later.
 
 An absent member has no votes but keeps its state: a laptop closed in the evening resumes in the morning

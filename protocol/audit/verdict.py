@@ -22,7 +22,7 @@ that set the usual ratio of a sequence's first half to the whole."""
 MIN_AUDITS = 4
 """Number of recent audits of a member after which it contributes to the baseline. The baseline is held
 against everyone for an epoch, and where one member has most of the votes, it is that member's median
-alone. A single score is too often far too high for that, since a member without votes is turned away
+alone. A single score is too often far too high for that, since a member without votes is dismissed
 after one failure (benchmarks/results/2026-11-26-usual.json)."""
 MIN_HALF_SCORES = 6
 """Number of audits with a first-half score after which a member contributes to the first-half ratio:

@@ -36,7 +36,7 @@ from .snapshot_rounds import snapshot_round
 MAX_RECEIPT_BYTES = MAX_MANIFEST_BYTES + MAX_DECIDED_BYTES + (8 << 10)
 """Bound on a receipt: a manifest, an entry of the ledger, and a proof of at most 63 steps."""
 
-CLAIM = "carried"
+CLAIM = "relayed"
 """Kind of a claim's envelope. No message has this kind, so none can be passed off as a claim."""
 
 
@@ -147,12 +147,12 @@ def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
     )
 
 
-def with_claim(receipt: Receipt, carried: int, sign: Callable[[bytes], bytes]) -> Receipt:
+def with_claim(receipt: Receipt, relayed: int, sign: Callable[[bytes], bytes]) -> Receipt:
     """Return the receipt with its peer's claim of how many bytes it relayed between others; `sign`
     signs with the peer's key."""
-    said = encode(ClaimedBytes(receipt.anchor.round, carried))
+    said = encode(ClaimedBytes(receipt.anchor.round, relayed))
     signature = sign(signing_bytes(CLAIM, receipt.swarm, said))
-    return replace(receipt, claim=RelayClaim(carried, signature))
+    return replace(receipt, claim=RelayClaim(relayed, signature))
 
 
 def examine(receipt: Receipt, verify: Verify = verify_detached) -> ReceiptContent:
